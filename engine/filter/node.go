@@ -1,0 +1,53 @@
+package filter
+
+import "github.com/trestledb/trestle/engine/cell"
+
+// An Op names a kind of filter, after the fields of google.bigtable.v2.RowFilter.
+type Op uint8
+
+// The filters.
+const (
+	PassAll                Op = iota + 1 //
+	BlockAll                             //
+	Chain                                // Children, at least two
+	Interleave                           // Children, at least two
+	Condition                            // Children: predicate, then, else; each may be nil
+	Sink                                 //
+	RowKeyRegex                          // Pattern
+	RowSample                            // P
+	FamilyRegex                          // Pattern
+	QualifierRegex                       // Pattern
+	ColumnRange                          // Family, Start, End
+	TimestampRange                       // Times
+	ValueRegex                           // Pattern
+	ValueRange                           // Start, End
+	ValueBitmask                         // Pattern is the mask
+	CellsPerRowOffset                    // N
+	CellsPerRowLimit                     // N
+	CellsPerColumnLimit                  // N
+	StripValue                           //
+	ApplyLabel                           // Label
+)
+
+// A Node is a filter as the client sent it. Which fields count depends on Op.
+// A nil *Node passes everything.
+type Node struct {
+	Op       Op
+	Children []*Node
+	Pattern  []byte
+	Family   string
+	Start    Bound
+	End      Bound
+	// Times is half-open; an End of math.MaxInt64 is no end.
+	Times cell.TimeRange
+	N     int32
+	P     float64
+	Label string
+}
+
+// A Bound is one end of a range of byte strings. The zero Bound is unbounded.
+type Bound struct {
+	Key  []byte
+	Set  bool
+	Open bool // Key itself is outside
+}

@@ -1,0 +1,200 @@
+package schema
+
+import (
+	"encoding/json"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+)
+
+// The hard limits of the Bigtable data model (proto comments of
+// google.bigtable.v2 and google.bigtable.admin.v2), in bytes unless said
+// otherwise.
+const (
+	MaxRowKey       = 4 << 10
+	MaxQualifier    = 16 << 10
+	MaxValue        = 100 << 20
+	MaxRow          = 256 << 20
+	MaxFamilyName   = 64
+	MaxTableID      = 50
+	MaxMutations    = 100_000 // per row, per branch, and per MutateRows request
+	MaxFilter       = 20 << 10
+	MaxFilterDepth  = 20
+	MaxLabel        = 15
+	MaxGCRule       = 500 // serialized GcRule
+	MinTokenBytes   = 8   // idempotency token
+	TokenWindow     = 15 * time.Minute
+	UndeleteWindow  = 7 * 24 * time.Hour
+	MaxInitialSplit = 10_000 // keys in CreateTable.initial_splits
+)
+
+// A Table is the schema of one table. Treat one that was handed out as
+// read-only: the engine shares it between requests.
+type Table struct {
+	// Name is the full resource name, projects/P/instances/I/tables/T.
+	Name string
+	// ID never changes and is never reused.
+	ID uint64
+	// Families by name.
+	Families map[string]Family
+	// NextFamily is the id that the next family gets.
+	NextFamily cell.FamilyID
+	// Granularity divides every cell timestamp: 1000 (MILLIS) or 1 (MICROS), in
+	// microseconds.
+	Granularity int64
+	// DeletionProtection refuses to delete the table or a family.
+	DeletionProtection bool
+	CreateTime         time.Time
+	// DeleteTime is zero while the table lives. Afterwards the table can be
+	// undeleted until DeleteTime plus UndeleteWindow.
+	DeleteTime time.Time
+	// Version grows by one with each change.
+	Version uint64
+	// Extra is what the gateway keeps with a table and the engine does not read.
+	Extra []byte `json:",omitempty"`
+}
+
+// A Family is a column family of a table.
+type Family struct {
+	Name string
+	ID   cell.FamilyID
+	// GC is nil for a family that keeps everything.
+	GC *GCRule `json:",omitempty"`
+	// Aggregate is NotAggregate for an ordinary family.
+	Aggregate Aggregate `json:",omitempty"`
+	// Extra is the value type as the gateway keeps it.
+	Extra []byte `json:",omitempty"`
+}
+
+// An Aggregate is how the cells of an aggregate family combine
+// (google.bigtable.admin.v2 Type.Aggregate).
+type Aggregate uint8
+
+// The aggregators. State of the first three is a 64-bit big-endian two's
+// complement integer; that of HLL a serialized HyperLogLog++ sketch.
+const (
+	NotAggregate Aggregate = iota
+	Sum
+	Min
+	Max
+	HLL
+)
+
+// Clone returns a copy that can be changed.
+func (t *Table) Clone() *Table {
+	c := *t
+	c.Families = make(map[string]Family, len(t.Families))
+	for n, f := range t.Families {
+		f.GC = f.GC.Clone()
+		f.Extra = slices.Clone(f.Extra)
+		c.Families[n] = f
+	}
+	c.Extra = slices.Clone(t.Extra)
+	return &c
+}
+
+// AddFamily gives f the next id and adds it. The name must be free.
+func (t *Table) AddFamily(f Family) {
+	f.ID = t.NextFamily
+	t.NextFamily++
+	t.Families[f.Name] = f
+}
+
+// FamilyNames returns the names of the families in ascending order.
+func (t *Table) FamilyNames() []string {
+	names := make([]string, 0, len(t.Families))
+	for n := range t.Families {
+		names = append(names, n)
+	}
+	sort.Strings(names)
+	return names
+}
+
+// Marshal encodes t for storage.
+func (t *Table) Marshal() []byte {
+	b, err := json.Marshal(t)
+	if err != nil {
+		panic(err) // no field of Table can fail to encode
+	}
+	return b
+}
+
+// Unmarshal decodes what Marshal wrote.
+func Unmarshal(b []byte) (*Table, error) {
+	t := new(Table)
+	if err := json.Unmarshal(b, t); err != nil {
+		return nil, err
+	}
+	if t.Families == nil {
+		t.Families = map[string]Family{}
+	}
+	return t, nil
+}
+
+// A GCRule says which cells of a column may be collected
+// (google.bigtable.admin.v2 GcRule). Exactly one field is set.
+type GCRule struct {
+	// MaxVersions keeps the newest that many cells of a column.
+	MaxVersions int32 `json:",omitempty"`
+	// MaxAge collects cells whose timestamp is older than that, by the server's
+	// clock. A whole number of microseconds, at least 1 ms.
+	MaxAge time.Duration `json:",omitempty"`
+	// Union collects what any of the rules would.
+	Union []*GCRule `json:",omitempty"`
+	// Intersection collects what all of the rules would.
+	Intersection []*GCRule `json:",omitempty"`
+}
+
+// Clone returns a deep copy. It accepts nil.
+func (r *GCRule) Clone() *GCRule {
+	if r == nil {
+		return nil
+	}
+	c := *r
+	c.Union = cloneRules(r.Union)
+	c.Intersection = cloneRules(r.Intersection)
+	return &c
+}
+
+func cloneRules(rs []*GCRule) []*GCRule {
+	if rs == nil {
+		return nil
+	}
+	out := make([]*GCRule, len(rs))
+	for i, r := range rs {
+		out[i] = r.Clone()
+	}
+	return out
+}
+
+// Collects tells whether a cell may be collected. rank is the number of live
+// cells of its column with larger timestamps; ts its timestamp and now the
+// time, both in microseconds. A nil rule collects nothing, and so does an
+// empty Union or Intersection.
+func (r *GCRule) Collects(rank int, ts, now int64) bool {
+	switch {
+	case r == nil:
+		return false
+	case r.MaxVersions > 0:
+		return rank >= int(r.MaxVersions)
+	case r.MaxAge > 0:
+		return ts < now-r.MaxAge.Microseconds()
+	case len(r.Union) > 0:
+		for _, s := range r.Union {
+			if s.Collects(rank, ts, now) {
+				return true
+			}
+		}
+		return false
+	case len(r.Intersection) > 0:
+		for _, s := range r.Intersection {
+			if !s.Collects(rank, ts, now) {
+				return false
+			}
+		}
+		return true
+	}
+	return false
+}
