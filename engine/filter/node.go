@@ -7,26 +7,26 @@ type Op uint8
 
 // The filters.
 const (
-	PassAll                Op = iota + 1 //
-	BlockAll                             //
-	Chain                                // Children, at least two
-	Interleave                           // Children, at least two
-	Condition                            // Children: predicate, then, else; each may be nil
-	Sink                                 //
-	RowKeyRegex                          // Pattern
-	RowSample                            // P
-	FamilyRegex                          // Pattern
-	QualifierRegex                       // Pattern
-	ColumnRange                          // Family, Start, End
-	TimestampRange                       // Times
-	ValueRegex                           // Pattern
-	ValueRange                           // Start, End
-	ValueBitmask                         // Pattern is the mask
-	CellsPerRowOffset                    // N
-	CellsPerRowLimit                     // N
-	CellsPerColumnLimit                  // N
-	StripValue                           //
-	ApplyLabel                           // Label
+	PassAll             Op = iota + 1 //
+	BlockAll                          //
+	Chain                             // Children, at least two
+	Interleave                        // Children, at least two
+	Condition                         // Children: predicate, then, else; each may be nil
+	Sink                              //
+	RowKeyRegex                       // Pattern
+	RowSample                         // P
+	FamilyRegex                       // Pattern
+	QualifierRegex                    // Pattern
+	ColumnRange                       // Family, Start, End
+	TimestampRange                    // Times
+	ValueRegex                        // Pattern
+	ValueRange                        // Start, End
+	ValueBitmask                      // Pattern is the mask
+	CellsPerRowOffset                 // N
+	CellsPerRowLimit                  // N
+	CellsPerColumnLimit               // N
+	StripValue                        //
+	ApplyLabel                        // Label
 )
 
 // A Node is a filter as the client sent it. Which fields count depends on Op.
