@@ -1,0 +1,87 @@
+package merge
+
+import (
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// An Action is what a compaction does with an entry.
+type Action uint8
+
+// The actions.
+const (
+	// Keep writes the entry as it is.
+	Keep Action = iota + 1
+	// Drop writes nothing.
+	Drop
+	// Bury writes the entry's key and sequence number as a Delete: the cell was
+	// collected, but an older run may hold an older version of the same key,
+	// which must not come back.
+	Bury
+)
+
+// GC decides what a compaction writes.
+//
+// Dropping by rule is always legal: a compaction that sees some of the runs
+// can only under-estimate how many newer cells a column has. What must never
+// happen is that dropping an entry uncovers an older one. So unless Complete,
+// tombstones stay and collected cells are buried.
+type GC struct {
+	Resolver
+	// Complete says that the inputs hold every older entry of their keys.
+	Complete bool
+	// Families gives the rules of the table by family id. Cells of other
+	// families belong to families that were dropped.
+	Families map[cell.FamilyID]*schema.GCRule
+	// Now is the time that ages are counted from, in microseconds.
+	Now int64
+
+	column uint64
+	rank   int
+	// Collected counts the cells that went by rule.
+	Collected int64
+}
+
+// Decide judges the next entry.
+func (g *GC) Decide(e *cell.Entry) (Action, error) {
+	var s cell.Suffix
+	v, err := g.Judge(e, &s)
+	if err != nil {
+		return 0, err
+	}
+	switch v {
+	case Covered:
+		return Drop, nil
+	case Tombstone:
+		if g.Complete {
+			return Drop, nil
+		}
+		return Keep, nil
+	}
+	if g.column != g.columns {
+		g.column, g.rank = g.columns, 0
+	}
+	if s.Family >= cell.FirstSystemFamily {
+		// A token is a key of its own: nothing older hides behind it.
+		if s.Timestamp < g.Now-int64(schema.TokenWindow/time.Microsecond) {
+			return Drop, nil
+		}
+		return Keep, nil
+	}
+	rule, known := g.Families[s.Family]
+	if !known {
+		return Drop, nil
+	}
+	rank := g.rank
+	g.rank++
+	if !rule.Collects(rank, s.Timestamp, g.Now) {
+		return Keep, nil
+	}
+	g.Collected++
+	if g.Complete {
+		return Drop, nil
+	}
+	return Bury, nil
+}

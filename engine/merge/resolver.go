@@ -1,0 +1,227 @@
+package merge
+
+import (
+	"bytes"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// A RangeTombstone deletes every entry of the rows in Rows whose sequence
+// number is below Seq, tokens included.
+type RangeTombstone struct {
+	Rows row.Range
+	Seq  cell.Seq
+}
+
+// A Verdict is what a Resolver says of an entry.
+type Verdict uint8
+
+// The verdicts.
+const (
+	// Live is a cell that a read returns.
+	Live Verdict = iota + 1
+	// Covered is an entry that a newer one hides: nobody needs it.
+	Covered
+	// Tombstone is a marker or a Delete that nothing newer hides: reads skip
+	// it, and only a compaction that holds every older entry may drop it.
+	Tombstone
+)
+
+type columnDelete struct {
+	times cell.TimeRange
+	seq   cell.Seq
+}
+
+// A Resolver judges the entries of a stream in Compare order, one by one. The
+// zero Resolver is ready, once Ranges is set.
+//
+// At any time it holds at most one row marker, one family marker and the
+// markers of one column.
+type Resolver struct {
+	// Ranges are the tablet's range tombstones.
+	Ranges []RangeTombstone
+
+	prefix   []byte   // of the current row; nil before the first
+	rangeDel cell.Seq // what Ranges say of the current row
+	rowDel   cell.Seq
+	family   cell.FamilyID
+	famDel   cell.Seq
+	column   []byte // escaped; empty before the first column of the row
+	colDel   []columnDelete
+	last     int64 // timestamp of the newest-seq entry judged in this column
+	lastSet  bool
+	columns  uint64 // how many columns were begun
+
+	ranges []cell.TimeRange // scratch
+}
+
+// Reset forgets the current row, keeping Ranges.
+func (r *Resolver) Reset() {
+	r.prefix = r.prefix[:0]
+	r.newRow()
+}
+
+func (r *Resolver) newRow() {
+	r.rowDel, r.rangeDel = 0, 0
+	r.newFamily(0)
+}
+
+func (r *Resolver) newFamily(f cell.FamilyID) {
+	r.family, r.famDel = f, 0
+	r.column = r.column[:0]
+	r.colDel = r.colDel[:0]
+	r.lastSet = false
+	r.columns++
+}
+
+// Prefix returns the row prefix of the entry judged last. It is valid until
+// the next row.
+func (r *Resolver) Prefix() []byte { return r.prefix }
+
+// Column returns the escaped qualifier of the current column. It is valid
+// until the next column.
+func (r *Resolver) Column() []byte { return r.column }
+
+// StartRow begins the row that e belongs to.
+func (r *Resolver) StartRow(key []byte) error {
+	n := cell.EscapedLen(key)
+	if n < 0 {
+		return fault.New(fault.Corruption, "key %x has no row", key)
+	}
+	r.prefix = append(r.prefix[:0], key[:n]...)
+	r.newRow()
+	if len(r.Ranges) > 0 {
+		rowKey, err := cell.RowOf(nil, r.prefix)
+		if err != nil {
+			return fault.New(fault.Corruption, "%w", err)
+		}
+		for _, d := range r.Ranges {
+			if d.Seq > r.rangeDel && d.Rows.Contains(rowKey) {
+				r.rangeDel = d.Seq
+			}
+		}
+	}
+	return nil
+}
+
+// InRow tells whether key belongs to the current row.
+func (r *Resolver) InRow(key []byte) bool {
+	return len(r.prefix) > 0 && bytes.HasPrefix(key, r.prefix)
+}
+
+// Judge judges e, starting a new row where e is not InRow. out describes the
+// key; out.Column aliases e.
+func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
+	if !r.InRow(e.Key) {
+		if err := r.StartRow(e.Key); err != nil {
+			return 0, err
+		}
+	}
+	s := e.Key[len(r.prefix):]
+	// The usual case: another version in the same column.
+	if n := len(r.column); n > 0 && len(s) == 2+n+8 &&
+		cell.FamilyID(uint16(s[0])<<8|uint16(s[1])) == r.family && bytes.Equal(s[2:2+n], r.column) {
+		*out = cell.Suffix{Shape: cell.Cell, Family: r.family, Column: s[2 : 2+n],
+			Timestamp: int64(^(uint64(s[n+2])<<56 | uint64(s[n+3])<<48 | uint64(s[n+4])<<40 | uint64(s[n+5])<<32 |
+				uint64(s[n+6])<<24 | uint64(s[n+7])<<16 | uint64(s[n+8])<<8 | uint64(s[n+9])))}
+	} else {
+		var err error
+		if *out, err = cell.ParseSuffix(s); err != nil {
+			return 0, fault.New(fault.Corruption, "%w", err)
+		}
+		if out.Shape == cell.RowMarker {
+			return r.rowMarker(e), nil
+		}
+		if out.Family != r.family {
+			r.newFamily(out.Family)
+		}
+		if out.Shape == cell.FamilyMarker {
+			return r.familyMarker(e), nil
+		}
+		if !bytes.Equal(out.Column, r.column) {
+			r.column = append(r.column[:0], out.Column...)
+			r.colDel = r.colDel[:0]
+			r.lastSet = false
+			r.columns++
+		}
+		if out.Shape == cell.ColumnMarker {
+			return r.columnMarker(e)
+		}
+	}
+	return r.cell(e, out.Timestamp), nil
+}
+
+// wide is the newest deletion that covers the whole current family. System
+// families are covered by range tombstones only.
+func (r *Resolver) wide() cell.Seq {
+	if r.family >= cell.FirstSystemFamily {
+		return r.rangeDel
+	}
+	return max(r.rangeDel, r.rowDel, r.famDel)
+}
+
+func (r *Resolver) rowMarker(e *cell.Entry) Verdict {
+	if e.Seq < max(r.rowDel, r.rangeDel) {
+		return Covered
+	}
+	r.rowDel = e.Seq
+	return Tombstone
+}
+
+func (r *Resolver) familyMarker(e *cell.Entry) Verdict {
+	if e.Seq < r.wide() {
+		return Covered
+	}
+	r.famDel = e.Seq
+	return Tombstone
+}
+
+func (r *Resolver) columnMarker(e *cell.Entry) (Verdict, error) {
+	if e.Seq < r.wide() {
+		return Covered, nil
+	}
+	var err error
+	if r.ranges, err = cell.ParseRanges(r.ranges[:0], e.Value); err != nil {
+		return 0, fault.New(fault.Corruption, "%w", err)
+	}
+	covered := true
+	for _, t := range r.ranges {
+		// Markers come newest first: an older one within a newer one is spent.
+		inside := false
+		for _, d := range r.colDel {
+			if d.times.Start <= t.Start && d.times.End >= t.End {
+				inside = true
+				break
+			}
+		}
+		if !inside {
+			covered = false
+			r.colDel = append(r.colDel, columnDelete{t, e.Seq})
+		}
+	}
+	if covered {
+		return Covered, nil
+	}
+	return Tombstone, nil
+}
+
+func (r *Resolver) cell(e *cell.Entry, ts int64) Verdict {
+	if r.lastSet && r.last == ts {
+		return Covered
+	}
+	r.last, r.lastSet = ts, true
+	if e.Seq < r.wide() {
+		return Covered
+	}
+	for _, d := range r.colDel {
+		if e.Seq < d.seq && d.times.Contains(ts) {
+			return Covered
+		}
+	}
+	if e.Kind == cell.Delete {
+		return Tombstone
+	}
+	return Live
+}
