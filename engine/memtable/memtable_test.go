@@ -1,0 +1,399 @@
+package memtable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/trestledb/trestle/engine/cell"
+)
+
+func collect(it cell.Iterator, ok bool) []cell.Entry {
+	var out []cell.Entry
+	for ; ok; ok = it.Next() {
+		out = append(out, *it.Entry())
+	}
+	return out
+}
+
+func equal(a, b []cell.Entry) bool {
+	return slices.EqualFunc(a, b, func(a, b cell.Entry) bool {
+		return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) && a.Seq == b.Seq && a.Kind == b.Kind
+	})
+}
+
+func TestEmpty(t *testing.T) {
+	m := New()
+	if !m.Empty() || m.Count() != 0 || m.Bytes() != 0 || m.MinSeq() != 0 || m.MaxSeq() != 0 {
+		t.Errorf("a new memtable has %d entries, %d bytes, sequence numbers %d to %d", m.Count(), m.Bytes(), m.MinSeq(), m.MaxSeq())
+	}
+	it := m.Iterator(cell.MaxSeq)
+	defer it.Close()
+	if it.First() || it.SeekGE(nil) || it.SeekRow([]byte{0, 1}) || it.SeekLT([]byte("z")) || it.Error() != nil {
+		t.Error("an iterator over nothing found something")
+	}
+}
+
+// TestModel compares every operation with a sorted slice.
+func TestModel(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		m := New()
+		var model []cell.Entry
+		part := rapid.SliceOfN(rapid.ByteRange(0, 3), 0, 4)
+		key := func(label string) []byte {
+			return cell.AppendCell(cell.AppendRow(nil, part.Draw(t, label+" row")), 1, part.Draw(t, label+" column"), 7)
+		}
+		seqs := rapid.Permutation(rng(200)).Draw(t, "seqs")
+		visible := func(seq cell.Seq) []cell.Entry {
+			return slices.DeleteFunc(slices.Clone(model), func(e cell.Entry) bool { return e.Seq > seq })
+		}
+		// One iterator lives through all the adds.
+		long := m.Iterator(cell.MaxSeq)
+		defer long.Close()
+		t.Repeat(map[string]func(*rapid.T){
+			"add": func(t *rapid.T) {
+				if len(seqs) == 0 {
+					t.Skip("no sequence numbers left")
+				}
+				n := rapid.SampledFrom([]int{0, 1, 9, 1000, 30_000, 200_000}).Draw(t, "value length")
+				e := cell.Entry{Key: key("add"), Value: bytes.Repeat([]byte{byte(n)}, n), Seq: cell.Seq(seqs[0]),
+					Kind: cell.Kind(rapid.IntRange(0, 1).Draw(t, "kind"))}
+				seqs = seqs[1:]
+				if rapid.Bool().Draw(t, "in parts") {
+					i := rapid.IntRange(0, len(e.Key)).Draw(t, "split")
+					m.AddParts(e.Key[:i], e.Key[i:], e.Value, e.Seq, e.Kind)
+				} else {
+					arg := e
+					arg.Key, arg.Value = bytes.Clone(e.Key), bytes.Clone(e.Value)
+					m.Add(&arg)
+					clear(arg.Key)
+					clear(arg.Value)
+				}
+				i, _ := slices.BinarySearchFunc(model, e, func(a, b cell.Entry) int { return cell.Compare(&a, &b) })
+				model = slices.Insert(model, i, e)
+			},
+			"scan": func(t *rapid.T) {
+				seq := cell.Seq(rapid.IntRange(0, 201).Draw(t, "seq"))
+				it := m.Iterator(seq)
+				defer it.Close()
+				if got, want := collect(it, it.First()), visible(seq); !equal(got, want) {
+					t.Fatalf("scan at %d gives %d entries, want %d", seq, len(got), len(want))
+				}
+				if got := collect(long, long.First()); !equal(got, model) {
+					t.Fatalf("scan by an old iterator gives %d entries, want %d", len(got), len(model))
+				}
+			},
+			"seek": func(t *rapid.T) {
+				seq := cell.Seq(rapid.IntRange(0, 201).Draw(t, "seq"))
+				k := key("seek")
+				k = k[:rapid.IntRange(0, len(k)).Draw(t, "cut")]
+				want := visible(seq)
+				it := m.Iterator(seq)
+				defer it.Close()
+				i, _ := slices.BinarySearchFunc(want, k, func(a cell.Entry, k []byte) int { return bytes.Compare(a.Key, k) })
+				if got := collect(it, it.SeekGE(k)); !equal(got, want[i:]) {
+					t.Fatalf("SeekGE(%x) at %d gives %d entries, want %d", k, seq, len(got), len(want)-i)
+				}
+				if ok := it.SeekLT(k); ok != (i > 0) || ok && !bytes.Equal(it.Entry().Key, want[i-1].Key) {
+					t.Fatalf("SeekLT(%x) at %d: %v, want %v", k, seq, ok, i > 0)
+				} else if ok && !slices.ContainsFunc(want, func(e cell.Entry) bool { return equal([]cell.Entry{e}, []cell.Entry{*it.Entry()}) }) {
+					t.Fatalf("SeekLT(%x) at %d gives an entry that is not visible", k, seq)
+				}
+				row := k[:cell.RowPrefixLen(k)]
+				inRow := func(es []cell.Entry) []cell.Entry {
+					for i := range es {
+						if !bytes.HasPrefix(es[i].Key, row) {
+							return es[:i]
+						}
+					}
+					return es
+				}
+				i, _ = slices.BinarySearchFunc(want, row, func(a cell.Entry, k []byte) int { return bytes.Compare(a.Key, k) })
+				if got := inRow(collect(it, it.SeekRow(row))); !equal(got, inRow(want[i:])) {
+					t.Fatalf("SeekRow(%x) at %d gives %d entries", row, seq, len(got))
+				}
+			},
+			"": func(t *rapid.T) {
+				if m.Count() != len(model) || m.Empty() != (len(model) == 0) {
+					t.Fatalf("count is %d, want %d", m.Count(), len(model))
+				}
+				var lo, hi cell.Seq
+				size := int64(0)
+				for i, e := range model {
+					if i == 0 || e.Seq < lo {
+						lo = e.Seq
+					}
+					hi = max(hi, e.Seq)
+					size += int64(len(e.Key) + len(e.Value))
+				}
+				if m.MinSeq() != lo || m.MaxSeq() != hi {
+					t.Fatalf("sequence numbers %d to %d, want %d to %d", m.MinSeq(), m.MaxSeq(), lo, hi)
+				}
+				if m.Bytes() < size {
+					t.Fatalf("%d bytes hold %d bytes of keys and values", m.Bytes(), size)
+				}
+			},
+		})
+	})
+}
+
+func rng(n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = i + 1
+	}
+	return s
+}
+
+func TestSequentialAndReverse(t *testing.T) {
+	const n = 20_000
+	for _, reverse := range []bool{false, true} {
+		m := New()
+		for i := range n {
+			k := i
+			if reverse {
+				k = n - 1 - i
+			}
+			m.AddParts([]byte("row"), binary.BigEndian.AppendUint32(nil, uint32(k)), nil, cell.Seq(i+1), cell.Set)
+		}
+		it := m.Iterator(cell.MaxSeq)
+		got := collect(it, it.First())
+		it.Close()
+		if len(got) != n || !slices.IsSortedFunc(got, func(a, b cell.Entry) int { return cell.Compare(&a, &b) }) {
+			t.Errorf("reverse %v: %d entries, sorted wrongly", reverse, len(got))
+		}
+	}
+}
+
+func TestMemory(t *testing.T) {
+	m := New()
+	m.Add(&cell.Entry{Key: []byte("k"), Seq: 1, Kind: cell.Set})
+	if m.Bytes() != firstChunk {
+		t.Errorf("a memtable of one small entry takes %d bytes, want %d", m.Bytes(), firstChunk)
+	}
+	big := make([]byte, 100<<20)
+	m.Add(&cell.Entry{Key: []byte("big"), Value: big, Seq: 2, Kind: cell.Set})
+	if extra := m.Bytes() - firstChunk - int64(len(big)); extra < 0 || extra > 1024 {
+		t.Errorf("a value of its own chunk costs %d bytes more than its length", extra)
+	}
+	big = nil
+	before := m.Bytes()
+	const n, size = 10_000, 1000
+	for i := range n {
+		m.Add(&cell.Entry{Key: binary.BigEndian.AppendUint32(nil, uint32(i)), Value: make([]byte, size), Seq: cell.Seq(i + 3), Kind: cell.Set})
+	}
+	if used := m.Bytes() - before; used > n*(size+64)+chunkSize {
+		t.Errorf("%d entries of %d bytes take %d bytes", n, size, used)
+	}
+}
+
+func TestSameVersionTwicePanics(t *testing.T) {
+	m := New()
+	e := &cell.Entry{Key: []byte("k"), Seq: 1, Kind: cell.Set}
+	m.Add(e)
+	defer func() {
+		if recover() == nil {
+			t.Error("the same key and sequence number were added twice")
+		}
+	}()
+	m.Add(e)
+}
+
+// TestEntriesOutliveMemtable checks that what an iterator returned is not
+// freed or reused while it is referred to.
+func TestEntriesOutliveMemtable(t *testing.T) {
+	var kept []cell.Entry
+	func() {
+		m := New()
+		for i := range 5000 {
+			m.Add(&cell.Entry{Key: fmt.Appendf(nil, "key%04d", i), Value: fmt.Appendf(nil, "value%d", i), Seq: cell.Seq(i + 1), Kind: cell.Set})
+		}
+		it := m.Iterator(cell.MaxSeq)
+		defer it.Close()
+		kept = collect(it, it.First())
+	}()
+	runtime.GC()
+	for i := range 50 { // reuse freed memory, if any was
+		m := New()
+		m.Add(&cell.Entry{Key: []byte("x"), Value: bytes.Repeat([]byte("x"), 100<<10), Seq: cell.Seq(i + 1), Kind: cell.Set})
+	}
+	for i, e := range kept {
+		if string(e.Key) != fmt.Sprintf("key%04d", i) || string(e.Value) != fmt.Sprintf("value%d", i) {
+			t.Fatalf("entry %d became %q = %q", i, e.Key, e.Value)
+		}
+	}
+}
+
+// TestConcurrentReaders lets readers run while entries are added. Sequence
+// number s adds the keys s%rows and s%rows+rows together, then becomes visible;
+// so at any visible number both halves of a pair have the same newest version.
+func TestConcurrentReaders(t *testing.T) {
+	const rows, writes, readers = 50, 20_000, 3
+	m := New()
+	key := func(i int) []byte { return cell.AppendRow(nil, fmt.Appendf(nil, "%04d", i)) }
+	var visible atomic.Uint64
+	var done atomic.Bool
+	var wg sync.WaitGroup
+	for r := range readers {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(uint64(r), 1))
+			for !done.Load() {
+				seq := cell.Seq(visible.Load())
+				it := m.Iterator(seq)
+				i := rnd.IntN(rows)
+				newest := func(i int) cell.Seq {
+					if !it.SeekRow(key(i)) {
+						return 0
+					}
+					e := it.Entry()
+					if e.Seq > seq || binary.BigEndian.Uint64(e.Value) != uint64(e.Seq) {
+						t.Errorf("at %d row %d has an entry of %d with value %x", seq, i, e.Seq, e.Value)
+					}
+					return e.Seq
+				}
+				if a, b := newest(i), newest(i+rows); a != b {
+					t.Errorf("at %d row %d is of %d and row %d of %d", seq, i, a, i+rows, b)
+				}
+				if want := min(int(seq), 2*rows); rnd.IntN(100) == 0 {
+					n, distinct := 0, 0
+					var last cell.Entry
+					for ok := it.First(); ok; ok = it.Next() {
+						e := *it.Entry()
+						if n > 0 && cell.Compare(&last, &e) >= 0 {
+							t.Errorf("at %d %x@%d comes before %x@%d", seq, last.Key, last.Seq, e.Key, e.Seq)
+						}
+						if !bytes.Equal(last.Key, e.Key) {
+							distinct++
+						}
+						last, n = e, n+1
+					}
+					if n != 2*int(seq) || seq > 2*rows && distinct != want {
+						t.Errorf("at %d there are %d entries of %d keys", seq, n, distinct)
+					}
+				}
+				if it.SeekLT(key(i+1)) && it.Entry().Seq > seq {
+					t.Errorf("at %d SeekLT gives an entry of %d", seq, it.Entry().Seq)
+				}
+				it.Close()
+			}
+		})
+	}
+	for s := 1; s <= writes && !t.Failed(); s++ {
+		value := binary.BigEndian.AppendUint64(nil, uint64(s))
+		m.AddParts(key(s%rows), nil, value, cell.Seq(s), cell.Set)
+		m.AddParts(nil, key(s%rows+rows), value, cell.Seq(s), cell.Set)
+		visible.Store(uint64(s))
+	}
+	done.Store(true)
+	wg.Wait()
+}
+
+func TestNoAllocations(t *testing.T) {
+	m := New()
+	for i := range 1000 {
+		m.Add(&cell.Entry{Key: cell.AppendRow(nil, fmt.Appendf(nil, "%04d", i)), Seq: cell.Seq(i + 1), Kind: cell.Set})
+	}
+	it := m.Iterator(cell.MaxSeq)
+	defer it.Close()
+	k := cell.AppendRow(nil, []byte("0500"))
+	if n := testing.AllocsPerRun(100, func() {
+		for ok := it.SeekGE(k); ok; ok = it.Next() {
+			_ = it.Entry()
+		}
+		it.SeekRow(k)
+		it.SeekLT(k)
+	}); n != 0 {
+		t.Errorf("iterating allocates %v times", n)
+	}
+}
+
+// benchKey is a key of 100 million rows, as a one-cell row has it.
+func benchKey(dst []byte, i uint64) []byte {
+	var row [16]byte
+	copy(row[:], "user")
+	for j := 15; j >= 4; j-- {
+		row[j] = '0' + byte(i%10)
+		i /= 10
+	}
+	return cell.AppendCell(cell.AppendRow(dst[:0], row[:]), 1, []byte("q"), 1_700_000_000_000_000)
+}
+
+const benchLimit = 64 << 20
+
+func benchmarkAdd(b *testing.B, valueSize int, next func(i int) uint64) {
+	value := make([]byte, valueSize)
+	m := New()
+	var key []byte
+	b.SetBytes(int64(valueSize))
+	b.ReportAllocs()
+	i := 0
+	for b.Loop() {
+		if m.Bytes() >= benchLimit {
+			m = New()
+		}
+		i++
+		key = benchKey(key, next(i))
+		m.AddParts(key, nil, value, cell.Seq(i), cell.Set)
+	}
+}
+
+func BenchmarkAdd(b *testing.B) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	random := func(int) uint64 { return rnd.Uint64N(1e8) }
+	sequential := func(i int) uint64 { return uint64(i) }
+	for _, size := range []int{100, 1024} {
+		b.Run(fmt.Sprintf("random/value=%d", size), func(b *testing.B) { benchmarkAdd(b, size, random) })
+		b.Run(fmt.Sprintf("sequential/value=%d", size), func(b *testing.B) { benchmarkAdd(b, size, sequential) })
+	}
+}
+
+func benchTable(size int) *Memtable {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	m := New()
+	value := make([]byte, size)
+	for i := 1; m.Bytes() < benchLimit; i++ {
+		m.AddParts(benchKey(nil, rnd.Uint64N(1e8)), nil, value, cell.Seq(i), cell.Set)
+	}
+	return m
+}
+
+func BenchmarkNext(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		m := benchTable(size)
+		b.Run(fmt.Sprintf("value=%d", size), func(b *testing.B) {
+			it := m.Iterator(cell.MaxSeq)
+			defer it.Close()
+			ok := it.First()
+			for b.Loop() {
+				if ok = ok && it.Next(); !ok {
+					ok = it.First()
+				}
+			}
+		})
+	}
+}
+
+func BenchmarkSeekGE(b *testing.B) {
+	for _, size := range []int{100, 1024} {
+		m := benchTable(size)
+		b.Run(fmt.Sprintf("value=%d", size), func(b *testing.B) {
+			rnd := rand.New(rand.NewPCG(3, 4))
+			var key []byte
+			b.ReportAllocs()
+			for b.Loop() {
+				it := m.Iterator(cell.MaxSeq)
+				key = benchKey(key, rnd.Uint64N(1e8))
+				it.SeekGE(key)
+				it.Close()
+			}
+		})
+	}
+}
