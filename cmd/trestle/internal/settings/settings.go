@@ -1,0 +1,367 @@
+package settings
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// EnvPrefix begins the name of every environment variable that is read.
+const EnvPrefix = "TRESTLE_"
+
+// configFlag names the file. It is no row of the table, as the file cannot
+// name itself.
+const configFlag = "config"
+
+// A setting is a row of the table.
+type setting struct {
+	name  string // flag and YAML key
+	deflt string
+	help  string
+	value value
+}
+
+// env is the setting's environment variable.
+func (s *setting) env() string {
+	return EnvPrefix + strings.ToUpper(strings.ReplaceAll(s.name, "-", "_"))
+}
+
+// An Origin says where the value of a setting came from, such as "default",
+// "flag --listen", "env TRESTLE_LISTEN" or "file trestle.yaml:3".
+type Origin string
+
+// Default is the Origin of what nobody set.
+const Default Origin = "default"
+
+// A Set is a resolved configuration.
+type Set struct {
+	Serve
+	rows    []setting
+	origins map[string]Origin
+}
+
+// A recorder is a flag that only remembers its text: which source wins is not
+// known while flags are parsed.
+type recorder struct {
+	text string
+	kind string
+}
+
+func (r *recorder) Set(s string) error { r.text = s; return nil }
+func (r *recorder) String() string     { return r.text }
+func (r *recorder) Type() string       { return r.kind }
+
+// Flags are the settings as command-line flags, not parsed yet.
+type Flags struct {
+	*pflag.FlagSet
+	rows     []setting
+	set      *Set
+	recorded map[string]*recorder
+}
+
+// NewFlags returns the flags of command. More may be added before Resolve.
+func NewFlags(command string) *Flags {
+	f := &Flags{FlagSet: pflag.NewFlagSet(command, pflag.ContinueOnError), set: &Set{origins: map[string]Origin{}}, recorded: map[string]*recorder{}}
+	f.SortFlags = false
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	f.rows = f.set.Serve.table()
+	f.set.rows = f.rows
+	f.add(configFlag, "", "YAML file of settings, with the flags' names as keys", "PATH")
+	for i := range f.rows {
+		s := &f.rows[i]
+		f.add(s.name, s.deflt, s.help, s.value.kind)
+	}
+	return f
+}
+
+func (f *Flags) add(name, deflt, help, kind string) {
+	r := &recorder{text: deflt, kind: kind}
+	f.recorded[name] = r
+	flag := f.VarPF(r, name, "", help)
+	if kind == "" {
+		flag.NoOptDefVal = "true"
+	}
+}
+
+// Resolve parses args and gives each setting its value, with environ in the
+// form of os.Environ. The error joins everything that is wrong; pflag.ErrHelp
+// comes alone.
+func (f *Flags) Resolve(args, environ []string) (*Set, error) {
+	var errs []error
+	if err := f.Parse(DoubleDash(f.FlagSet, args)); err != nil {
+		if errors.Is(err, pflag.ErrHelp) {
+			return nil, err
+		}
+		errs = append(errs, FlagError(f.FlagSet, err))
+	} else if f.NArg() > 0 {
+		errs = append(errs, fmt.Errorf("unexpected argument %q: %s takes only flags", f.Arg(0), f.Name()))
+	}
+
+	env := map[string]string{}
+	for _, kv := range environ {
+		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, EnvPrefix) {
+			env[k] = v
+		}
+	}
+
+	path := env[EnvPrefix+"CONFIG"]
+	if f.Changed(configFlag) {
+		path = f.recorded[configFlag].text
+	}
+	var file map[string]fileValue
+	if path != "" {
+		var err error
+		if file, err = readFile(path, f.rows); err != nil {
+			errs = append(errs, err)
+		}
+	}
+
+	known := map[string]bool{EnvPrefix + "CONFIG": true}
+	for i := range f.rows {
+		s := &f.rows[i]
+		known[s.env()] = true
+		text, origin := s.deflt, Default
+		if v, ok := file[s.name]; ok {
+			text, origin = v.text, Origin(fmt.Sprintf("file %s:%d", path, v.line))
+		}
+		if v, ok := env[s.env()]; ok {
+			text, origin = v, Origin("env "+s.env())
+		}
+		if f.Changed(s.name) {
+			text, origin = f.recorded[s.name].text, Origin("flag --"+s.name)
+		}
+		if err := s.value.set(text); err != nil {
+			errs = append(errs, fmt.Errorf("%s (%s): %w", s.name, origin, err))
+		}
+		f.set.origins[s.name] = origin
+	}
+	for _, k := range slices.Sorted(maps.Keys(env)) {
+		if !known[k] && !kubernetes.MatchString(k) {
+			errs = append(errs, fmt.Errorf("environment variable %s is not a setting%s", k, suggest(k, known)))
+		}
+	}
+	if len(errs) == 0 {
+		errs = append(errs, f.set.validate()...)
+	}
+	return f.set, errors.Join(errs...)
+}
+
+// kubernetes matches the variables that Kubernetes sets in every container
+// for a Service whose name starts with "trestle".
+var kubernetes = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
+
+// Origin returns where the value of the setting came from.
+func (s *Set) Origin(name string) Origin { return s.origins[name] }
+
+// validate checks what no single value shows.
+func (s *Set) validate() (errs []error) {
+	if s.Temporary && s.Origin("data-dir") != Default {
+		errs = append(errs, fmt.Errorf("temporary (%s) and data-dir (%s) exclude each other", s.Origin("temporary"), s.Origin("data-dir")))
+	}
+	for _, a := range []struct{ name, addr string }{{"listen", s.Listen}, {"http-listen", s.HTTPListen}} {
+		if !s.Insecure && !IsLoopback(a.addr) {
+			errs = append(errs, fmt.Errorf("%s (%s): others could reach %s, and there is neither TLS nor authentication: "+
+				"use a loopback address such as 127.0.0.1, or set insecure to allow it all the same", a.name, s.Origin(a.name), a.addr))
+		}
+	}
+	if !IsLoopback(s.DebugListen) {
+		errs = append(errs, fmt.Errorf("debug-listen (%s): the profiler is for loopback addresses only, and %s is not one", s.Origin("debug-listen"), s.DebugListen))
+	}
+	return errs
+}
+
+// IsLoopback tells whether only this machine can reach addr. The empty address
+// and unix sockets count as such.
+func IsLoopback(addr string) bool {
+	if addr == "" || strings.Contains(addr, "/") {
+		return true
+	}
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		return false
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip := net.ParseIP(host)
+	return ip != nil && ip.IsLoopback()
+}
+
+// Print writes the configuration as a YAML file that would produce it, with
+// the origin of each value behind it.
+func (s *Set) Print(w io.Writer) error {
+	width := 0
+	lines := make([]string, len(s.rows))
+	for i := range s.rows {
+		r := &s.rows[i]
+		lines[i] = r.name + ": " + quote(r.value.get())
+		width = max(width, len(lines[i]))
+	}
+	for i := range s.rows {
+		if _, err := fmt.Fprintf(w, "%-*s  # %s\n", width, lines[i], s.Origin(s.rows[i].name)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Attrs returns name and value of each setting, alternating, for a log line.
+func (s *Set) Attrs() []any {
+	var out []any
+	for i := range s.rows {
+		r := &s.rows[i]
+		out = append(out, strings.ReplaceAll(r.name, "-", "_"), r.value.get())
+	}
+	return out
+}
+
+// PrintReference writes a YAML file with every setting at its default, each
+// explained.
+func PrintReference(w io.Writer) error {
+	rows := new(Serve).table()
+	for i := range rows {
+		r := &rows[i]
+		if _, err := fmt.Fprintf(w, "# %s\n# flag --%s, environment %s\n%s: %s\n\n", r.help, r.name, r.env(), r.name, quote(r.deflt)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// quote writes s as a YAML scalar. JSON strings are YAML, and plain words stay
+// plain.
+var plain = regexp.MustCompile(`^[A-Za-z0-9./][-A-Za-z0-9./_:%\[\]]*$`)
+
+func quote(s string) string {
+	if plain.MatchString(s) && !strings.HasSuffix(s, ":") {
+		return s
+	}
+	return fmt.Sprintf("%q", s)
+}
+
+// A fileValue is a scalar of the file.
+type fileValue struct {
+	text string
+	line int
+}
+
+// readFile reads a flat YAML mapping. The error joins everything that is wrong
+// with it; the values that are right come back all the same.
+func readFile(path string, rows []setting) (map[string]fileValue, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("read configuration file: %w", err)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(b, &doc); err != nil {
+		return nil, fmt.Errorf("read configuration file %s: %w", path, err)
+	}
+	if len(doc.Content) == 0 { // nothing but comments
+		return nil, nil
+	}
+	m := doc.Content[0]
+	if m.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("%s:%d: the file must be a list of \"name: value\" lines", path, m.Line)
+	}
+	known := map[string]bool{}
+	for i := range rows {
+		known[rows[i].name] = true
+	}
+	var errs []error
+	out := map[string]fileValue{}
+	for i := 0; i+1 < len(m.Content); i += 2 {
+		k, v := m.Content[i], m.Content[i+1]
+		fail := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("%s:%d: %s", path, k.Line, fmt.Sprintf(format, args...)))
+		}
+		_, twice := out[k.Value]
+		switch {
+		case !known[k.Value]:
+			fail("%q is not a setting%s", k.Value, suggest(k.Value, known))
+		case twice:
+			fail("%s is set twice, first in line %d", k.Value, out[k.Value].line)
+		case v.Kind != yaml.ScalarNode || v.Tag == "!!null":
+			fail("%s must be a single value", k.Value)
+		default:
+			out[k.Value] = fileValue{v.Value, v.Line}
+		}
+	}
+	return out, errors.Join(errs...)
+}
+
+// DoubleDash returns args with "-name" written as "--name" where name is a long
+// flag of f, as Google's tools take them.
+func DoubleDash(f *pflag.FlagSet, args []string) []string {
+	out := slices.Clone(args)
+	for i, a := range out {
+		if a == "--" {
+			break
+		}
+		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
+			if name, _, _ := strings.Cut(a[1:], "="); f.Lookup(name) != nil {
+				out[i] = "-" + a
+			}
+		}
+	}
+	return out
+}
+
+// FlagError adds to an error of f.Parse what the flag may have meant.
+func FlagError(f *pflag.FlagSet, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return err
+	}
+	known := map[string]bool{}
+	f.VisitAll(func(fl *pflag.Flag) { known["--"+fl.Name] = true })
+	name := unknown.GetSpecifiedName()
+	if s := unknown.GetSpecifiedShortnames(); s != "" {
+		name, _, _ = strings.Cut(s, "=")
+	}
+	return fmt.Errorf("%s is not a flag of %s%s", "--"+name, f.Name(), suggest("--"+name, known))
+}
+
+// suggest returns ", did you mean …?" if a known name is near, else how to get
+// the list.
+func suggest(name string, known map[string]bool) string {
+	best, bestDistance := "", 1+len(name)/3
+	for k := range known {
+		if d := distance(name, k); d < bestDistance || d == bestDistance && k < best {
+			best, bestDistance = k, d
+		}
+	}
+	if best == "" {
+		return "; `trestle config --reference` lists them"
+	}
+	return fmt.Sprintf("; did you mean %s?", best)
+}
+
+// distance is the Levenshtein distance of a and b in bytes.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diag := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diag
+			if a[i] != b[j] {
+				cost = 1 + min(diag, row[j], row[j+1])
+			}
+			diag, row[j+1] = row[j+1], cost
+		}
+	}
+	return row[len(b)]
+}
