@@ -1,0 +1,34 @@
+package wire
+
+import (
+	"context"
+	"encoding/base64"
+	"strings"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
+)
+
+// FeaturesHeader is the request header in which a client says what it can do.
+const FeaturesHeader = "bigtable-features"
+
+// Features returns what the client of a request said it can do, nil if it said
+// nothing that can be read.
+func Features(ctx context.Context) *bigtablepb.FeatureFlags {
+	v := metadata.ValueFromIncomingContext(ctx, FeaturesHeader)
+	if len(v) == 0 {
+		return nil
+	}
+	// Clients differ in padding and, against the documentation, in alphabet.
+	s := strings.NewReplacer("+", "-", "/", "_").Replace(strings.TrimRight(v[0], "="))
+	b, err := base64.RawURLEncoding.DecodeString(s)
+	if err != nil {
+		return nil
+	}
+	f := new(bigtablepb.FeatureFlags)
+	if proto.Unmarshal(b, f) != nil {
+		return nil
+	}
+	return f
+}

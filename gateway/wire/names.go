@@ -1,0 +1,92 @@
+package wire
+
+import (
+	"strings"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// InstanceOf returns the instance's name that a name of something in it starts
+// with, and whether it has one.
+func InstanceOf(name string) (string, bool) {
+	rest, ok := strings.CutPrefix(name, "projects/")
+	if !ok {
+		return "", false
+	}
+	project, rest, ok := strings.Cut(rest, "/")
+	if !ok || project == "" {
+		return "", false
+	}
+	rest, ok = strings.CutPrefix(rest, "instances/")
+	if !ok {
+		return "", false
+	}
+	id, _, _ := strings.Cut(rest, "/")
+	if id == "" {
+		return "", false
+	}
+	return name[:len("projects/")+len(project)+len("/instances/")+len(id)], true
+}
+
+// CheckInstance checks the name of an instance. lax accepts any project and
+// instance id, as the emulator does.
+func CheckInstance(field, name string, lax bool) error {
+	inst, ok := InstanceOf(name)
+	if !ok || inst != name || !lax && !validInstance(name[strings.LastIndexByte(name, '/')+1:]) {
+		return fault.InvalidField(field, "When parsing '%s' : Instance name expected in the form 'projects/<project_id>/instances/<instance_id>'.", name)
+	}
+	return nil
+}
+
+// CheckTable checks the name of a table and returns that of its instance. lax
+// accepts any project and instance id.
+func CheckTable(field, name string, lax bool) (instance string, err error) {
+	inst, ok := InstanceOf(name)
+	if ok {
+		var id string
+		id, ok = strings.CutPrefix(name[len(inst):], "/tables/")
+		ok = ok && validTableID(id) && (lax || validInstance(inst[strings.LastIndexByte(inst, '/')+1:]))
+	}
+	if !ok {
+		return "", fault.InvalidField(field, "When parsing '%s' : Table name expected in the form 'projects/<project_id>/instances/<instance_id>/tables/<table_id>'.", name)
+	}
+	return inst, nil
+}
+
+// validInstance tells whether id could name an instance. The length is checked
+// where instances are created.
+func validInstance(id string) bool {
+	for i := 0; i < len(id); i++ {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z':
+		case '0' <= c && c <= '9', c == '-':
+			if i == 0 {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return id != ""
+}
+
+func validTableID(id string) bool {
+	if id == "" || len(id) > schema.MaxTableID {
+		return false
+	}
+	for i := 0; i < len(id); i++ {
+		c := id[i]
+		switch {
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
+		case c == '-' || c == '.':
+			if i == 0 {
+				return false
+			}
+		default:
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,393 @@
+package wire
+
+import (
+	"time"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// A received is the buffer that a request aliases.
+type received struct {
+	buf  mem.Buffer
+	used bool
+}
+
+// keep takes a reference to a received message and returns its bytes. A
+// message in several buffers, that is one above some 16 KiB, is made one: this
+// is its copy between the socket and the log.
+func (r *received) keep(data mem.BufferSlice) ([]byte, error) {
+	if r.used {
+		return nil, errTwice
+	}
+	r.used = true
+	r.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
+	return r.buf.ReadOnlyData(), nil
+}
+
+func (r *received) release() {
+	if r.buf != nil {
+		r.buf.Free()
+	}
+	r.buf, r.used = nil, false
+}
+
+// A Target is what a request is about.
+type Target struct {
+	Table      string
+	View       string // authorized view
+	Profile    string
+	RequestLen int // bytes of the encoded message
+}
+
+// An entry is one row's change while it is decoded.
+type entry struct {
+	row.Entry
+	count      int          // mutations seen, those beyond the limit too
+	invalid    *fault.Error // the first refusal among them
+	seconds    int64        // idempotency start_time
+	nanos      int32
+	hasStart   bool
+	idempotent bool
+}
+
+func (e *entry) add(b []byte, m *mutation, names *names) error {
+	m.reset()
+	if err := m.decode(b, names); err != nil {
+		return err
+	}
+	e.count++
+	if e.invalid != nil || e.count > schema.MaxMutations {
+		return nil // refused anyhow; only malformed bytes are looked for
+	}
+	n := len(e.Mutations)
+	if n < cap(e.Mutations) {
+		e.Mutations = e.Mutations[:n+1]
+	} else {
+		e.Mutations = append(e.Mutations, row.Mutation{})
+	}
+	if err := m.finish(&e.Mutations[n]); err != nil {
+		e.invalid = within(err, "mutations", n)
+	}
+	return nil
+}
+
+func (e *entry) idempotency(b []byte) error {
+	e.idempotent = true
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		if f.typ != protowire.BytesType {
+			continue
+		}
+		switch f.num {
+		case 1:
+			e.Token.Token = f.bytes
+		case 2:
+			e.hasStart = true
+			for t := f.bytes; len(t) > 0; {
+				f, rest, err := nextField(t)
+				if err != nil {
+					return err
+				}
+				t = rest
+				if f.typ == protowire.VarintType {
+					switch f.num {
+					case 1:
+						e.seconds = int64(f.varint)
+					case 2:
+						e.nanos = int32(f.varint)
+					}
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// finish checks what can be checked once all of the entry is known.
+func (e *entry) finish() *fault.Error {
+	if err := checkKey("row_key", e.Key); err != nil {
+		return err
+	}
+	if err := checkCount("mutations", e.count, true); err != nil {
+		return err
+	}
+	if e.invalid != nil {
+		return e.invalid
+	}
+	if !e.idempotent {
+		return nil
+	}
+	tok, err := token(e.Token.Token, e.hasStart, e.seconds, e.nanos)
+	if err != nil {
+		return within(err, "idempotency", -1)
+	}
+	e.Token = tok
+	return nil
+}
+
+func token(tok []byte, hasStart bool, seconds int64, nanos int32) (row.Token, *fault.Error) {
+	if len(tok) < schema.MinTokenBytes {
+		return row.Token{}, inField("token", "An idempotency token must be at least %d bytes long, but got %d", schema.MinTokenBytes, len(tok))
+	}
+	if len(tok) > schema.MaxQualifier {
+		return row.Token{}, inField("token", "An idempotency token must be at most %d bytes long, but got %d", schema.MaxQualifier, len(tok))
+	}
+	t := row.Token{Token: tok}
+	if hasStart {
+		if seconds < minTimestampSeconds || seconds > maxTimestampSeconds || nanos < 0 || nanos > 999_999_999 {
+			return row.Token{}, inField("start_time", "The timestamp is out of range")
+		}
+		t.Start = time.Unix(seconds, int64(nanos)).UTC()
+	}
+	return t, nil
+}
+
+// keepMutations bounds the memory that a pooled request keeps: 150 bytes each.
+const keepMutations = 256
+
+func (e *entry) reset() {
+	muts := e.Mutations
+	clear(muts)
+	if cap(muts) > keepMutations {
+		muts = nil
+	}
+	*e = entry{}
+	e.Mutations = muts[:0]
+}
+
+// A MutateRowRequest is a google.bigtable.v2.MutateRowRequest whose Entry
+// aliases the receive buffer.
+type MutateRowRequest struct {
+	Target
+	Entry   row.Entry
+	invalid *fault.Error
+
+	received
+	names names
+	m     mutation
+	e     entry
+}
+
+// DecodeWire implements Decoder. Its error means that data is no such message;
+// one that is and must be refused says so in Check.
+func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice) error {
+	b, err := r.keep(data)
+	if err != nil {
+		return err
+	}
+	return r.decode(b)
+}
+
+func (r *MutateRowRequest) decode(b []byte) error {
+	r.RequestLen = len(b)
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		if f.typ != protowire.BytesType {
+			continue
+		}
+		switch f.num {
+		case 1:
+			r.Table, err = r.names.get(f.bytes)
+		case 2:
+			r.e.Key = f.bytes
+		case 3:
+			err = r.e.add(f.bytes, &r.m, &r.names)
+		case 4:
+			r.Profile, err = r.names.get(f.bytes)
+		case 6:
+			r.View, err = r.names.get(f.bytes)
+		case 8:
+			err = r.e.idempotency(f.bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.invalid = r.e.finish()
+	r.Entry = r.e.Entry
+	return nil
+}
+
+// Check returns why the request must be refused, nil if it need not be.
+func (r *MutateRowRequest) Check() error {
+	if r.invalid != nil {
+		return r.invalid
+	}
+	return nil
+}
+
+// Release makes r ready for the next request. Nothing that came out of it, the
+// names excepted, may be used any more.
+func (r *MutateRowRequest) Release() {
+	r.m.reset()
+	r.e.reset()
+	r.received.release()
+	r.Target, r.Entry, r.invalid = Target{}, row.Entry{}, nil
+}
+
+// A MutateRowsRequest is a google.bigtable.v2.MutateRowsRequest whose Entries
+// alias the receive buffer.
+type MutateRowsRequest struct {
+	Target
+	Entries []row.Entry
+	total   int
+	invalid *fault.Error
+
+	received
+	names names
+	m     mutation
+	e     entry
+	muts  []row.Mutation // of all entries, cut into them at the end
+	ends  []int          // where each entry's mutations end
+}
+
+// DecodeWire implements Decoder, as for MutateRowRequest.
+func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice) error {
+	b, err := r.keep(data)
+	if err != nil {
+		return err
+	}
+	return r.decode(b)
+}
+
+func (r *MutateRowsRequest) decode(b []byte) error {
+	r.RequestLen = len(b)
+	n := 0
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		if f.typ != protowire.BytesType {
+			continue
+		}
+		switch f.num {
+		case 1:
+			r.Table, err = r.names.get(f.bytes)
+		case 2:
+			err = r.decodeEntry(f.bytes, n)
+			n++
+		case 3:
+			r.Profile, err = r.names.get(f.bytes)
+		case 5:
+			r.View, err = r.names.get(f.bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if n == 0 {
+		r.invalid = fault.InvalidField("entries", "No mutations provided")
+		return nil
+	}
+	if r.total > schema.MaxMutations {
+		r.invalid = fault.InvalidField("entries", "Too many mutations: %d provided; limit %d", r.total, schema.MaxMutations)
+	}
+	if r.invalid != nil {
+		r.Entries = nil
+		return nil
+	}
+	from := 0
+	for i := range r.Entries {
+		r.Entries[i].Mutations = r.muts[from:r.ends[i]:r.ends[i]]
+		from = r.ends[i]
+	}
+	return nil
+}
+
+func (r *MutateRowsRequest) decodeEntry(b []byte, index int) error {
+	r.e = entry{}
+	for len(b) > 0 {
+		f, rest, err := nextField(b)
+		if err != nil {
+			return err
+		}
+		b = rest
+		if f.typ != protowire.BytesType {
+			continue
+		}
+		switch f.num {
+		case 1:
+			r.e.Key = f.bytes
+		case 2:
+			// The entry's mutations go behind those of the entries before it.
+			if r.invalid == nil && r.total+r.e.count < schema.MaxMutations {
+				r.muts, err = r.addTo(r.muts, f.bytes)
+				break
+			}
+			// Refused anyhow: nothing is kept, only malformed bytes are looked for.
+			r.m.reset()
+			err = r.m.decode(f.bytes, &r.names)
+			r.e.count++
+		case 3:
+			err = r.e.idempotency(f.bytes)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	r.total += r.e.count
+	if r.invalid != nil {
+		return nil
+	}
+	if err := r.e.finish(); err != nil {
+		r.invalid = within(err, "entries", index)
+		return nil
+	}
+	r.Entries = append(r.Entries, row.Entry{Key: r.e.Key, Token: r.e.Token})
+	r.ends = append(r.ends, len(r.muts))
+	return nil
+}
+
+// addTo decodes a mutation of the current entry to the end of muts.
+func (r *MutateRowsRequest) addTo(muts []row.Mutation, b []byte) ([]row.Mutation, error) {
+	r.m.reset()
+	if err := r.m.decode(b, &r.names); err != nil {
+		return muts, err
+	}
+	r.e.count++
+	if r.e.invalid != nil {
+		return muts, nil
+	}
+	muts = append(muts, row.Mutation{})
+	if err := r.m.finish(&muts[len(muts)-1]); err != nil {
+		r.e.invalid = within(err, "mutations", r.e.count-1)
+	}
+	return muts, nil
+}
+
+// Check returns why the request must be refused, nil if it need not be.
+func (r *MutateRowsRequest) Check() error {
+	if r.invalid != nil {
+		return r.invalid
+	}
+	return nil
+}
+
+// Release makes r ready for the next request.
+func (r *MutateRowsRequest) Release() {
+	r.m.reset()
+	r.e = entry{}
+	r.received.release()
+	clear(r.muts)
+	clear(r.Entries)
+	if cap(r.muts) > 16*keepMutations || cap(r.Entries) > 16*keepMutations {
+		r.muts, r.Entries, r.ends = nil, nil, nil
+	}
+	r.muts, r.Entries, r.ends = r.muts[:0], r.Entries[:0], r.ends[:0]
+	r.Target, r.total, r.invalid = Target{}, 0, nil
+}
