@@ -1,0 +1,76 @@
+package ops
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// Health is the list of reasons for which a server may not be ready.
+type Health struct {
+	mu struct {
+		sync.Mutex
+		checks []check // in the order of registration
+	}
+}
+
+type check struct {
+	name string
+	fn   func() error
+}
+
+// Set makes fn the check of that name, in place of an earlier one. fn returns
+// why the server is not ready, or nil, without blocking; it may be called at
+// any time by several goroutines at once.
+func (h *Health) Set(name string, fn func() error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for i := range h.mu.checks {
+		if h.mu.checks[i].name == name {
+			h.mu.checks[i].fn = fn
+			return
+		}
+	}
+	h.mu.checks = append(h.mu.checks, check{name, fn})
+}
+
+// Report runs every check. It returns one line for each, and whether all
+// passed.
+func (h *Health) Report() (lines string, ready bool) {
+	h.mu.Lock()
+	checks := append([]check(nil), h.mu.checks...)
+	h.mu.Unlock()
+	var b strings.Builder
+	ready = true
+	for _, c := range checks {
+		if err := c.fn(); err != nil {
+			ready = false
+			fmt.Fprintf(&b, "[-] %s: %v\n", c.name, err)
+		} else {
+			fmt.Fprintf(&b, "[+] %s: ok\n", c.name)
+		}
+	}
+	return b.String(), ready
+}
+
+// serveReady answers /readyz: 200, or 503 with the reasons.
+func (h *Health) serveReady(w http.ResponseWriter, r *http.Request) {
+	lines, ready := h.Report()
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	verdict := "ready\n"
+	if !ready {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		verdict = "not ready\n"
+	}
+	_, _ = fmt.Fprint(w, lines, verdict)
+}
+
+// serveLive answers /healthz and /livez: the process runs and can answer.
+func serveLive(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	_, _ = fmt.Fprintln(w, "ok")
+}

@@ -1,0 +1,170 @@
+package ops
+
+import (
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"google.golang.org/grpc/codes"
+)
+
+// Metrics counts requests. Its methods are safe for concurrent use and do not
+// block.
+type Metrics struct {
+	Registry *prometheus.Registry
+
+	requests  *prometheus.CounterVec
+	seconds   *prometheus.HistogramVec
+	firstRow  prometheus.Histogram
+	received  *prometheus.CounterVec
+	sent      *prometheus.CounterVec
+	rejected  *prometheus.CounterVec
+	inflight  prometheus.Gauge
+	panics    prometheus.Counter
+	returned  prometheus.Counter
+	modified  prometheus.Counter
+	scanned   prometheus.Counter
+	cellsRead prometheus.Counter
+
+	methods sync.Map // full method name to *method
+}
+
+// method is what every request of one method needs, looked up once: a labelled
+// counter costs a hash and a lock each time.
+type method struct {
+	name           string
+	byCode         [codes.Unauthenticated + 1]atomic.Pointer[prometheus.Counter]
+	seconds        prometheus.Observer
+	received, sent prometheus.Counter
+}
+
+// requestBuckets are in seconds. Most answers come from memory, hence the
+// buckets below a millisecond.
+var requestBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60}
+
+// NewMetrics returns Metrics in a registry of their own, beside those of the Go
+// runtime and the process.
+func NewMetrics() *Metrics {
+	m := &Metrics{
+		Registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_requests_total",
+			Help: "Requests answered, by method and gRPC status code."}, []string{"method", "code"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "bigtable_server_request_seconds",
+			Help: "Time from the arrival of a request to the end of its answer.", Buckets: requestBuckets}, []string{"method"}),
+		firstRow: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bigtable_server_first_row_seconds",
+			Help: "Time from the arrival of a ReadRows request to its first message.", Buckets: requestBuckets}),
+		received: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_received_bytes_total",
+			Help: "Bytes of request messages."}, []string{"method"}),
+		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_sent_bytes_total",
+			Help: "Bytes of response messages."}, []string{"method"}),
+		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_rejected_total",
+			Help: "Requests refused before they were carried out, by reason."}, []string{"reason"}),
+		inflight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_inflight_requests",
+			Help: "Requests being worked on."}),
+		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_panics_recovered_total",
+			Help: "Requests that ended in a panic and were answered INTERNAL. Each is a bug."}),
+		returned: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_returned_total",
+			Help: "Rows sent to clients."}),
+		modified: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_modified_total",
+			Help: "Rows changed for clients."}),
+		scanned: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_scanned_total",
+			Help: "Rows looked at by reads, whether a filter let them through or not."}),
+		cellsRead: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_cells_scanned_total",
+			Help: "Cells looked at by reads, whether a filter let them through or not."}),
+	}
+	v, goVersion, revision := BuildInfo()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_build_info", Help: "Always 1; the labels tell the build.",
+		ConstLabels: prometheus.Labels{"version": v, "go_version": goVersion, "revision": revision}})
+	info.Set(1)
+	start := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_start_time_seconds", Help: "Unix time at which the process started to serve."})
+	start.SetToCurrentTime()
+	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.rejected, m.inflight, m.panics,
+		m.returned, m.modified, m.scanned, m.cellsRead, info, start,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// BuildInfo returns the program's version, the Go version and the revision of
+// the source, as far as the binary knows them.
+func BuildInfo() (version, goVersion, revision string) {
+	version, goVersion, revision = "devel", runtime.Version(), "unknown"
+	bi, ok := debug.ReadBuildInfo()
+	if !ok {
+		return
+	}
+	if v := bi.Main.Version; v != "" && v != "(devel)" {
+		version = v
+	}
+	dirty := ""
+	for _, s := range bi.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			revision = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+dirty"
+		}
+	}
+	return version, goVersion, revision + dirty
+}
+
+// method returns what is kept for a full method name such as
+// "/google.bigtable.v2.Bigtable/ReadRows". Callers pass registered names only,
+// so the number of label values is bounded.
+func (m *Metrics) method(full string) *method {
+	if v, ok := m.methods.Load(full); ok {
+		return v.(*method)
+	}
+	name := full[strings.LastIndexByte(full, '/')+1:]
+	v, _ := m.methods.LoadOrStore(full, &method{
+		name: name, seconds: m.seconds.WithLabelValues(name),
+		received: m.received.WithLabelValues(name), sent: m.sent.WithLabelValues(name),
+	})
+	return v.(*method)
+}
+
+// RequestStarted counts a request that is being worked on until RequestEnded.
+func (m *Metrics) RequestStarted() { m.inflight.Inc() }
+
+// RequestEnded counts an answered request: its full method name, status, the
+// time it took, and the bytes of its messages.
+func (m *Metrics) RequestEnded(fullMethod string, code codes.Code, elapsed time.Duration, received, sent int64) {
+	m.inflight.Dec()
+	s := m.method(fullMethod)
+	if int(code) >= len(s.byCode) {
+		code = codes.Unknown
+	}
+	c := s.byCode[code].Load()
+	if c == nil {
+		n := m.requests.WithLabelValues(s.name, code.String())
+		c = &n
+		s.byCode[code].Store(c)
+	}
+	(*c).Inc()
+	s.seconds.Observe(elapsed.Seconds())
+	s.received.Add(float64(received))
+	s.sent.Add(float64(sent))
+}
+
+// FirstRow notes how long a ReadRows took to its first message.
+func (m *Metrics) FirstRow(elapsed time.Duration) { m.firstRow.Observe(elapsed.Seconds()) }
+
+// RowsRead counts what a read looked at and gave back.
+func (m *Metrics) RowsRead(returned, scanned, cells int64) {
+	m.returned.Add(float64(returned))
+	m.scanned.Add(float64(scanned))
+	m.cellsRead.Add(float64(cells))
+}
+
+// RowsModified counts rows that were changed.
+func (m *Metrics) RowsModified(n int) { m.modified.Add(float64(n)) }
+
+// Rejected counts a request refused for a reason such as "memory" or "limit".
+func (m *Metrics) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
+
+// Panicked counts a recovered panic.
+func (m *Metrics) Panicked() { m.panics.Inc() }

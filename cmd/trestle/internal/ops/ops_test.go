@@ -1,0 +1,161 @@
+package ops
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+)
+
+func get(t *testing.T, h http.Handler, path string) (int, string) {
+	t.Helper()
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	b, err := io.ReadAll(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Code, string(b)
+}
+
+func TestReadiness(t *testing.T) {
+	var health Health
+	h := Handler(NewMetrics(), &health)
+	health.Set("start", func() error { return errors.New("opening the data directory") })
+	health.Set("disk", func() error { return nil })
+	if code, body := get(t, h, "/readyz"); code != 503 || body != "[-] start: opening the data directory\n[+] disk: ok\nnot ready\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	if code, body := get(t, h, "/livez"); code != 200 || body != "ok\n" {
+		t.Errorf("livez while starting: %d %q", code, body)
+	}
+	health.Set("start", func() error { return nil })
+	if code, body := get(t, h, "/readyz"); code != 200 || body != "[+] start: ok\n[+] disk: ok\nready\n" {
+		t.Errorf("%d %q", code, body)
+	}
+	if code, _ := get(t, h, "/debug/pprof/"); code != 404 {
+		t.Errorf("the profiler answers %d beside the metrics", code)
+	}
+	if code, _ := get(t, DebugHandler(), "/debug/pprof/goroutine?debug=1"); code != 200 {
+		t.Errorf("profiler: %d", code)
+	}
+}
+
+// scrape returns the page of /metrics as a map from series to value.
+func scrape(t *testing.T, m *Metrics) map[string]string {
+	t.Helper()
+	code, body := get(t, Handler(m, new(Health)), "/metrics")
+	if code != 200 {
+		t.Fatalf("/metrics: %d\n%s", code, body)
+	}
+	out := map[string]string{}
+	for line := range strings.Lines(body) {
+		if i := strings.LastIndexByte(line, ' '); i > 0 && line[0] != '#' {
+			out[line[:i]] = strings.TrimSpace(line[i:])
+		}
+	}
+	return out
+}
+
+func TestRequests(t *testing.T) {
+	m := NewMetrics()
+	const method = "/google.bigtable.v2.Bigtable/ReadRows"
+	m.RequestStarted()
+	m.RequestStarted()
+	m.RequestStarted()
+	m.RequestEnded(method, codes.OK, 3*time.Millisecond, 10, 2000)
+	// A code that gRPC does not know must not make labels without bound.
+	m.RequestEnded(method, codes.Code(1234), time.Second, 0, 0)
+	got := scrape(t, m)
+	for series, want := range map[string]string{
+		`bigtable_server_inflight_requests`:                                     "1",
+		`bigtable_server_requests_total{code="OK",method="ReadRows"}`:           "1",
+		`bigtable_server_requests_total{code="Unknown",method="ReadRows"}`:      "1",
+		`bigtable_server_sent_bytes_total{method="ReadRows"}`:                   "2000",
+		`bigtable_server_request_seconds_bucket{method="ReadRows",le="0.0025"}`: "0",
+		`bigtable_server_request_seconds_bucket{method="ReadRows",le="0.005"}`:  "1",
+	} {
+		if got[series] != want {
+			t.Errorf("%s = %q, want %s", series, got[series], want)
+		}
+	}
+}
+
+func TestConcurrentRequests(t *testing.T) {
+	m := NewMetrics()
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for i := range 1000 {
+				m.RequestStarted()
+				m.RequestEnded("/s/M", codes.Code(i%17), time.Microsecond, 1, 1)
+			}
+		})
+	}
+	wg.Wait()
+	sum := 0
+	for series, v := range scrape(t, m) {
+		if strings.HasPrefix(series, "bigtable_server_requests_total{") {
+			n, err := strconv.Atoi(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum += n
+		}
+	}
+	if sum != 8000 {
+		t.Errorf("%d requests counted, want 8000", sum)
+	}
+}
+
+// What is on the scrape page obeys Prometheus's naming rules, is documented,
+// and is enough to run a server by.
+func TestScrape(t *testing.T) {
+	m := NewMetrics()
+	m.ObserveStats(func() Stats { return Stats{Tables: 3, LogSyncSeconds: 1.5} })
+	m.Rejected("memory")
+	m.Panicked()
+	m.RequestStarted()
+	m.RequestEnded("/s/M", codes.OK, time.Second, 1, 1)
+	start := time.Now()
+	code, body := get(t, Handler(m, new(Health)), "/metrics")
+	elapsed := time.Since(start)
+	if code != 200 || !strings.Contains(body, "bigtable_tables 3\n") || !strings.Contains(body, "bigtable_wal_sync_seconds_total 1.5\n") {
+		t.Fatalf("%d\n%s", code, body)
+	}
+	if elapsed > 50*time.Millisecond && !testing.Short() {
+		t.Logf("a scrape took %v", elapsed)
+	}
+	own := 0
+	for line := range strings.Lines(body) {
+		f := strings.Fields(line)
+		if len(f) < 4 || f[1] != "TYPE" || !strings.HasPrefix(f[2], "bigtable_") {
+			continue
+		}
+		own++
+		if name := f[2]; strings.HasSuffix(name, "_total") != (f[3] == "counter") {
+			t.Errorf("%s is a %s: counters, and only they, end in _total", name, f[3])
+		}
+	}
+	if own < 40 {
+		t.Errorf("%d metrics of our own, want at least 40", own)
+	}
+}
+
+func BenchmarkRequestEnded(b *testing.B) {
+	m := NewMetrics()
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			m.RequestStarted()
+			m.RequestEnded("/google.bigtable.v2.Bigtable/ReadRows", codes.OK, time.Millisecond, 100, 1000)
+		}
+	})
+}

@@ -1,0 +1,104 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// A phase is what a server is busy with while it is not ready.
+type phase struct {
+	mu struct {
+		sync.Mutex
+		what string // empty: serving
+	}
+}
+
+func newPhase(what string) *phase {
+	p := new(phase)
+	p.mu.what = what
+	return p
+}
+
+func (p *phase) set(what string) {
+	p.mu.Lock()
+	p.mu.what = what
+	p.mu.Unlock()
+}
+
+func (p *phase) check() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.mu.what == "" {
+		return nil
+	}
+	return errors.New(p.mu.what)
+}
+
+// minDiskFree is how little room makes a server report that it is not ready. A
+// memtable must still fit, so that a full disk does not come as a surprise.
+const minDiskFree = 16 << 20
+
+// diskSpace returns the free and used bytes of the file system with dir, or
+// zeros if it does not tell.
+func diskSpace(dir string) (free, used int64) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return 0, 0
+	}
+	return int64(s.Bavail) * s.Bsize, int64(s.Blocks-s.Bfree) * s.Bsize
+}
+
+func diskCheck(dir string) error {
+	var s unix.Statfs_t
+	if err := unix.Statfs(dir, &s); err != nil {
+		return fmt.Errorf("look at %s: %w", dir, err)
+	}
+	if free := int64(s.Bavail) * s.Bsize; free < minDiskFree {
+		return fmt.Errorf("%d bytes free in %s, fewer than %d", free, dir, int64(minDiskFree))
+	}
+	return nil
+}
+
+// exitHooks clean up what must not stay behind, also when the process ends
+// without unwinding.
+var exitHooks struct {
+	sync.Mutex
+	fns []func()
+}
+
+// atExit registers fn. The returned function runs it at once instead.
+func atExit(fn func()) (runNow func()) {
+	once := sync.OnceFunc(fn)
+	exitHooks.Lock()
+	exitHooks.fns = append(exitHooks.fns, once)
+	exitHooks.Unlock()
+	return once
+}
+
+func runExitHooks() {
+	exitHooks.Lock()
+	defer exitHooks.Unlock()
+	for _, fn := range exitHooks.fns {
+		fn()
+	}
+}
+
+// notifySystemd tells a service manager of Type=notify about the state; without
+// one it does nothing.
+func notifySystemd(state string) {
+	path := os.Getenv("NOTIFY_SOCKET")
+	if path == "" {
+		return
+	}
+	c, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return // the manager's time-out speaks for itself
+	}
+	defer c.Close()
+	_, _ = c.Write([]byte(state))
+}

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Exit codes.
+const (
+	exitOK      = 0
+	exitFailure = 1 // it was tried and did not work
+	exitUsage   = 2 // the command line or the configuration is wrong
+)
+
+// A process is what a command gets from the operating system.
+type process struct {
+	stdout, stderr io.Writer
+	environ        []string
+}
+
+// A command is one verb of the command line.
+type command struct {
+	name string
+	help string // one line; empty hides the command
+	run  func(p *process, args []string) int
+}
+
+func commands() []command {
+	return []command{
+		{"serve", "run a server on a data directory", serve},
+		{"config", "print the settings of serve and where each comes from", config},
+		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
+		{"bench", "measure a server, and check what it answers", runBench},
+		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},
+		{"version", "print the version", version},
+	}
+}
+
+func main() {
+	os.Exit(run(&process{os.Stdout, os.Stderr, os.Environ()}, os.Args))
+}
+
+func run(p *process, argv []string) int {
+	args := argv[1:]
+	// As "cbtemulator", or with flags where the verb would be, the program takes
+	// the place of Google's emulator.
+	if strings.TrimSuffix(filepath.Base(argv[0]), ".exe") == "cbtemulator" {
+		return emulate(p, args)
+	}
+	if len(args) == 0 {
+		usage(p.stderr)
+		return exitUsage
+	}
+	switch verb := args[0]; verb {
+	case "help", "-h", "-help", "--help":
+		usage(p.stdout)
+		return exitOK
+	case "-version", "--version":
+		return version(p, nil)
+	default:
+		for _, c := range commands() {
+			if c.name == verb {
+				return c.run(p, args[1:])
+			}
+		}
+		if strings.HasPrefix(verb, "-") {
+			return emulate(p, args)
+		}
+		return p.misused(fmt.Errorf("%q is not a command; `trestle help` lists them", verb))
+	}
+}
+
+func usage(w io.Writer) {
+	fmt.Fprint(w, "Trestle stores wide-column tables and speaks the Cloud Bigtable API.\n\nUsage: trestle COMMAND [flags]\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-12s %s\n", c.name, c.help)
+	}
+	fmt.Fprint(w, `
+  trestle COMMAND --help   the flags of a command
+  trestle -host H -port N  what Google's cbtemulator does, on data that is gone afterwards
+
+Start with:
+
+  trestle serve
+`)
+}
+
+// misused reports a wrong command line or configuration.
+func (p *process) misused(err error) int {
+	p.report(err)
+	return exitUsage
+}
+
+// failed reports what did not work.
+func (p *process) failed(err error) int {
+	p.report(err)
+	return exitFailure
+}
+
+// report writes err to stderr, one line for each error that was joined.
+func (p *process) report(err error) {
+	for line := range strings.Lines(err.Error()) {
+		fmt.Fprintf(p.stderr, "trestle: %s\n", strings.TrimSuffix(line, "\n"))
+	}
+}
+
+// helpAsked tells whether err of a flag set is a request for help.
+func helpAsked(err error) bool { return errors.Is(err, pflag.ErrHelp) }

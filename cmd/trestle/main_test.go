@@ -1,0 +1,390 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/health"
+	"google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// The test binary becomes trestle itself when this is set, so that signals,
+// exit codes and output are those of a real process.
+const actAsTrestle = "ACT_AS_TRESTLE"
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(actAsTrestle) {
+	case "":
+		os.Exit(m.Run())
+	case "bare":
+		openStack = bareStack
+	case "stuck":
+		openStack = stuckStack
+	}
+	os.Unsetenv(actAsTrestle)
+	main()
+}
+
+// bareStack is a gRPC server with nothing but health, to test the life of a
+// server by itself.
+func bareStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
+	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
+		return nil, err
+	}
+	srv, h := grpc.NewServer(), health.NewServer()
+	grpc_health_v1.RegisterHealthServer(srv, h)
+	return &stack{
+		serve: srv.Serve,
+		drain: func(ctx context.Context) error {
+			h.Shutdown()
+			done := make(chan struct{})
+			go func() {
+				srv.GracefulStop()
+				close(done)
+			}()
+			select {
+			case <-done:
+				return nil
+			case <-ctx.Done():
+				srv.Stop()
+				return ctx.Err()
+			}
+		},
+		close: func(context.Context) error {
+			return os.WriteFile(filepath.Join(cfg.DataDir, "closed"), nil, 0o600)
+		},
+		stats: func() ops.Stats { return ops.Stats{} },
+		ready: func() error { return nil },
+	}, nil
+}
+
+// stuckStack never gets its store closed.
+func stuckStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
+	s, err := bareStack(ctx, cfg, m, log)
+	if err == nil {
+		s.close = func(context.Context) error { select {} }
+	}
+	return s, err
+}
+
+// A proc is a running trestle.
+type proc struct {
+	t      *testing.T
+	cmd    *exec.Cmd
+	stdout *bufio.Reader
+	stderr *syncBuffer
+	start  time.Time
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}
+
+// startTrestle runs trestle with args in a directory of its own.
+func startTrestle(t *testing.T, stack, dir string, args ...string) *proc {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), actAsTrestle+"="+stack, "TMPDIR="+dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proc{t: t, cmd: cmd, stdout: bufio.NewReader(out), stderr: new(syncBuffer), start: time.Now()}
+	cmd.Stderr = p.stderr
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if cmd.ProcessState == nil {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	})
+	return p
+}
+
+// line waits for a line of stdout that starts with prefix and returns the rest.
+func (p *proc) line(prefix string) string {
+	p.t.Helper()
+	for {
+		l, err := p.stdout.ReadString('\n')
+		if rest, ok := strings.CutPrefix(l, prefix); ok {
+			return strings.TrimSpace(rest)
+		}
+		if err != nil {
+			_ = p.cmd.Wait()
+			p.t.Fatalf("no line %q: %v; stderr:\n%s", prefix, err, p.stderr)
+		}
+	}
+}
+
+// exit waits for the end of the process and returns the rest of stdout, the
+// exit code, and how long it took from now.
+func (p *proc) exit() (rest string, code int, elapsed time.Duration) {
+	p.t.Helper()
+	start := time.Now()
+	timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer timer.Stop()
+	b, _ := io.ReadAll(p.stdout)
+	_ = p.cmd.Wait()
+	return string(b), p.cmd.ProcessState.ExitCode(), time.Since(start)
+}
+
+func (p *proc) signal(s os.Signal) {
+	p.t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+func dial(t *testing.T, addr string) *grpc.ClientConn {
+	t.Helper()
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+func TestServeLife(t *testing.T) {
+	dir := t.TempDir()
+	p := startTrestle(t, "bare", dir, "serve", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--log-format=json")
+	urls := p.line("metrics and health")
+	addr := p.line("export BIGTABLE_EMULATOR_HOST=")
+	t.Logf("ready after %v", time.Since(p.start))
+	ready := strings.Fields(urls)[1]
+
+	conn := dial(t, addr)
+	w, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := w.Recv(); err != nil || r.Status != grpc_health_v1.HealthCheckResponse_SERVING {
+		t.Fatalf("health %v, %v", r, err)
+	}
+	get := func(url string) (int, string) {
+		resp, err := http.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		b, _ := io.ReadAll(resp.Body)
+		return resp.StatusCode, string(b)
+	}
+	if code, body := get(ready); code != 200 {
+		t.Errorf("%d %s", code, body)
+	}
+	if code, body := get(strings.TrimSuffix(ready, "readyz") + "metrics"); code != 200 || !strings.Contains(body, "bigtable_disk_free_bytes") {
+		t.Errorf("%d %s", code, body)
+	}
+	check := startTrestle(t, "bare", dir, "healthcheck", "--http-listen", strings.TrimSuffix(strings.TrimPrefix(ready, "http://"), "/readyz"))
+	if out, code, _ := check.exit(); code != 0 || !strings.Contains(out, "ready") {
+		t.Errorf("healthcheck: %d %q %s", code, out, check.stderr)
+	}
+
+	// A request under way (the watch) holds the drain up; readiness says so.
+	p.signal(syscall.SIGTERM)
+	if r, err := w.Recv(); err != nil || r.Status != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Fatalf("health after SIGTERM %v, %v", r, err)
+	}
+	if code, body := get(ready); code != 503 || !strings.Contains(body, "[-] server: draining") {
+		t.Errorf("%d %s", code, body)
+	}
+	_, code, elapsed := p.exit()
+	if code != 0 || elapsed > 5*time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "trestle-data", "closed")); err != nil {
+		t.Errorf("the store was not closed: %v", err)
+	}
+	check = startTrestle(t, "bare", dir, "healthcheck", "--url", ready)
+	if _, code, _ := check.exit(); code != 1 {
+		t.Errorf("healthcheck of a dead server: %d", code)
+	}
+}
+
+func TestIdleServerStopsQuickly(t *testing.T) {
+	p := startTrestle(t, "bare", t.TempDir(), "serve", "--listen=127.0.0.1:0", "--http-listen=off")
+	dial(t, p.line("export BIGTABLE_EMULATOR_HOST=")).Connect()
+	p.signal(syscall.SIGINT)
+	if _, code, elapsed := p.exit(); code != 0 || elapsed > time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+}
+
+func TestSecondSignalExitsAtOnce(t *testing.T) {
+	dir := t.TempDir()
+	p := startTrestle(t, "stuck", dir, "serve", "--listen=127.0.0.1:0", "--http-listen=off", "--temporary")
+	p.line("export BIGTABLE_EMULATOR_HOST=")
+	p.signal(syscall.SIGTERM)
+	time.Sleep(100 * time.Millisecond)
+	p.signal(syscall.SIGTERM)
+	if _, code, elapsed := p.exit(); code != exitFailure || elapsed > time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+	if left, _ := filepath.Glob(filepath.Join(dir, "trestle-*")); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
+func TestStuckServerIsGivenUp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("waits for the limit")
+	}
+	p := startTrestle(t, "stuck", t.TempDir(), "serve", "--listen=127.0.0.1:0", "--http-listen=off")
+	p.line("export BIGTABLE_EMULATOR_HOST=")
+	p.signal(syscall.SIGTERM)
+	if _, code, elapsed := p.exit(); code != exitFailure || elapsed > stopLimit+time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+}
+
+func TestEmulatorForms(t *testing.T) {
+	for _, args := range [][]string{
+		{"-host", "[127.0.0.1]", "-port", "PORT"}, // google-cloud-bigtable-emulator for Java
+		{"-host=127.0.0.1", "-port=PORT"},
+		{"--address", "127.0.0.1:PORT"},
+	} {
+		t.Run(strings.Join(args, " "), func(t *testing.T) {
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			l.Close()
+			for i := range args {
+				args[i] = strings.ReplaceAll(args[i], "PORT", port)
+			}
+			dir := t.TempDir()
+			p := startTrestle(t, "bare", dir, args...)
+			first, err := p.stdout.ReadString('\n')
+			if want := fmt.Sprintf("Cloud Bigtable emulator running on 127.0.0.1:%s\n", port); err != nil || first != want {
+				t.Fatalf("first line %q, %v; want %q; stderr:\n%s", first, err, want, p.stderr)
+			}
+			c := grpc_health_v1.NewHealthClient(dial(t, "127.0.0.1:"+port))
+			if _, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+				t.Error(err)
+			}
+			p.signal(syscall.SIGTERM)
+			rest, code, _ := p.exit()
+			if want := fmt.Sprintf("Cloud Bigtable emulator running on 127.0.0.1:%s is now shutting down\n", port); rest != want || code != 0 {
+				t.Errorf("then %q and exit code %d, want %q", rest, code, want)
+			}
+			if p.stderr.String() != "" {
+				t.Errorf("stderr:\n%s", p.stderr)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, "*")); len(left) > 0 {
+				t.Errorf("left behind: %v", left)
+			}
+		})
+	}
+}
+
+func TestEmulatorOnUnixSocket(t *testing.T) {
+	sock := filepath.Join(t.TempDir(), "bt.sock")
+	p := startTrestle(t, "bare", t.TempDir(), "-address", sock)
+	if got := p.line("Cloud Bigtable emulator running on "); got != sock {
+		t.Errorf("running on %q", got)
+	}
+	if _, err := grpc_health_v1.NewHealthClient(dial(t, "unix:"+sock)).Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
+		t.Error(err)
+	}
+}
+
+// A port that is taken is named, before any data directory is made.
+func TestPortTaken(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	dir := t.TempDir()
+	p := startTrestle(t, "bare", dir, "serve", "-listen", l.Addr().String(), "--http-listen=off")
+	if _, code, _ := p.exit(); code != exitFailure || !strings.Contains(p.stderr.String(), l.Addr().String()+": bind: address already in use") {
+		t.Errorf("exit code %d; stderr:\n%s", code, p.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "trestle-data")); err == nil {
+		t.Error("a data directory was made")
+	}
+}
+
+func TestCommandLine(t *testing.T) {
+	for _, c := range []struct {
+		args   []string
+		code   int
+		stdout string // contained
+		stderr string // contained
+	}{
+		{nil, exitUsage, "", "trestle serve"},
+		{[]string{"help"}, exitOK, "healthcheck", ""},
+		{[]string{"--help"}, exitOK, "healthcheck", ""},
+		{[]string{"-version"}, exitOK, "trestle ", ""},
+		{[]string{"version"}, exitOK, "go1.", ""},
+		{[]string{"serv"}, exitUsage, "", `"serv" is not a command`},
+		{[]string{"serve", "--help"}, exitOK, "--data-dir PATH", ""},
+		{[]string{"serve", "--lisen=x", "--memory=1"}, exitUsage, "", "did you mean --listen?"},
+		{[]string{"serve", "--listen=0.0.0.0:1"}, exitUsage, "", "neither TLS nor authentication"},
+		{[]string{"config", "-emulator", "--memory=64MiB"}, exitOK, "emulator: true", ""},
+		{[]string{"config", "--reference"}, exitOK, "environment TRESTLE_HTTP_LISTEN", ""},
+		{[]string{"config", "--memory=1"}, exitUsage, "", "less than 16MiB"},
+		{[]string{"-hots", "x"}, exitUsage, "", "flags of cbtemulator"},
+		{[]string{"-port", "1", "serve"}, exitUsage, "", "comes before its flags"},
+		{[]string{"inspect", "nothing", "x"}, exitUsage, "", "not a kind of file"},
+		{[]string{"inspect"}, exitUsage, "", "takes a kind and a path"},
+	} {
+		var out, errs bytes.Buffer
+		code := run(&process{&out, &errs, nil}, append([]string{"trestle"}, c.args...))
+		if code != c.code || !strings.Contains(out.String(), c.stdout) || !strings.Contains(errs.String(), c.stderr) {
+			t.Errorf("%v: exit code %d\nstdout: %s\nstderr: %s", c.args, code, &out, &errs)
+		}
+	}
+}
+
+func TestDialable(t *testing.T) {
+	for in, want := range map[string]string{
+		"0.0.0.0:1": "localhost:1", "[::]:1": "localhost:1", ":1": "localhost:1", "127.0.0.1:1": "127.0.0.1:1",
+		"10.1.2.3:1": "10.1.2.3:1", "/run/x.sock": "unix:/run/x.sock",
+	} {
+		if got := dialable(in); got != want {
+			t.Errorf("%s: %s, want %s", in, got, want)
+		}
+	}
+}

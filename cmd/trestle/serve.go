@@ -1,0 +1,88 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// serve runs a server until it is told to stop.
+func serve(p *process, args []string) int {
+	flags := settings.NewFlags("serve")
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, "Usage: trestle serve [flags]\n\nRuns a server. Each flag can be given as TRESTLE_NAME in the environment too, or as a line\n\"name: value\" of the file --config; a flag wins over the environment, that over the file.")
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, release := untilSignal(log)
+	defer release()
+	log.Info("settings", cfg.Attrs()...)
+	err = runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
+		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+		if at.http != "" {
+			fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at.http)
+		}
+		if at.debug != "" {
+			fmt.Fprintf(p.stdout, "profiler             http://%s/debug/pprof/\n", at.debug)
+		}
+		fmt.Fprintf(p.stdout, "data directory       %s\n", at.dir)
+		fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+	}, nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// dialable returns addr with a host that a client on this machine can dial in
+// place of one that stands for every interface.
+func dialable(addr string) string {
+	if strings.Contains(addr, "/") {
+		return "unix:" + addr
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return net.JoinHostPort(host, port)
+}
+
+// printHelp writes a command's text and flags.
+func printHelp(p *process, f *pflag.FlagSet, text string) {
+	fmt.Fprintf(p.stdout, "%s\n\n%s", text, f.FlagUsagesWrapped(110))
+}
+
+// config prints the effective settings of serve.
+func config(p *process, args []string) int {
+	flags := settings.NewFlags("config")
+	reference := flags.Bool("reference", false, "print every setting with its default and meaning instead")
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, "Usage: trestle config [flags of serve]\n\nPrints the settings that serve would run with, as a file for --config, and where each comes from.")
+		return exitOK
+	}
+	if *reference {
+		if err := settings.PrintReference(p.stdout); err != nil {
+			return p.failed(err)
+		}
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	if err := cfg.Print(p.stdout); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}

@@ -1,0 +1,212 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// A server that is told to stop ends within stopLimit. Requests get
+// drainLimit of it, the store's flush the rest.
+const (
+	stopLimit  = 5 * time.Second
+	drainLimit = 3 * time.Second
+)
+
+// A stack is an open store with the gateway over it.
+type stack struct {
+	// serve answers on l until drain; it returns nil then.
+	serve func(l net.Listener) error
+	// drain turns health to NOT_SERVING, sends GOAWAY, and waits for the
+	// requests under way; what is left when ctx ends is cancelled.
+	drain func(ctx context.Context) error
+	// close flushes and closes the store.
+	close func(ctx context.Context) error
+	// stats reads the engine's counters.
+	stats func() ops.Stats
+	// ready tells why the store cannot take requests, or nil.
+	ready func() error
+}
+
+// An opener opens the store in cfg.DataDir and builds the gateway.
+type opener func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error)
+
+// An announcement is where a server can be reached.
+type announcement struct {
+	grpc  string // as a client dials it
+	http  string // empty if off
+	debug string // empty if off
+	dir   string
+}
+
+// runServer runs a server until ctx ends, then stops it in order. ready is
+// called once, when requests are answered; stopping, if not nil, when that
+// ends.
+func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open opener, ready func(announcement), stopping func()) error {
+	start := time.Now()
+	var at announcement
+	if cfg.Temporary {
+		dir, err := os.MkdirTemp("", "trestle-")
+		if err != nil {
+			return fmt.Errorf("make a temporary data directory: %w", err)
+		}
+		cfg.DataDir = dir
+		defer atExit(func() { _ = os.RemoveAll(dir) })()
+	}
+	at.dir = cfg.DataDir
+
+	// Addresses that are taken are found before the store is opened, and clients
+	// that are early wait in the listener's queue instead of being refused.
+	l, err := listen(cfg.Listen)
+	if err != nil {
+		return fmt.Errorf("listen for gRPC: %w", err)
+	}
+	defer l.Close()
+	at.grpc = l.Addr().String()
+
+	metrics, health := ops.NewMetrics(), new(ops.Health)
+	phase := newPhase("opening the data directory")
+	health.Set("server", phase.check)
+	for _, h := range []struct {
+		addr, what string
+		handler    http.Handler
+		at         *string
+	}{
+		{cfg.HTTPListen, "metrics and health", ops.Handler(metrics, health), &at.http},
+		{cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
+	} {
+		if h.addr == "" {
+			continue
+		}
+		hl, err := listen(h.addr)
+		if err != nil {
+			return fmt.Errorf("listen for %s: %w", h.what, err)
+		}
+		srv := ops.Server(h.handler)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			if err := srv.Serve(hl); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("HTTP server ended", "error", err)
+			}
+		}()
+		defer func() {
+			_ = srv.Close()
+			<-done
+		}()
+		*h.at = hl.Addr().String()
+	}
+
+	st, err := open(ctx, &cfg, metrics, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil // told to stop while opening: nothing was promised
+		}
+		return fmt.Errorf("open %s: %w", cfg.DataDir, err)
+	}
+	metrics.ObserveStats(func() ops.Stats {
+		s := st.stats()
+		s.DiskFree, s.DiskUsed = diskSpace(cfg.DataDir)
+		return s
+	})
+	health.Set("store", st.ready)
+	health.Set("disk", func() error { return diskCheck(cfg.DataDir) })
+
+	served := make(chan error, 1)
+	go func() { served <- st.serve(l) }()
+	phase.set("")
+	ready(at)
+	notifySystemd("READY=1")
+	log.Info("serving", "grpc", at.grpc, "http", at.http, "data_dir", at.dir, "start_seconds", time.Since(start).Seconds())
+
+	var serveErr error
+	select {
+	case <-ctx.Done():
+	case serveErr = <-served:
+		log.Error("gRPC server ended", "error", serveErr)
+	}
+	phase.set("draining")
+	if stopping != nil {
+		stopping()
+	}
+	notifySystemd("STOPPING=1")
+	log.Info("draining")
+	told := time.Now()
+
+	stopCtx, cancel := context.WithTimeout(context.Background(), stopLimit-200*time.Millisecond)
+	defer cancel()
+	drainCtx, cancelDrain := context.WithTimeout(stopCtx, drainLimit)
+	defer cancelDrain()
+	if err := st.drain(drainCtx); err != nil {
+		log.Warn("requests were cut off", "error", err)
+	}
+	if err := st.close(stopCtx); err != nil {
+		return errors.Join(serveErr, fmt.Errorf("close the store: %w", err))
+	}
+	log.Info("stopped", "elapsed_seconds", time.Since(told).Seconds())
+	return serveErr
+}
+
+// listen listens on HOST:PORT, or on a unix socket if addr has a slash.
+func listen(addr string) (net.Listener, error) {
+	if strings.Contains(addr, "/") {
+		return net.Listen("unix", addr)
+	}
+	return net.Listen("tcp", addr)
+}
+
+// untilSignal returns a context that ends with the first SIGINT or SIGTERM. From
+// then on a second signal, or the passing of stopLimit, ends the process.
+func untilSignal(log *slog.Logger) (ctx context.Context, release func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	// Whoever reads our output may go away; that must not end the server.
+	signal.Ignore(syscall.SIGPIPE)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
+	released := make(chan struct{})
+	go func() {
+		select {
+		case s := <-signals:
+			log.Info("signal", "signal", s.String())
+		case <-released:
+			return
+		}
+		cancel()
+		select {
+		case s := <-signals:
+			log.Warn("second signal, not waiting any longer", "signal", s.String())
+		case <-time.After(stopLimit):
+			log.Error("could not stop in time", "limit_seconds", stopLimit.Seconds())
+		case <-released:
+			return
+		}
+		runExitHooks()
+		os.Exit(exitFailure)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		close(released)
+		cancel()
+	}
+}
+
+// newLogger returns a logger in one of settings' formats.
+func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if format == settings.JSON {
+		return slog.New(slog.NewJSONHandler(w, o))
+	}
+	return slog.New(slog.NewTextHandler(w, o))
+}
