@@ -1,0 +1,19 @@
+// Package objectstore keeps immutable objects: SSTables, log segments, fences
+// and snapshots. It has the role that GFS has in the Bigtable paper.
+//
+// Everything above it rests on one primitive: an object appears under its name
+// atomically, whole and durable, and only if there was none of that name. A
+// server refuses to start on a store whose Probe finds otherwise.
+//
+// Local is the form on a directory, on a local disk or a POSIX file system
+// that several machines share:
+//
+//	<dir>/<name>            an object; name may have slashes
+//	<dir>/.tmp/<owner>.<n>  an object being written
+//
+// An object is written to a temporary file, synced, linked to its name with
+// link(2), which fails if the name is taken, and the directory that holds the
+// name is synced.
+//
+// The package knows names and bytes. It knows nothing of what objects hold.
+package objectstore
