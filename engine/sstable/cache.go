@@ -1,0 +1,167 @@
+package sstable
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+)
+
+// A Cache holds blocks of files in memory and bounds the number of open files.
+// One Cache serves all tablets of a process.
+//
+// Of the files only those read lately are open: opening one more than the
+// limit closes another that was not used since the clock's hand last passed
+// (second chance), as soon as no iterator is in it. Cached blocks of a closed
+// file stay.
+type Cache struct {
+	blocks  *pebble.Cache
+	options sstable.ReaderOptions // as every file is opened; holds the cache handle
+
+	bloomSkips, bloomPasses atomic.Int64
+	opens                   atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		lastNum uint64
+		byName  map[string]*Reader
+		open    list.List // of *table, in the order the clock's hand visits
+		maxOpen int
+	}
+}
+
+// Metrics are counts since the Cache was made, and sizes as of now.
+type Metrics struct {
+	// Hits and Misses count lookups of blocks.
+	Hits, Misses int64
+	// Blocks and Bytes are what the Cache holds.
+	Blocks, Bytes int64
+	// Opens counts openings of files, OpenFiles the files open now.
+	Opens     int64
+	OpenFiles int
+	// BloomSkips counts lookups of rows that a Bloom filter ended, BloomPasses
+	// those that it let through.
+	BloomSkips, BloomPasses int64
+}
+
+// NewCache returns a Cache of blockBytes bytes of blocks and at most maxOpen
+// open files; zero means 256 MiB and 500 files. Close releases it.
+func NewCache(blockBytes int64, maxOpen int) *Cache {
+	if blockBytes == 0 {
+		blockBytes = 256 << 20
+	}
+	if maxOpen == 0 {
+		maxOpen = 500
+	}
+	c := &Cache{blocks: pebble.NewCache(blockBytes)}
+	c.options.CacheOpts.CacheHandle = c.blocks.NewHandle()
+	c.options.Comparer = comparer
+	c.options.KeySchemas = sstable.MakeKeySchemas(&keySchema)
+	c.mu.byName = map[string]*Reader{}
+	c.mu.maxOpen = max(maxOpen, 1)
+	return c
+}
+
+// Close releases the memory. All Readers must be closed.
+func (c *Cache) Close() {
+	c.options.CacheOpts.CacheHandle.Close()
+	c.blocks.Unref()
+}
+
+// Metrics returns the counts.
+func (c *Cache) Metrics() Metrics {
+	b := c.blocks.Metrics()
+	c.mu.Lock()
+	n := c.mu.open.Len()
+	c.mu.Unlock()
+	return Metrics{
+		Hits: b.Hits, Misses: b.Misses, Blocks: b.Count, Bytes: b.Size,
+		Opens: c.opens.Load(), OpenFiles: n,
+		BloomSkips: c.bloomSkips.Load(), BloomPasses: c.bloomPasses.Load(),
+	}
+}
+
+// An OpenFunc opens the finished file of that name.
+type OpenFunc func(ctx context.Context, name string) (Readable, error)
+
+// Acquire returns the Reader of the file of that name, which open will open
+// when it is first read, and again whenever it is read after the Cache closed
+// it to open others. It does no I/O. A name means one file for as long as the
+// Cache lives: all who acquire it share a Reader. Each Acquire needs a Close of
+// the Reader.
+func (c *Cache) Acquire(name string, open OpenFunc) *Reader {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.mu.byName[name]
+	if r == nil {
+		c.mu.lastNum++
+		r = &Reader{cache: c, name: name, num: c.mu.lastNum, open: open}
+		c.mu.byName[name] = r
+	}
+	r.refs++
+	return r
+}
+
+// Open returns a Reader of f alone, which stays open until the Reader is
+// closed. When Open fails it closes f. The name is for messages.
+func Open(ctx context.Context, c *Cache, f Readable, name string) (*Reader, error) {
+	c.mu.Lock()
+	c.mu.lastNum++
+	r := &Reader{cache: c, name: name, num: c.mu.lastNum, refs: 1}
+	c.mu.Unlock()
+	t, err := r.load(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	r.table.Store(t)
+	return r, nil
+}
+
+// admit adds an open file and closes others if there are too many now.
+func (c *Cache) admit(t *table) {
+	var victims []*table
+	c.mu.Lock()
+	if t.r.refs == 0 { // its Reader was closed meanwhile
+		if t.r.table.CompareAndSwap(t, nil) {
+			victims = append(victims, t)
+		}
+	} else {
+		t.elem = c.mu.open.PushBack(t)
+	}
+	for hops := c.mu.open.Len(); c.mu.open.Len() > c.mu.maxOpen; {
+		v := c.mu.open.Front().Value.(*table)
+		if v == t || hops > 0 && v.used.Swap(false) {
+			hops--
+			c.mu.open.MoveToBack(v.elem)
+			continue
+		}
+		if v.r.table.CompareAndSwap(v, nil) {
+			victims = append(victims, v)
+		}
+		c.removeLocked(v)
+	}
+	c.mu.Unlock()
+	for _, v := range victims {
+		v.unpin()
+	}
+}
+
+func (c *Cache) removeLocked(t *table) {
+	if t.elem != nil {
+		c.mu.open.Remove(t.elem)
+		t.elem = nil
+	}
+}
+
+// evict drops the blocks of a file that nobody will read again.
+func (c *Cache) evict(num uint64) {
+	o := c.options.CacheOpts
+	setNum(&o.FileNum, num)
+	o.CacheHandle.EvictFile(o.FileNum)
+}
+
+// setNum assigns to a field whose type Pebble keeps internal.
+func setNum[T ~uint64](dst *T, n uint64) { *dst = T(n) }

@@ -1,0 +1,145 @@
+package sstable
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2/objstorage"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Readable is the bytes of a finished file. Its methods are safe for
+// concurrent use.
+type Readable interface {
+	// ReadAt fills p from offset off, or fails; there is no partial success.
+	ReadAt(ctx context.Context, p []byte, off int64) error
+	// Size is the length of the file in bytes.
+	Size() int64
+	// Close releases what the Readable holds. No read may be running.
+	Close() error
+}
+
+// tailBytes is how much of the end of a file is read at once when it is
+// opened: footer, metaindex and properties, which are seldom more.
+const tailBytes = 8 << 10
+
+// aheadBytes is how much a compaction reads at once.
+const aheadBytes = 512 << 10
+
+// A file puts a Readable into the form that Pebble wants.
+type file struct {
+	r Readable
+	// tail is the end of the file while it is being opened, then nil.
+	tail []byte
+}
+
+var _ objstorage.Readable = (*file)(nil)
+
+// A readError is a failure of storage, as opposed to bytes that came and make
+// no sense.
+type readError struct{ err error }
+
+func (e *readError) Error() string { return e.err.Error() }
+func (e *readError) Unwrap() error { return e.err }
+
+func (f *file) ReadAt(ctx context.Context, p []byte, off int64) error {
+	size := f.r.Size()
+	if off < 0 || off+int64(len(p)) > size {
+		return fmt.Errorf("%d bytes at %d of a file of %d bytes", len(p), off, size)
+	}
+	if start := size - int64(len(f.tail)); len(f.tail) > 0 && off >= start {
+		copy(p, f.tail[off-start:])
+		return nil
+	}
+	if err := f.r.ReadAt(ctx, p, off); err != nil {
+		return &readError{err}
+	}
+	return nil
+}
+
+func (f *file) Size() int64  { return f.r.Size() }
+func (f *file) Close() error { return f.r.Close() }
+
+func (f *file) NewReadHandle(before objstorage.ReadBeforeSize) objstorage.ReadHandle {
+	if before != objstorage.NoReadBefore {
+		return directHandle{f} // for index and filter blocks
+	}
+	h := handles.Get().(*dataHandle)
+	h.f = f
+	return h
+}
+
+// directHandle reads what it is asked for.
+type directHandle struct{ f *file }
+
+func (h directHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
+	return h.f.ReadAt(ctx, p, off)
+}
+func (directHandle) Close() error                                 { return nil }
+func (directHandle) SetupForCompaction()                          {}
+func (directHandle) RecordCacheHit(context.Context, int64, int64) {}
+
+// dataHandle reads data blocks for one iterator; for a compaction it reads
+// ahead, since it will want all of them in order.
+type dataHandle struct {
+	f     *file
+	ahead bool
+	buf   []byte // bytes at off
+	off   int64
+}
+
+var handles = sync.Pool{New: func() any { return new(dataHandle) }}
+
+func (h *dataHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
+	if !h.ahead || len(p) > aheadBytes {
+		return h.f.ReadAt(ctx, p, off)
+	}
+	if off < h.off || off+int64(len(p)) > h.off+int64(len(h.buf)) {
+		n := min(aheadBytes, h.f.Size()-off)
+		if n < int64(len(p)) {
+			return h.f.ReadAt(ctx, p, off) // fails
+		}
+		if int64(cap(h.buf)) < n {
+			h.buf = make([]byte, aheadBytes)
+		}
+		h.buf, h.off = h.buf[:n], off
+		if err := h.f.ReadAt(ctx, h.buf, off); err != nil {
+			h.buf = h.buf[:0]
+			return err
+		}
+	}
+	copy(p, h.buf[off-h.off:])
+	return nil
+}
+
+func (h *dataHandle) Close() error {
+	*h = dataHandle{}
+	handles.Put(h)
+	return nil
+}
+
+func (h *dataHandle) SetupForCompaction()                          { h.ahead = true }
+func (h *dataHandle) RecordCacheHit(context.Context, int64, int64) {}
+
+// readFailure gives an error of Pebble's the kind it deserves. What storage
+// reported passes as it is, and so does the end of a context; everything else
+// means that the bytes are not those of a file that was finished.
+func readFailure(name string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if re, ok := errors.AsType[*readError](err); ok {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return fmt.Errorf("read sstable %s: %w: %w", name, fault.Corruption, re.err)
+		}
+		return fmt.Errorf("read sstable %s: %w", name, re.err)
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, fault.Corruption) {
+		return fmt.Errorf("read sstable %s: %w", name, err)
+	}
+	return fmt.Errorf("read sstable %s: %w: %w", name, fault.Corruption, err)
+}

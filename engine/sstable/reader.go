@@ -1,0 +1,483 @@
+package sstable
+
+import (
+	"bytes"
+	"container/list"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/block/blockkind"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// tableFormat is what a Writer writes. Its footer has a checksum; the formats
+// before version 6 have none.
+const tableFormat = sstable.TableFormatPebblev7
+
+// The end of a file of tableFormat.
+const (
+	footerMagic   = "\xf0\x9f\xaa\xb3\xf0\x9f\xaa\xb3"
+	footerVersion = 7
+	footerLen     = 61
+)
+
+// bloomPolicy reads filters of any size; the number matters to writers only.
+const bloomPolicy = bloom.FilterPolicy(10)
+
+// A Reader reads one file. It is safe for concurrent use.
+type Reader struct {
+	cache *Cache
+	name  string
+	num   uint64   // the file's number in the block cache
+	open  OpenFunc // nil if the file is open for good
+	refs  int      // guarded by cache.mu
+
+	// table is the open file, nil if it is closed.
+	table atomic.Pointer[table]
+	// opening is held while the file is being opened.
+	opening sync.Mutex
+	closed  atomic.Bool
+}
+
+// A table is an open file. It closes when the last reference goes.
+type table struct {
+	r        *Reader
+	sst      *sstable.Reader
+	f        *file
+	info     Info
+	filterBH block.Handle // zero if the file has no Bloom filter
+
+	// refs counts the iterators in the file, plus one while it is in r.table.
+	refs atomic.Int64
+	// used tells the clock's hand to pass.
+	used atomic.Bool
+	// elem is guarded by cache.mu.
+	elem *list.Element
+}
+
+// Name returns the name the Reader was made with.
+func (r *Reader) Name() string { return r.name }
+
+// Close gives up one Acquire or Open. After the last one nobody reads the file
+// any more: its blocks leave the cache, and it is closed when the last iterator
+// in it is.
+func (r *Reader) Close() error {
+	c := r.cache
+	c.mu.Lock()
+	r.refs--
+	if r.refs > 0 {
+		c.mu.Unlock()
+		return nil
+	}
+	if r.refs < 0 {
+		c.mu.Unlock()
+		panic("sstable: Reader " + r.name + " closed twice")
+	}
+	if c.mu.byName[r.name] == r {
+		delete(c.mu.byName, r.name)
+	}
+	r.closed.Store(true)
+	t := r.table.Swap(nil)
+	if t != nil {
+		c.removeLocked(t)
+	}
+	c.mu.Unlock()
+	if t != nil {
+		t.unpin()
+	} else {
+		c.evict(r.num)
+	}
+	return nil
+}
+
+// pin returns the open file with a reference for the caller.
+func (r *Reader) pin(ctx context.Context) (*table, error) {
+	if t := r.table.Load(); t != nil && t.tryPin() {
+		return t, nil
+	}
+	return r.pinSlow(ctx)
+}
+
+func (r *Reader) pinSlow(ctx context.Context) (*table, error) {
+	r.opening.Lock()
+	defer r.opening.Unlock()
+	if t := r.table.Load(); t != nil && t.tryPin() {
+		return t, nil
+	}
+	if r.closed.Load() || r.open == nil {
+		return nil, fault.New(fault.Internal, "read sstable %s: it is closed", r.name)
+	}
+	f, err := r.open(ctx, r.name)
+	if err != nil {
+		return nil, fmt.Errorf("open sstable %s: %w", r.name, err)
+	}
+	t, err := r.load(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	t.refs.Add(1) // the caller's, beside r.table's
+	r.table.Store(t)
+	r.cache.admit(t)
+	return t, nil
+}
+
+func (t *table) tryPin() bool {
+	for {
+		n := t.refs.Load()
+		if n == 0 {
+			return false
+		}
+		if t.refs.CompareAndSwap(n, n+1) {
+			if !t.used.Load() {
+				t.used.Store(true)
+			}
+			return true
+		}
+	}
+}
+
+func (t *table) unpin() {
+	if t.refs.Add(-1) > 0 {
+		return
+	}
+	// What Close of a file open for reading reports changes nothing for anyone.
+	_ = t.sst.Close()
+	if t.r.closed.Load() {
+		t.r.cache.evict(t.r.num)
+	}
+}
+
+// load opens f, or closes it.
+func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
+	defer func() {
+		// Pebble panics on a file whose footer is sound and whose properties
+		// name a key schema it was not told of: an SSTable, but not ours.
+		if p := recover(); p != nil {
+			t, err = nil, fmt.Errorf("open sstable %s: %w: %v", r.name, fault.Corruption, p)
+		}
+		if err != nil {
+			_ = f.Close()
+		}
+	}()
+	size := f.Size()
+	if size < footerLen {
+		return nil, fmt.Errorf("open sstable %s: %w: it has only %d bytes", r.name, fault.Corruption, size)
+	}
+	t = &table{r: r, f: &file{r: f}}
+	t.refs.Store(1)
+	t.used.Store(true)
+	tail := make([]byte, min(size, tailBytes))
+	if err := t.f.ReadAt(ctx, tail, size-int64(len(tail))); err != nil {
+		return nil, readFailure(r.name, err)
+	}
+	t.f.tail = tail
+	footer := tail[len(tail)-footerLen:]
+	version := binary.LittleEndian.Uint32(footer[footerLen-12:])
+	if string(footer[footerLen-8:]) != footerMagic || version != footerVersion {
+		return nil, fmt.Errorf("open sstable %s: %w: it does not end as an SSTable of version %d does", r.name, fault.Corruption, footerVersion)
+	}
+	o := r.cache.options
+	setNum(&o.CacheOpts.FileNum, r.num)
+	if t.sst, err = sstable.NewReader(ctx, t.f, o); err != nil {
+		return nil, readFailure(r.name, err)
+	}
+	if t.sst.Attributes.Has(sstable.AttributeValueBlocks) || t.sst.Attributes.Has(sstable.AttributeBlobValues) {
+		return nil, fmt.Errorf("open sstable %s: %w: it has values apart from keys", r.name, fault.Corruption)
+	}
+	p := t.sst.UserProperties[infoProperty]
+	if len(p) == 0 {
+		return nil, fmt.Errorf("open sstable %s: %w: property %s is missing", r.name, fault.Corruption, infoProperty)
+	}
+	if t.info, err = decodeInfo([]byte(p[1:])); err != nil { // p[0] is Pebble's
+		return nil, fmt.Errorf("open sstable %s: %w: property %s: %w", r.name, fault.Corruption, infoProperty, err)
+	}
+	t.info.Size = size
+	if t.filterBH, err = findFilter(ctx, t.sst, footer); err != nil {
+		return nil, readFailure(r.name, err)
+	}
+	t.f.tail = nil
+	r.cache.opens.Add(1)
+	return t, nil
+}
+
+func noMetadata(*block.Metadata, []byte) error { return nil }
+
+// findFilter returns where the Bloom filter is. Pebble's Reader knows, but
+// checks it only after setting up an iterator, which costs more than the check.
+// The footer's checksum has been verified.
+func findFilter(ctx context.Context, sst *sstable.Reader, footer []byte) (block.Handle, error) {
+	meta, n := block.DecodeHandle(footer[1:])
+	if n == 0 {
+		return block.Handle{}, fmt.Errorf("bad metaindex handle")
+	}
+	var pool block.BufferPool
+	pool.Init(2)
+	defer pool.Release()
+	h, err := sst.BlockReader().Read(ctx, block.ReadEnv{BufferPool: &pool}, nil, meta, blockkind.Metadata, noMetadata)
+	if err != nil {
+		return block.Handle{}, err
+	}
+	defer h.Release()
+	var d colblk.KeyValueBlockDecoder
+	d.Init(h.BlockData())
+	for k, v := range d.All() {
+		if string(k) == "fullfilter."+bloomPolicy.Name() {
+			bh, n := block.DecodeHandle(v)
+			if n != len(v) {
+				return block.Handle{}, fmt.Errorf("bad filter handle")
+			}
+			return bh, nil
+		}
+	}
+	return block.Handle{}, nil
+}
+
+// mayHaveRow tells whether the file may have entries of a row prefix.
+func (t *table) mayHaveRow(ctx context.Context, row []byte) (bool, error) {
+	if bytes.Compare(row, t.info.Lo) < 0 || bytes.Compare(row, t.info.Hi) > 0 {
+		return false, nil
+	}
+	if t.filterBH.Length == 0 {
+		return true, nil
+	}
+	h, err := t.sst.BlockReader().Read(ctx, block.NoReadEnv, nil, t.filterBH, blockkind.Filter, noMetadata)
+	if err != nil {
+		return false, err
+	}
+	ok := bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), row)
+	h.Release()
+	if ok {
+		t.r.cache.bloomPasses.Add(1)
+	} else {
+		t.r.cache.bloomSkips.Add(1)
+	}
+	return ok, nil
+}
+
+// Info returns what the file says of itself.
+func (r *Reader) Info(ctx context.Context) (Info, error) {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return Info{}, err
+	}
+	defer t.unpin()
+	return t.info, nil
+}
+
+// ApproximateBytes returns about how many bytes of the file belong to rows
+// whose prefixes are in [lo, hi); nil means no bound. It reads index blocks
+// only.
+func (r *Reader) ApproximateBytes(ctx context.Context, lo, hi []byte) (int64, error) {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer t.unpin()
+	if lo != nil && bytes.Compare(lo, t.info.Hi) > 0 || hi != nil && bytes.Compare(hi, t.info.Lo) <= 0 {
+		return 0, nil
+	}
+	if (lo == nil || bytes.Compare(lo, t.info.Lo) <= 0) && (hi == nil || bytes.Compare(hi, t.info.Hi) > 0) {
+		return t.info.Size, nil
+	}
+	var before, total, within int64
+	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
+		total += size
+		switch {
+		case lo != nil && bytes.Compare(sep, lo) < 0:
+			before += size
+		case hi == nil || bytes.Compare(sep, hi) < 0:
+			within += size
+		default:
+			// The block that hi is in counts half.
+			within += size / 2
+			return false
+		}
+		return true
+	})
+	return within, readFailure(r.name, err)
+}
+
+// eachBlock calls fn with a key that is at or after the last of each data
+// block and before the first of the next, and with the block's length, in order
+// until fn returns false. The key is valid during the call.
+func (t *table) eachBlock(ctx context.Context, fn func(sep []byte, size int64) bool) error {
+	l, err := t.sst.Layout()
+	if err != nil {
+		return err
+	}
+	for _, bh := range l.Index {
+		more, err := t.eachInIndex(ctx, bh, fn)
+		if err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+func (t *table) eachInIndex(ctx context.Context, bh block.Handle, fn func([]byte, int64) bool) (bool, error) {
+	h, err := t.sst.BlockReader().Read(ctx, block.NoReadEnv, nil, bh, blockkind.Index, colblk.InitIndexBlockMetadata)
+	if err != nil {
+		return false, err
+	}
+	defer h.Release()
+	var it colblk.IndexIter
+	if err := it.Init(comparer, h.BlockData(), sstable.NoTransforms); err != nil {
+		return false, err
+	}
+	for ok := it.First(); ok; ok = it.Next() {
+		data, err := it.BlockHandleWithProperties()
+		if err != nil {
+			return false, err
+		}
+		if !fn(it.Separator(), int64(data.Length+block.TrailerLen)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// A Mark is a place in a file.
+type Mark struct {
+	// Row is a row prefix, of a row that the file need not have.
+	Row []byte
+	// Bytes is about how many bytes of the file come before Row.
+	Bytes int64
+}
+
+// Marks returns places inside the file, ascending, strictly between its first
+// and last row or at the last, about every step bytes. It reads index blocks
+// only.
+func (r *Reader) Marks(ctx context.Context, step int64) ([]Mark, error) {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.unpin()
+	var marks []Mark
+	var pos, next int64 = 0, step
+	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
+		pos += size
+		if pos < next {
+			return true
+		}
+		row := rowAtOrBefore(sep)
+		after := t.info.Lo
+		if n := len(marks); n > 0 {
+			after = marks[n-1].Row
+		}
+		if bytes.Compare(row, after) <= 0 {
+			return true // a row of more than step bytes
+		}
+		if bytes.Compare(row, t.info.Hi) > 0 {
+			return false
+		}
+		marks = append(marks, Mark{Row: row, Bytes: pos})
+		next = pos + step
+		return true
+	})
+	if err != nil {
+		return nil, readFailure(r.name, err)
+	}
+	return marks, nil
+}
+
+// rowAtOrBefore returns the row prefix made of as much of key as forms one. A
+// key that the index made by shortening may end, or go wrong, anywhere.
+func rowAtOrBefore(key []byte) []byte {
+	if n := cell.EscapedLen(key); n >= 0 {
+		return bytes.Clone(key[:n])
+	}
+	end := 0
+	for end < len(key) {
+		i := bytes.IndexByte(key[end:], 0x00)
+		if i < 0 {
+			end = len(key)
+			break
+		}
+		if end+i+1 >= len(key) || key[end+i+1] != 0xFF {
+			end += i
+			break
+		}
+		end += i + 2
+	}
+	row, err := cell.RowOf(nil, append(bytes.Clone(key[:end]), 0x00, 0x01))
+	if err != nil {
+		panic(err) // escapes were just checked
+	}
+	return cell.AppendRow(nil, row)
+}
+
+// MidRow returns a row prefix that parts the file into two about equal halves,
+// the second beginning with that row. It returns nil if one row is most of the
+// file and no such place exists.
+func (r *Reader) MidRow(ctx context.Context) ([]byte, error) {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer t.unpin()
+	// Of the places between blocks, take the one nearest to the middle.
+	var best []byte
+	bestOff, pos := int64(-1), int64(0)
+	half := t.info.Size / 2
+	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
+		pos += size
+		off := max(pos-half, half-pos)
+		if bestOff >= 0 && off >= bestOff {
+			return pos < half
+		}
+		row := rowAtOrBefore(sep)
+		if bytes.Compare(row, t.info.Lo) > 0 && bytes.Compare(row, t.info.Hi) <= 0 {
+			best, bestOff = row, off
+		}
+		return true
+	})
+	if err != nil {
+		return nil, readFailure(r.name, err)
+	}
+	if best == nil && !bytes.Equal(t.info.Lo, t.info.Hi) {
+		return bytes.Clone(t.info.Hi), nil
+	}
+	return best, nil
+}
+
+// VerifyChecksums reads the whole file from storage, past the cache, and checks
+// every block. An error that wraps fault.Corruption tells of the first bad one.
+func (r *Reader) VerifyChecksums(ctx context.Context) error {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return err
+	}
+	defer t.unpin()
+	o := r.cache.options
+	o.CacheOpts.CacheHandle = nil
+	// The Readable remains t's: it must not be closed here, so the second
+	// reader on it is left to the garbage collector.
+	sst, err := sstable.NewReader(ctx, &file{r: ctxReadable{t.f.r, ctx}}, o)
+	if err != nil {
+		return readFailure(r.name, err)
+	}
+	return readFailure(r.name, sst.ValidateBlockChecksums())
+}
+
+// ctxReadable gives reads a context where Pebble takes none.
+type ctxReadable struct {
+	Readable
+	ctx context.Context
+}
+
+func (r ctxReadable) ReadAt(_ context.Context, p []byte, off int64) error {
+	if err := r.ctx.Err(); err != nil {
+		return err
+	}
+	return r.Readable.ReadAt(r.ctx, p, off)
+}
