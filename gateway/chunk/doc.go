@@ -1,0 +1,16 @@
+// Package chunk encodes the rows of a read straight into the bytes of
+// google.bigtable.v2.ReadRowsResponse.
+//
+// A message is a sequence of chunks, one per cell:
+//
+//	0A len (row_key family_name qualifier)? timestamp labels value commit_row?
+//	^ field 1 of ReadRowsResponse
+//
+// Chunks go into segments, buffers from a pool that gRPC hands back when it has
+// written them; a chunk lies in one segment, a message may span several, and
+// so the value of a cell is copied once. Only the last cell of a row carries
+// commit_row, which is known when the row ends: its chunk, the last one
+// written, is then patched.
+//
+// A row is never split over two messages, since clients refuse that.
+package chunk

@@ -1,0 +1,482 @@
+package chunk
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	"pgregory.net/rapid"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+type testRow struct {
+	key   []byte
+	cells []row.Cell
+}
+
+// collect returns a Send that keeps decoded and raw messages.
+type collect struct {
+	t    testing.TB
+	raw  [][]byte
+	msgs []*bigtablepb.ReadRowsResponse
+}
+
+func (c *collect) send(b mem.BufferSlice) error {
+	raw := b.Materialize()
+	b.Free()
+	m := new(bigtablepb.ReadRowsResponse)
+	if err := proto.Unmarshal(raw, m); err != nil {
+		return fmt.Errorf("message does not parse: %w", err)
+	}
+	c.raw, c.msgs = append(c.raw, raw), append(c.msgs, m)
+	return nil
+}
+
+// plain is the encoder written for reading: one row as protobuf structs.
+func plain(r testRow) []*bigtablepb.ReadRowsResponse_CellChunk {
+	var out []*bigtablepb.ReadRowsResponse_CellChunk
+	for i, c := range r.cells {
+		ch := &bigtablepb.ReadRowsResponse_CellChunk{TimestampMicros: c.Timestamp, Value: c.Value, Labels: c.Labels}
+		newFamily := i == 0 || r.cells[i-1].Family != c.Family
+		if i == 0 {
+			ch.RowKey = r.key
+		}
+		if newFamily {
+			ch.FamilyName = wrapperspb.String(c.Family)
+		}
+		if newFamily || !bytes.Equal(r.cells[i-1].Qualifier, c.Qualifier) {
+			ch.Qualifier = wrapperspb.Bytes(c.Qualifier)
+		}
+		if i == len(r.cells)-1 {
+			ch.RowStatus = &bigtablepb.ReadRowsResponse_CellChunk_CommitRow{CommitRow: true}
+		}
+		out = append(out, ch)
+	}
+	return out
+}
+
+// validate is the strict reading of the API's contract: what a client may
+// insist on.
+func validate(msgs []*bigtablepb.ReadRowsResponse) ([]testRow, error) {
+	var rows []testRow
+	var last []byte
+	for i, m := range msgs {
+		var cur *testRow
+		if len(m.Chunks) == 0 && m.LastScannedRowKey == nil && m.RequestStats == nil {
+			return nil, fmt.Errorf("message %d is empty", i)
+		}
+		if m.RequestStats != nil && i != len(msgs)-1 {
+			return nil, fmt.Errorf("stats in message %d of %d", i, len(msgs))
+		}
+		var family string
+		var qualifier []byte
+		for j, c := range m.Chunks {
+			at := fmt.Sprintf("message %d chunk %d", i, j)
+			if cur == nil {
+				if len(c.RowKey) == 0 || c.FamilyName == nil || c.Qualifier == nil {
+					return nil, fmt.Errorf("%s begins a row without key, family or qualifier", at)
+				}
+				if last != nil && bytes.Compare(c.RowKey, last) <= 0 {
+					return nil, fmt.Errorf("%s: key %q after %q", at, c.RowKey, last)
+				}
+				cur = &testRow{key: c.RowKey}
+			} else if len(c.RowKey) > 0 {
+				return nil, fmt.Errorf("%s has a key inside a row", at)
+			}
+			if c.FamilyName != nil {
+				if c.Qualifier == nil {
+					return nil, fmt.Errorf("%s has a family and no qualifier", at)
+				}
+				family = c.FamilyName.Value
+			}
+			if c.Qualifier != nil {
+				qualifier = c.Qualifier.Value
+			}
+			if c.ValueSize != 0 || c.GetResetRow() {
+				return nil, fmt.Errorf("%s has value_size or reset_row", at)
+			}
+			cur.cells = append(cur.cells, row.Cell{Family: family, Qualifier: qualifier, Timestamp: c.TimestampMicros, Value: c.Value, Labels: c.Labels})
+			if c.GetCommitRow() {
+				rows = append(rows, *cur)
+				last, cur = cur.key, nil
+			}
+		}
+		if cur != nil {
+			return nil, fmt.Errorf("message %d ends inside a row", i)
+		}
+		if m.LastScannedRowKey != nil {
+			if last != nil && bytes.Compare(m.LastScannedRowKey, last) < 0 {
+				return nil, fmt.Errorf("message %d: last scanned %q before %q", i, m.LastScannedRowKey, last)
+			}
+		}
+	}
+	return rows, nil
+}
+
+func write(w *Writer, rows []testRow) error {
+	full := false
+	for _, r := range rows {
+		if full {
+			if err := w.Flush(); err != nil {
+				return err
+			}
+		}
+		w.StartRow(r.key)
+		for i := range r.cells {
+			w.Cell(&r.cells[i])
+		}
+		var err error
+		if full, err = w.EndRow(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func sameRows(t interface{ Fatalf(string, ...any) }, got, want []testRow) {
+	var nonEmpty []testRow
+	for _, r := range want {
+		if len(r.cells) > 0 {
+			nonEmpty = append(nonEmpty, r)
+		}
+	}
+	want = nonEmpty
+	if len(got) != len(want) {
+		t.Fatalf("got %d rows, want %d", len(got), len(want))
+	}
+	for i := range want {
+		if !bytes.Equal(got[i].key, want[i].key) || len(got[i].cells) != len(want[i].cells) {
+			t.Fatalf("row %d: got %q with %d cells, want %q with %d", i, got[i].key, len(got[i].cells), want[i].key, len(want[i].cells))
+		}
+		for j := range want[i].cells {
+			a, b := got[i].cells[j], want[i].cells[j]
+			if a.Family != b.Family || !bytes.Equal(a.Qualifier, b.Qualifier) || a.Timestamp != b.Timestamp ||
+				!bytes.Equal(a.Value, b.Value) || strings.Join(a.Labels, "|") != strings.Join(b.Labels, "|") {
+				t.Fatalf("row %d cell %d: got %+v, want %+v", i, j, a, b)
+			}
+		}
+	}
+}
+
+func genRows(t *rapid.T) []testRow {
+	n := rapid.IntRange(0, 30).Draw(t, "rows")
+	// Lengths around the places where a varint grows, and those that fill
+	// segments and messages.
+	length := rapid.OneOf(rapid.IntRange(0, 40), rapid.IntRange(100, 140), rapid.IntRange(16300, 16400),
+		rapid.SampledFrom([]int{smallSegment, largeSegment, 1 << 20, 3 << 20}))
+	var rows []testRow
+	for i := range n {
+		r := testRow{key: fmt.Appendf(nil, "row%04d%s", i, strings.Repeat("k", rapid.SampledFrom([]int{0, 1, 118, 119, 120, 121, 4000}).Draw(t, "pad")))}
+		cells := rapid.IntRange(0, 6).Draw(t, "cells")
+		fam, qual, ts := 0, 0, int64(0)
+		for range cells {
+			switch rapid.IntRange(0, 2).Draw(t, "step") {
+			case 0:
+				fam, qual = fam+1, 0
+			case 1:
+				qual++
+			}
+			ts = rapid.Int64Range(0, 1<<52).Draw(t, "ts")
+			c := row.Cell{Family: fmt.Sprintf("f%d", fam), Timestamp: ts}
+			if qual > 0 {
+				c.Qualifier = bytes.Repeat([]byte{byte(qual)}, rapid.SampledFrom([]int{1, 126, 127, 128, 16384}).Draw(t, "qlen"))
+			}
+			c.Value = make([]byte, length.Draw(t, "len"))
+			for k := range min(len(c.Value), 16) {
+				c.Value[k] = byte(rand.Uint32())
+			}
+			for range rapid.SampledFrom([]int{0, 0, 0, 1, 2}).Draw(t, "labels") {
+				c.Labels = append(c.Labels, rapid.StringMatching("[a-z]{0,15}").Draw(t, "label"))
+			}
+			r.cells = append(r.cells, c)
+		}
+		rows = append(rows, r)
+	}
+	return rows
+}
+
+// The bytes are those that the generated code makes of the same rows, the
+// stream is one that a strict client accepts, and nothing stays in use.
+func TestAgainstGeneratedCode(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		rows := genRows(rt)
+		out := &collect{t: t}
+		budget := NewBudget(1 << 30)
+		w := NewWriter(Options{Send: out.send, Budget: budget})
+		if err := write(w, rows); err != nil {
+			rt.Fatal(err)
+		}
+		if err := w.Finish(nil); err != nil {
+			rt.Fatal(err)
+		}
+		w.Close()
+		got, err := validate(out.msgs)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		sameRows(rt, got, rows)
+		for i, m := range out.msgs {
+			n := 0
+			for _, c := range m.Chunks {
+				if c.GetCommitRow() {
+					n++
+				}
+			}
+			if n > 1 && len(out.raw[i]) > maxMessage {
+				rt.Fatalf("message %d holds %d rows in %d bytes", i, n, len(out.raw[i]))
+			}
+		}
+		var want, have []byte
+		for _, r := range rows {
+			b, err := proto.MarshalOptions{Deterministic: true}.Marshal(&bigtablepb.ReadRowsResponse{Chunks: plain(r)})
+			if err != nil {
+				rt.Fatal(err)
+			}
+			want = append(want, b...)
+		}
+		for _, b := range out.raw {
+			have = append(have, b...)
+		}
+		if !bytes.Equal(want, have) {
+			rt.Fatalf("bytes differ from the generated code's")
+		}
+		if !budget.sem.TryAcquire(1 << 30) {
+			rt.Fatalf("the budget did not get everything back")
+		}
+	})
+}
+
+func bigRow(key string, cells, size int) testRow {
+	r := testRow{key: []byte(key)}
+	v := make([]byte, size)
+	for i := range cells {
+		r.cells = append(r.cells, row.Cell{Family: "f", Qualifier: fmt.Appendf(nil, "%06d", i), Timestamp: 1000, Value: v})
+	}
+	return r
+}
+
+func TestMessages(t *testing.T) {
+	out := &collect{t: t}
+	w := NewWriter(Options{Send: out.send})
+	var rows []testRow
+	for i := range 1000 {
+		rows = append(rows, bigRow(fmt.Sprintf("a%04d", i), 1, 1000))
+	}
+	rows = append(rows, bigRow("b", 1, 5<<20), bigRow("c", 1, 10))
+	if err := write(w, rows); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Finish([]byte{3<<3 | 2, 0}); err != nil { // empty request_stats
+		t.Fatal(err)
+	}
+	got, err := validate(out.msgs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameRows(t, got, rows)
+	if n := len(out.raw[0]); n < firstMessage || n > 2*firstMessage {
+		t.Errorf("first message has %d bytes", n)
+	}
+	for i, b := range out.raw[1:] {
+		if len(b) > maxMessage && len(out.msgs[i+1].Chunks) != 1 {
+			t.Errorf("message %d has %d bytes and %d chunks", i+1, len(b), len(out.msgs[i+1].Chunks))
+		}
+	}
+	if n := len(out.raw[1]); n < fullMessage || n > fullMessage+2000 {
+		t.Errorf("second message has %d bytes", n)
+	}
+	if out.msgs[len(out.msgs)-1].RequestStats == nil {
+		t.Errorf("no stats in the last message")
+	}
+}
+
+func TestStatsOfAnEmptyRead(t *testing.T) {
+	out := &collect{t: t}
+	w := NewWriter(Options{Send: out.send})
+	if err := w.Finish([]byte{3<<3 | 2, 0}); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.msgs) != 1 || out.msgs[0].RequestStats == nil {
+		t.Fatalf("got %v", out.msgs)
+	}
+}
+
+func TestTooLargeRow(t *testing.T) {
+	out := &collect{t: t}
+	budget := NewBudget(1 << 30)
+	w := NewWriter(Options{Send: out.send, Budget: budget})
+	rows := []testRow{bigRow("a", 2, 10), bigRow("big", 257, 1<<20)}
+	err := write(w, rows)
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Kind != fault.FailedPrecondition || f.Reason != "LargeRowReadError" || f.Metadata["rowKeyBase64Encoded"] != "Ymln" {
+		t.Fatalf("got %#v", err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	got, err := validate(out.msgs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameRows(t, got, rows[:1])
+	w.Close()
+	if !budget.sem.TryAcquire(1 << 30) {
+		t.Fatal("the budget did not get everything back")
+	}
+}
+
+func TestBudget(t *testing.T) {
+	budget := NewBudget(8 << 20)
+	var held []mem.BufferSlice
+	hold := func(b mem.BufferSlice) error { held = append(held, b); return nil }
+	w := NewWriter(Options{Send: hold, Budget: budget})
+	rows := []testRow{bigRow("a", 1, 5<<20), bigRow("b", 1, 5<<20)}
+	err := write(w, rows)
+	if fault.KindOf(err) != fault.Unavailable || w.RowsReturned() != 1 {
+		t.Fatalf("got %v after %d rows", err, w.RowsReturned())
+	}
+	w.Close()
+	for _, b := range held {
+		b.Free()
+	}
+	if !budget.sem.TryAcquire(8 << 20) {
+		t.Fatal("the budget did not get everything back")
+	}
+	budget.sem.Release(8 << 20)
+	out := &collect{t: t}
+	w = NewWriter(Options{Send: out.send, Budget: budget})
+	if err := write(w, rows[1:]); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+}
+
+// A buffer that nobody frees does not use the budget up for ever.
+func TestBudgetOfDroppedBuffers(t *testing.T) {
+	budget := NewBudget(8 << 20)
+	w := NewWriter(Options{Send: func(mem.BufferSlice) error { return nil }, Budget: budget})
+	if err := write(w, []testRow{bigRow("a", 1, 5<<20)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	w = nil
+	for range 100 {
+		runtime.GC()
+		if budget.sem.TryAcquire(8 << 20) {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatal("the budget did not get everything back")
+}
+
+func TestLastScanned(t *testing.T) {
+	now := time.Unix(1e9, 0)
+	out := &collect{t: t}
+	w := NewWriter(Options{Send: out.send, LastScanned: true, Now: func() time.Time { return now }})
+	w.Scanned([]byte("a"))
+	if full, _ := w.EndRow(); full {
+		t.Fatal("full before a second has passed")
+	}
+	now = now.Add(scannedEvery)
+	w.Scanned([]byte("b"))
+	w.StartRow([]byte("bb"))
+	if full, _ := w.EndRow(); !full {
+		t.Fatal("not full after a second")
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	w.Scanned([]byte("c"))
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.msgs) != 1 || string(out.msgs[0].LastScannedRowKey) != "b" {
+		t.Fatalf("got %v", out.msgs)
+	}
+	// The key of a row that was sent says nothing new.
+	now = now.Add(scannedEvery)
+	if err := write(w, []testRow{bigRow("d", 1, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	w.Scanned([]byte("d"))
+	if err := w.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	if len(out.msgs) != 2 || out.msgs[1].LastScannedRowKey != nil {
+		t.Fatalf("got %v", out.msgs)
+	}
+}
+
+func TestSendFails(t *testing.T) {
+	budget := NewBudget(64 << 20)
+	broken := errors.New("broken")
+	w := NewWriter(Options{Budget: budget, Send: func(b mem.BufferSlice) error { b.Free(); return broken }})
+	if err := write(w, []testRow{bigRow("a", 1, 100), bigRow("b", 1, 8<<20)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Flush(); !errors.Is(err, broken) {
+		t.Fatalf("got %v", err)
+	}
+	w.Close()
+	if !budget.sem.TryAcquire(64 << 20) {
+		t.Fatal("the budget did not get everything back")
+	}
+}
+
+func benchmark(b *testing.B, cells, size int) {
+	w := NewWriter(Options{Send: func(s mem.BufferSlice) error { s.Free(); return nil }})
+	r := bigRow("user1234567890", cells, size)
+	b.SetBytes(int64(cells * size))
+	b.ReportAllocs()
+	for b.Loop() {
+		w.StartRow(r.key)
+		for i := range r.cells {
+			w.Cell(&r.cells[i])
+		}
+		full, err := w.EndRow()
+		if err != nil {
+			b.Fatal(err)
+		}
+		if full {
+			if err := w.Flush(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+}
+
+func BenchmarkRow1x1KB(b *testing.B)   { benchmark(b, 1, 1000) }
+func BenchmarkRow10x100B(b *testing.B) { benchmark(b, 10, 100) }
+func BenchmarkRow1x1MB(b *testing.B)   { benchmark(b, 1, 1<<20) }
+
+func BenchmarkPointRead(b *testing.B) {
+	r := bigRow("user1234567890", 1, 1000)
+	send := func(s mem.BufferSlice) error { s.Free(); return nil }
+	b.ReportAllocs()
+	for b.Loop() {
+		w := NewWriter(Options{Send: send})
+		w.StartRow(r.key)
+		w.Cell(&r.cells[0])
+		if _, err := w.EndRow(); err != nil {
+			b.Fatal(err)
+		}
+		if err := w.Finish(nil); err != nil {
+			b.Fatal(err)
+		}
+		w.Close()
+	}
+}
