@@ -1,0 +1,90 @@
+package filter
+
+import (
+	"math/rand/v2"
+
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// Next tells the feeder of a Pipeline the most it may skip: none of the cells
+// in between can reach the output nor change what does. Skipping less, or
+// nothing, gives the same output.
+type Next uint8
+
+// The distances, from the shortest.
+const (
+	NextCell   Next = iota // go on with the next cell
+	NextColumn             // no other cell of this column matters
+	NextFamily             // no other cell of this family matters
+	NextRow                // no other cell of this row matters
+)
+
+// A Writer takes the cells that passed, ordered by family, qualifier and
+// descending timestamp; copies of one cell may follow each other. c and all it
+// points to are valid during the call only.
+type Writer interface{ Cell(c *row.Cell) }
+
+// A Pipeline runs a Program over one row after the other. It serves one
+// goroutine. Its buffers stay for the next row.
+type Pipeline struct {
+	root stage
+	// sorter is between root and the output if Sinks and late cells meet there,
+	// else nil.
+	sorter *sorter
+	store  store
+	want   bool // the row
+}
+
+// Pipeline returns a pipeline that pushes to out. rng returns numbers in
+// [0, 1), on which RowSample decides; nil means math/rand.
+func (p *Program) Pipeline(out Writer, rng func() float64) *Pipeline {
+	pl := &Pipeline{store: store{limit: MaxRowBuffer}}
+	if rng == nil {
+		rng = rand.Float64
+	}
+	var final stage = &output{out: out}
+	if p.root != nil && p.root.sink && p.root.late {
+		pl.sorter = &sorter{to: to{final}, held: held{store: &pl.store}}
+		final = &tap{to: to{pl.sorter}, open: true}
+	}
+	b := builder{held: &pl.store, rng: rng, final: final}
+	pl.root = b.build(p.root, final)
+	return pl
+}
+
+// StartRow begins a row. When it returns false no cell of the row can pass, and
+// neither Cell nor EndRow need be called.
+func (pl *Pipeline) StartRow(key []byte) (want bool) {
+	pl.store.reset()
+	if pl.sorter != nil {
+		pl.sorter.start(key)
+	}
+	pl.want = pl.root.start(key)
+	return pl.want
+}
+
+// Cell passes on a cell of the row. Cells come ordered by family, qualifier and
+// descending timestamp, none twice. c and all it points to need be valid during
+// the call only.
+func (pl *Pipeline) Cell(c *row.Cell) Next {
+	if !pl.want || pl.store.err != nil {
+		return NextRow
+	}
+	pl.store.enter(c)
+	return pl.root.cell(c)
+}
+
+// EndRow ends the row and pushes what was held back. It fails, with a
+// fault.FailedPrecondition, only when the filter would have held back more than
+// MaxRowBuffer; the output of the row is then incomplete and must not be used.
+func (pl *Pipeline) EndRow() error {
+	if !pl.want {
+		return nil
+	}
+	pl.want = false
+	pl.root.end()
+	if pl.sorter != nil {
+		pl.sorter.end()
+	}
+	return pl.store.err
+}
