@@ -2,8 +2,10 @@ package filter
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"rsc.io/binaryregexp"
 
@@ -18,11 +20,24 @@ type reference struct {
 	sunk []row.Cell
 }
 
+// traced is a cell with the index that it had in the input of each Interleave
+// around the filter that is being applied.
+type traced struct {
+	row.Cell
+	from []int
+}
+
 // evaluate returns the output row: that of the root and of all Sinks.
 func evaluate(n *Node, key []byte, cells []row.Cell, draw float64) []row.Cell {
 	r := &reference{key: key, draw: draw}
-	out := r.apply(n, cells)
-	return sorted(append(out, r.sunk...))
+	var in []traced
+	for _, c := range cells {
+		in = append(in, traced{Cell: c})
+	}
+	for _, c := range r.apply(n, in) {
+		r.sunk = append(r.sunk, c.Cell)
+	}
+	return sorted(r.sunk)
 }
 
 func sorted(cells []row.Cell) []row.Cell {
@@ -30,13 +45,13 @@ func sorted(cells []row.Cell) []row.Cell {
 	return cells
 }
 
-func (r *reference) apply(n *Node, in []row.Cell) []row.Cell {
+func (r *reference) apply(n *Node, in []traced) []traced {
 	in = slices.Clone(in)
 	if n == nil {
 		return in
 	}
-	keep := func(f func(c *row.Cell) bool) []row.Cell {
-		return slices.DeleteFunc(in, func(c row.Cell) bool { return !f(&c) })
+	keep := func(f func(c *row.Cell) bool) []traced {
+		return slices.DeleteFunc(in, func(c traced) bool { return !f(&c.Cell) })
 	}
 	switch n.Op {
 	case PassAll:
@@ -49,11 +64,31 @@ func (r *reference) apply(n *Node, in []row.Cell) []row.Cell {
 		}
 		return in
 	case Interleave:
-		var out []row.Cell
+		// The API leaves the order of copies open. The pipeline's is: by input
+		// cell, then by child; the other way round if a Condition is inside.
+		depth := 0
+		if len(in) > 0 {
+			depth = len(in[0].from)
+		}
+		for i := range in {
+			in[i].from = append(slices.Clip(in[i].from), i)
+		}
+		var out []traced
 		for _, c := range n.Children {
 			out = append(out, r.apply(c, in)...)
 		}
-		return sorted(out)
+		late := strings.Contains(n.String(), opNames[Condition])
+		slices.SortStableFunc(out, func(a, b traced) int {
+			c := compare(&a.Cell, &b.Cell)
+			if c == 0 && !late {
+				return cmp.Compare(a.from[depth], b.from[depth])
+			}
+			return c
+		})
+		for i := range out {
+			out[i].from = out[i].from[:depth]
+		}
+		return out
 	case Condition:
 		branch := n.Children[2]
 		if len(r.apply(n.Children[0], in)) > 0 {
@@ -64,7 +99,9 @@ func (r *reference) apply(n *Node, in []row.Cell) []row.Cell {
 		}
 		return r.apply(branch, in)
 	case Sink:
-		r.sunk = append(r.sunk, in...)
+		for _, c := range in {
+			r.sunk = append(r.sunk, c.Cell)
+		}
 		return nil
 	case RowKeyRegex:
 		return keep(func(*row.Cell) bool { return fullMatch(n.Pattern, r.key) })
