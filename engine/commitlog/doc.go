@@ -1,0 +1,71 @@
+// Package commitlog keeps the redo log of a tablet server, in its local form:
+// a directory of append-only segment files.
+//
+// A record is in the log before its change is acknowledged. Records are
+// replayed in order after a crash, starting at the redo point that the
+// manifest keeps. One log serves every tablet of a server; one group commit,
+// that is one write and one fdatasync, carries the records of many callers.
+// The package knows bytes and files. It knows nothing of rows.
+//
+// # Files
+//
+// A directory holds LOCK and segments named by number, 000000000001.log and
+// so on. Integers are little-endian; checksums are CRC-32C.
+//
+//	segment := header frame* zeros
+//
+//	header (64 bytes)
+//	  0  magic "trestlog"     8  version u32    12  zero u32
+//	 16  incarnation u64     24  segment u64    32  previous segment u64
+//	 40  previous end u32    44  zeros          60  crc u32 of bytes 0-59
+//
+//	frame (40 bytes, then the payload) = one group commit
+//	  0  magic u32            4  crc u32 of bytes 8-39
+//	  8  incarnation u64     16  segment u32    20  offset of this frame u32
+//	 24  durable u32         28  length u32     32  crc u32 of the payload
+//	 36  records u32
+//
+//	payload := record*      (a frame with neither length nor records is the
+//	                         mark that a clean Close leaves)
+//	record (24 bytes, then the bytes of the caller)
+//	  0  length u32   4  n u32   8  tablet u64   16  first seq u64
+//
+// A record lies in one frame and a frame in one segment, so both are atomic: a
+// record larger than a segment gets a segment of its own size.
+//
+// # Where the log ends
+//
+// After a power cut the last writes may be missing, whole or in part and in
+// any order, so a damaged frame alone says nothing: it may be a write that was
+// never acknowledged, or an acknowledged one that rotted. Every frame
+// therefore carries the offset up to which its segment was already synced when
+// the frame was built ("durable"), and every segment header carries the end of
+// the segment before it, which is synced whole before its successor is begun.
+// Damage below an offset that any later frame or header calls durable is
+// fault.Corruption and the log refuses; damage above is the torn tail, where
+// the log ends.
+//
+// A tail that was replayed must not disappear later, and after a failed fsync
+// the page cache may hold bytes that the disk does not. Start therefore writes
+// the part of the tail that nothing proves durable a second time and syncs it
+// before anything new is accepted. A writer never appends to a segment of an
+// earlier one.
+//
+// # Full disks and failed writes
+//
+// The blocks of a segment are allocated before the segment is used. Reserve
+// admits a write only if it fits into what is allocated, so a full disk shows
+// as fault.Exhausted before the caller has changed anything, and goes away by
+// itself when there is room again. (A copy-on-write file system may still
+// refuse a write into allocated space; that is a failed write.)
+//
+// A failed write or fsync ends the writer: nothing it covered is ever
+// acknowledged, and no byte is written after it. Open the log again to go on.
+//
+// # Sealing
+//
+// The local form is sealed by the process lock on LOCK: while a process holds
+// it no other can open the log, and when it is gone nothing can append any
+// more, so the lock's next holder may replay. It protects between processes of
+// one machine, not between machines.
+package commitlog

@@ -1,0 +1,547 @@
+package commitlog
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// WriteCategory is how the log's files are accounted by the file system.
+const WriteCategory vfs.DiskWriteCategory = "commit-log"
+
+// A Pos is a place in the log: the first byte of a record, or an end. It
+// orders records as they were appended. The zero Pos is before every record.
+type Pos struct {
+	Segment uint64
+	Offset  uint32
+}
+
+// Compare returns -1, 0 or +1 as p is before, at or after q.
+func (p Pos) Compare(q Pos) int {
+	switch {
+	case p.pack() < q.pack():
+		return -1
+	case p.pack() > q.pack():
+		return 1
+	}
+	return 0
+}
+
+// Less reports whether p is before q.
+func (p Pos) Less(q Pos) bool { return p.pack() < q.pack() }
+
+// String returns "segment:offset".
+func (p Pos) String() string { return fmt.Sprintf("%d:%d", p.Segment, p.Offset) }
+
+// pack returns p as one ordered integer; segment numbers are below 1<<32.
+func (p Pos) pack() uint64 { return p.Segment<<32 | uint64(p.Offset) }
+
+func unpack(v uint64) Pos { return Pos{Segment: v >> 32, Offset: uint32(v)} }
+
+// A Record is one record as replayed. Payload is valid during the call only.
+type Record struct {
+	Tablet   uint64
+	FirstSeq uint64 // the first of N consecutive sequence numbers
+	N        int
+	Payload  []byte
+	Pos      Pos
+}
+
+// A Durability says what an acknowledged record survives.
+type Durability uint8
+
+const (
+	// Sync acknowledges after fdatasync: a record survives a power cut.
+	Sync Durability = iota
+	// Async acknowledges after write(2) and syncs in the background: a record
+	// survives the death of the process at once, a power cut after SyncInterval.
+	Async
+)
+
+// Options of a log. The zero value is a good server's.
+type Options struct {
+	// SegmentBytes is the size of a segment, allocated before it is used. The
+	// log takes up to one segment more than its records. Zero means 64 MiB.
+	SegmentBytes int64
+	// PendingBytes bounds what is appended and not yet written; above it
+	// Reserve waits. Zero means 32 MiB.
+	PendingBytes int64
+	// Durability of acknowledged records. The zero value is Sync.
+	Durability Durability
+	// SyncInterval bounds how long an Async record is not synced. Zero means 100 ms.
+	SyncInterval time.Duration
+	// KeepFreeBytes is left on the disk: with less, no new segment is
+	// allocated and the log counts as full. It leaves room for the flushes
+	// that let the log be trimmed. Zero keeps none.
+	KeepFreeBytes int64
+	// Observe, if set, is called by the flusher after every group commit.
+	Observe func(Commit)
+	Log     *slog.Logger // component; nil discards
+}
+
+// A Commit describes one group commit to Options.Observe.
+type Commit struct {
+	Records int
+	Bytes   int
+	Write   time.Duration // time in write
+	Sync    time.Duration // time in fdatasync; zero if not synced
+}
+
+// WithDefaults returns o with zero values replaced.
+func (o Options) WithDefaults() Options {
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = 64 << 20
+	}
+	if o.PendingBytes == 0 {
+		o.PendingBytes = 32 << 20
+	}
+	if o.SyncInterval == 0 {
+		o.SyncInterval = 100 * time.Millisecond
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Validate returns everything that is wrong with o, with fault.Invalid.
+func (o Options) Validate() error {
+	var errs []error
+	if o.SegmentBytes != 0 && (o.SegmentBytes < 4<<10 || o.SegmentBytes > 1<<30) {
+		errs = append(errs, fault.InvalidField("segment_bytes", "segment size %d is not between 4 KiB and 1 GiB", o.SegmentBytes))
+	}
+	if o.PendingBytes < 0 || o.PendingBytes > 1<<30 {
+		errs = append(errs, fault.InvalidField("pending_bytes", "pending bytes %d are not between 0 and 1 GiB", o.PendingBytes))
+	}
+	if o.Durability > Async {
+		errs = append(errs, fault.InvalidField("durability", "unknown durability %d", o.Durability))
+	}
+	if o.SyncInterval < 0 {
+		errs = append(errs, fault.InvalidField("sync_interval", "negative sync interval %v", o.SyncInterval))
+	}
+	if o.KeepFreeBytes < 0 {
+		errs = append(errs, fault.InvalidField("keep_free_bytes", "negative free space %d", o.KeepFreeBytes))
+	}
+	return errors.Join(errs...)
+}
+
+// segmentFile is a segment found by Open.
+type segmentFile struct {
+	number uint64
+	size   int64
+	state  headerState
+	header segmentHeader
+}
+
+// A Log is an open log directory that this process alone may use. Its life is
+// Open, Replay, Start, Close; it is not safe for concurrent use.
+type Log struct {
+	fs   vfs.FS
+	dir  string
+	opts Options
+	lock io.Closer
+
+	files []segmentFile // everything named as a segment, by number
+	chain []segmentFile // the segments of the log, oldest first
+	end   Pos           // where the last segment ends
+	// proven is the offset of the last segment up to which a synced write
+	// stands behind its bytes.
+	proven uint32
+	// floor is the highest segment number a redo point named. Numbers up to it
+	// are not used again: positions in them were given out and lost unsynced.
+	floor  uint64
+	buf    []byte
+	writer *Writer
+}
+
+// Open locks the log in dir, creating it if need be, and finds its end. The
+// directory that holds dir must itself be durable.
+//
+// It fails with fault.Unavailable if another process holds the log, with
+// fault.Corruption if its end is damaged in a way no power cut explains.
+func Open(fs vfs.FS, dir string, opts Options) (_ *Log, err error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("open commit log: %w", ioError(err))
+	}
+	if err := syncDir(fs, fs.PathDir(dir)); err != nil {
+		return nil, fmt.Errorf("open commit log: %w", ioError(err))
+	}
+	lock, err := fs.Lock(fs.PathJoin(dir, lockName))
+	if err != nil {
+		return nil, fault.New(fault.Unavailable, "commit log %s is in use: %w", dir, err)
+	}
+	l := &Log{fs: fs, dir: dir, opts: opts.WithDefaults(), lock: lock}
+	defer func() {
+		if err != nil {
+			lock.Close()
+		}
+	}()
+	if l.files, err = listSegments(fs, dir); err != nil {
+		return nil, fmt.Errorf("open commit log: %w", err)
+	}
+	if err := l.link(); err != nil {
+		return nil, fmt.Errorf("open commit log: %w", err)
+	}
+	if err := l.findEnd(); err != nil {
+		return nil, fmt.Errorf("open commit log: %w", err)
+	}
+	return l, nil
+}
+
+// listSegments returns the segment files of dir by number, with their headers.
+func listSegments(fs vfs.FS, dir string) ([]segmentFile, error) {
+	names, err := fs.List(dir)
+	if err != nil {
+		return nil, ioError(err)
+	}
+	var files []segmentFile
+	for _, name := range names {
+		number, ok := parseSegmentName(name)
+		if !ok {
+			continue
+		}
+		f := segmentFile{number: number}
+		b, size, err := readHead(fs, fs.PathJoin(dir, name))
+		if err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+		}
+		f.size = size
+		if f.header, f.state, err = parseSegmentHeader(b, number); err != nil {
+			return nil, fmt.Errorf("read %s: %w", name, err)
+		}
+		files = append(files, f)
+	}
+	slices.SortFunc(files, func(a, b segmentFile) int { return Pos{Segment: a.number}.Compare(Pos{Segment: b.number}) })
+	return files, nil
+}
+
+func (l *Log) path(number uint64) string { return l.fs.PathJoin(l.dir, segmentName(number)) }
+
+func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, 0, err
+	}
+	head = make([]byte, min(info.Size(), segmentHeaderLen))
+	if err := readFull(f, head); err != nil {
+		return nil, 0, err
+	}
+	return head, info.Size(), nil
+}
+
+func readFull(f vfs.File, b []byte) error {
+	if len(b) == 0 {
+		return nil
+	}
+	n, err := f.ReadAt(b, 0)
+	if n == len(b) {
+		return nil
+	}
+	if err == nil || err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// read returns the bytes of a segment in the log's own buffer.
+func (l *Log) read(s segmentFile) ([]byte, error) {
+	name := segmentName(s.number)
+	f, err := l.fs.Open(l.path(s.number))
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+	}
+	defer f.Close()
+	l.buf = slices.Grow(l.buf[:0], int(s.size))[:s.size]
+	if err := readFull(f, l.buf); err != nil {
+		return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+	}
+	return l.buf, nil
+}
+
+// link follows the headers back from the newest segment. A file that none
+// names is not part of the log: allocated and never used, or begun by a write
+// that a power cut took.
+func (l *Log) link() error {
+	byNumber := make(map[uint64]segmentFile, len(l.files))
+	newest := uint64(0)
+	for _, f := range l.files {
+		byNumber[f.number] = f
+		if f.state == headerValid {
+			newest = f.number
+		}
+	}
+	for n := newest; n != 0; {
+		f, ok := byNumber[n]
+		if !ok {
+			break // trimmed, or missing: Replay knows which
+		}
+		if f.state != headerValid {
+			return fault.New(fault.Corruption, "corruption in %s at offset 0: damaged segment header", segmentName(n))
+		}
+		l.chain = append(l.chain, f)
+		n = f.header.prev.Segment
+	}
+	slices.Reverse(l.chain)
+	return nil
+}
+
+// findEnd reads the last segment up to its end.
+func (l *Log) findEnd() error {
+	if len(l.chain) > 0 {
+		last := l.chain[len(l.chain)-1]
+		data, err := l.read(last)
+		if err != nil {
+			return err
+		}
+		off, why := segmentHeaderLen, frameBlank
+		for {
+			var f frame
+			if f, why = readFrame(data, last.header, off); why != frameWhole {
+				break
+			}
+			l.proven = max(l.proven, f.durable)
+			off = int(f.end())
+		}
+		if proof := provenDurable(data, last.number, off); proof > uint32(off) {
+			return corrupt(last.number, off, why)
+		}
+		l.end = Pos{Segment: last.number, Offset: uint32(off)}
+	}
+	// A segment beyond the end was lost before its first sync, unless one of
+	// its frames knows better.
+	for _, f := range l.files {
+		if f.number <= l.end.Segment || f.state != headerBad && f.size <= segmentHeaderLen {
+			continue
+		}
+		data, err := l.read(f)
+		if err != nil {
+			return err
+		}
+		if provenDurable(data, f.number, 0) > 0 {
+			return fault.New(fault.Corruption, "corruption in %s at offset 0: damaged segment header", segmentName(f.number))
+		}
+	}
+	return nil
+}
+
+func corrupt(segment uint64, off int, why verdict) error {
+	return fault.New(fault.Corruption, "corruption in %s at offset %d: %s", segmentName(segment), off, string(why))
+}
+
+// ioError gives an error of the file system its kind.
+func ioError(err error) error {
+	switch {
+	case err == nil || fault.KindOf(err) != 0:
+		return err
+	case isNoSpace(err):
+		return fault.New(fault.Exhausted, "disk full: %w", err)
+	}
+	return fault.New(fault.Unavailable, "%w", err)
+}
+
+// End returns where the log ends: after its last whole frame.
+func (l *Log) End() Pos { return l.end }
+
+// Replay calls fn for every record at or after from, in the order they were
+// appended. An error of fn ends it and is returned as it is.
+//
+// It fails with fault.Corruption, naming file and offset, if bytes that were
+// acknowledged are missing or are not what was written; fn may have seen the
+// records before them.
+func (l *Log) Replay(from Pos, fn func(Record) error) error {
+	l.floor = max(l.floor, from.Segment)
+	if err := l.checkRedoPoint(from); err != nil {
+		return fmt.Errorf("replay commit log: %w", err)
+	}
+	for i, s := range l.chain {
+		if s.number < from.Segment {
+			continue
+		}
+		end := l.end.Offset
+		if i+1 < len(l.chain) {
+			end = l.chain[i+1].header.prev.Offset
+		}
+		if err := l.replaySegment(s, end, from, fn); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Log) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
+	data, err := l.read(s)
+	if err != nil {
+		return fmt.Errorf("replay commit log: %w", err)
+	}
+	var fnErr error
+	each := func(r Record) error {
+		if r.Pos.Less(from) {
+			return nil
+		}
+		fnErr = fn(r)
+		return fnErr
+	}
+	off := segmentHeaderLen
+	for off < int(end) {
+		f, v := readFrame(data, s.header, off)
+		if v == frameWhole && f.end() > end {
+			v = frameShort
+		}
+		if v != frameWhole {
+			return fmt.Errorf("replay commit log: %w", corrupt(s.number, off, v))
+		}
+		if err := f.eachRecord(s.number, each); err != nil {
+			if fnErr != nil {
+				return fnErr
+			}
+			return fmt.Errorf("replay commit log: %s: %w", segmentName(s.number), err)
+		}
+		off = int(f.end())
+	}
+	return nil
+}
+
+// checkRedoPoint fails if the log cannot hold everything since from.
+func (l *Log) checkRedoPoint(from Pos) error {
+	// The file of a segment is durable before a position in it is given out,
+	// so a crash can take its content but not the file.
+	if from.Segment > l.end.Segment &&
+		!slices.ContainsFunc(l.files, func(f segmentFile) bool { return f.number == from.Segment }) {
+		return fault.New(fault.Corruption, "%s of the redo point %v is missing; the log ends at %v",
+			segmentName(from.Segment), from, l.end)
+	}
+	if len(l.chain) == 0 {
+		return nil
+	}
+	first := l.chain[0]
+	missing := first.header.prev.Segment
+	if missing == 0 || first.number <= from.Segment || missing < from.Segment {
+		return nil
+	}
+	if from == (Pos{}) && l.files[0].number > missing {
+		return nil // no redo point, and the log was trimmed
+	}
+	return fault.New(fault.Corruption, "%s is missing, the redo point is %v", segmentName(missing), from)
+}
+
+// Start makes the end of the log durable and returns a Writer, which begins a
+// new segment with its first record. A full disk is not an error here: the
+// Writer refuses reservations until there is room.
+func (l *Log) Start() (*Writer, error) {
+	if l.writer != nil {
+		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
+	}
+	if err := l.settle(); err != nil {
+		return nil, fmt.Errorf("start commit log: %w", err)
+	}
+	l.buf = nil
+	w, err := newWriter(l)
+	if err != nil {
+		return nil, fmt.Errorf("start commit log: %w", err)
+	}
+	l.writer = w
+	return w, nil
+}
+
+// settle makes what Replay shows durable and removes segments never used.
+func (l *Log) settle() error {
+	kept := l.files[:0]
+	for _, f := range l.files {
+		// One that a redo point names stays, see checkRedoPoint.
+		if f.number > max(l.end.Segment, l.floor) && f.state == headerBlank {
+			if err := l.fs.Remove(l.path(f.number)); err != nil {
+				return ioError(err)
+			}
+			continue
+		}
+		kept = append(kept, f)
+	}
+	l.files = kept
+	if len(l.chain) > 0 {
+		if err := l.settleTail(); err != nil {
+			return fmt.Errorf("settle %s: %w", segmentName(l.end.Segment), ioError(err))
+		}
+	}
+	return ioError(syncDir(l.fs, l.dir))
+}
+
+// settleTail writes the unproven bytes of the last segment once more: they may
+// be in the page cache and not on the disk, and clean, after an fsync that
+// failed, so that syncing alone would not write them.
+func (l *Log) settleTail() error {
+	last := &l.chain[len(l.chain)-1]
+	data, err := l.read(*last)
+	if err != nil {
+		return err
+	}
+	f, err := l.fs.OpenReadWrite(l.path(last.number), WriteCategory)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	end := int64(l.end.Offset)
+	if l.proven < l.end.Offset {
+		if _, err := f.WriteAt(data[l.proven:end], int64(l.proven)); err != nil {
+			return err
+		}
+		if err := f.SyncData(); err != nil {
+			return err
+		}
+		l.proven = l.end.Offset
+	}
+	// Blocks that were never used go back; a torn write stays to be looked at.
+	if int64(len(data)) > end && isZero(data[end:]) {
+		truncate(f, end)
+		last.size = end
+	}
+	return nil
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// Close ends the writer, if there is one, and releases the lock.
+func (l *Log) Close() error {
+	var err error
+	if l.writer != nil {
+		err = l.writer.Close()
+	}
+	if l.lock != nil {
+		err = errors.Join(err, l.lock.Close())
+		l.lock = nil
+	}
+	return err
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
+}
+
+func newIncarnation() uint64 {
+	var b [8]byte
+	rand.Read(b[:]) // never fails
+	return binary.LittleEndian.Uint64(b[:])
+}

@@ -1,0 +1,212 @@
+package commitlog
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// retryInterval is how soon allocation is tried again on a full disk. A server
+// is to accept writes within two seconds after there is room.
+const retryInterval = 250 * time.Millisecond
+
+// zeroChunk is written at a time where the file system cannot allocate.
+const zeroChunk = 1 << 20
+
+func isNotExist(err error) bool { return oserror.IsNotExist(err) }
+
+// prepare keeps one allocated segment ahead of the one in use.
+func (w *Writer) prepare() {
+	defer w.stopped.Done()
+	ctx := context.Background()
+	full := false
+	for {
+		w.mu.Lock()
+		if w.stoppedLocked() != nil {
+			w.mu.Unlock()
+			return
+		}
+		spare, want := w.mu.spare, w.mu.want
+		w.mu.Unlock()
+
+		var err error
+		switch {
+		case spare == nil:
+			err = w.createSpare()
+		case want > spare.room():
+			err = w.growSpare(spare, want)
+		default:
+			<-w.wakeSpare
+			continue
+		}
+		if (err != nil) != full {
+			full = err != nil
+			if full {
+				w.opts.Log.LogAttrs(ctx, slog.LevelWarn, "commit log cannot allocate a segment",
+					slog.String("dir", w.log.dir), slog.Any("error", err))
+			} else {
+				w.opts.Log.LogAttrs(ctx, slog.LevelInfo, "commit log allocates segments again",
+					slog.String("dir", w.log.dir))
+			}
+		}
+		if err != nil {
+			if !w.pause(retryInterval) {
+				return
+			}
+			w.mu.Lock()
+			if w.mu.spare != nil {
+				w.mu.spareErr = nil // a larger one may be asked for again
+			}
+			w.mu.Unlock()
+		}
+	}
+}
+
+// pause waits for d and reports whether the writer goes on. Wishes made
+// meanwhile do not shorten it: they get the error of the last attempt.
+func (w *Writer) pause(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			return true
+		case <-w.wakeSpare:
+			w.mu.Lock()
+			err := w.stoppedLocked()
+			w.mu.Unlock()
+			if err != nil {
+				return false
+			}
+		}
+	}
+}
+
+// createSpare allocates the next segment, as large as is wished for.
+func (w *Writer) createSpare() error {
+	w.mu.Lock()
+	number, size := w.mu.next, segmentSize(w.mu.want, w.opts.SegmentBytes)
+	w.mu.Unlock()
+
+	s, err := w.createSegment(number, size)
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		w.mu.spare = s
+		w.mu.next = number + 1
+	}
+	w.attemptedLocked(err)
+	return err
+}
+
+// growSpare allocates more for the spare. It may come into use at the same
+// time, which does no harm: the bytes it already had are not touched.
+func (w *Writer) growSpare(s *segment, want uint64) error {
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	w.mu.Lock()
+	used := w.mu.spare != s
+	w.mu.Unlock()
+	if used {
+		return nil // and may be closed by now
+	}
+	size := segmentSize(want, w.opts.SegmentBytes)
+	err := w.checkFree(size)
+	if err == nil {
+		var ok bool
+		if ok, err = allocate(s.file, size); err == nil && !ok {
+			// Zeros cannot be written into a file in use; a segment that is
+			// too small is left to be used up instead.
+			err = fault.New(fault.Exhausted, "the file system cannot grow a log segment to %d bytes", size)
+		}
+		if err != nil {
+			truncate(s.file, int64(s.limit)+frameHeaderLen)
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err == nil {
+		s.limit = segmentLimit(size)
+	}
+	w.attemptedLocked(err)
+	return err
+}
+
+// attemptedLocked publishes the outcome of an attempt to allocate.
+func (w *Writer) attemptedLocked(err error) {
+	w.mu.want = 0
+	w.mu.spareErr = nil
+	if err != nil {
+		e := fault.New(fault.KindOf(err), "no room for the commit log: %w", err)
+		e.RetryAfter = time.Second
+		w.mu.spareErr = e
+	}
+	w.changedLocked()
+}
+
+func segmentSize(want uint64, usual int64) int64 {
+	return max(usual, int64(want)+segmentHeaderLen+frameHeaderLen)
+}
+
+func segmentLimit(size int64) uint32 { return uint32(size - frameHeaderLen) }
+
+// checkFree fails if the disk has less than size free, before anything is
+// taken away from others. allocate is what decides.
+func (w *Writer) checkFree(size int64) error {
+	usage, err := w.log.fs.GetDiskUsage(w.log.dir)
+	if err != nil {
+		return nil // not every file system can tell
+	}
+	if usage.AvailBytes < uint64(size+w.opts.KeepFreeBytes) {
+		return fault.New(fault.Exhausted, "disk full: %d bytes free, %d needed", usage.AvailBytes, size+w.opts.KeepFreeBytes)
+	}
+	return nil
+}
+
+// createSegment makes a file of size bytes whose blocks and name are durable.
+func (w *Writer) createSegment(number uint64, size int64) (*segment, error) {
+	if number >= 1<<32-1 {
+		return nil, fault.New(fault.Internal, "the commit log has used all segment numbers")
+	}
+	if err := w.checkFree(size); err != nil {
+		return nil, err
+	}
+	fs, path := w.log.fs, w.log.path(number)
+	f, err := fs.Create(path, WriteCategory)
+	if err != nil {
+		return nil, ioError(err)
+	}
+	ok, err := allocate(f, size)
+	if err == nil && !ok {
+		chunk := make([]byte, zeroChunk)
+		for n := int64(0); n < size && err == nil; n += zeroChunk {
+			_, err = f.Write(chunk[:min(zeroChunk, size-n)])
+		}
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err == nil && !ok {
+		// Write from the start again.
+		err = f.Close()
+		if f, _ = nil, err; err == nil {
+			f, err = fs.OpenReadWrite(path, WriteCategory)
+		}
+	}
+	if err == nil {
+		err = w.dir.Sync()
+	}
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, ioError(errors.Join(err, fs.Remove(path)))
+	}
+	return &segment{number: number, file: f, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
+}

@@ -1,0 +1,733 @@
+package commitlog
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Sink learns which records of one tablet are durable. Durable is called by
+// the log's flusher, in append order and before any waiter of those records
+// wakes: every record of the sink up to lastSeq is durable. It must be quick
+// and must not call the Writer. Sinks are compared with ==.
+type Sink interface {
+	Durable(lastSeq uint64)
+}
+
+// A Reservation is room in the log for one record. It is spent by exactly one
+// Append, or given back by Release.
+type Reservation uint64
+
+// reserveOverhead is what a record may need beside its payload: its own
+// header, and that of a frame if it begins one.
+const reserveOverhead = recordHeaderLen + frameHeaderLen
+
+// keepBufferBytes is the largest group buffer kept for the next group.
+const keepBufferBytes = 16 << 20
+
+// lost is the position of a record that was never written.
+var lost = unpack(1<<64 - 1)
+
+// A Writer appends to a log. It is safe for concurrent use.
+type Writer struct {
+	log  *Log
+	opts Options
+	dir  vfs.File
+
+	incarnation uint64
+	acked       atomic.Uint64 // packed Pos: records before it are acknowledged
+	synced      atomic.Uint64 // packed Pos: records before it survive a power cut
+	failed      chan struct{} // closed on failure
+	wake        chan struct{} // to the flusher: there is a group, or the end
+	wakeSpare   chan struct{} // to the preparer: there is a wish, or the end
+	stopped     sync.WaitGroup
+	trimming    sync.Mutex // serializes Trim
+	out         output     // of the flusher alone
+
+	mu struct {
+		sync.Mutex
+		err     error // why the writer failed
+		closing bool
+
+		// Space. At any time reserved <= max(cur.room(), spare.room()):
+		// whatever the order of the appends, those that do not fit into cur
+		// together fit into spare.
+		cur      *segment // takes appends; nil before the first
+		spare    *segment // allocated, to follow cur; may be nil
+		reserved uint64
+		want     uint64 // room a Reserve waits for in the spare
+		spareErr error  // why the last attempt to allocate failed; nil while one is due
+		next     uint64 // number of the next segment to allocate
+		older    []retained
+
+		// Groups, oldest first. The last of queue is open for appends.
+		queue    []*group
+		flushing *group // being written
+		free     []*group
+		idle     bool  // the flusher waits for wake
+		pending  int64 // bytes in queue and flushing
+
+		changed chan struct{} // closed when a waiting Reserve or Rotate should look again; may be nil
+	}
+}
+
+// segment is a segment file of this writer.
+type segment struct {
+	number uint64
+	file   vfs.File
+	limit  uint32 // where records must end; the mark of Close still fits
+	tail   uint32 // where the next append goes
+	full   bool   // Rotate was asked for
+
+	// resizing is held while the file grows, shrinks or closes.
+	resizing sync.Mutex
+}
+
+// close closes the file, shrunk to size unless that is negative.
+func (s *segment) close(size int64) {
+	s.resizing.Lock()
+	defer s.resizing.Unlock()
+	if size >= 0 {
+		truncate(s.file, size)
+	}
+	s.file.Close() // what matters is synced
+}
+
+func (s *segment) room() uint64 {
+	if s == nil || s.full {
+		return 0
+	}
+	return uint64(s.limit - s.tail)
+}
+
+// retained is a segment that is no longer written.
+type retained struct {
+	number uint64
+	bytes  int64
+}
+
+// A group is what one write and one fdatasync make durable.
+type group struct {
+	seg     *segment
+	base    uint32 // offset of buf[0] in the segment
+	frame   int    // index of the frame header in buf
+	records uint32
+	buf     []byte
+	sinks   []sinkSeq
+	done    *outcome
+}
+
+func (g *group) end() uint32 { return g.base + uint32(len(g.buf)) }
+
+type sinkSeq struct {
+	sink Sink
+	seq  uint64
+}
+
+// outcome outlives its group, whose buffers are used again.
+type outcome struct {
+	done chan struct{} // closed when err is set
+	err  error
+}
+
+// output is where the flusher writes.
+type output struct {
+	seg      *segment
+	written  uint32 // end of the last write
+	synced   uint32 // end of what was synced
+	lastSync time.Time
+}
+
+func newWriter(l *Log) (*Writer, error) {
+	dir, err := l.fs.OpenDir(l.dir)
+	if err != nil {
+		return nil, ioError(err)
+	}
+	w := &Writer{
+		log:         l,
+		opts:        l.opts,
+		dir:         dir,
+		incarnation: newIncarnation(),
+		failed:      make(chan struct{}),
+		wake:        make(chan struct{}, 1),
+		wakeSpare:   make(chan struct{}, 1),
+	}
+	w.acked.Store(l.end.pack())
+	w.synced.Store(l.end.pack())
+	w.mu.next = l.floor + 1
+	ends := map[uint64]uint32{l.end.Segment: l.end.Offset}
+	for _, f := range l.chain {
+		ends[f.header.prev.Segment] = f.header.prev.Offset
+	}
+	for _, f := range l.files {
+		w.mu.next = max(w.mu.next, f.number+1)
+		w.mu.older = append(w.mu.older, retained{number: f.number, bytes: int64(ends[f.number])})
+	}
+	// The first attempt is made here, so that what is not a full disk, such as
+	// a directory that cannot be written, is an error of the start.
+	if err := w.createSpare(); err != nil && fault.KindOf(err) != fault.Exhausted {
+		dir.Close()
+		return nil, err
+	}
+	w.stopped.Add(2)
+	go w.flush()
+	go w.prepare()
+	return w, nil
+}
+
+// Reserve makes room for one record with a payload of at most n bytes. Call it
+// before anything of the write is visible: after it succeeded, Append cannot
+// fail for lack of disk space. It waits while more than Options.PendingBytes
+// are not written yet, and while a segment is being allocated.
+//
+// It fails with fault.Exhausted if the disk is full, with fault.Invalid if n
+// exceeds MaxRecordBytes, with the error of ctx, and with Err.
+func (w *Writer) Reserve(ctx context.Context, n int) (Reservation, error) {
+	if n < 0 || n > MaxRecordBytes {
+		return 0, fault.New(fault.Invalid, "log record of %d bytes exceeds %d", n, MaxRecordBytes)
+	}
+	r := uint64(n) + reserveOverhead
+	w.mu.Lock()
+	for {
+		if err := w.stoppedLocked(); err != nil {
+			w.mu.Unlock()
+			return 0, err
+		}
+		if w.mu.pending < w.opts.PendingBytes {
+			ok, err := w.roomLocked(w.mu.reserved + r)
+			if ok {
+				w.mu.reserved += r
+			}
+			if ok || err != nil {
+				w.mu.Unlock()
+				return Reservation(r), err
+			}
+		}
+		if err := w.waitLocked(ctx); err != nil {
+			w.mu.Unlock()
+			return 0, err
+		}
+	}
+}
+
+// roomLocked reports whether total bytes of reservations fit. If not, it asks
+// for a spare that takes them, or returns why there can be none.
+func (w *Writer) roomLocked(total uint64) (bool, error) {
+	if total <= max(w.mu.cur.room(), w.mu.spare.room()) {
+		return true, nil
+	}
+	if total > maxSegmentBytes-segmentHeaderLen-frameHeaderLen {
+		return false, fault.New(fault.Exhausted, "%d bytes of log records in flight", total)
+	}
+	if w.mu.spareErr != nil {
+		return false, w.mu.spareErr
+	}
+	w.mu.want = max(w.mu.want, total)
+	signal(w.wakeSpare)
+	return false, nil
+}
+
+// waitLocked waits for a change of what Reserve depends on. It gives up the
+// lock meanwhile.
+func (w *Writer) waitLocked(ctx context.Context) error {
+	if w.mu.changed == nil {
+		w.mu.changed = make(chan struct{})
+	}
+	changed := w.mu.changed
+	w.mu.Unlock()
+	defer w.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *Writer) changedLocked() {
+	if w.mu.changed != nil {
+		close(w.mu.changed)
+		w.mu.changed = nil
+	}
+}
+
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// Release gives a reservation back unused.
+func (w *Writer) Release(r Reservation) {
+	w.mu.Lock()
+	w.mu.reserved -= uint64(r)
+	w.mu.Unlock()
+}
+
+// Append adds a record of tablet with sequence numbers firstSeq to
+// firstSeq+n-1 and returns its position. encode appends the payload to dst and
+// returns the result, at most as many bytes as r was made for; it runs inside
+// the log's lock, so it should do nothing else, and must not keep dst. Append
+// never waits for the disk.
+//
+// Records are written, acknowledged and replayed in the order of the calls, so
+// the calls of one tablet must be made in the order of its sequence numbers.
+// When the record is durable, sink (if not nil) is told and Wait returns nil.
+// If the writer failed the record is lost, which Wait reports.
+func (w *Writer) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.mu.reserved -= uint64(r)
+	if w.stoppedLocked() != nil {
+		return lost
+	}
+	g := w.openGroupLocked(uint64(r))
+	start := len(g.buf)
+	var header [recordHeaderLen]byte
+	buf := encode(append(g.buf, header[:]...))
+	length := len(buf) - start - recordHeaderLen
+	if length < 0 || uint64(length)+reserveOverhead > uint64(r) {
+		// Going on could run into a full disk after a change is visible.
+		panic(fmt.Sprintf("commitlog: record of %d bytes in a reservation of %d", length, uint64(r)))
+	}
+	putRecordHeader(buf[start:], uint32(length), uint32(n), tablet, firstSeq)
+	g.buf = buf
+	g.records++
+	g.seg.tail = g.end()
+	w.mu.pending += int64(length + recordHeaderLen)
+	if sink != nil {
+		g.addSink(sink, firstSeq+uint64(max(n, 1))-1)
+	}
+	if w.mu.idle {
+		w.mu.idle = false
+		signal(w.wake)
+	}
+	return Pos{Segment: g.seg.number, Offset: g.base + uint32(start)}
+}
+
+// addSink notes the last sequence number of a sink. Tablets interleave, so a
+// few entries back are worth a look; a sink noted twice is told twice.
+func (g *group) addSink(sink Sink, seq uint64) {
+	for i := len(g.sinks) - 1; i >= max(0, len(g.sinks)-8); i-- {
+		if g.sinks[i].sink == sink {
+			g.sinks[i].seq = max(g.sinks[i].seq, seq)
+			return
+		}
+	}
+	g.sinks = append(g.sinks, sinkSeq{sink, seq})
+}
+
+// openGroupLocked returns the group that takes a record of up to r bytes,
+// going on to the spare segment if the current one has no room.
+func (w *Writer) openGroupLocked(r uint64) *group {
+	if n := len(w.mu.queue); n > 0 && w.mu.queue[n-1].seg == w.mu.cur && r <= w.mu.cur.room() {
+		return w.mu.queue[n-1]
+	}
+	g := w.takeGroupLocked()
+	if r > w.mu.cur.room() {
+		prev := w.log.end
+		if cur := w.mu.cur; cur != nil {
+			prev = Pos{Segment: cur.number, Offset: cur.tail}
+			w.mu.older = append(w.mu.older, retained{number: cur.number, bytes: int64(cur.tail)})
+		}
+		if r > w.mu.spare.room() {
+			panic("commitlog: Append without a reservation")
+		}
+		w.mu.cur, w.mu.spare = w.mu.spare, nil
+		signal(w.wakeSpare)
+		g.buf = segmentHeader{incarnation: w.incarnation, segment: w.mu.cur.number, prev: prev}.append(g.buf)
+	} else {
+		g.base = w.mu.cur.tail
+	}
+	g.seg = w.mu.cur
+	g.frame = len(g.buf)
+	var header [frameHeaderLen]byte
+	g.buf = append(g.buf, header[:]...)
+	w.mu.queue = append(w.mu.queue, g)
+	return g
+}
+
+func (w *Writer) takeGroupLocked() *group {
+	g := &group{}
+	if n := len(w.mu.free); n > 0 {
+		g = w.mu.free[n-1]
+		w.mu.free = w.mu.free[:n-1]
+	}
+	g.done = &outcome{done: make(chan struct{})}
+	return g
+}
+
+// recycleLocked keeps the buffers of a group for another.
+func (w *Writer) recycleLocked(g *group) {
+	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= 4 {
+		return
+	}
+	clear(g.sinks)
+	*g = group{buf: g.buf[:0], sinks: g.sinks[:0]}
+	w.mu.free = append(w.mu.free, g)
+}
+
+// Wait returns nil once the record at pos is durable, as Options.Durability
+// has it. A context error means that it may or may not become so; any other
+// error that the writer failed, and that the record may or may not be found
+// when the log is opened again.
+func (w *Writer) Wait(ctx context.Context, pos Pos) error {
+	if pos.pack() < w.acked.Load() {
+		return nil
+	}
+	o, err := w.outcomeOf(pos)
+	if o == nil {
+		return err
+	}
+	if ctx.Done() == nil {
+		<-o.done
+		return o.err
+	}
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// outcomeOf returns the outcome of the group that holds pos, or the answer.
+func (w *Writer) outcomeOf(pos Pos) (*outcome, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if pos.pack() < w.acked.Load() {
+		return nil, nil
+	}
+	holds := func(g *group) bool {
+		return pos.Less(Pos{Segment: g.seg.number, Offset: g.end()})
+	}
+	if g := w.mu.flushing; g != nil && holds(g) {
+		return g.done, nil
+	}
+	for _, g := range w.mu.queue {
+		if holds(g) {
+			return g.done, nil
+		}
+	}
+	if err := w.stoppedLocked(); err != nil {
+		return nil, err
+	}
+	return nil, fault.New(fault.Internal, "wait for log position %v, which was not appended", pos)
+}
+
+func (w *Writer) stoppedLocked() error {
+	if w.mu.err == nil && w.mu.closing {
+		return fault.New(fault.Unavailable, "the commit log is closed")
+	}
+	return w.mu.err
+}
+
+// Failed is closed when the writer has failed. Nothing is acknowledged after it.
+func (w *Writer) Failed() <-chan struct{} { return w.failed }
+
+// Err returns why the writer failed, with fault.Unavailable, or nil.
+func (w *Writer) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.err
+}
+
+// End returns the position that the next record will have, or one before it.
+func (w *Writer) End() Pos {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.mu.cur == nil {
+		return w.log.end
+	}
+	return Pos{Segment: w.mu.cur.number, Offset: w.mu.cur.tail}
+}
+
+// Bytes returns how much log is kept: what a replay from the oldest segment
+// would read.
+func (w *Writer) Bytes() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	var sum int64
+	for _, s := range w.mu.older {
+		sum += s.bytes
+	}
+	if w.mu.cur != nil {
+		sum += int64(w.mu.cur.tail)
+	}
+	return sum
+}
+
+// Rotate makes the next record begin a new segment, so that Trim can soon
+// remove the current one. It does nothing if the current one is empty, waits
+// as Reserve does, and fails as Reserve does.
+func (w *Writer) Rotate(ctx context.Context) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		if err := w.stoppedLocked(); err != nil {
+			return err
+		}
+		cur := w.mu.cur
+		if cur == nil || cur.full {
+			return nil
+		}
+		// What is reserved must fit into the spare alone from now on.
+		if w.mu.spare != nil && w.mu.reserved <= w.mu.spare.room() {
+			cur.full = true
+			return nil
+		}
+		if w.mu.spareErr != nil {
+			return w.mu.spareErr
+		}
+		w.mu.want = max(w.mu.want, w.mu.reserved)
+		signal(w.wakeSpare)
+		if err := w.waitLocked(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// Trim removes the segments that lie wholly before a redo point: no record at
+// or after it is in them. The segment that holds the newest synced record
+// stays, so that the end of the log can always be told.
+func (w *Writer) Trim(before Pos) error {
+	w.trimming.Lock()
+	defer w.trimming.Unlock()
+	keep := min(before.Segment, unpack(w.synced.Load()).Segment)
+	removed := false
+	for {
+		w.mu.Lock()
+		var number uint64
+		if len(w.mu.older) > 0 {
+			number = w.mu.older[0].number
+		}
+		w.mu.Unlock()
+		if number == 0 || number >= keep {
+			break
+		}
+		if err := w.log.fs.Remove(w.log.path(number)); err != nil && !isNotExist(err) {
+			return fmt.Errorf("trim commit log: %w", ioError(err))
+		}
+		w.mu.Lock()
+		w.mu.older = w.mu.older[1:]
+		w.mu.Unlock()
+		removed = true
+	}
+	if !removed {
+		return nil
+	}
+	// Oldest first and synced, a crash leaves a hole at most in what is not needed.
+	if err := w.dir.Sync(); err != nil {
+		return fmt.Errorf("trim commit log: %w", ioError(err))
+	}
+	return nil
+}
+
+// Close writes what was appended, leaves the mark of a clean end and returns
+// when all is closed. Reserve and Append must not be running.
+func (w *Writer) Close() error {
+	w.mu.Lock()
+	if w.mu.closing {
+		w.mu.Unlock()
+		return nil
+	}
+	w.mu.closing = true
+	w.changedLocked()
+	w.mu.Unlock()
+	signal(w.wake)
+	signal(w.wakeSpare)
+	w.stopped.Wait()
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if s := w.mu.spare; s != nil {
+		s.close(-1)
+		w.log.fs.Remove(w.log.path(s.number)) // if it stays, the next Start removes it
+		w.mu.spare = nil
+	}
+	w.dir.Close()
+	return w.mu.err
+}
+
+// flush is the flusher: it writes one group at a time, while the next gathers.
+func (w *Writer) flush() {
+	defer w.stopped.Done()
+	for {
+		g := w.nextGroup()
+		if g == nil {
+			break
+		}
+		if err := w.commit(g); err != nil {
+			w.fail(err)
+			break
+		}
+	}
+	if w.out.seg == nil {
+		return
+	}
+	size := int64(-1)
+	if w.Err() == nil {
+		if err := w.mark(); err != nil {
+			w.fail(err)
+		} else {
+			size = int64(w.out.written)
+		}
+	}
+	w.out.seg.close(size)
+}
+
+// nextGroup waits for a group and closes it to appends. It returns nil when
+// there will be no more, or the background sync failed.
+func (w *Writer) nextGroup() *group {
+	for {
+		w.mu.Lock()
+		if g := w.mu.flushing; g != nil {
+			w.mu.pending -= int64(len(g.buf) - g.frame - frameHeaderLen)
+			w.mu.flushing = nil
+			w.recycleLocked(g)
+			w.changedLocked()
+		}
+		if len(w.mu.queue) > 0 {
+			g := w.mu.queue[0]
+			n := copy(w.mu.queue, w.mu.queue[1:])
+			w.mu.queue[n] = nil
+			w.mu.queue = w.mu.queue[:n]
+			w.mu.flushing = g
+			w.mu.Unlock()
+			return g
+		}
+		if w.mu.closing {
+			w.mu.Unlock()
+			return nil
+		}
+		w.mu.idle = true
+		w.mu.Unlock()
+		if w.out.written == w.out.synced {
+			<-w.wake
+			continue
+		}
+		select {
+		case <-w.wake:
+		case <-time.After(time.Until(w.out.lastSync.Add(w.opts.SyncInterval))):
+			if err := w.sync(); err != nil {
+				w.fail(err)
+				return nil
+			}
+		}
+	}
+}
+
+// commit writes a group, makes it durable and tells those who wait.
+func (w *Writer) commit(g *group) error {
+	if g.seg != w.out.seg {
+		if err := w.finishSegment(); err != nil {
+			return err
+		}
+		w.out = output{seg: g.seg, lastSync: w.out.lastSync}
+	}
+	putFrameHeader(g.buf[g.frame:], w.incarnation, g.seg.number, g.base+uint32(g.frame), w.out.synced, g.records)
+	end := Pos{Segment: g.seg.number, Offset: g.end()}
+	c := Commit{Records: int(g.records), Bytes: len(g.buf)}
+	start := time.Now()
+	if err := w.write(g.buf); err != nil {
+		return err
+	}
+	c.Write = time.Since(start)
+	if w.opts.Durability == Sync || start.Sub(w.out.lastSync) >= w.opts.SyncInterval {
+		if err := w.sync(); err != nil {
+			return err
+		}
+		c.Sync = time.Since(start) - c.Write
+	}
+	for _, s := range g.sinks {
+		s.sink.Durable(s.seq)
+	}
+	w.acked.Store(end.pack())
+	close(g.done.done)
+	if w.opts.Observe != nil {
+		w.opts.Observe(c)
+	}
+	return nil
+}
+
+func (w *Writer) write(b []byte) error {
+	n, err := w.out.seg.file.Write(b)
+	if err == nil && n != len(b) {
+		err = fmt.Errorf("short write: %d of %d bytes", n, len(b))
+	}
+	if err != nil {
+		return fmt.Errorf("write %s at offset %d: %w", segmentName(w.out.seg.number), w.out.written, err)
+	}
+	w.out.written += uint32(n)
+	return nil
+}
+
+func (w *Writer) sync() error {
+	if err := w.out.seg.file.SyncData(); err != nil {
+		return fmt.Errorf("sync %s: %w", segmentName(w.out.seg.number), err)
+	}
+	w.out.synced, w.out.lastSync = w.out.written, time.Now()
+	w.synced.Store(Pos{Segment: w.out.seg.number, Offset: w.out.synced}.pack())
+	return nil
+}
+
+// finishSegment syncs the segment that is left for the next: the header of the
+// next is a promise that this one is whole.
+func (w *Writer) finishSegment() error {
+	s := w.out.seg
+	if s == nil {
+		return nil
+	}
+	if w.out.written != w.out.synced {
+		if err := w.sync(); err != nil {
+			return err
+		}
+	}
+	s.close(int64(w.out.written))
+	w.out.seg = nil
+	return nil
+}
+
+// mark ends the last segment with an empty frame, by which the next Open can
+// tell damage in the last group from a torn write.
+func (w *Writer) mark() error {
+	if w.out.written != w.out.synced {
+		if err := w.sync(); err != nil {
+			return err
+		}
+	}
+	b := make([]byte, frameHeaderLen)
+	putFrameHeader(b, w.incarnation, w.out.seg.number, w.out.written, w.out.synced, 0)
+	if err := w.write(b); err != nil {
+		return err
+	}
+	return w.sync()
+}
+
+// fail ends the writer. Called by the flusher alone.
+func (w *Writer) fail(cause error) {
+	err := fault.New(fault.Unavailable, "the commit log failed: %w", cause)
+	err.Reason = "COMMIT_LOG_FAILED"
+	w.mu.Lock()
+	w.mu.err = err
+	groups := w.mu.queue
+	if w.mu.flushing != nil {
+		groups = append([]*group{w.mu.flushing}, groups...)
+	}
+	w.mu.queue, w.mu.flushing = nil, nil
+	w.changedLocked()
+	w.mu.Unlock()
+	close(w.failed)
+	for _, g := range groups {
+		g.done.err = err
+		close(g.done.done)
+	}
+	signal(w.wakeSpare)
+}

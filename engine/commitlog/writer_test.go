@@ -1,0 +1,543 @@
+package commitlog
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+	"go.uber.org/goleak"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// small options make segments change often.
+func small() Options { return Options{SegmentBytes: 16 << 10} }
+
+func open(t testing.TB, fs vfs.FS, dir string, opts Options) *Log {
+	t.Helper()
+	l, err := Open(fs, dir, opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return l
+}
+
+func start(t testing.TB, l *Log) *Writer {
+	t.Helper()
+	w, err := l.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// payload is a record's content, told by its tablet, sequence number and size.
+func payload(dst []byte, tablet, seq uint64, size int) []byte {
+	rng := rand.New(rand.NewPCG(tablet, seq))
+	for range size / 8 {
+		dst = binary.LittleEndian.AppendUint64(dst, rng.Uint64())
+	}
+	for range size % 8 {
+		dst = append(dst, byte(rng.Uint32()))
+	}
+	return dst
+}
+
+func appendRecord(t testing.TB, w *Writer, tablet, seq uint64, size int, sink Sink) Pos {
+	t.Helper()
+	r, err := w.Reserve(context.Background(), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return w.Append(r, tablet, seq, 1, func(dst []byte) []byte { return payload(dst, tablet, seq, size) }, sink)
+}
+
+func mustWait(t testing.TB, w *Writer, pos Pos) {
+	t.Helper()
+	if err := w.Wait(context.Background(), pos); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type rec struct {
+	tablet, seq uint64
+	size        int
+	pos         Pos
+}
+
+// replay returns the records of the log, checking that their content is what
+// payload makes of them.
+func replay(l *Log, from Pos) (recs []rec, err error) {
+	last := Pos{}
+	err = l.Replay(from, func(r Record) error {
+		if want := payload(nil, r.Tablet, r.FirstSeq, len(r.Payload)); string(want) != string(r.Payload) {
+			return fmt.Errorf("record %v has wrong content", r.Pos)
+		}
+		if r.Pos.Less(from) || !last.Less(r.Pos) {
+			return fmt.Errorf("record at %v after %v, replayed from %v", r.Pos, last, from)
+		}
+		last = r.Pos
+		recs = append(recs, rec{r.Tablet, r.FirstSeq, len(r.Payload), r.Pos})
+		return nil
+	})
+	return recs, err
+}
+
+func mustReplay(t testing.TB, l *Log, from Pos) []rec {
+	t.Helper()
+	recs, err := replay(l, from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return recs
+}
+
+func equal(t testing.TB, got, want []rec) {
+	t.Helper()
+	if len(got) != len(want) {
+		t.Fatalf("replayed %d records, want %d", len(got), len(want))
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			t.Fatalf("record %d is %+v, want %+v", i, got[i], want[i])
+		}
+	}
+}
+
+func TestAppendReplay(t *testing.T) {
+	for _, fs := range []struct {
+		name string
+		fs   vfs.FS
+		dir  string
+	}{{"mem", vfs.NewMem(), "log"}, {"disk", vfs.Default, filepath.Join(t.TempDir(), "log")}} {
+		for _, durability := range []Durability{Sync, Async} {
+			t.Run(fmt.Sprintf("%s/%d", fs.name, durability), func(t *testing.T) {
+				dir := fmt.Sprintf("%s%d", fs.dir, durability)
+				opts := small()
+				opts.Durability = durability
+				var want []rec
+				rng := rand.New(rand.NewPCG(1, 2))
+				for range 4 { // each round a process
+					l := open(t, fs.fs, dir, opts)
+					equal(t, mustReplay(t, l, Pos{}), want)
+					for _, from := range []int{0, len(want) / 2, len(want) - 1} {
+						if from >= 0 && from < len(want) {
+							equal(t, mustReplay(t, l, want[from].pos), want[from:])
+						}
+					}
+					w := start(t, l)
+					for range 50 {
+						r := rec{tablet: uint64(rng.IntN(3)), seq: uint64(len(want) + 1), size: rng.IntN(3000)}
+						r.pos = appendRecord(t, w, r.tablet, r.seq, r.size, nil)
+						want = append(want, r)
+						if rng.IntN(4) == 0 {
+							mustWait(t, w, r.pos)
+						}
+					}
+					if !want[len(want)-1].pos.Less(w.End()) {
+						t.Fatalf("end %v is not after %v", w.End(), want[len(want)-1].pos)
+					}
+					if err := l.Close(); err != nil {
+						t.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestHugeRecord(t *testing.T) {
+	fs := vfs.NewMem()
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	var want []rec
+	for i, size := range []int{10, 1 << 20, 10, 5 << 20, 0, 16 << 10, 100} {
+		r := rec{tablet: 1, seq: uint64(i), size: size}
+		r.pos = appendRecord(t, w, 1, r.seq, size, nil)
+		want = append(want, r)
+	}
+	mustWait(t, w, want[len(want)-1].pos)
+	l.Close()
+	l = open(t, fs, "log", small())
+	equal(t, mustReplay(t, l, Pos{}), want)
+
+	w = start(t, l)
+	if _, err := w.Reserve(context.Background(), MaxRecordBytes+1); !errors.Is(err, fault.Invalid) {
+		t.Fatalf("oversized reservation: %v", err)
+	}
+}
+
+func TestLock(t *testing.T) {
+	dir := t.TempDir()
+	l := open(t, vfs.Default, dir, Options{})
+	if _, err := Open(vfs.Default, dir, Options{}); !errors.Is(err, fault.Unavailable) {
+		t.Fatalf("second open: %v", err)
+	}
+	l.Close()
+	open(t, vfs.Default, dir, Options{})
+}
+
+// orderSink checks that Durable comes in order and before the waiter wakes.
+type orderSink struct{ last atomic.Uint64 }
+
+func (s *orderSink) Durable(seq uint64) {
+	if old := s.last.Swap(seq); old >= seq {
+		panic(fmt.Sprintf("Durable(%d) after Durable(%d)", seq, old))
+	}
+}
+
+func TestConcurrentAppend(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	opts := Options{SegmentBytes: 256 << 10, PendingBytes: 64 << 10}
+	l := open(t, fs, "log", opts)
+	w := start(t, l)
+	const tablets, workers, each = 3, 16, 200
+	var tablet [tablets]struct {
+		sync.Mutex
+		seq  uint64
+		sink orderSink
+	}
+	var wg sync.WaitGroup
+	for i := range workers {
+		wg.Go(func() {
+			rng := rand.New(rand.NewPCG(3, uint64(i)))
+			for range each {
+				id := rng.IntN(tablets)
+				tab := &tablet[id]
+				size := rng.IntN(2000)
+				r, err := w.Reserve(t.Context(), size)
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if rng.IntN(20) == 0 {
+					w.Release(r)
+					continue
+				}
+				tab.Lock()
+				tab.seq++
+				seq := tab.seq
+				pos := w.Append(r, uint64(id), seq, 1, func(dst []byte) []byte { return payload(dst, uint64(id), seq, size) }, &tab.sink)
+				tab.Unlock()
+				if err := w.Wait(t.Context(), pos); err != nil {
+					t.Error(err)
+					return
+				}
+				if tab.sink.last.Load() < seq {
+					t.Errorf("waiter of %d woke before its sink", seq)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if w.mu.reserved != 0 || w.mu.pending != 0 {
+		// The last group is accounted when the flusher looks for the next.
+		time.Sleep(10 * time.Millisecond)
+		w.mu.Lock()
+		if w.mu.reserved != 0 || w.mu.pending != 0 {
+			t.Errorf("%d bytes reserved, %d pending at rest", w.mu.reserved, w.mu.pending)
+		}
+		w.mu.Unlock()
+	}
+	l = open(t, fs.CrashClone(vfs.CrashCloneCfg{}), "log", opts)
+	var next [tablets]uint64
+	for _, r := range mustReplay(t, l, Pos{}) {
+		if next[r.tablet]++; r.seq != next[r.tablet] {
+			t.Fatalf("tablet %d: record %d, want %d", r.tablet, r.seq, next[r.tablet])
+		}
+	}
+	for i := range next {
+		if next[i] != tablet[i].seq {
+			t.Fatalf("tablet %d: replayed %d of %d", i, next[i], tablet[i].seq)
+		}
+	}
+}
+
+func TestTrimRotate(t *testing.T) {
+	fs := vfs.NewMem()
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	if err := w.Rotate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var recs []rec
+	for i := range 20 {
+		r := rec{tablet: 1, seq: uint64(i), size: 100}
+		r.pos = appendRecord(t, w, 1, r.seq, r.size, nil)
+		recs = append(recs, r)
+		if err := w.Rotate(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if r.pos.Segment != uint64(i+1) {
+			t.Fatalf("record %d in segment %d", i, r.pos.Segment)
+		}
+	}
+	mustWait(t, w, recs[19].pos)
+	before := w.Bytes()
+	if err := w.Trim(recs[10].pos); err != nil {
+		t.Fatal(err)
+	}
+	if w.Bytes() >= before {
+		t.Fatalf("%d bytes after trim, %d before", w.Bytes(), before)
+	}
+	if err := w.Trim(Pos{Segment: 1 << 31}); err != nil { // beyond the end keeps the last
+		t.Fatal(err)
+	}
+	l.Close()
+	l = open(t, fs, "log", small())
+	equal(t, mustReplay(t, l, recs[19].pos), recs[19:])
+	equal(t, mustReplay(t, l, Pos{}), recs[19:])
+	if _, err := replay(l, recs[5].pos); !errors.Is(err, fault.Corruption) {
+		t.Fatalf("replay from a trimmed redo point: %v", err)
+	}
+	if _, err := replay(l, Pos{Segment: 99}); !errors.Is(err, fault.Corruption) {
+		t.Fatalf("replay from beyond the end: %v", err)
+	}
+}
+
+func TestMissingSegment(t *testing.T) {
+	fs := vfs.NewMem()
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	for i := range 5 {
+		appendRecord(t, w, 1, uint64(i), 10, nil)
+		w.Rotate(t.Context())
+	}
+	l.Close()
+	fs.Remove("log/" + segmentName(3))
+	l = open(t, fs, "log", small())
+	for _, from := range []Pos{{}, {Segment: 1}, {Segment: 3, Offset: 64}} {
+		if _, err := replay(l, from); !errors.Is(err, fault.Corruption) || !strings.Contains(err.Error(), segmentName(3)) {
+			t.Fatalf("replay from %v: %v", from, err)
+		}
+	}
+	if recs := mustReplay(t, l, Pos{Segment: 4}); len(recs) != 2 {
+		t.Fatalf("replayed %d records", len(recs))
+	}
+}
+
+func TestWaitContext(t *testing.T) {
+	block := make(chan struct{})
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSyncData {
+			<-block
+		}
+		return nil
+	}))
+	opts := small()
+	opts.PendingBytes = 1000
+	l := open(t, fs, "log", opts)
+	w := start(t, l)
+	pos := appendRecord(t, w, 1, 1, 2000, nil)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if err := w.Wait(ctx, pos); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("wait: %v", err)
+	}
+	if _, err := w.Reserve(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("reserve with %d bytes pending: %v", w.mu.pending, err)
+	}
+	close(block)
+	mustWait(t, w, pos)
+	appendRecord(t, w, 1, 2, 10, nil)
+}
+
+func TestFailedSync(t *testing.T) {
+	for _, kind := range []errorfs.OpKind{errorfs.OpFileWrite, errorfs.OpFileSyncData} {
+		for round := range 50 {
+			var armed, fired atomic.Bool
+			var after atomic.Int64
+			skip := rand.New(rand.NewPCG(uint64(round), uint64(kind))).IntN(30)
+			mem := vfs.NewCrashableMem()
+			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+				if fired.Load() && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSyncData) {
+					after.Add(1)
+				}
+				if armed.Load() && op.Kind == kind {
+					if skip--; skip < 0 && !fired.Swap(true) {
+						return syscall.EIO
+					}
+				}
+				return nil
+			}))
+			l := open(t, fs, "log", Options{SegmentBytes: 1 << 20})
+			w := start(t, l)
+			armed.Store(true)
+			var acked atomic.Uint64
+			sink := &orderSink{}
+			var order sync.Mutex
+			var seq uint64
+			var wg sync.WaitGroup
+			for range 4 {
+				wg.Go(func() {
+					for {
+						r, err := w.Reserve(context.Background(), 100)
+						if err != nil {
+							return
+						}
+						order.Lock()
+						seq++
+						s := seq
+						pos := w.Append(r, 1, s, 1, func(dst []byte) []byte { return payload(dst, 1, s, 100) }, sink)
+						order.Unlock()
+						if err := w.Wait(context.Background(), pos); err != nil {
+							if !errors.Is(err, fault.Unavailable) || !errors.Is(err, syscall.EIO) {
+								t.Errorf("wait: %v", err)
+							}
+							return
+						}
+						for {
+							old := acked.Load()
+							if s <= old || acked.CompareAndSwap(old, s) {
+								break
+							}
+						}
+					}
+				})
+			}
+			wg.Wait()
+			<-w.Failed()
+			if !errors.Is(w.Err(), syscall.EIO) {
+				t.Fatalf("err: %v", w.Err())
+			}
+			if err := l.Close(); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("close: %v", err)
+			}
+			if n := after.Load(); n != 0 {
+				t.Fatalf("%d writes or syncs after the failure", n)
+			}
+			l2 := open(t, mem.CrashClone(vfs.CrashCloneCfg{}), "log", Options{SegmentBytes: 1 << 20})
+			recs := mustReplay(t, l2, Pos{})
+			if uint64(len(recs)) < acked.Load() || uint64(len(recs)) < sink.last.Load() {
+				t.Fatalf("%d records after the crash, %d acknowledged, sink told %d", len(recs), acked.Load(), sink.last.Load())
+			}
+			l2.Close()
+		}
+	}
+}
+
+// fullDisk injects ENOSPC into what allocates.
+func fullDisk(full *atomic.Bool) errorfs.Injector {
+	return errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full.Load() && (op.Kind == errorfs.OpFilePreallocate || op.Kind == errorfs.OpCreate) {
+			return syscall.ENOSPC
+		}
+		return nil
+	})
+}
+
+func TestFullDisk(t *testing.T) {
+	var full atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), fullDisk(&full))
+	fillAndHeal(t, fs, "log", func() { full.Store(true) }, func() { full.Store(false) })
+}
+
+// fillAndHeal writes until the disk is full, checks that only Reserve says
+// so and that writing goes on after heal, and that all of it is replayed.
+func fillAndHeal(t *testing.T, fs vfs.FS, dir string, fill, heal func()) {
+	opts := Options{SegmentBytes: 64 << 10}
+	l := open(t, fs, dir, opts)
+	w := start(t, l)
+	var mu sync.Mutex
+	var want []rec
+	var refused atomic.Int64
+	write := func(rng *rand.Rand) error {
+		size := rng.IntN(8000)
+		r, err := w.Reserve(t.Context(), size)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		seq := uint64(len(want) + 1)
+		pos := w.Append(r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, size) }, nil)
+		want = append(want, rec{1, seq, size, pos})
+		mu.Unlock()
+		return w.Wait(t.Context(), pos)
+	}
+	for round := range 3 {
+		fill()
+		refused.Store(0)
+		var wg sync.WaitGroup
+		for i := range 4 {
+			wg.Go(func() {
+				rng := rand.New(rand.NewPCG(uint64(round), uint64(i)))
+				for n := 0; n < 10; {
+					if err := write(rng); err != nil {
+						if !errors.Is(err, fault.Exhausted) {
+							t.Errorf("write on a full disk: %v", err)
+							return
+						}
+						refused.Add(1)
+						n++
+					}
+				}
+			})
+		}
+		wg.Wait()
+		if w.Err() != nil || refused.Load() == 0 {
+			t.Fatalf("refused %d, err %v", refused.Load(), w.Err())
+		}
+		heal()
+		healed := time.Now()
+		for write(rand.New(rand.NewPCG(9, 9))) != nil {
+			if time.Since(healed) > 2*time.Second {
+				t.Fatal("not healed after 2 s")
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	l.Close()
+	l = open(t, fs, dir, opts)
+	equal(t, mustReplay(t, l, Pos{}), want)
+	l.Close()
+}
+
+func TestFullDiskTmpfs(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("cannot mount a small file system: %v", err)
+	}
+	defer syscall.Unmount(dir, 0)
+	ballast := filepath.Join(dir, "ballast")
+	fillAndHeal(t, vfs.Default, filepath.Join(dir, "log"), func() {
+		f, err := os.Create(ballast)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		for buf := make([]byte, 4096); ; {
+			if _, err := f.Write(buf); err != nil {
+				return
+			}
+		}
+	}, func() { os.Remove(ballast) })
+}
+
+// A log that starts on a full disk is up and refuses.
+func TestStartFull(t *testing.T) {
+	var full atomic.Bool
+	full.Store(true)
+	l := open(t, errorfs.Wrap(vfs.NewMem(), fullDisk(&full)), "log", small())
+	w := start(t, l)
+	if _, err := w.Reserve(t.Context(), 10); !errors.Is(err, fault.Exhausted) {
+		t.Fatalf("reserve: %v", err)
+	}
+	full.Store(false)
+	time.Sleep(2 * retryInterval)
+	mustWait(t, w, appendRecord(t, w, 1, 1, 10, nil))
+}
