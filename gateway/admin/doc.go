@@ -1,0 +1,24 @@
+// Package admin answers the administrative services of Bigtable:
+// BigtableTableAdmin, BigtableInstanceAdmin and google.longrunning.Operations.
+//
+// Tables live in the backend. Everything else is a record of the backend
+// (backend.Records), changed by compare-and-set, so that any number of
+// gateways may serve the same store:
+//
+//	instances/<instance>        an instance with its clusters and app profiles
+//	policies/<resource>         the IAM policy of an instance
+//	policies/<table>#<table id> the IAM policy of a table
+//	operations/<...>            a long-running operation, by its own name
+//	secrets/tokens              the key that signs page and consistency tokens
+//	setup/defaults              the default instance was made once
+//
+// An instance is one record because its rules span it: the last cluster stays,
+// and a cluster that an app profile routes to stays.
+//
+// There is one copy of the data. Clusters are names, with a size and a zone,
+// that clients route to; every table is READY in each of them at once, and
+// every operation is done when the call that began it returns.
+//
+// A refusal is a *fault.Error that names the request field to blame; the
+// gateway turns it into a gRPC status.
+package admin

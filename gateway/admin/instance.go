@@ -1,0 +1,359 @@
+package admin
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+const (
+	minInstanceID, maxInstanceID = 6, 33
+	minDisplay, maxDisplay       = 4, 30
+	maxLabels                    = 64
+)
+
+const lowerIDPattern = `[a-z][a-z0-9\\-]+[a-z0-9]`
+
+// CreateInstance implements I1.
+func (s *instanceServer) CreateInstance(ctx context.Context, req *adminpb.CreateInstanceRequest) (*longrunningpb.Operation, error) {
+	start := timestamppb.New(s.o.Now())
+	ids, err := s.parse("parent", projectForm, req.GetParent())
+	if err != nil {
+		return nil, err
+	}
+	if err := newID("instance_id", "instances", req.GetInstanceId(), lowerIDPattern, isNewLowerID, minInstanceID, maxInstanceID); err != nil {
+		return nil, err
+	}
+	name := parent(ids, projectForm, 1) + "/instances/" + req.GetInstanceId()
+	in := req.GetInstance()
+	if in == nil {
+		return nil, refuse(fault.Invalid, "instance", "Error in field 'instance' : Must be specified")
+	}
+	if n := in.GetName(); n != "" && n != name {
+		return nil, refuse(fault.Invalid, "instance.name", "Error in field 'instance' : Error in field 'name' : Expected '%s' but found '%s'", name, n)
+	}
+	if in.GetState() != adminpb.Instance_STATE_NOT_KNOWN || in.GetCreateTime() != nil || in.SatisfiesPzs != nil || in.SatisfiesPzi != nil {
+		return nil, refuse(fault.Invalid, "instance", "Error in field 'instance' : Output only fields must not be set")
+	}
+	i := &instance{
+		pb: &adminpb.Instance{
+			Name: name, DisplayName: in.GetDisplayName(), State: adminpb.Instance_READY, Type: in.GetType(),
+			Edition: in.GetEdition(), Labels: maps.Clone(in.GetLabels()), CreateTime: start,
+			// tags are input only: they bind the instance in a resource manager,
+			// which there is none of.
+		},
+		clusters: map[string]*adminpb.Cluster{},
+		profiles: map[string]*adminpb.AppProfile{},
+	}
+	if i.pb.Type == adminpb.Instance_TYPE_UNSPECIFIED {
+		i.pb.Type = adminpb.Instance_PRODUCTION
+	}
+	if i.pb.Edition == adminpb.Instance_EDITION_UNSPECIFIED {
+		i.pb.Edition = adminpb.Instance_ENTERPRISE
+	}
+	if err := checkInstance(i.pb); err != nil {
+		return nil, within("instance", -1, err)
+	}
+	if len(req.GetClusters()) == 0 {
+		return nil, refuse(fault.Invalid, "clusters", "Error in field 'clusters' : Need to have at least one cluster map element in CreateInstanceRequest.")
+	}
+	for _, id := range slices.Sorted(maps.Keys(req.GetClusters())) {
+		c, err := newCluster(i, id, req.GetClusters()[id])
+		if err != nil {
+			return nil, within("clusters", -1, err)
+		}
+		i.clusters[id] = c
+	}
+	i.addDefaultProfile()
+
+	old, err := s.readInstance(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if old != nil {
+		if !old.deleting {
+			return nil, alreadyThere("instance_id", "Instance", name)
+		}
+		if err := s.finishDelete(ctx, old); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted {
+		return nil, alreadyThere("instance_id", "Instance", name)
+	} else if err != nil {
+		return nil, err
+	}
+	return s.finished(ctx, name, &adminpb.CreateInstanceMetadata{
+		OriginalRequest: req, RequestTime: start, FinishTime: timestamppb.New(s.o.Now()),
+	}, i.pb)
+}
+
+func alreadyThere(field, kind, name string) error {
+	return refuse(fault.AlreadyExists, field, "%s already exists: %s", kind, name)
+}
+
+// checkInstance refuses settings that an instance cannot have.
+func checkInstance(pb *adminpb.Instance) error {
+	if n := utf8.RuneCountInString(pb.GetDisplayName()); n < minDisplay || n > maxDisplay {
+		return refuse(fault.Invalid, "display_name", "Error in field 'display_name' : Length should be between [%d,%d], but found %d '%s'",
+			minDisplay, maxDisplay, n, pb.GetDisplayName())
+	}
+	if _, ok := adminpb.Instance_Type_name[int32(pb.GetType())]; !ok {
+		return refuse(fault.Invalid, "type", "Error in field 'type' : Unknown value %d", pb.GetType())
+	}
+	if _, ok := adminpb.Instance_Edition_name[int32(pb.GetEdition())]; !ok {
+		return refuse(fault.Invalid, "edition", "Error in field 'edition' : Unknown value %d", pb.GetEdition())
+	}
+	if n := len(pb.GetLabels()); n > maxLabels {
+		return refuse(fault.Invalid, "labels", "Error in field 'labels' : At most %d labels are allowed, but found %d", maxLabels, n)
+	}
+	for _, k := range slices.Sorted(maps.Keys(pb.GetLabels())) {
+		if !isLabel(k, true) {
+			return refuse(fault.Invalid, "labels", `Error in field 'labels' : Key '%s' should match [\p{Ll}\p{Lo}][\p{Ll}\p{Lo}\p{N}_-]{0,62} and be shorter than 128 bytes`, k)
+		}
+		if v := pb.GetLabels()[k]; !isLabel(v, false) {
+			return refuse(fault.Invalid, "labels", `Error in field 'labels' : Value '%s' of key '%s' should match [\p{Ll}\p{Lo}\p{N}_-]{0,63} and be shorter than 128 bytes`, v, k)
+		}
+	}
+	return nil
+}
+
+// isLabel tells whether s may be the key or the value of a label.
+func isLabel(s string, key bool) bool {
+	if len(s) >= 128 || utf8.RuneCountInString(s) > 63 || key && s == "" {
+		return false
+	}
+	for i, r := range s {
+		letter := unicode.In(r, unicode.Ll, unicode.Lo)
+		if !letter && (key && i == 0 || !unicode.Is(unicode.N, r) && r != '_' && r != '-') {
+			return false
+		}
+	}
+	return true
+}
+
+// GetInstance implements I2.
+func (s *instanceServer) GetInstance(ctx context.Context, req *adminpb.GetInstanceRequest) (*adminpb.Instance, error) {
+	ids, err := s.parse("name", instanceForm, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	i, err := s.instanceAt(ctx, "name", parent(ids, instanceForm, 2))
+	if err != nil {
+		return nil, err
+	}
+	return i.pb, nil
+}
+
+// ListInstances implements I3. It gives everything, whatever page_token says.
+func (s *instanceServer) ListInstances(ctx context.Context, req *adminpb.ListInstancesRequest) (*adminpb.ListInstancesResponse, error) {
+	ids, err := s.parse("parent", projectForm, req.GetParent())
+	if err != nil {
+		return nil, err
+	}
+	is, err := s.instancesIn(ctx, parent(ids, projectForm, 1))
+	if err != nil {
+		return nil, err
+	}
+	resp := new(adminpb.ListInstancesResponse)
+	for _, i := range is {
+		resp.Instances = append(resp.Instances, i.pb)
+	}
+	return resp, nil
+}
+
+// UpdateInstance implements I4: it replaces display name and type.
+func (s *instanceServer) UpdateInstance(ctx context.Context, req *adminpb.Instance) (*adminpb.Instance, error) {
+	ids, err := s.parse("name", instanceForm, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	i, err := s.changeInstance(ctx, "name", parent(ids, instanceForm, 2), func(i *instance) error {
+		i.pb.DisplayName = req.GetDisplayName()
+		if req.GetType() != adminpb.Instance_TYPE_UNSPECIFIED {
+			i.pb.Type = req.GetType()
+		}
+		return checkInstance(i.pb)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return i.pb, nil
+}
+
+var instanceMask = maskRule{allowed: []string{"display_name", "labels", "type", "edition"}}
+
+// PartialUpdateInstance implements I5.
+func (s *instanceServer) PartialUpdateInstance(ctx context.Context, req *adminpb.PartialUpdateInstanceRequest) (*longrunningpb.Operation, error) {
+	start := timestamppb.New(s.o.Now())
+	in := req.GetInstance()
+	ids, err := s.parse("instance.name", instanceForm, in.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMask(req.GetUpdateMask(), in, instanceMask); err != nil {
+		return nil, err
+	}
+	name := parent(ids, instanceForm, 2)
+	i, err := s.changeInstance(ctx, "instance.name", name, func(i *instance) error {
+		was := proto.Clone(i.pb).(*adminpb.Instance)
+		applyMask(i.pb, in, req.GetUpdateMask(), instanceMask)
+		if i.pb.Type == adminpb.Instance_TYPE_UNSPECIFIED {
+			i.pb.Type = was.GetType()
+		}
+		if i.pb.Edition == adminpb.Instance_EDITION_UNSPECIFIED {
+			i.pb.Edition = adminpb.Instance_ENTERPRISE
+		}
+		if was.GetEdition() == adminpb.Instance_ENTERPRISE_PLUS && i.pb.GetEdition() != was.GetEdition() {
+			if err := s.noPlusFeatures(ctx, name); err != nil {
+				return err
+			}
+		}
+		return within("instance", -1, checkInstance(i.pb))
+	})
+	if err != nil {
+		return nil, err
+	}
+	return s.finished(ctx, name, &adminpb.UpdateInstanceMetadata{
+		OriginalRequest: req, RequestTime: start, FinishTime: timestamppb.New(s.o.Now()),
+	}, i.pb)
+}
+
+// noPlusFeatures refuses to leave Enterprise Plus while a table uses it.
+func (a *Admin) noPlusFeatures(ctx context.Context, name string) error {
+	ts, err := a.b.ListTables(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		x, err := tableExtra(t)
+		if err != nil {
+			return err
+		}
+		if len(x.GetAutomatedBackupPolicy().GetLocations()) > 0 {
+			return refuse(fault.FailedPrecondition, "instance.edition", "Table %s has automated_backup_policy.locations, which only the ENTERPRISE_PLUS edition has", t.Name)
+		}
+	}
+	return nil
+}
+
+// DeleteInstance implements I6.
+func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.DeleteInstanceRequest) (*emptypb.Empty, error) {
+	ids, err := s.parse("name", instanceForm, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	name := parent(ids, instanceForm, 2)
+	for {
+		i, err := s.readInstance(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if i == nil {
+			return nil, missing("name", "Instance", name)
+		}
+		if !i.deleting {
+			if err := s.noProtectedTables(ctx, name); err != nil {
+				return nil, err
+			}
+			// From here on nobody can add a table.
+			i.deleting = true
+			if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted && ctx.Err() == nil {
+				continue
+			} else if err != nil {
+				return nil, err
+			}
+			if err := s.noProtectedTables(ctx, name); err != nil {
+				i.deleting = false
+				if e := s.putInstance(ctx, i); e != nil {
+					return nil, e
+				}
+				return nil, err
+			}
+		}
+		if err := s.finishDelete(ctx, i); err != nil {
+			return nil, err
+		}
+		return new(emptypb.Empty), nil
+	}
+}
+
+func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
+	ts, err := a.b.ListTables(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		if t.DeletionProtection {
+			return refuse(fault.FailedPrecondition, "name", "Instance %s cannot be deleted: table %s has deletion protection", name, t.Name)
+		}
+	}
+	return nil
+}
+
+// finishDelete removes what is left of an instance that is marked as deleted:
+// tables, policies and at last the record.
+func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
+	name := i.pb.GetName()
+	ts, err := a.b.ListTables(ctx, name)
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		if err := a.b.DeleteTable(ctx, t.Name); err != nil && fault.KindOf(err) != fault.NotFound {
+			return err
+		}
+	}
+	if err := a.dropPolicies(ctx, name); err != nil {
+		return err
+	}
+	defer a.profiles.forget(name)
+	switch err := a.b.DeleteRecord(ctx, instancePrefix+name, i.version); fault.KindOf(err) {
+	case fault.NotFound, fault.Aborted: // another call finished it
+		return nil
+	default:
+		return err
+	}
+}
+
+// EnsureDefaults makes the default instance the first time a store is used. It
+// does not bring it back once somebody deleted it.
+func (a *Admin) EnsureDefaults(ctx context.Context) error {
+	const marker = "setup/defaults"
+	if _, _, err := a.b.GetRecord(ctx, marker); fault.KindOf(err) != fault.NotFound {
+		return err
+	}
+	ids := instanceForm.split(DefaultInstance)
+	i := &instance{
+		pb: &adminpb.Instance{
+			Name: DefaultInstance, DisplayName: "default", State: adminpb.Instance_READY, Type: adminpb.Instance_PRODUCTION,
+			Edition: adminpb.Instance_ENTERPRISE, CreateTime: timestamppb.New(a.o.Now()),
+		},
+		clusters: map[string]*adminpb.Cluster{defaultCluster: {
+			Name: DefaultInstance + "/clusters/" + defaultCluster, State: adminpb.Cluster_READY, ServeNodes: 1,
+			Location:           strings.Join([]string{"projects", ids[0], "locations", a.o.Zone}, "/"),
+			DefaultStorageType: adminpb.StorageType_SSD,
+		}},
+		profiles: map[string]*adminpb.AppProfile{},
+	}
+	i.addDefaultProfile()
+	// Aborted: another gateway did it, or the instance was created by hand.
+	if err := a.putInstance(ctx, i); err != nil && fault.KindOf(err) != fault.Aborted {
+		return err
+	}
+	if _, err := a.b.PutRecord(ctx, marker, []byte("1"), 0); err != nil && fault.KindOf(err) != fault.Aborted {
+		return err
+	}
+	return nil
+}

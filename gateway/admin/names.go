@@ -1,0 +1,188 @@
+package admin
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A form is a kind of resource name: collection, id, collection, id and so on.
+type form struct {
+	kind        string
+	collections []string
+}
+
+var (
+	projectForm  = form{"Project", []string{"projects"}}
+	instanceForm = form{"Instance", []string{"projects", "instances"}}
+	clusterForm  = form{"Cluster", []string{"projects", "instances", "clusters"}}
+	profileForm  = form{"App profile", []string{"projects", "instances", "appProfiles"}}
+	tableForm    = form{"Table", []string{"projects", "instances", "tables"}}
+)
+
+// placeholders are the ids as they are shown in the text of a refusal.
+var placeholders = map[string]string{
+	"projects": "<project_id>", "instances": "<instance_id>", "clusters": "<cluster_id>",
+	"appProfiles": "<app_profile_id>", "tables": "<table_id>",
+}
+
+func (f form) String() string {
+	parts := make([]string, 0, 2*len(f.collections))
+	for _, c := range f.collections {
+		parts = append(parts, c, placeholders[c])
+	}
+	return strings.Join(parts, "/")
+}
+
+// split returns the ids of name, or nil if it is not of form f.
+func (f form) split(name string) []string {
+	parts := strings.Split(name, "/")
+	if len(parts) != 2*len(f.collections) {
+		return nil
+	}
+	ids := make([]string, 0, len(f.collections))
+	for i, c := range f.collections {
+		if parts[2*i] != c || parts[2*i+1] == "" {
+			return nil
+		}
+		ids = append(ids, parts[2*i+1])
+	}
+	return ids
+}
+
+// parse returns the ids of name, which came in field. wildcard permits "-" for
+// the last of them.
+func (a *Admin) parse(field string, f form, name string, wildcard ...bool) ([]string, error) {
+	ids := f.split(name)
+	ok := ids != nil
+	for i, c := range f.collections {
+		if !ok {
+			break
+		}
+		if len(wildcard) > 0 && wildcard[0] && i == len(ids)-1 && ids[i] == "-" {
+			continue
+		}
+		switch c {
+		case "instances":
+			ok = a.o.Emulator || isLowerID(ids[i])
+		case "clusters":
+			ok = isLowerID(ids[i])
+		case "tables", "appProfiles":
+			ok = isTableID(ids[i])
+		}
+	}
+	if !ok {
+		return nil, refuse(fault.Invalid, field, "When parsing '%s' : %s name expected in the form '%s'.", name, f.kind, f)
+	}
+	return ids, nil
+}
+
+// parent returns the first n collections of a name that parse accepted.
+func parent(ids []string, f form, n int) string {
+	var b strings.Builder
+	for i := range n {
+		if i > 0 {
+			b.WriteByte('/')
+		}
+		b.WriteString(f.collections[i])
+		b.WriteByte('/')
+		b.WriteString(ids[i])
+	}
+	return b.String()
+}
+
+// isLowerID matches [a-z][-a-z0-9]*.
+func isLowerID(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !('a' <= c && c <= 'z' || i > 0 && (c == '-' || '0' <= c && c <= '9')) {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// isNewLowerID matches [a-z][a-z0-9\-]+[a-z0-9], what a new instance or
+// cluster must be called.
+func isNewLowerID(s string) bool {
+	return len(s) >= 3 && isLowerID(s) && s[len(s)-1] != '-'
+}
+
+// isTableID matches [_a-zA-Z0-9][-_.a-zA-Z0-9]*.
+func isTableID(s string) bool {
+	return isFamilyID(s) && s[0] != '-' && s[0] != '.'
+}
+
+// isFamilyID matches [-_.a-zA-Z0-9]+.
+func isFamilyID(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return s != ""
+}
+
+// newID checks the id of a resource to be created.
+func newID(field, collection, id, pattern string, matches func(string) bool, minLen, maxLen int) error {
+	if n := utf8.RuneCountInString(id); n < minLen || n > maxLen {
+		return refuse(fault.Invalid, field, "Error in field '%s' : Invalid id for collection %s : Length should be between [%d,%d], but found %d '%s'",
+			field, collection, minLen, maxLen, n, id)
+	}
+	if !matches(id) {
+		return refuse(fault.Invalid, field, "Error in field '%s' : Invalid id for collection %s : Should match %s but found '%s'",
+			field, collection, pattern, id)
+	}
+	return nil
+}
+
+// refuse returns an error that blames a request field.
+func refuse(k fault.Kind, field, format string, args ...any) *fault.Error {
+	return &fault.Error{Kind: k, Field: field, Msg: fmt.Sprintf(format, args...)}
+}
+
+// within says that err is about the field of a message that holds what err
+// speaks of; index is that of the element, or -1 if the field is not repeated.
+func within(field string, index int, err error) error {
+	e, ok := err.(*fault.Error)
+	if !ok {
+		return err
+	}
+	out := *e
+	path := field
+	if index < 0 {
+		out.Msg = fmt.Sprintf("Error in field '%s' : %s", field, e.Msg)
+	} else {
+		out.Msg = fmt.Sprintf("Error in field '%s' : Error in element #%d : %s", field, index, e.Msg)
+		path = fmt.Sprintf("%s[%d]", field, index)
+	}
+	if e.Field != "" {
+		path += "." + e.Field
+	}
+	out.Field = path
+	return &out
+}
+
+// missing is the refusal of a resource that is not there.
+func missing(field, kind, name string) *fault.Error {
+	return refuse(fault.NotFound, field, "%s not found: %s", kind, name)
+}
+
+// orMissing gives a NotFound of the backend the words that clients know. A
+// refusal that blames a field has them.
+func orMissing(err error, field, kind, name string) error {
+	var f *fault.Error
+	if errors.As(err, &f) && f.Field != "" {
+		return err
+	}
+	if fault.KindOf(err) == fault.NotFound {
+		e := missing(field, kind, name)
+		e.Cause = err
+		return e
+	}
+	return err
+}

@@ -1,0 +1,226 @@
+package admin
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/emptypb"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+const (
+	operationPrefix = "operations/"
+	// keepOperations is how long a finished operation can be asked for, at least.
+	keepOperations = 7 * 24 * time.Hour
+	// purgeInterval is how often old operations are looked for.
+	purgeInterval = time.Hour
+	// defaultOperations is the page size of ListOperations if none is asked for.
+	defaultOperations = 1000
+)
+
+// A storedOperation is the record of an operation.
+type storedOperation struct {
+	Operation []byte    `json:"operation"` // protobuf
+	Finished  time.Time `json:"finished"`
+}
+
+func (s *storedOperation) decode(b []byte) (*longrunningpb.Operation, error) {
+	op := new(longrunningpb.Operation)
+	err := json.Unmarshal(b, s)
+	if err == nil {
+		err = proto.Unmarshal(s.Operation, op)
+	}
+	if err != nil {
+		return nil, fault.New(fault.Corruption, "read operation record: %w", err)
+	}
+	return op, nil
+}
+
+// finished stores an operation on resource that is done, and returns it.
+func (a *Admin) finished(ctx context.Context, resource string, metadata, response proto.Message) (*longrunningpb.Operation, error) {
+	m, err := anypb.New(metadata)
+	if err != nil {
+		return nil, err
+	}
+	r, err := anypb.New(response)
+	if err != nil {
+		return nil, err
+	}
+	now := a.o.Now()
+	op := &longrunningpb.Operation{Metadata: m, Done: true, Result: &longrunningpb.Operation_Response{Response: r}}
+	for {
+		// Names sort by age; the random part sets two of one microsecond apart.
+		var random [4]byte
+		rand.Read(random[:])
+		op.Name = fmt.Sprintf("%s%s/operations/%d%04d", operationPrefix, resource, now.UnixMicro(), binary.BigEndian.Uint32(random[:])%10000)
+		b, err := deterministic.Marshal(op)
+		if err != nil {
+			return nil, err
+		}
+		b, err = json.Marshal(storedOperation{Operation: b, Finished: now})
+		if err != nil {
+			return nil, err
+		}
+		switch _, err = a.b.PutRecord(ctx, op.Name, b, 0); {
+		case err == nil:
+			a.purgeOperations(ctx)
+			return op, nil
+		case fault.KindOf(err) != fault.Aborted || ctx.Err() != nil:
+			return nil, err
+		}
+	}
+}
+
+// purgeClock says when old operations were last looked for.
+type purgeClock struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+// due tells whether it is time, to one caller only.
+func (p *purgeClock) due(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if now.Sub(p.last) < purgeInterval {
+		return false
+	}
+	p.last = now
+	return true
+}
+
+// purgeOperations forgets operations that were finished long enough ago.
+// Operations are few, and this runs once an hour at most; a failure only
+// leaves them for the next time.
+func (a *Admin) purgeOperations(ctx context.Context) {
+	now := a.o.Now()
+	if !a.purge.due(now) {
+		return
+	}
+	type old struct {
+		key     string
+		version uint64
+	}
+	var olds []old
+	err := a.b.ListRecords(ctx, operationPrefix, func(key string, b []byte, version uint64) error {
+		var s storedOperation
+		if op, err := s.decode(b); err != nil {
+			return err
+		} else if op.GetDone() && now.Sub(s.Finished) > keepOperations {
+			olds = append(olds, old{key, version})
+		}
+		return nil
+	})
+	for _, o := range olds {
+		err = errors.Join(err, a.b.DeleteRecord(ctx, o.key, o.version))
+	}
+	if err != nil {
+		a.o.Log.LogAttrs(ctx, slog.LevelInfo, "old operations not forgotten", slog.String("error", err.Error()))
+	}
+}
+
+// operationAt returns an operation and the version of its record.
+func (a *Admin) operationAt(ctx context.Context, name string) (*longrunningpb.Operation, uint64, error) {
+	if !strings.HasPrefix(name, operationPrefix+"projects/") {
+		return nil, 0, refuse(fault.Invalid, "name", "When parsing '%s' : Operation name expected in the form 'operations/projects/<project_id>/...'.", name)
+	}
+	b, version, err := a.b.GetRecord(ctx, name)
+	if err != nil {
+		return nil, 0, orMissing(err, "name", "Operation", name)
+	}
+	op, err := new(storedOperation).decode(b)
+	return op, version, err
+}
+
+// GetOperation implements O1.
+func (s *operationsServer) GetOperation(ctx context.Context, req *longrunningpb.GetOperationRequest) (*longrunningpb.Operation, error) {
+	op, _, err := s.operationAt(ctx, req.GetName())
+	return op, err
+}
+
+// errPageFull ends a listing early.
+var errPageFull = errors.New("page full")
+
+// ListOperations implements O2: the operations below a resource.
+func (s *operationsServer) ListOperations(ctx context.Context, req *longrunningpb.ListOperationsRequest) (*longrunningpb.ListOperationsResponse, error) {
+	// gcloud says operations/projects/p, the REST path ends in /operations.
+	under := strings.TrimSuffix(req.GetName(), "/operations")
+	if !strings.HasPrefix(under, operationPrefix+"projects/") || strings.HasSuffix(under, "/") {
+		return nil, refuse(fault.Invalid, "name", "When parsing '%s' : Operation collection expected in the form 'operations/projects/<project_id>/...'.", req.GetName())
+	}
+	match, err := parseFilter(req.GetFilter())
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.newPage(ctx, "operations "+under+" "+req.GetFilter(), req.GetPageSize(), req.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	if p.size == 0 {
+		p.size = defaultOperations
+	}
+	resp := new(longrunningpb.ListOperationsResponse)
+	err = s.b.ListRecords(ctx, under+"/", func(key string, b []byte, _ uint64) error {
+		if key <= p.after {
+			return nil
+		}
+		op, err := new(storedOperation).decode(b)
+		if err != nil {
+			return err
+		}
+		if !match(op) {
+			return nil
+		}
+		if len(resp.Operations) == int(p.size) {
+			return errPageFull
+		}
+		resp.Operations = append(resp.Operations, op)
+		return nil
+	})
+	if errors.Is(err, errPageFull) {
+		resp.NextPageToken, err = p.next(ctx, s.Admin, resp.Operations[len(resp.Operations)-1].GetName())
+	}
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// CancelOperation implements O3. Every operation is done when its client hears
+// of it, and cancelling what is done has no effect.
+func (s *operationsServer) CancelOperation(ctx context.Context, req *longrunningpb.CancelOperationRequest) (*emptypb.Empty, error) {
+	op, _, err := s.operationAt(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if !op.GetDone() {
+		return nil, refuse(fault.FailedPrecondition, "name", "Operation cannot be cancelled: %s", req.GetName())
+	}
+	return new(emptypb.Empty), nil
+}
+
+// DeleteOperation implements O4: it forgets a finished operation.
+func (s *operationsServer) DeleteOperation(ctx context.Context, req *longrunningpb.DeleteOperationRequest) (*emptypb.Empty, error) {
+	op, version, err := s.operationAt(ctx, req.GetName())
+	if err != nil {
+		return nil, err
+	}
+	if !op.GetDone() {
+		return nil, refuse(fault.FailedPrecondition, "name", "Operation is still running: %s", req.GetName())
+	}
+	if err := s.b.DeleteRecord(ctx, op.GetName(), version); err != nil && fault.KindOf(err) != fault.Aborted {
+		return nil, orMissing(err, "name", "Operation", req.GetName())
+	}
+	return new(emptypb.Empty), nil
+}

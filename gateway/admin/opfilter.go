@@ -1,0 +1,320 @@
+package admin
+
+import (
+	"cmp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// An opFilter is a predicate on operations.
+type opFilter func(*longrunningpb.Operation) bool
+
+// maxFilterDepth bounds the nesting of parentheses and NOTs.
+const maxFilterDepth = 50
+
+// parseFilter reads the filter of ListOperations, the common subset of AIP-160:
+//
+//	expression  = sequence { "AND" sequence }
+//	sequence    = factor { factor }                 all of them
+//	factor      = term { "OR" term }
+//	term        = [ "NOT" | "-" ] ( "(" expression ")" | restriction )
+//	restriction = path ( "=" | "!=" | "<" | "<=" | ">" | ">=" | ":" ) value
+//
+// A path begins with name, done, error, response or metadata. ":" asks whether
+// a text contains the value; ":*" whether the field is set. Words compare
+// without case.
+func parseFilter(s string) (opFilter, error) {
+	p := &filterParser{in: s}
+	if p.next(); p.tok == "" && p.err == "" {
+		return func(*longrunningpb.Operation) bool { return true }, nil
+	}
+	f := p.expression(0)
+	if p.err == "" && p.tok != "" {
+		p.fail("unexpected '" + p.tok + "'")
+	}
+	if p.err != "" {
+		return nil, refuse(fault.Invalid, "filter", "Error in field 'filter' : %s", p.err)
+	}
+	return f, nil
+}
+
+type filterParser struct {
+	in     string
+	tok    string // "" at the end
+	quoted bool   // tok was a quoted string
+	err    string
+}
+
+func (p *filterParser) fail(msg string) {
+	if p.err == "" {
+		p.err = msg
+	}
+	p.in, p.tok = "", ""
+}
+
+// next reads a token: a parenthesis, an operator, a quoted string, or a word.
+func (p *filterParser) next() {
+	p.in = strings.TrimLeftFunc(p.in, unicode.IsSpace)
+	p.quoted = false
+	if p.in == "" {
+		p.tok = ""
+		return
+	}
+	n := 1
+	switch c := p.in[0]; {
+	case c == '"' || c == '\'':
+		var b strings.Builder
+		for ; n < len(p.in) && p.in[n] != c; n++ {
+			if p.in[n] == '\\' && n+1 < len(p.in) {
+				n++
+			}
+			b.WriteByte(p.in[n])
+		}
+		if n >= len(p.in) {
+			p.fail("unterminated string")
+			return
+		}
+		p.tok, p.quoted, p.in = b.String(), true, p.in[n+1:]
+		return
+	case strings.IndexByte("()=:", c) >= 0:
+	case strings.IndexByte("<>!", c) >= 0:
+		if len(p.in) > 1 && p.in[1] == '=' {
+			n = 2
+		}
+	default:
+		n = strings.IndexFunc(p.in, func(r rune) bool { return unicode.IsSpace(r) || strings.ContainsRune("()=:<>!\"'", r) })
+		if n < 0 {
+			n = len(p.in)
+		}
+		if n == 0 { // not reached: the cases above took what ends a word
+			_, n = utf8.DecodeRuneInString(p.in)
+		}
+	}
+	p.tok, p.in = p.in[:n], p.in[n:]
+}
+
+func (p *filterParser) word(w string) bool { return !p.quoted && strings.EqualFold(p.tok, w) }
+
+func (p *filterParser) expression(depth int) opFilter {
+	f := p.sequence(depth)
+	for p.word("AND") {
+		p.next()
+		f = both(f, p.sequence(depth))
+	}
+	return f
+}
+
+func (p *filterParser) sequence(depth int) opFilter {
+	f := p.factor(depth)
+	for p.err == "" && (p.tok != "" || p.quoted) && !p.word("AND") && !p.word("OR") && !p.word(")") {
+		f = both(f, p.factor(depth))
+	}
+	return f
+}
+
+func (p *filterParser) factor(depth int) opFilter {
+	f := p.term(depth)
+	for p.word("OR") {
+		p.next()
+		g, h := f, p.term(depth)
+		f = func(op *longrunningpb.Operation) bool { return g(op) || h(op) }
+	}
+	return f
+}
+
+func both(f, g opFilter) opFilter {
+	return func(op *longrunningpb.Operation) bool { return f(op) && g(op) }
+}
+
+func (p *filterParser) term(depth int) opFilter {
+	never := func(*longrunningpb.Operation) bool { return false }
+	if depth > maxFilterDepth {
+		p.fail("nested too deeply")
+		return never
+	}
+	switch {
+	case p.word("NOT"), p.word("-"):
+		p.next()
+		f := p.term(depth + 1)
+		return func(op *longrunningpb.Operation) bool { return !f(op) }
+	case p.word("("):
+		p.next()
+		f := p.expression(depth + 1)
+		if !p.word(")") {
+			p.fail("missing ')'")
+			return never
+		}
+		p.next()
+		return f
+	}
+	return p.restriction(never)
+}
+
+func (p *filterParser) restriction(never opFilter) opFilter {
+	path := strings.Split(p.tok, ".")
+	if p.quoted || !isOneOf(path[0], "name", "done", "error", "response", "metadata") {
+		p.fail("unknown field '" + p.tok + "'")
+		return never
+	}
+	p.next()
+	op := p.tok
+	if p.quoted || !isOneOf(op, "=", "!=", "<", "<=", ">", ">=", ":") {
+		p.fail("expected an operator but found '" + p.tok + "'")
+		return never
+	}
+	p.next()
+	if p.tok == "" && !p.quoted || !p.quoted && isOneOf(p.tok, "(", ")", "=", "!=", "<", "<=", ">", ">=", ":", "!") {
+		p.fail("expected a value after '" + op + "'")
+		return never
+	}
+	want, present := p.tok, op == ":" && p.word("*")
+	// An unquoted value may hold colons: type.googleapis.com/..., 2026-01-02T03:04:05Z.
+	for !p.quoted && strings.HasPrefix(p.in, ":") {
+		p.next()
+		want += p.tok
+		if p.in != "" && !unicode.IsSpace(rune(p.in[0])) && p.in[0] != ')' {
+			p.next()
+			want += p.tok
+		}
+	}
+	p.next()
+	return func(o *longrunningpb.Operation) bool {
+		v := lookup(o.ProtoReflect(), path)
+		if v == nil {
+			return op == "!="
+		}
+		return present || compare(v, op, want)
+	}
+}
+
+func isOneOf(s string, of ...string) bool {
+	for _, o := range of {
+		if s == o {
+			return true
+		}
+	}
+	return false
+}
+
+// lookup returns the value at path, which may lead through an Any, as a bool,
+// int64, float64, string or time.Time; or struct{}{} for another that is set;
+// or nil.
+func lookup(m protoreflect.Message, path []string) any {
+	if a, ok := m.Interface().(*anypb.Any); ok {
+		if path[0] == "@type" && len(path) == 1 {
+			return a.GetTypeUrl()
+		}
+		inner, err := a.UnmarshalNew()
+		if err != nil {
+			return nil
+		}
+		m = inner.ProtoReflect()
+	}
+	fds := m.Descriptor().Fields()
+	fd := fds.ByName(protoreflect.Name(path[0]))
+	if fd == nil {
+		fd = fds.ByJSONName(path[0])
+	}
+	if fd == nil {
+		return nil
+	}
+	if fd.IsList() || fd.IsMap() {
+		if len(path) > 1 || !m.Has(fd) {
+			return nil
+		}
+		return struct{}{}
+	}
+	v := m.Get(fd)
+	if fd.Message() != nil {
+		if !m.Has(fd) {
+			return nil
+		}
+		if ts, ok := v.Message().Interface().(*timestamppb.Timestamp); ok && len(path) == 1 {
+			return ts.AsTime()
+		}
+		if len(path) > 1 {
+			return lookup(v.Message(), path[1:])
+		}
+		return struct{}{}
+	}
+	if len(path) > 1 {
+		return nil
+	}
+	switch x := v.Interface().(type) {
+	case bool, string, int64, float64:
+		return x
+	case int32:
+		return int64(x)
+	case uint32:
+		return int64(x)
+	case uint64:
+		return int64(x)
+	case float32:
+		return float64(x)
+	case []byte:
+		return string(x)
+	case protoreflect.EnumNumber:
+		if e := fd.Enum().Values().ByNumber(x); e != nil {
+			return string(e.Name())
+		}
+		return int64(x)
+	}
+	return nil
+}
+
+// compare tells whether v op want. A value that want cannot be read as is
+// different, and neither smaller nor larger.
+func compare(v any, op, want string) bool {
+	var c int
+	ok := true
+	switch v := v.(type) {
+	case bool:
+		b, err := strconv.ParseBool(strings.ToLower(want))
+		ok = err == nil && isOneOf(op, "=", "!=", ":")
+		if v != b {
+			c = 1
+		}
+	case int64:
+		n, err := strconv.ParseInt(want, 10, 64)
+		ok, c = err == nil, cmp.Compare(v, n)
+	case float64:
+		n, err := strconv.ParseFloat(want, 64)
+		ok, c = err == nil, cmp.Compare(v, n)
+	case time.Time:
+		t, err := time.Parse(time.RFC3339Nano, want)
+		ok, c = err == nil, v.Compare(t)
+	case string:
+		if op == ":" {
+			return strings.Contains(strings.ToLower(v), strings.ToLower(want))
+		}
+		c = strings.Compare(strings.ToLower(v), strings.ToLower(want))
+	default:
+		ok = false
+	}
+	if !ok {
+		return op == "!="
+	}
+	switch op {
+	case "=", ":":
+		return c == 0
+	case "!=":
+		return c != 0
+	case "<":
+		return c < 0
+	case "<=":
+		return c <= 0
+	case ">":
+		return c > 0
+	}
+	return c >= 0
+}

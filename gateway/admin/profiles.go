@@ -1,0 +1,156 @@
+package admin
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+)
+
+// A Profile is what a data call needs to know of its app profile.
+type Profile struct {
+	// Exists is false if there is no such profile, or no such instance.
+	Exists bool
+	// AllowTransactionalWrites permits CheckAndMutateRow and ReadModifyWriteRow.
+	AllowTransactionalWrites bool
+	// ReadOnly refuses every write (Data Boost).
+	ReadOnly bool
+	// ClusterID and Zone are where the request is served, for response metadata.
+	ClusterID, Zone string
+}
+
+// A route is what the cache keeps of one instance. It does not change.
+type route struct {
+	exists   bool
+	profiles map[string]Profile
+	expires  time.Time
+}
+
+// maxRoutes bounds the cache: names in requests are free to choose.
+const maxRoutes = 4096
+
+// A profileCache answers without a lock. Own changes empty it at once, those
+// of other gateways are seen when an entry expires.
+type profileCache struct {
+	routes atomic.Pointer[sync.Map] // instance name to *route
+
+	mu struct {
+		sync.Mutex
+		n int // entries added to routes
+		// changes counts calls of forget. A record that was read before a change
+		// must not be cached after it.
+		changes uint64
+	}
+}
+
+func (c *profileCache) init() { c.routes.Store(new(sync.Map)) }
+
+// forget drops what is known of an instance.
+func (c *profileCache) forget(name string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.changes++
+	c.routes.Load().Delete(name)
+}
+
+func (c *profileCache) changes() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.mu.changes
+}
+
+// add caches r, unless something changed since changes was asked.
+func (c *profileCache) add(name string, r *route, changes uint64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.changes != changes {
+		return
+	}
+	if c.mu.n++; c.mu.n > maxRoutes {
+		c.init()
+		c.mu.n = 1
+	}
+	c.routes.Load().Store(strings.Clone(name), r)
+}
+
+// Profile returns the app profile called id (empty: "default") of an instance,
+// given by its full resource name. In emulator mode every instance that was
+// not created exists and has every profile.
+func (a *Admin) Profile(ctx context.Context, instance, id string) (Profile, error) {
+	r, err := a.route(ctx, instance)
+	if err != nil {
+		return Profile{}, err
+	}
+	if id == "" {
+		id = defaultProfile
+	}
+	if p, ok := r.profiles[id]; ok {
+		return p, nil
+	}
+	if !r.exists && a.o.Emulator {
+		return Profile{Exists: true, AllowTransactionalWrites: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
+	}
+	return Profile{}, nil
+}
+
+// InstanceExists tells whether an instance is there. In emulator mode every
+// instance is.
+func (a *Admin) InstanceExists(ctx context.Context, instance string) (bool, error) {
+	if a.o.Emulator {
+		return true, nil
+	}
+	r, err := a.route(ctx, instance)
+	return err == nil && r.exists, err
+}
+
+func (a *Admin) route(ctx context.Context, instance string) (*route, error) {
+	now := a.o.Now()
+	if v, ok := a.profiles.routes.Load().Load(instance); ok {
+		if r := v.(*route); now.Before(r.expires) {
+			return r, nil
+		}
+	}
+	changes := a.profiles.changes()
+	i, err := a.readInstance(ctx, instance)
+	if err != nil {
+		return nil, err
+	}
+	r := newRoute(i)
+	r.expires = now.Add(a.o.ProfileTTL)
+	a.profiles.add(instance, r, changes)
+	return r, nil
+}
+
+func newRoute(i *instance) *route {
+	if i == nil || i.deleting {
+		return new(route)
+	}
+	r := &route{exists: true, profiles: make(map[string]Profile, len(i.profiles))}
+	for id, pb := range i.profiles {
+		p := Profile{Exists: true, ReadOnly: pb.GetDataBoostIsolationReadOnly() != nil}
+		switch rp := pb.GetRoutingPolicy().(type) {
+		case *adminpb.AppProfile_SingleClusterRouting_:
+			p.ClusterID = rp.SingleClusterRouting.GetClusterId()
+			p.AllowTransactionalWrites = rp.SingleClusterRouting.GetAllowTransactionalWrites()
+		case *adminpb.AppProfile_MultiClusterRoutingUseAny_:
+			// All clusters are here; the first of them served the request.
+			if ids := rp.MultiClusterRoutingUseAny.GetClusterIds(); len(ids) > 0 {
+				p.ClusterID = ids[0]
+			} else if ids := i.clusterIDs(); len(ids) > 0 {
+				p.ClusterID = ids[0]
+			}
+		}
+		p.Zone = zone(i.clusters[p.ClusterID])
+		r.profiles[id] = p
+	}
+	return r
+}
+
+// zone returns the last part of a cluster's location.
+func zone(c *adminpb.Cluster) string {
+	l := c.GetLocation()
+	return l[strings.LastIndexByte(l, '/')+1:]
+}
