@@ -11,8 +11,6 @@ import (
 	"github.com/trestledb/trestle/engine/scan"
 )
 
-func sortCells(cs []row.Cell) { slices.SortFunc(cs, compareCells) }
-
 // ReadRows implements backend.Data. It holds the lock while it looks for the
 // next row, and not while it talks to w.
 func (b *Backend) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (st scan.Stats, err error) {
@@ -21,10 +19,6 @@ func (b *Backend) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer
 		return st, err
 	}
 	unlock()
-	run, err := compile(req.Filter)
-	if err != nil {
-		return st, err
-	}
 	full := false
 	ranges := slices.Clone(req.Ranges)
 	if req.Reversed {
@@ -41,7 +35,7 @@ func (b *Backend) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer
 			}
 			st.RowsSeen++
 			st.CellsSeen += int64(len(in))
-			out, err := run(key, in)
+			out, err := Filter(req.Filter, key, in)
 			if err != nil {
 				return st, err
 			}
@@ -94,14 +88,6 @@ func (b *Backend) next(ctx context.Context, name string, r row.Range, last bool)
 		return nil, nil, nil
 	}
 	return []byte(t.keys[i]), t.cellsOf(t.rows[t.keys[i]]), nil
-}
-
-// compile returns what a filter does to the cells of a row.
-func compile(f *filter.Node) (func(key []byte, in []row.Cell) ([]row.Cell, error), error) {
-	if f == nil {
-		return func(_ []byte, in []row.Cell) ([]row.Cell, error) { return in, nil }, nil
-	}
-	return nil, fault.New(fault.Unimplemented, "The model has no filters yet")
 }
 
 // MutateRow implements backend.Data.
@@ -166,11 +152,7 @@ func (b *Backend) CheckAndMutateRow(ctx context.Context, name string, key []byte
 			return false, err
 		}
 	}
-	run, err := compile(predicate)
-	if err != nil {
-		return false, err
-	}
-	left, err := run(key, t.cellsOf(t.rows[string(key)]))
+	left, err := Filter(predicate, key, t.cellsOf(t.rows[string(key)]))
 	if err != nil {
 		return false, err
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -310,7 +311,7 @@ func (t *table) cellsOf(c cells) []row.Cell {
 			out = append(out, row.Cell{Family: names[col.family], Qualifier: []byte(col.qualifier), Timestamp: ts, Value: v})
 		}
 	}
-	sortCells(out)
+	slices.SortFunc(out, compareCells)
 	return out
 }
 
