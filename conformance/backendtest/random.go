@@ -107,7 +107,7 @@ var (
 func newMachine(t *testing.T, rt *rapid.T, b backend.Backend) *machine {
 	m := &machine{T: rt, ctx: t.Context(), real: b, model: model.New(model.Options{}), filters: Filters()}
 	for i, name := range []string{"ms", "us"} {
-		s := newTable(name, []int64{1000, 1}[i], "a", "b", "agg=sum")
+		s := newTable(name, []int64{1000, 1}[i], "a", "b", "c", "agg=sum")
 		m.both("CreateTable", func(b backend.Backend) (string, error) {
 			_, err := b.CreateTable(m.ctx, s, [][]byte{[]byte("a\x01"), []byte("b")})
 			return "", err
