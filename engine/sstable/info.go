@@ -42,14 +42,49 @@ type FamilyInfo struct {
 	Bytes uint64
 	// MinTS and MaxTS bound the timestamps, in microseconds.
 	MinTS, MaxTS int64
-	// Older[i] counts the cells that have at least 1<<i newer cells in their
-	// column, as far as this file knows. Trailing zeros are left out.
+	// Older[i] counts the cells that have at least olderThan(i) newer cells in
+	// their column, as far as this file knows. Trailing zeros are left out.
 	Older []uint64 `json:",omitempty"`
 }
 
-// maxOlder limits Older to columns of 2^15 versions; beyond, cells count in
-// the last bucket.
-const maxOlder = 16
+// Ranks up to exactRanks are counted one by one, since these are what rules say
+// ("keep 3 versions"), larger ones by powers of two up to 1<<15.
+const (
+	exactRanks = 16
+	maxOlder   = exactRanks + 11
+)
+
+// olderThan returns what Older[i] stands for.
+func olderThan(i int) int {
+	if i < exactRanks {
+		return i + 1
+	}
+	return exactRanks << (i - exactRanks + 1)
+}
+
+// olderIndex returns the largest i with olderThan(i) <= rank, -1 if none.
+func olderIndex(rank int) int {
+	if rank <= exactRanks {
+		return rank - 1
+	}
+	return min(exactRanks-1+bits.Len(uint(rank))-bits.Len(exactRanks), maxOlder-1)
+}
+
+// OlderThan returns how many cells have at least n newer cells in their column
+// in this file. For n above 16 that is no power of two it returns fewer.
+func (f *FamilyInfo) OlderThan(n int) uint64 {
+	if n <= 0 {
+		return f.Cells
+	}
+	i := olderIndex(n)
+	if olderThan(i) < n {
+		i++
+	}
+	if i >= len(f.Older) {
+		return 0
+	}
+	return f.Older[i]
+}
 
 // add counts a cell with rank newer cells in its column.
 func (f *FamilyInfo) add(size int, ts int64, rank int) {
@@ -60,19 +95,15 @@ func (f *FamilyInfo) add(size int, ts int64, rank int) {
 	}
 	f.Cells++
 	f.Bytes += uint64(size)
-	if n := min(bits.Len(uint(rank)), maxOlder); n > 0 {
-		if f.Older == nil {
-			f.Older = make([]uint64, 0, maxOlder)
-		}
-		for len(f.Older) < n {
+	if i := olderIndex(rank); i >= 0 {
+		for len(f.Older) <= i {
 			f.Older = append(f.Older, 0)
 		}
-		// Older[i] counts all ranks of at least 1<<i; sum makes it so.
-		f.Older[n-1]++
+		f.Older[i]++ // until sum adds what comes behind
 	}
 }
 
-// sum turns counts per power of two into counts of that power and above.
+// sum turns counts per range of ranks into counts of that range and above.
 func (f *FamilyInfo) sum() {
 	for i := len(f.Older) - 2; i >= 0; i-- {
 		f.Older[i] += f.Older[i+1]

@@ -320,7 +320,7 @@ func checkInfo(t *rapid.T, info Info, es []cell.Entry) {
 		f.Cells++
 		f.Bytes += uint64(len(e.Key) + len(e.Value))
 		f.MinTS, f.MaxTS = min(f.MinTS, s.Timestamp), max(f.MaxTS, s.Timestamp)
-		for b := 0; 1<<b <= col.rank; b++ {
+		for b := 0; b < maxOlder && olderThan(b) <= col.rank; b++ {
 			if b == len(f.Older) {
 				f.Older = append(f.Older, 0)
 			}
@@ -379,3 +379,23 @@ func checkPlaces(t *rapid.T, r *Reader, es []cell.Entry) {
 }
 
 var _ = []any{errors.Is, rand.N[int], strings.Contains, sync.OnceFunc, fault.Corruption}
+
+func TestOlder(t *testing.T) {
+	for rank := 1; rank < 1<<17; rank++ {
+		i := olderIndex(rank)
+		if olderThan(i) > rank || i+1 < maxOlder && olderThan(i+1) <= rank {
+			t.Fatalf("rank %d counts as at least %d", rank, olderThan(i))
+		}
+	}
+	const n = 70000
+	var f FamilyInfo
+	for rank := range n {
+		f.add(1, int64(rank), rank)
+	}
+	f.sum()
+	for _, c := range []struct{ n, want int }{{0, n}, {1, n - 1}, {3, n - 3}, {16, n - 16}, {17, n - 32}, {32, n - 32}, {1000, n - 1024}, {1 << 15, n - 1<<15}, {1<<15 + 1, 0}} {
+		if got := f.OlderThan(c.n); got != uint64(c.want) {
+			t.Errorf("OlderThan(%d) = %d, want %d", c.n, got, c.want)
+		}
+	}
+}

@@ -119,10 +119,10 @@ type Writer struct {
 	family  int        // index in info.Families
 }
 
-// NewWriter returns a Writer that writes to w, which it finishes or aborts.
+// NewWriter returns a Writer that writes to w, which it will finish or abort.
+// When NewWriter fails, w is still the caller's.
 func NewWriter(w Writable, o Options) (*Writer, error) {
 	if err := o.Validate(); err != nil {
-		w.Abort()
 		return nil, err
 	}
 	o = o.WithDefaults()

@@ -1,0 +1,68 @@
+package compaction
+
+import (
+	"math"
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// Garbage estimates how many bytes of a file, other than tombstones, a major
+// compaction at time now (microseconds) would drop, under the rules of the
+// families that exist. It knows one file only: cells that newer files shadow do
+// not count, nor versions whose newer ones are elsewhere. Timestamps are taken
+// to be spread evenly between the least and the largest.
+func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int64) int64 {
+	if info.RawBytes == 0 || info.Entries == 0 {
+		return 0
+	}
+	raw := float64(info.Shadowed) / float64(info.Entries) * float64(info.RawBytes)
+	for i := range info.Families {
+		f := &info.Families[i]
+		rule, known := rules[f.ID]
+		switch {
+		case f.ID >= cell.FirstSystemFamily:
+			rule = &schema.GCRule{MaxAge: schema.TokenWindow}
+		case !known: // the family was dropped
+			raw += float64(f.Bytes)
+			continue
+		}
+		raw += collectable(rule, f, now) * float64(f.Bytes)
+	}
+	// Bytes before compression, as a part of the file.
+	return int64(math.Ceil(float64(info.Size) * min(1, raw/float64(info.RawBytes))))
+}
+
+// collectable estimates the part of the cells of f that rule collects, 0 to 1.
+func collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 {
+	switch {
+	case rule == nil || f.Cells == 0:
+		return 0
+	case rule.MaxVersions > 0:
+		return float64(f.OlderThan(int(rule.MaxVersions))) / float64(f.Cells)
+	case rule.MaxAge > 0:
+		limit := now - int64(rule.MaxAge/time.Microsecond) // older goes
+		if f.MaxTS < limit {
+			return 1
+		}
+		if f.MinTS >= limit {
+			return 0
+		}
+		return (float64(limit) - float64(f.MinTS)) / (float64(f.MaxTS) - float64(f.MinTS) + 1)
+	case len(rule.Union) > 0:
+		part := 0.0
+		for _, r := range rule.Union {
+			part = max(part, collectable(r, f, now))
+		}
+		return part
+	case len(rule.Intersection) > 0:
+		part := 1.0
+		for _, r := range rule.Intersection {
+			part = min(part, collectable(r, f, now))
+		}
+		return part
+	}
+	return 0
+}
