@@ -6,12 +6,14 @@ import (
 	"google.golang.org/grpc/encoding"
 	_ "google.golang.org/grpc/encoding/proto" // the codec that Codec falls back on
 	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
 )
 
-// A Decoder reads itself from a received message. It may keep a reference to
-// data, which the caller frees.
+// A Decoder reads itself from a received message. It may keep references to
+// the buffers of data, which the caller frees; when it needs them in one piece
+// it takes that from pool.
 type Decoder interface {
-	DecodeWire(data mem.BufferSlice) error
+	DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error
 }
 
 // An Encoder is a message that is encoded already. The caller of TakeWire owns
@@ -22,10 +24,16 @@ type Encoder interface {
 
 // Codec is the "proto" codec of gRPC, with a way around reflection for Decoder
 // and Encoder.
-type Codec struct{ proto encoding.CodecV2 }
+type Codec struct {
+	proto encoding.CodecV2
+	pool  mem.BufferPool
+}
 
-// NewCodec returns a Codec. Give it to grpc.ForceServerCodecV2.
-func NewCodec() *Codec { return &Codec{proto: encoding.GetCodecV2("proto")} }
+// NewCodec returns a Codec that takes memory from pool, which need not zero
+// it. Give it to grpc.ForceServerCodecV2.
+func NewCodec(pool mem.BufferPool) *Codec {
+	return &Codec{proto: encoding.GetCodecV2("proto"), pool: pool}
+}
 
 // Name returns "proto".
 func (*Codec) Name() string { return "proto" }
@@ -40,10 +48,26 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 
 // Unmarshal decodes data into v.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	if d, ok := v.(Decoder); ok {
-		return d.DecodeWire(data)
+	switch v := v.(type) {
+	case Decoder:
+		return v.DecodeWire(data, c.pool)
+	case proto.Message:
+		buf := data.MaterializeToBuffer(c.pool)
+		defer buf.Free()
+		return proto.Unmarshal(buf.ReadOnlyData(), v)
 	}
 	return c.proto.Unmarshal(data, v)
+}
+
+// Size returns the encoded length of a message that a handler got or gave.
+func Size(v any) int {
+	switch v := v.(type) {
+	case interface{ WireLen() int }:
+		return v.WireLen()
+	case proto.Message:
+		return proto.Size(v)
+	}
+	return 0
 }
 
 // errTwice answers a client that sends a second message where one belongs; the
@@ -61,3 +85,28 @@ func (e Encoded) TakeWire() mem.BufferSlice {
 	}
 	return mem.BufferSlice{mem.SliceBuffer(e)}
 }
+
+// WireLen returns the length of the message.
+func (e Encoded) WireLen() int { return len(e) }
+
+// Buffers is an Encoder of a message in buffers that gRPC frees.
+type Buffers struct {
+	b mem.BufferSlice
+	n int
+}
+
+// NewBuffers returns the message in b, which the caller gives away.
+func NewBuffers(b mem.BufferSlice) *Buffers { return &Buffers{b: b, n: b.Len()} }
+
+// TakeWire returns the buffers, once.
+func (m *Buffers) TakeWire() mem.BufferSlice {
+	b := m.b
+	m.b = nil
+	return b
+}
+
+// WireLen returns the length of the message.
+func (m *Buffers) WireLen() int { return m.n }
+
+// Free frees the buffers unless they were taken.
+func (m *Buffers) Free() { m.TakeWire().Free() }

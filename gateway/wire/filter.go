@@ -24,7 +24,7 @@ func Filter(field string, p *bigtablepb.RowFilter) (*filter.Node, error) {
 	if err != nil {
 		return nil, within(err, field, -1)
 	}
-	if err := validate(n); err != nil {
+	if err := n.ValidateAs(field); err != nil {
 		return nil, err
 	}
 	return n, nil
@@ -149,12 +149,4 @@ func nodes(op filter.Op, name string, ps []*bigtablepb.RowFilter, depth int) (*f
 		n.Children[i] = c
 	}
 	return n, nil
-}
-
-// validate runs the checks of package filter.
-func validate(n *filter.Node) error {
-	if v, ok := any(n).(interface{ Validate() error }); ok {
-		return v.Validate()
-	}
-	return nil
 }

@@ -20,12 +20,12 @@ type received struct {
 // keep takes a reference to a received message and returns its bytes. A
 // message in several buffers, that is one above some 16 KiB, is made one: this
 // is its copy between the socket and the log.
-func (r *received) keep(data mem.BufferSlice) ([]byte, error) {
+func (r *received) keep(data mem.BufferSlice, pool mem.BufferPool) ([]byte, error) {
 	if r.used {
 		return nil, errTwice
 	}
 	r.used = true
-	r.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
+	r.buf = data.MaterializeToBuffer(pool)
 	return r.buf.ReadOnlyData(), nil
 }
 
@@ -38,11 +38,14 @@ func (r *received) release() {
 
 // A Target is what a request is about.
 type Target struct {
-	Table      string
-	View       string // authorized view
-	Profile    string
-	RequestLen int // bytes of the encoded message
+	Table   string
+	View    string // authorized view
+	Profile string
+	size    int // of the encoded message
 }
+
+// WireLen returns the length of the encoded message.
+func (t *Target) WireLen() int { return t.size }
 
 // An entry is one row's change while it is decoded.
 type entry struct {
@@ -179,8 +182,8 @@ type MutateRowRequest struct {
 
 // DecodeWire implements Decoder. Its error means that data is no such message;
 // one that is and must be refused says so in Check.
-func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice) error {
-	b, err := r.keep(data)
+func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
+	b, err := r.keep(data, pool)
 	if err != nil {
 		return err
 	}
@@ -188,7 +191,7 @@ func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice) error {
 }
 
 func (r *MutateRowRequest) decode(b []byte) error {
-	r.RequestLen = len(b)
+	r.size = len(b)
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		if err != nil {
@@ -255,8 +258,8 @@ type MutateRowsRequest struct {
 }
 
 // DecodeWire implements Decoder, as for MutateRowRequest.
-func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice) error {
-	b, err := r.keep(data)
+func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
+	b, err := r.keep(data, pool)
 	if err != nil {
 		return err
 	}
@@ -264,7 +267,7 @@ func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice) error {
 }
 
 func (r *MutateRowsRequest) decode(b []byte) error {
-	r.RequestLen = len(b)
+	r.size = len(b)
 	n := 0
 	for len(b) > 0 {
 		f, rest, err := nextField(b)

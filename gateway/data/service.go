@@ -1,0 +1,154 @@
+package data
+
+import (
+	"context"
+	"log/slog"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/chunk"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// A Profile is what an app profile means for a request.
+type Profile struct {
+	// Transactions allows CheckAndMutateRow and ReadModifyWriteRow.
+	Transactions bool
+	// ReadOnly refuses everything that writes.
+	ReadOnly bool
+}
+
+// DefaultProfile is the id of the profile that every instance has and that an
+// empty id means.
+const DefaultProfile = "default"
+
+// Options are the parts of a service that the backend does not give. The zero
+// value is usable.
+type Options struct {
+	// Profile resolves an app profile, called with "default" for an empty id. It
+	// is on the path of every request. NotFound if there is none. Nil knows only
+	// "default", which allows everything.
+	Profile func(ctx context.Context, instance, id string) (Profile, error)
+	// Instance says whether an instance exists: nil, or NotFound. A nil func
+	// accepts any.
+	Instance func(ctx context.Context, name string) error
+	// LaxNames accepts any project and instance id, and takes any instance to
+	// exist, as the emulator does.
+	LaxNames bool
+	// Budget bounds the memory of large rows on their way to clients.
+	Budget *chunk.Budget
+	// Log gets what clients are not told. Nil is slog.Default.
+	Log *slog.Logger
+}
+
+// A Service answers the data RPCs. Those it does not build answer
+// UNIMPLEMENTED.
+type Service struct {
+	bigtablepb.UnimplementedBigtableServer
+	backend backend.Data
+	tables  backend.Tables
+	opt     Options
+}
+
+// New returns a Service over b.
+func New(b backend.Backend, o Options) *Service {
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return &Service{backend: b, tables: b, opt: o}
+}
+
+// Register registers s.
+func Register(r grpc.ServiceRegistrar, s *Service) { r.RegisterService(&desc, s) }
+
+// desc is the generated description with the handlers of the RPCs that do not
+// go through generated messages.
+var desc = func() grpc.ServiceDesc {
+	d := bigtablepb.Bigtable_ServiceDesc
+	d.Methods = append([]grpc.MethodDesc(nil), d.Methods...)
+	d.Streams = append([]grpc.StreamDesc(nil), d.Streams...)
+	replaced := 0
+	for i := range d.Methods {
+		if d.Methods[i].MethodName == "MutateRow" {
+			d.Methods[i].Handler = mutateRowHandler
+			replaced++
+		}
+	}
+	for i := range d.Streams {
+		switch d.Streams[i].StreamName {
+		case "ReadRows":
+			d.Streams[i].Handler = readRowsHandler
+			replaced++
+		case "MutateRows":
+			d.Streams[i].Handler = mutateRowsHandler
+			replaced++
+		}
+	}
+	if replaced != 3 {
+		panic("google.bigtable.v2.Bigtable lacks a method")
+	}
+	return d
+}()
+
+// access is what a request wants to do.
+type access uint8
+
+const (
+	read access = iota
+	write
+	transact // read and write one row atomically
+)
+
+// open checks the resource names and the app profile of a request. It does not
+// ask whether the table exists: the backend tells.
+func (s *Service) open(ctx context.Context, table, view, materialized, profile string, a access) error {
+	named := 0
+	for _, n := range [...]string{table, view, materialized} {
+		if n != "" {
+			named++
+		}
+	}
+	if named != 1 {
+		if a == read {
+			return fault.InvalidField("table_name", "Exactly one of table_name, authorized_view_name and materialized_view_name must be set, but %d are", named)
+		}
+		return fault.InvalidField("table_name", "Exactly one of table_name and authorized_view_name must be set, but %d are", named)
+	}
+	switch {
+	case view != "":
+		return fault.New(fault.Unimplemented, "Authorized views are not supported")
+	case materialized != "":
+		return fault.New(fault.Unimplemented, "Materialized views are not supported")
+	}
+	instance, err := wire.CheckTable("table_name", table, s.opt.LaxNames)
+	if err != nil {
+		return err
+	}
+	return s.profile(ctx, instance, profile, a)
+}
+
+func (s *Service) profile(ctx context.Context, instance, id string, a access) error {
+	if s.opt.Profile == nil {
+		if id != "" && id != DefaultProfile {
+			return fault.New(fault.NotFound, "App profile not found: %s", id)
+		}
+		return nil
+	}
+	if id == "" {
+		id = DefaultProfile
+	}
+	p, err := s.opt.Profile(ctx, instance, id)
+	if err != nil {
+		return err
+	}
+	switch {
+	case a != read && p.ReadOnly:
+		return fault.New(fault.FailedPrecondition, "The app profile %s is for reading only", id)
+	case a == transact && !p.Transactions:
+		return fault.New(fault.FailedPrecondition, "Single-row transactions are not allowed by this app profile")
+	}
+	return nil
+}

@@ -1,0 +1,221 @@
+package gateway
+
+import (
+	"context"
+	"log/slog"
+	"math/bits"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/tap"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// A gate bounds the memory of requests from the first byte received until the
+// handler is done with the message.
+//
+// It is the buffer pool that received frames are read into, and so knows how
+// much is held. When that is over the limit it refuses new streams; a stream
+// that is admitted may still announce 256 MiB and send them slowly, so streams
+// that have not sent their message yet are on a list, and those that take too
+// long are ended: after a second if memory is short, else after the receive
+// timeout.
+//
+// Frames of at most 1 KiB do not come from the pool and are not counted.
+type gate struct {
+	limit   int64
+	timeout time.Duration
+	held    atomic.Int64
+	pools   [maxTier + 1]sync.Pool // of *counted, by the exponent of their size
+
+	mu struct {
+		sync.Mutex
+		receiving list
+	}
+	stop chan struct{}
+	done chan struct{}
+}
+
+// shortage is how long a stream may take to send its message while memory is
+// short.
+const shortage = time.Second
+
+const (
+	minTier = 11 // 2 KiB
+	maxTier = 22 // 4 MiB; larger buffers are not pooled
+)
+
+func newGate(limit int64, timeout time.Duration) *gate {
+	g := &gate{limit: limit, timeout: timeout, stop: make(chan struct{}), done: make(chan struct{})}
+	g.mu.receiving.init()
+	go g.sweep()
+	return g
+}
+
+func (g *gate) close() {
+	close(g.stop)
+	<-g.done
+}
+
+// A counted is a buffer of the pool. data comes first, so that the pointer to
+// it, which gRPC holds and gives back, is one to the whole.
+type counted struct {
+	data []byte // as given out; gRPC may reslice it
+	full []byte
+	// cleanup ends the count of a buffer that is garbage: gRPC drops what a
+	// stream had received and nobody read without giving it back.
+	cleanup runtime.Cleanup
+}
+
+var _ mem.BufferPool = (*gate)(nil)
+
+// Get implements mem.BufferPool. The bytes are not zeroed: whoever asks
+// overwrites them all.
+func (g *gate) Get(n int) *[]byte {
+	tier := max(bits.Len(uint(max(n, 1)-1)), minTier)
+	var c *counted
+	if tier <= maxTier {
+		c, _ = g.pools[tier].Get().(*counted)
+		if c == nil {
+			c = &counted{full: make([]byte, 1<<tier)}
+		}
+	} else {
+		c = &counted{full: make([]byte, n)}
+	}
+	c.data = c.full[:n]
+	size := int64(len(c.full))
+	g.held.Add(size)
+	c.cleanup = runtime.AddCleanup(c, func(n int64) { g.held.Add(-n) }, size)
+	return &c.data
+}
+
+// Put implements mem.BufferPool for what Get returned.
+func (g *gate) Put(p *[]byte) {
+	c := (*counted)(unsafe.Pointer(p))
+	c.cleanup.Stop()
+	g.held.Add(-int64(len(c.full)))
+	if tier := bits.Len(uint(len(c.full) - 1)); tier <= maxTier {
+		g.pools[tier].Put(c)
+	}
+}
+
+// errBusy refuses a stream.
+var errBusy = func() error {
+	f := &fault.Error{Kind: fault.Exhausted, Reason: "REQUEST_MEMORY_EXHAUSTED", RetryAfter: shortage,
+		Msg: "Too many bytes of requests are in flight, try again"}
+	return wire.Status(context.Background(), slog.Default(), f).Err()
+}()
+
+// admit is the server's tap: called for each stream before anything is read of
+// it, on the goroutine that reads the connection.
+func (g *gate) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
+	if g.held.Load() > g.limit {
+		return nil, errBusy
+	}
+	a := &arrival{start: time.Now()}
+	a.Context, a.cancel = context.WithCancel(ctx)
+	g.mu.Lock()
+	g.mu.receiving.add(a)
+	g.mu.Unlock()
+	return a, nil
+}
+
+// arrived takes the stream of ctx off the list: its message is here, or it has
+// no single one. It may be called again.
+func (g *gate) arrived(ctx context.Context) {
+	a, _ := ctx.Value(arrivalKey{}).(*arrival)
+	if a == nil {
+		return
+	}
+	g.mu.Lock()
+	g.mu.receiving.remove(a)
+	g.mu.Unlock()
+}
+
+func (g *gate) sweep() {
+	defer close(g.done)
+	tick := time.NewTicker(min(shortage, max(g.timeout/4, time.Millisecond)))
+	defer tick.Stop()
+	for {
+		select {
+		case <-g.stop:
+			return
+		case now := <-tick.C:
+			g.sweepOnce(now)
+		}
+	}
+}
+
+// sweepOnce ends the streams that took too long.
+func (g *gate) sweepOnce(now time.Time) {
+	patience := g.timeout
+	if g.held.Load() > g.limit {
+		patience = min(patience, shortage)
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for a := g.mu.receiving.root.next; a != &g.mu.receiving.root; {
+		next := a.next
+		switch {
+		case a.Err() != nil: // ended before any handler saw it
+			g.mu.receiving.remove(a)
+		case now.Sub(a.start) >= patience:
+			a.late.Store(true)
+			a.cancel()
+			g.mu.receiving.remove(a)
+		}
+		a = next
+	}
+}
+
+type arrivalKey struct{}
+
+// An arrival is the context of a stream whose message may still be on its way.
+type arrival struct {
+	context.Context
+	cancel     context.CancelFunc
+	start      time.Time
+	late       atomic.Bool
+	prev, next *arrival
+}
+
+func (a *arrival) Value(key any) any {
+	if _, ok := key.(arrivalKey); ok {
+		return a
+	}
+	return a.Context.Value(key)
+}
+
+// Err says DeadlineExceeded for a stream that was ended for taking too long:
+// gRPC makes a status of it.
+func (a *arrival) Err() error {
+	err := a.Context.Err()
+	if err != nil && a.late.Load() {
+		return context.DeadlineExceeded
+	}
+	return err
+}
+
+// A list is a ring of arrivals, oldest first, around a root that is none.
+type list struct{ root arrival }
+
+func (l *list) init() { l.root.prev, l.root.next = &l.root, &l.root }
+
+func (l *list) add(a *arrival) {
+	a.prev, a.next = l.root.prev, &l.root
+	a.prev.next, l.root.prev = a, a
+}
+
+func (l *list) remove(a *arrival) {
+	if a.next == nil {
+		return
+	}
+	a.prev.next, a.next.prev = a.next, a.prev
+	a.prev, a.next = nil, nil
+}

@@ -1,0 +1,185 @@
+package gateway
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// Response metadata that clients' metrics are made of.
+const (
+	locationHeader = "x-goog-ext-425905942-bin" // ResponseParams
+	timingHeader   = "server-timing"
+	timingPrefix   = "gfet4t7; dur="
+)
+
+// dataPrefix begins the methods that answer with that metadata.
+const dataPrefix = "/" + "google.bigtable.v2.Bigtable" + "/"
+
+// An interceptor is around every RPC: it turns panics and faults into
+// statuses, adds response metadata, and tells the Observer.
+type interceptor struct {
+	gate     *gate
+	observer Observer
+	log      *slog.Logger
+	location []string // value of locationHeader
+}
+
+func newInterceptor(g *gate, o Options) (*interceptor, error) {
+	b, err := proto.Marshal(&bigtablepb.ResponseParams{ZoneId: &o.Zone, ClusterId: &o.Cluster})
+	if err != nil {
+		return nil, fmt.Errorf("encode response params: %w", err)
+	}
+	return &interceptor{gate: g, observer: o.Observer, log: o.Log, location: []string{string(b)}}, nil
+}
+
+func timing(d time.Duration) []string {
+	b := make([]byte, 0, len(timingPrefix)+8)
+	b = append(b, timingPrefix...)
+	return []string{string(strconv.AppendInt(b, d.Milliseconds(), 10))}
+}
+
+func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	start := time.Now()
+	i.gate.arrived(ctx)
+	if i.observer != nil {
+		i.observer.RPCStarted(info.FullMethod)
+	}
+	resp, err = i.callUnary(ctx, req, info, handler)
+	if err != nil {
+		err = i.status(ctx, err)
+	}
+	elapsed := time.Since(start)
+	if strings.HasPrefix(info.FullMethod, dataPrefix) {
+		// An error goes out as trailers only, which these become part of.
+		_ = grpc.SetHeader(ctx, metadata.MD{locationHeader: i.location, timingHeader: timing(elapsed)})
+	}
+	if i.observer != nil {
+		sent := 0
+		if err == nil {
+			sent = wire.Size(resp)
+		}
+		i.observer.RPCDone(info.FullMethod, status.Code(err), elapsed, int64(wire.Size(req)), int64(sent))
+	}
+	return resp, err
+}
+
+func (i *interceptor) callUnary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			resp, err = nil, i.panicked(ctx, info.FullMethod, p)
+		}
+	}()
+	return handler(ctx, req)
+}
+
+func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	start := time.Now()
+	ctx := ss.Context()
+	s := &serverStream{ServerStream: ss, gate: i.gate, count: i.observer != nil}
+	if info.IsClientStream {
+		// Messages may come at any time in the stream's life.
+		i.gate.arrived(ctx)
+	}
+	isData := strings.HasPrefix(info.FullMethod, dataPrefix)
+	if isData {
+		_ = ss.SetHeader(metadata.MD{locationHeader: i.location})
+	}
+	if i.observer != nil {
+		i.observer.RPCStarted(info.FullMethod)
+	}
+	if err = i.callStream(srv, s, info, handler); err != nil {
+		err = i.status(ctx, err)
+	}
+	i.gate.arrived(ctx)
+	elapsed := time.Since(start)
+	if isData {
+		ss.SetTrailer(metadata.MD{timingHeader: timing(elapsed)})
+	}
+	if i.observer != nil {
+		i.observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
+	}
+	return err
+}
+
+func (i *interceptor) callStream(srv any, ss *serverStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = i.panicked(ss.Context(), info.FullMethod, p)
+		}
+	}()
+	return handler(srv, ss)
+}
+
+// panicked turns a panic of one request into its failure.
+func (i *interceptor) panicked(ctx context.Context, method string, p any) error {
+	if i.observer != nil {
+		i.observer.Panicked(method)
+	}
+	id := wire.NewErrorID()
+	i.log.LogAttrs(ctx, slog.LevelError, "handler panicked", slog.String("method", method),
+		slog.String("error_id", id), slog.Any("panic", p), slog.String("stack", string(debug.Stack())))
+	st, err := status.New(codes.Internal, fmt.Sprintf("Internal error (error id %s)", id)).
+		WithDetails(&errdetails.ErrorInfo{Reason: "INTERNAL", Domain: wire.ErrorDomain, Metadata: map[string]string{"errorId": id}})
+	if err != nil {
+		return fault.New(fault.Internal, "panic %s", id)
+	}
+	return st.Err()
+}
+
+// status turns err into what the client is told. RetryInfo is kept from
+// clients that say what they understand and do not name it.
+func (i *interceptor) status(ctx context.Context, err error) error {
+	st := wire.Status(ctx, i.log, err)
+	if f := wire.Features(ctx); f == nil || f.GetRetryInfo() {
+		return st.Err()
+	}
+	p := st.Proto()
+	kept := p.Details[:0]
+	for _, d := range p.Details {
+		if !d.MessageIs((*errdetails.RetryInfo)(nil)) {
+			kept = append(kept, d)
+		}
+	}
+	p.Details = kept
+	return status.ErrorProto(p)
+}
+
+// A serverStream tells the gate when the request is here, and counts bytes.
+type serverStream struct {
+	grpc.ServerStream
+	gate           *gate
+	count          bool
+	received, sent int64
+}
+
+func (s *serverStream) RecvMsg(m any) error {
+	err := s.ServerStream.RecvMsg(m)
+	s.gate.arrived(s.Context())
+	if s.count && err == nil {
+		s.received += int64(wire.Size(m))
+	}
+	return err
+}
+
+func (s *serverStream) SendMsg(m any) error {
+	if s.count {
+		s.sent += int64(wire.Size(m))
+	}
+	return s.ServerStream.SendMsg(m)
+}

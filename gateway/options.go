@@ -1,0 +1,126 @@
+package gateway
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/admin"
+)
+
+// Options configure a Server. The zero value is a good server without TLS.
+type Options struct {
+	// Zone and Cluster are the ids that answers name as their origin. Empty
+	// means "local" and "default".
+	Zone, Cluster string
+	// Emulator accepts any project and instance id, as Google's emulator does.
+	Emulator bool
+	// Reflection serves the gRPC reflection services.
+	Reflection bool
+	// Credentials are the transport's; nil is plain text.
+	Credentials credentials.TransportCredentials
+
+	// MaxRequestBytes bounds one request message. Zero means 256 MiB.
+	MaxRequestBytes int
+	// RequestMemory bounds the memory of requests that are being received or
+	// handled, in bytes; beyond it new requests are refused. Zero means 25 % of
+	// the machine's memory.
+	RequestMemory int64
+	// ReadMemory bounds the memory of rows above 1 MiB on their way to clients,
+	// in bytes. Zero means 25 % of the machine's memory, but no less than
+	// MinReadMemory.
+	ReadMemory int64
+	// ReceiveTimeout is how long a client may take to send one request message
+	// after it opened the stream. Zero means 5 minutes.
+	ReceiveTimeout time.Duration
+	// MaxConnectionAge is how long a connection may live before the client is
+	// asked to open another. Zero means 24 hours.
+	MaxConnectionAge time.Duration
+
+	// Admin are the options of the admin services. Its Emulator, Zone and Log
+	// are set from those here.
+	Admin admin.Options
+	// Register adds further services.
+	Register []func(grpc.ServiceRegistrar)
+	// Unary and Stream run inside the server's own interceptors, so that what
+	// they refuse is reported like any refusal.
+	Unary  []grpc.UnaryServerInterceptor
+	Stream []grpc.StreamServerInterceptor
+
+	// Observer is told of every RPC; nil tells nobody.
+	Observer Observer
+	// Log is slog.Default if nil.
+	Log *slog.Logger
+}
+
+// MinReadMemory is the least ReadMemory: a row of schema.MaxRow must fit.
+const MinReadMemory = schema.MaxRow + schema.MaxRow/2
+
+// An Observer is told of RPCs. Its methods are called on their goroutines and
+// must be quick and safe for concurrent use.
+type Observer interface {
+	// RPCStarted is called before the handler.
+	RPCStarted(method string)
+	// RPCDone is called after it. received and sent are bytes of messages
+	// without framing.
+	RPCDone(method string, code codes.Code, elapsed time.Duration, received, sent int64)
+	// Panicked is called for a handler that panicked, before its RPCDone.
+	Panicked(method string)
+}
+
+// WithDefaults fills in what is zero.
+func (o Options) WithDefaults() Options {
+	if o.Zone == "" {
+		o.Zone = "local"
+	}
+	if o.Cluster == "" {
+		o.Cluster = "default"
+	}
+	if o.MaxRequestBytes == 0 {
+		o.MaxRequestBytes = 256 << 20
+	}
+	if o.RequestMemory == 0 {
+		o.RequestMemory = totalMemory() / 4
+	}
+	if o.ReadMemory == 0 {
+		o.ReadMemory = max(totalMemory()/4, MinReadMemory)
+	}
+	if o.ReceiveTimeout == 0 {
+		o.ReceiveTimeout = 5 * time.Minute
+	}
+	if o.MaxConnectionAge == 0 {
+		o.MaxConnectionAge = 24 * time.Hour
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	o.Admin.Emulator, o.Admin.Zone, o.Admin.Log = o.Emulator, o.Zone, o.Log
+	return o
+}
+
+// Validate returns everything that is wrong with o.
+func (o Options) Validate() error {
+	var errs []error
+	if o.MaxRequestBytes < 0 {
+		errs = append(errs, fmt.Errorf("MaxRequestBytes is %d", o.MaxRequestBytes))
+	}
+	if o.RequestMemory < 0 {
+		errs = append(errs, fmt.Errorf("RequestMemory is %d", o.RequestMemory))
+	}
+	if o.ReadMemory != 0 && o.ReadMemory < MinReadMemory {
+		errs = append(errs, fmt.Errorf("ReadMemory is %d, below %d: the largest rows could not be read", o.ReadMemory, int64(MinReadMemory)))
+	}
+	if o.ReceiveTimeout < 0 {
+		errs = append(errs, fmt.Errorf("ReceiveTimeout is %v", o.ReceiveTimeout))
+	}
+	if o.MaxConnectionAge < 0 {
+		errs = append(errs, fmt.Errorf("MaxConnectionAge is %v", o.MaxConnectionAge))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,160 @@
+package gateway
+
+import (
+	"context"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/admin"
+	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/chunk"
+	"github.com/trestledb/trestle/gateway/data"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// A Server serves a backend over gRPC.
+type Server struct {
+	grpc   *grpc.Server
+	health *health.Server
+	gate   *gate
+	stop   sync.Once
+}
+
+// New returns a Server of b. It does not own b: stop the Server before b is
+// closed.
+func New(b backend.Backend, o Options) (*Server, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	o = o.WithDefaults()
+	g := newGate(o.RequestMemory, o.ReceiveTimeout)
+	in, err := newInterceptor(g, o)
+	if err != nil {
+		g.close()
+		return nil, err
+	}
+	opts := []grpc.ServerOption{
+		experimental.BufferPool(g),
+		grpc.InTapHandle(g.admit),
+		grpc.ForceServerCodecV2(wire.NewCodec(g)),
+		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{in.unary}, o.Unary...)...),
+		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{in.stream}, o.Stream...)...),
+		grpc.MaxRecvMsgSize(o.MaxRequestBytes),
+		grpc.MaxSendMsgSize(schema.MaxRow),
+		grpc.MaxConcurrentStreams(1000),
+		grpc.MaxHeaderListSize(64 << 10),
+		grpc.ConnectionTimeout(20 * time.Second),
+		// Clients ping every 30 to 61 seconds, also without a stream.
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{
+			MaxConnectionIdle:     30 * time.Minute,
+			MaxConnectionAge:      o.MaxConnectionAge,
+			MaxConnectionAgeGrace: 10 * time.Minute,
+			Time:                  2 * time.Minute,
+			Timeout:               20 * time.Second,
+		}),
+		// Handlers use the backend: Stop returns after the last of them.
+		grpc.WaitForHandlers(true),
+	}
+	if o.Credentials != nil {
+		opts = append(opts, grpc.Creds(o.Credentials))
+	}
+	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g}
+	a := admin.Register(s.grpc, b, o.Admin)
+	data.Register(s.grpc, data.New(b, data.Options{
+		Profile:  profileOf(a),
+		Instance: instanceOf(a),
+		LaxNames: o.Emulator,
+		Budget:   chunk.NewBudget(o.ReadMemory),
+		Log:      o.Log,
+	}))
+	for _, register := range o.Register {
+		register(s.grpc)
+	}
+	for name := range s.grpc.GetServiceInfo() {
+		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
+	}
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	if o.Reflection {
+		reflection.Register(s.grpc)
+	}
+	return s, nil
+}
+
+// profileOf asks the admin services for an app profile.
+func profileOf(a *admin.Admin) func(context.Context, string, string) (data.Profile, error) {
+	return func(ctx context.Context, instance, id string) (data.Profile, error) {
+		p, err := a.Profile(ctx, instance, id)
+		if err != nil {
+			return data.Profile{}, err
+		}
+		if !p.Exists {
+			if ok, err := a.InstanceExists(ctx, instance); err != nil {
+				return data.Profile{}, err
+			} else if !ok {
+				return data.Profile{}, fault.New(fault.NotFound, "Instance not found: %s", instance)
+			}
+			return data.Profile{}, fault.New(fault.NotFound, "App profile not found: %s", id)
+		}
+		return data.Profile{Transactions: p.AllowTransactionalWrites, ReadOnly: p.ReadOnly}, nil
+	}
+}
+
+func instanceOf(a *admin.Admin) func(context.Context, string) error {
+	return func(ctx context.Context, name string) error {
+		ok, err := a.InstanceExists(ctx, name)
+		if err == nil && !ok {
+			return fault.New(fault.NotFound, "Instance not found: %s", name)
+		}
+		return err
+	}
+}
+
+// Serve serves connections of l until Stop. It may be called for several
+// listeners. It closes l, and returns nil after Stop.
+func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
+
+// SetServing sets what the health service answers.
+func (s *Server) SetServing(ok bool) {
+	if ok {
+		s.health.Resume()
+	} else {
+		s.health.Shutdown()
+	}
+}
+
+// Stop drains the server: health turns NOT_SERVING, clients are told to go
+// elsewhere, and requests in flight may finish until ctx is done; then they are
+// cut off. It returns after the last handler. When it had to cut requests off
+// it returns the context's error.
+func (s *Server) Stop(ctx context.Context) error {
+	var err error
+	s.stop.Do(func() {
+		s.health.Shutdown()
+		drained := make(chan struct{})
+		go func() {
+			s.grpc.GracefulStop()
+			close(drained)
+		}()
+		select {
+		case <-drained:
+		case <-ctx.Done():
+			err = ctx.Err()
+			s.grpc.Stop()
+			<-drained
+		}
+		s.gate.close()
+	})
+	return err
+}
