@@ -153,7 +153,6 @@ func (n *node) hints() Hints {
 		h = then.or(otherwise)
 		// The predicate picks the branch, but adds no row to what they let out.
 		rows := h.Rows
-		pred.Rows = rows
 		h = h.or(pred)
 		h.Rows = rows
 	}

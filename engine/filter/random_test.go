@@ -28,8 +28,8 @@ type collector struct{ cells []row.Cell }
 
 func (c *collector) Cell(x *row.Cell) { c.cells = append(c.cells, x.Clone()) }
 
-// read runs one row through pl the way a reader would. The bytes of a cell are
-// overwritten after the call, as a reader's buffers are.
+// read runs one row through pl the way a reader would. Cells
+// share buffers, as a reader's do.
 func read(pl *Pipeline, h Hints, out *collector, how reader, key []byte, cells []row.Cell) []row.Cell {
 	out.cells = nil
 	if how.hints && (h.None || !h.Rows.Contains(key)) {
@@ -52,14 +52,16 @@ func read(pl *Pipeline, h Hints, out *collector, how reader, key []byte, cells [
 		if how.hints && (h.Families != nil && !h.Families(c.Family) || !h.Qualifiers.Contains(c.Qualifier) || !h.Times.Contains(c.Timestamp)) {
 			continue
 		}
-		reused = c.Clone()
+		reused.Family, reused.Timestamp = c.Family, c.Timestamp
+		reused.Qualifier = append(reused.Qualifier[:0], c.Qualifier...)
+		reused.Value = append(reused.Value[:0], c.Value...)
 		skip, last = pl.Cell(&reused), i
-		for _, b := range [][]byte{reused.Qualifier, reused.Value} {
-			for j := range b {
-				b[j] = '!'
-			}
+	}
+	reused.Family = "!"
+	for _, b := range [][]byte{reused.Qualifier, reused.Value} {
+		for j := range b {
+			b[j] = '!'
 		}
-		reused = row.Cell{Family: "!"}
 	}
 	if err := pl.EndRow(); err != nil {
 		panic(err)
