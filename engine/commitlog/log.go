@@ -157,8 +157,7 @@ type Log struct {
 	// proven is the offset of the last segment up to which a synced write
 	// stands behind its bytes.
 	proven uint32
-	// floor is the highest segment number a redo point named. Numbers up to it
-	// are not used again: positions in them were given out and lost unsynced.
+	// floor is the highest segment number a redo point named.
 	floor  uint64
 	buf    []byte
 	writer *Writer
@@ -465,7 +464,9 @@ func (l *Log) Start() (*Writer, error) {
 func (l *Log) settle() error {
 	kept := l.files[:0]
 	for _, f := range l.files {
-		// One that a redo point names stays, see checkRedoPoint.
+		// One that a redo point names stays: checkRedoPoint looks for it, and
+		// its number must not be used again, since positions in it were given
+		// out and what was there is lost.
 		if f.number > max(l.end.Segment, l.floor) && f.state == headerBlank {
 			if err := l.fs.Remove(l.path(f.number)); err != nil {
 				return ioError(err)

@@ -160,7 +160,7 @@ func newWriter(l *Log) (*Writer, error) {
 	}
 	w.acked.Store(l.end.pack())
 	w.synced.Store(l.end.pack())
-	w.mu.next = l.floor + 1
+	w.mu.next = 1
 	ends := map[uint64]uint32{l.end.Segment: l.end.Offset}
 	for _, f := range l.chain {
 		ends[f.header.prev.Segment] = f.header.prev.Offset
