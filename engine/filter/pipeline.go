@@ -47,7 +47,7 @@ func (p *Program) Pipeline(out Writer, rng func() float64) *Pipeline {
 		pl.sorter = &sorter{to: to{final}, held: held{store: &pl.store}}
 		final = &tap{to: to{pl.sorter}, open: true}
 	}
-	b := builder{held: &pl.store, rng: rng, final: final}
+	b := builder{held: &pl.store, rng: rng, final: final, memory: p.memory}
 	pl.root = b.build(p.root, final)
 	return pl
 }

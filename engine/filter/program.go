@@ -2,18 +2,24 @@ package filter
 
 // A Program is a compiled filter. It is immutable and may be shared.
 type Program struct {
-	root  *node
-	hints Hints
+	root   *node
+	hints  Hints
+	memory int // of a machine, in bytes
 }
 
 // Compile checks n, as Validate does, and prepares it for the rows of one read.
 // A nil n passes everything.
 func Compile(n *Node) (*Program, error) {
-	root, err := compile(n, "filter")
+	root, patterns, err := compile(n, "filter")
 	if err != nil {
 		return nil, err
 	}
-	return &Program{root: root, hints: root.hints()}, nil
+	memory := dfaMemory / max(1, patterns)
+	return &Program{
+		root:   root,
+		hints:  root.hints(),
+		memory: max(dfaMinMemory, min(dfaMaxMemory, memory)),
+	}, nil
 }
 
 // Hints returns what a reader may leave out.

@@ -166,6 +166,14 @@ type program struct {
 	sets    []byteSet
 	start   uint32
 	asserts bool // has opAssert
+	// class sorts the bytes into that many classes; without asserts only.
+	class   [256]uint8
+	classes int
+}
+
+// takes tells whether in goes on with c.
+func (p *program) takes(in *inst, c byte) bool {
+	return in.op == opByte && in.b == c || in.op == opSet && p.sets[in.arg].has(c)
 }
 
 type inst struct {
@@ -202,6 +210,9 @@ func compileProgram(parts []*syntax.Regexp, budget *int) (*program, error) {
 		return nil, c.err
 	}
 	c.p.start = next
+	if !c.p.asserts {
+		c.p.classify()
+	}
 	return c.p, nil
 }
 
@@ -362,6 +373,7 @@ type machine struct {
 	// mark[pc] == gen when pc is in the set being built.
 	mark []uint32
 	gen  uint32
+	dfa  dfa
 }
 
 // threads are the instructions that wait for the next byte.
@@ -370,10 +382,12 @@ type threads struct {
 	match bool
 }
 
-func newMachine(p *pattern) *machine {
+// newMachine returns a machine that remembers states within memory, in bytes.
+func newMachine(p *pattern, memory int) *machine {
 	m := &machine{p: p}
 	if p.tail == tailProgram {
 		m.mark = make([]uint32, len(p.prog.inst))
+		m.dfa = dfa{m: m, limit: memory, given: p.prog.asserts}
 	}
 	return m
 }
@@ -393,6 +407,9 @@ func (m *machine) match(b []byte) bool {
 	case tailLine:
 		return bytes.IndexByte(b[len(p.prefix):], '\n') < 0
 	}
+	if match, ok := m.dfa.run(b[len(p.prefix):]); ok {
+		return match
+	}
 	return m.run(b, len(p.prefix))
 }
 
@@ -409,8 +426,7 @@ func (m *machine) run(b []byte, pos int) bool {
 		m.begin(&m.next)
 		ctx := m.context(b, pos+1)
 		for _, pc := range m.cur.pcs {
-			in := &prog.inst[pc]
-			if in.op == opByte && in.b == b[pos] || in.op == opSet && prog.sets[in.arg].has(b[pos]) {
+			if in := &prog.inst[pc]; prog.takes(in, b[pos]) {
 				m.follow(&m.next, in.out, ctx)
 			}
 		}

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"time"
@@ -18,7 +19,7 @@ func match(t testing.TB, p, s string) bool {
 	if err != nil {
 		t.Fatalf("compile %q: %v", p, err)
 	}
-	return newMachine(c).match([]byte(s))
+	return newMachine(c, dfaMaxMemory).match([]byte(s))
 }
 
 // RE2 in Latin-1 mode: bytes are code points, and a match is of the whole.
@@ -76,6 +77,8 @@ func TestRegexMatrix(t *testing.T) {
 		{`\377\0`, []string{"\xff\x00"}, nil},
 		{"[\x80-\xff]", []string{"\x80", "\xff"}, []string{"\x7f", "a"}},
 		{`[^\x00-\x7f]{2}`, []string{"\xc3\xa9", "é"}, []string{"ab"}},
+		{`[^\x00-\x{ff}]`, nil, []string{"", "a", "aa"}},
+		{`a[^\x00-\xff]*`, []string{"a"}, []string{"", "aa"}},
 		{"[^a]", []string{"\n", "\x00", "\xff", "b"}, []string{"a", "é"}},
 		{"é", []string{"é"}, []string{"\xe9"}},
 		{"[é]", []string{"\xc3", "\xa9"}, []string{"é"}},
@@ -182,6 +185,49 @@ func TestRegexErrors(t *testing.T) {
 	}
 }
 
+// The dfa must start over, and give up where that does not pay, without a
+// change of what matches.
+func TestDFAMemory(t *testing.T) {
+	for _, test := range []struct {
+		pattern string
+		given   bool // up
+	}{
+		{".*x.{5}", false}, // 64 states, each used often
+		{".*x.{14}", true}, // 2^15 states
+		{"[ab]*x(a|b)*", false},
+	} {
+		budget := maxProgram
+		c, err := compilePattern([]byte(test.pattern), &budget)
+		if err != nil {
+			t.Fatal(err)
+		}
+		const limit = 16 << 10
+		m, plain := newMachine(c, limit), newMachine(c, 0)
+		rnd := rand.New(rand.NewPCG(1, 2))
+		matches := 0
+		for range 300 {
+			s := make([]byte, 100)
+			for i := range s {
+				s[i] = "aabbx"[rnd.IntN(5)]
+			}
+			got, want := m.match(s), plain.match(s)
+			if got != want {
+				t.Fatalf("%s on %s: got %v", test.pattern, s, got)
+			}
+			if got {
+				matches++
+			}
+			if used := m.dfa.used(); used > limit {
+				t.Fatalf("%s: uses %d bytes", test.pattern, used)
+			}
+		}
+		t.Logf("%s: %d states, started over %d times, %d matches", test.pattern, len(m.dfa.states), m.dfa.starts, matches)
+		if m.dfa.given != test.given {
+			t.Errorf("%s: given up is %v", test.pattern, m.dfa.given)
+		}
+	}
+}
+
 // Every filter pattern of the size that a request may have compiles and runs in
 // bounded time and memory, or is refused.
 func TestRegexCost(t *testing.T) {
@@ -197,7 +243,7 @@ func TestRegexCost(t *testing.T) {
 		c, err := compilePattern([]byte(p), &budget)
 		compiled := time.Since(start)
 		if err == nil {
-			m := newMachine(c)
+			m := newMachine(c, dfaMaxMemory)
 			for _, s := range []string{strings.Repeat("a", 300), strings.Repeat("ab", 100) + "\xff"} {
 				m.match([]byte(s))
 			}
@@ -219,18 +265,21 @@ func checkRegex(t interface{ Fatalf(string, ...any) }, p, s []byte) {
 		return
 	}
 	if bytes.Contains(p, []byte(`\Q`)) || bytes.ContainsFunc(p, func(r rune) bool { return r > 127 }) {
-		newMachine(c).match(s)
+		newMachine(c, dfaMaxMemory).match(s)
 		return // binaryregexp cannot be told
 	}
 	re, err := binaryregexp.Compile(`\A(?:` + string(p) + `)\z`)
 	if err != nil {
 		t.Fatalf("%q: only binaryregexp fails: %v", p, err)
 	}
-	m := newMachine(c)
 	want := re.Match(s)
-	for range 2 {
-		if got := m.match(s); got != want {
-			t.Fatalf("%q on %q: got %v, want %v", p, s, got, want)
+	// With room, with so little that the dfa starts over, and without.
+	for _, memory := range []int{dfaMaxMemory, 2000, 600, 0} {
+		m := newMachine(c, memory)
+		for range 2 {
+			if got := m.match(s); got != want {
+				t.Fatalf("%q on %q with %d bytes: got %v, want %v", p, s, memory, got, want)
+			}
 		}
 	}
 }

@@ -20,7 +20,7 @@ func (n *Node) Validate() error { return n.ValidateAs("filter") }
 
 // ValidateAs is Validate for a filter in the request field of that name.
 func (n *Node) ValidateAs(field string) error {
-	_, err := compile(n, field)
+	_, _, err := compile(n, field)
 	return err
 }
 
@@ -83,12 +83,15 @@ const (
 
 type checker struct {
 	budget      int // instructions left
+	patterns    int // that need a program
 	inCondition bool
 }
 
-func compile(n *Node, field string) (*node, error) {
+// compile also returns the number of patterns that are more than a literal.
+func compile(n *Node, field string) (root *node, patterns int, err error) {
 	c := checker{budget: maxProgram}
-	return c.check(n, field, 1)
+	root, err = c.check(n, field, 1)
+	return root, c.patterns, err
 }
 
 // invalid blames the filter's own field.
@@ -296,6 +299,9 @@ func (c *checker) pattern(src []byte, field, name string) (*pattern, error) {
 	p, err := compilePattern(src, &c.budget)
 	if err != nil {
 		return nil, invalid(field, "Error in field '%s' : %v", name, err)
+	}
+	if p.tail == tailProgram {
+		c.patterns++
 	}
 	return p, nil
 }
