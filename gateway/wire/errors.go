@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strconv"
+	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -103,6 +104,8 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 	case row.public:
 		msg = err.Error()
 	}
+	// Keys in texts may be any bytes; protobuf strings may not.
+	msg = strings.ToValidUTF8(msg, "\uFFFD")
 	details := make([]protoadapt.MessageV1, 0, 3)
 	if f != nil {
 		if f.Reason != "" {
@@ -119,11 +122,11 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 	if f != nil {
 		if f.Field != "" && k == fault.Invalid {
 			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
-				{Field: f.Field, Description: f.Msg, Reason: info.Reason}}})
+				{Field: f.Field, Description: msg, Reason: info.Reason}}})
 		}
 		if k == fault.Exhausted {
 			details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{
-				{Subject: quotaSubject(f), Description: f.Msg}}})
+				{Subject: quotaSubject(f), Description: msg}}})
 		}
 		if f.RetryAfter > 0 {
 			details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})
@@ -131,8 +134,8 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 	}
 	st, derr := status.New(row.code, msg).WithDetails(details...)
 	if derr != nil {
-		// Only a message that is no valid UTF-8 fails to encode.
-		return status.New(row.code, strconv.QuoteToASCII(msg))
+		// Only metadata that is no valid UTF-8 fails to encode.
+		return status.New(row.code, msg)
 	}
 	return st
 }
