@@ -52,6 +52,8 @@ type Options struct {
 	// they refuse is reported like any refusal.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
+	// ServerOptions come after the server's own, and win.
+	ServerOptions []grpc.ServerOption
 
 	// Observer is told of every RPC; nil tells nobody.
 	Observer Observer

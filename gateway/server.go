@@ -70,6 +70,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	if o.Credentials != nil {
 		opts = append(opts, grpc.Creds(o.Credentials))
 	}
+	opts = append(opts, o.ServerOptions...)
 	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g}
 	a := admin.Register(s.grpc, b, o.Admin)
 	data.Register(s.grpc, data.New(b, data.Options{
