@@ -59,8 +59,11 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, er
 	}
 	if o.Times != nil && *o.Times != cell.AllTime {
 		lo, hi := rangeInterval(*o.Times)
-		i.times.Init(timesProperty, lo, hi, nil)
-		i.useTimes = true
+		// Pebble's filter of an empty range would pass nothing, not even
+		// tombstones.
+		if i.useTimes = lo < hi; i.useTimes {
+			i.times.Init(timesProperty, lo, hi, nil)
+		}
 	}
 	return i, nil
 }

@@ -176,7 +176,7 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 	t.refs.Store(1)
 	t.used.Store(true)
 	tail := make([]byte, min(size, tailBytes))
-	if err := t.f.ReadAt(ctx, tail, size-int64(len(tail))); err != nil {
+	if err := t.f.read(ctx, tail, size-int64(len(tail))); err != nil {
 		return nil, readFailure(r.name, err)
 	}
 	t.f.tail = tail
@@ -288,34 +288,48 @@ func (r *Reader) ApproximateBytes(ctx context.Context, lo, hi []byte) (int64, er
 	if (lo == nil || bytes.Compare(lo, t.info.Lo) <= 0) && (hi == nil || bytes.Compare(hi, t.info.Hi) > 0) {
 		return t.info.Size, nil
 	}
-	var before, total, within int64
-	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
-		total += size
+	var within, total int64
+	err = t.eachBlock(ctx, func(b dataBlock) bool {
+		total = b.of
 		switch {
-		case lo != nil && bytes.Compare(sep, lo) < 0:
-			before += size
-		case hi == nil || bytes.Compare(sep, hi) < 0:
-			within += size
+		case lo != nil && bytes.Compare(b.sep, lo) < 0:
+		case hi == nil || bytes.Compare(b.sep, hi) < 0:
+			within += b.size
 		default:
 			// The block that hi is in counts half.
-			within += size / 2
+			within += b.size / 2
 			return false
 		}
 		return true
 	})
-	return within, readFailure(r.name, err)
+	if err != nil || total == 0 {
+		return 0, readFailure(r.name, err)
+	}
+	// Index and filter belong to rows as well.
+	return int64(float64(within) / float64(total) * float64(t.info.Size)), nil
 }
 
-// eachBlock calls fn with a key that is at or after the last of each data
-// block and before the first of the next, and with the block's length, in order
-// until fn returns false. The key is valid during the call.
-func (t *table) eachBlock(ctx context.Context, fn func(sep []byte, size int64) bool) error {
+// A dataBlock is what the index says of one.
+type dataBlock struct {
+	sep  []byte // a key from the last of the block on, before the first of the next
+	end  int64  // offset of the block's end
+	size int64
+	of   int64 // all data blocks together
+}
+
+// eachBlock calls fn for the data blocks in order until fn returns false. The
+// separator is valid during the call.
+func (t *table) eachBlock(ctx context.Context, fn func(dataBlock) bool) error {
 	l, err := t.sst.Layout()
 	if err != nil {
 		return err
 	}
+	var b dataBlock
+	for _, bh := range l.Data {
+		b.of += int64(bh.Length + block.TrailerLen)
+	}
 	for _, bh := range l.Index {
-		more, err := t.eachInIndex(ctx, bh, fn)
+		more, err := t.eachInIndex(ctx, bh, &b, fn)
 		if err != nil || !more {
 			return err
 		}
@@ -323,7 +337,7 @@ func (t *table) eachBlock(ctx context.Context, fn func(sep []byte, size int64) b
 	return nil
 }
 
-func (t *table) eachInIndex(ctx context.Context, bh block.Handle, fn func([]byte, int64) bool) (bool, error) {
+func (t *table) eachInIndex(ctx context.Context, bh block.Handle, b *dataBlock, fn func(dataBlock) bool) (bool, error) {
 	h, err := t.sst.BlockReader().Read(ctx, block.NoReadEnv, nil, bh, blockkind.Index, colblk.InitIndexBlockMetadata)
 	if err != nil {
 		return false, err
@@ -338,7 +352,10 @@ func (t *table) eachInIndex(ctx context.Context, bh block.Handle, fn func([]byte
 		if err != nil {
 			return false, err
 		}
-		if !fn(it.Separator(), int64(data.Length+block.TrailerLen)) {
+		b.sep = it.Separator()
+		b.size = int64(data.Length + block.TrailerLen)
+		b.end += b.size
+		if !fn(*b) {
 			return false, nil
 		}
 	}
@@ -353,9 +370,31 @@ type Mark struct {
 	Bytes int64
 }
 
-// Marks returns places inside the file, ascending, strictly between its first
-// and last row or at the last, about every step bytes. It reads index blocks
-// only.
+// eachPlace calls fn, in order, for places in (Lo, Hi] and the bytes of data
+// before them, until fn returns false. The row is fn's to keep.
+func (t *table) eachPlace(ctx context.Context, fn func(row []byte, before, of int64) bool) error {
+	last := t.info.Lo
+	return t.eachBlock(ctx, func(b dataBlock) bool {
+		at := b.end
+		if n := cell.EscapedLen(b.sep); n >= 0 {
+			// The block ends inside a row, or right before one. If the block
+			// before did not, this is where the row begins.
+			at = b.end - b.size
+			if bytes.Equal(b.sep[:n], last) {
+				return true
+			}
+		}
+		row := rowAtOrBefore(b.sep)
+		if bytes.Compare(row, last) <= 0 {
+			return true
+		}
+		last = row
+		return bytes.Compare(row, t.info.Hi) <= 0 && fn(row, at, b.of)
+	})
+}
+
+// Marks returns places inside the file, ascending, after its first row and not
+// after its last, about every step bytes. It reads index blocks only.
 func (r *Reader) Marks(ctx context.Context, step int64) ([]Mark, error) {
 	t, err := r.pin(ctx)
 	if err != nil {
@@ -363,25 +402,13 @@ func (r *Reader) Marks(ctx context.Context, step int64) ([]Mark, error) {
 	}
 	defer t.unpin()
 	var marks []Mark
-	var pos, next int64 = 0, step
-	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
-		pos += size
-		if pos < next {
-			return true
+	next := max(step, 1)
+	err = t.eachPlace(ctx, func(row []byte, before, of int64) bool {
+		pos := int64(float64(before) / float64(of) * float64(t.info.Size))
+		if pos >= next {
+			marks = append(marks, Mark{Row: row, Bytes: pos})
+			next = pos + max(step, 1)
 		}
-		row := rowAtOrBefore(sep)
-		after := t.info.Lo
-		if n := len(marks); n > 0 {
-			after = marks[n-1].Row
-		}
-		if bytes.Compare(row, after) <= 0 {
-			return true // a row of more than step bytes
-		}
-		if bytes.Compare(row, t.info.Hi) > 0 {
-			return false
-		}
-		marks = append(marks, Mark{Row: row, Bytes: pos})
-		next = pos + step
 		return true
 	})
 	if err != nil {
@@ -425,21 +452,14 @@ func (r *Reader) MidRow(ctx context.Context) ([]byte, error) {
 		return nil, err
 	}
 	defer t.unpin()
-	// Of the places between blocks, take the one nearest to the middle.
 	var best []byte
-	bestOff, pos := int64(-1), int64(0)
-	half := t.info.Size / 2
-	err = t.eachBlock(ctx, func(sep []byte, size int64) bool {
-		pos += size
-		off := max(pos-half, half-pos)
-		if bestOff >= 0 && off >= bestOff {
-			return pos < half
-		}
-		row := rowAtOrBefore(sep)
-		if bytes.Compare(row, t.info.Lo) > 0 && bytes.Compare(row, t.info.Hi) <= 0 {
+	bestOff := int64(-1)
+	err = t.eachPlace(ctx, func(row []byte, before, of int64) bool {
+		off := max(before-of/2, of/2-before)
+		if bestOff < 0 || off < bestOff {
 			best, bestOff = row, off
 		}
-		return true
+		return before < of/2
 	})
 	if err != nil {
 		return nil, readFailure(r.name, err)

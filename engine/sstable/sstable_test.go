@@ -3,22 +3,17 @@ package sstable
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"math/rand/v2"
 	"slices"
 	"sort"
-	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/trestledb/trestle/engine/cell"
-	"github.com/trestledb/trestle/engine/fault"
 )
 
 // memFile is a file in memory, written once and then read.
@@ -377,8 +372,6 @@ func checkPlaces(t *rapid.T, r *Reader, es []cell.Entry) {
 		}
 	}
 }
-
-var _ = []any{errors.Is, rand.N[int], strings.Contains, sync.OnceFunc, fault.Corruption}
 
 func TestOlder(t *testing.T) {
 	for rank := 1; rank < 1<<17; rank++ {
