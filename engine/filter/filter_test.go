@@ -206,11 +206,11 @@ func TestValidate(t *testing.T) {
 	}{
 		{"nil", nil, "", ""},
 		{"depth 20", nested(Chain, 20), "", ""},
-		{"depth 21", nested(Chain, 21), "", tooDeep},
-		{"interleaves at depth 21", nested(Interleave, 21), "", tooDeep},
+		{"depth 21", nested(Chain, 21), "filter", tooDeep},
+		{"interleaves at depth 21", nested(Interleave, 21), "filter", tooDeep},
 		{"conditions at depth 20", nested(Condition, 20), "", ""},
-		{"conditions at depth 21", nested(Condition, 21), "", tooDeep},
-		{"very deep", nested(Chain, 1_000_000), "", tooDeep},
+		{"conditions at depth 21", nested(Condition, 21), "filter", tooDeep},
+		{"very deep", nested(Chain, 1_000_000), "filter", tooDeep},
 		{"chain of 0", chain(), "filter.chain", "Chain must contain at least two RowFilters"},
 		{"chain of 1", chain(nil), "filter.chain", "Chain must contain at least two RowFilters"},
 		{"interleave of 1", chain(nil, interleaved(nil)), "filter.chain.filters[1].interleave", "Interleave must contain at least two RowFilters"},
@@ -440,6 +440,45 @@ func TestRowBuffer(t *testing.T) {
 		}
 		if err := run(80); err != nil || len(out.cells) != 240 {
 			t.Fatalf("80 KiB: got %d cells, %v", len(out.cells), err)
+		}
+	}
+}
+
+func TestPredicate(t *testing.T) {
+	for _, test := range []struct {
+		filter *Node
+		want   string // per cell: does it end the row; then the verdict
+	}{
+		{nil, "rr true"},
+		{op(BlockAll), "rr false"},
+		{regex(ValueRegex, "w"), ".r true"},
+		{regex(ValueRegex, "no"), ".. false"},
+		{chain(op(StripValue), op(Sink)), "rr true"},
+		{interleaved(nil, regex(ValueRegex, "w")), "rr true"},
+		{conditional(regex(ValueRegex, "no"), nil, op(PassAll)), ".. true"},
+		{interleaved(op(Sink), conditional(regex(ValueRegex, "no"), nil, op(PassAll))), "rr true"},
+	} {
+		pl := mustCompile(t, test.filter).Predicate(nil)
+		for range 2 {
+			got := ""
+			pl.StartRow([]byte("k"))
+			for _, c := range parseCells("f:q@1=v f:r@1=w") {
+				if pl.Cell(&c) == NextRow {
+					got += "r"
+				} else {
+					got += "."
+				}
+			}
+			if err := pl.EndRow(); err != nil {
+				t.Fatal(err)
+			}
+			if got += fmt.Sprint(" ", pl.Found()); got != test.want {
+				t.Errorf("%v: got %s, want %s", test.filter, got, test.want)
+			}
+		}
+		pl.StartRow([]byte("k"))
+		if pl.EndRow(); pl.Found() {
+			t.Errorf("%v: found a cell in an empty row", test.filter)
 		}
 	}
 }

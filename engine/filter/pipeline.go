@@ -31,6 +31,7 @@ type Pipeline struct {
 	// sorter is between root and the output if Sinks and late cells meet there,
 	// else nil.
 	sorter *sorter
+	finder *finder // of a Predicate, else nil
 	store  store
 	want   bool // the row
 }
@@ -38,24 +39,40 @@ type Pipeline struct {
 // Pipeline returns a pipeline that pushes to out. rng returns numbers in
 // [0, 1), on which RowSample decides; nil means math/rand.
 func (p *Program) Pipeline(out Writer, rng func() float64) *Pipeline {
-	pl := &Pipeline{store: store{limit: MaxRowBuffer}}
-	if rng == nil {
-		rng = rand.Float64
-	}
+	pl := new(Pipeline)
 	var final stage = &output{out: out}
 	if p.root != nil && p.root.sink && p.root.late {
 		pl.sorter = &sorter{to: to{final}, held: held{store: &pl.store}}
 		final = &tap{to: to{pl.sorter}, open: true}
 	}
+	pl.build(p, final, rng)
+	return pl
+}
+
+// Predicate returns a pipeline that pushes nothing and only finds out whether a
+// row has output: see Found. It answers NextRow as soon as that is certain.
+func (p *Program) Predicate(rng func() float64) *Pipeline {
+	pl := &Pipeline{finder: new(finder)}
+	pl.build(p, pl.finder, rng)
+	return pl
+}
+
+func (pl *Pipeline) build(p *Program, final stage, rng func() float64) {
+	if rng == nil {
+		rng = rand.Float64
+	}
+	pl.store.limit = MaxRowBuffer
 	b := builder{held: &pl.store, rng: rng, final: final, memory: p.memory}
 	pl.root = b.build(p.root, final)
-	return pl
 }
 
 // StartRow begins a row. When it returns false no cell of the row can pass, and
 // neither Cell nor EndRow need be called.
 func (pl *Pipeline) StartRow(key []byte) (want bool) {
 	pl.store.reset()
+	if pl.finder != nil {
+		pl.finder.found = false
+	}
 	if pl.sorter != nil {
 		pl.sorter.start(key)
 	}
@@ -67,11 +84,15 @@ func (pl *Pipeline) StartRow(key []byte) (want bool) {
 // descending timestamp, none twice. c and all it points to need be valid during
 // the call only.
 func (pl *Pipeline) Cell(c *row.Cell) Next {
-	if !pl.want || pl.store.err != nil {
+	if !pl.want || pl.store.err != nil || pl.Found() {
 		return NextRow
 	}
 	pl.store.enter(c)
-	return pl.root.cell(c)
+	next := pl.root.cell(c)
+	if pl.Found() {
+		return NextRow
+	}
+	return next
 }
 
 // EndRow ends the row and pushes what was held back. It fails, with a
@@ -88,3 +109,7 @@ func (pl *Pipeline) EndRow() error {
 	}
 	return pl.store.err
 }
+
+// Found tells whether any cell passed since StartRow. It is known for certain
+// after EndRow, and for a Pipeline made by Predicate only; others return false.
+func (pl *Pipeline) Found() bool { return pl.finder != nil && pl.finder.found }

@@ -47,6 +47,40 @@ const (
 // compilePattern compiles src, taking what its program needs from budget, a
 // number of instructions.
 func compilePattern(src []byte, budget *int) (*pattern, error) {
+	if s, ok := literal(src); ok {
+		return &pattern{prefix: s, plain: len(s) > 0}, nil
+	}
+	return parsePattern(src, budget)
+}
+
+// literal returns the bytes that src stands for, if it is of the kind that
+// clients write for one key: bytes, quoted or not. It says what the parser
+// would say, sooner.
+func literal(src []byte) (s []byte, ok bool) {
+	s = make([]byte, 0, len(src))
+	for i := 0; i < len(src); i++ {
+		c := src[i]
+		if strings.IndexByte(`.+*?()|[]{}^$`, c) >= 0 {
+			return nil, false
+		}
+		if c == '\\' {
+			if i++; i == len(src) {
+				return nil, false
+			}
+			switch c = src[i]; {
+			case bytes.HasPrefix(src[i:], []byte("x00")):
+				c = 0
+				i += 2
+			case 'a' <= c|0x20 && c|0x20 <= 'z' || '0' <= c && c <= '9':
+				return nil, false
+			}
+		}
+		s = append(s, c)
+	}
+	return s, true
+}
+
+func parsePattern(src []byte, budget *int) (*pattern, error) {
 	text, err := decode(src)
 	if err != nil {
 		return nil, err

@@ -153,6 +153,22 @@ func TestRegexQuickPaths(t *testing.T) {
 	}
 }
 
+func TestLiteralAgreesWithParser(t *testing.T) {
+	part := rapid.SampledFrom([]string{"a", "-", "\\", "x00", "x0", "0", "\x00", "\xff", "_", "\n", "Q", "E", " ", "{", ".", "/", "C", "\x7f", "[", "]"})
+	rapid.Check(t, func(t *rapid.T) {
+		src := []byte(strings.Join(rapid.SliceOfN(part, 0, 8).Draw(t, "src"), ""))
+		s, ok := literal(src)
+		if !ok {
+			return
+		}
+		budget := maxProgram
+		p, err := parsePattern(src, &budget)
+		if err != nil || p.tail != tailNone || !bytes.Equal(p.prefix, s) || p.plain != (len(s) > 0) {
+			t.Fatalf("%q is literally %q; the parser says %+v, %v", src, s, p, err)
+		}
+	})
+}
+
 func TestRegexErrors(t *testing.T) {
 	for p, want := range map[string]string{
 		"(":                         "missing closing )",

@@ -85,94 +85,108 @@ type checker struct {
 	budget      int // instructions left
 	patterns    int // that need a program
 	inCondition bool
+	tooDeep     bool // blame the whole filter; the path would be long and say little
 }
 
-// compile also returns the number of patterns that are more than a literal.
+// compile checks n, the request's field of that name, and compiles its patterns.
+// It also returns the number of patterns that are more than a literal.
 func compile(n *Node, field string) (root *node, patterns int, err error) {
 	c := checker{budget: maxProgram}
-	root, err = c.check(n, field, 1)
-	return root, c.patterns, err
+	root, bad := c.check(n, 1)
+	if bad != nil {
+		return nil, 0, bad.in(field)
+	}
+	return root, c.patterns, nil
 }
 
-// invalid blames the filter's own field.
-func invalid(field, format string, args ...any) error {
-	return fault.InvalidField(field, format, args...)
+// A problem is an error whose Field is relative to the filter in question, so
+// that paths are only written once there is an error.
+type problem fault.Error
+
+func invalid(field, format string, args ...any) *problem {
+	return (*problem)(fault.InvalidField(field, format, args...))
 }
 
-func (c *checker) check(n *Node, field string, depth int) (*node, error) {
+// in makes p an error of the message that has the filter in its field.
+func (p *problem) in(field string) *fault.Error {
+	if p.Field != "" {
+		field += "." + p.Field
+	}
+	p.Field = field
+	return (*fault.Error)(p)
+}
+
+func (c *checker) check(n *Node, depth int) (*node, *problem) {
 	if depth > schema.MaxFilterDepth {
-		// The path of what is too deep would be long and say little.
+		c.tooDeep = true
 		return nil, invalid("", "Row filter exceeds maximum nesting depth of %d", schema.MaxFilterDepth)
 	}
 	if n == nil || n.Op == PassAll {
 		return nil, nil
 	}
 	out := &node{Node: n, out: 1, work: 1}
-	var err error
+	var bad *problem
 	switch n.Op {
 	case BlockAll:
 		out.out = 0
 
 	case Chain, Interleave, Condition:
-		err = c.checkChildren(out, field, depth)
+		bad = c.checkChildren(out, depth)
 
 	case Sink:
 		if c.inCondition {
-			return nil, invalid(field+".sink", "sink cannot be nested in a condition filter")
+			return nil, invalid("sink", "sink cannot be nested in a condition filter")
 		}
 		out.sink = true
 		out.state = rowState // what later filters drop has gone to the output
 		out.out = 0
 
 	case RowKeyRegex:
-		field += ".row_key_regex_filter"
 		if len(n.Pattern) == 0 {
-			return nil, invalid(field, "Error in field 'row_key_regex_filter' : argument must not be empty")
+			return nil, invalid("row_key_regex_filter", "Error in field 'row_key_regex_filter' : argument must not be empty")
 		}
-		out.pattern, err = c.pattern(n.Pattern, field, "row_key_regex_filter")
+		out.pattern, bad = c.pattern(n.Pattern, "row_key_regex_filter")
 
 	case RowSample:
 		if !(n.P > 0 && n.P < 1) { // refuses NaN too
-			return nil, invalid(field+".row_sample_filter", "row_sample_filter argument must be between 0.0 and 1.0")
+			return nil, invalid("row_sample_filter", "row_sample_filter argument must be between 0.0 and 1.0")
 		}
 
 	case FamilyRegex:
-		field += ".family_name_regex_filter"
 		if bytes.IndexByte(n.Pattern, ':') >= 0 {
-			return nil, invalid(field, "Error in field 'family_name_regex_filter' : argument must not contain ':'")
+			return nil, invalid("family_name_regex_filter", "Error in field 'family_name_regex_filter' : argument must not contain ':'")
 		}
-		out.pattern, err = c.pattern(n.Pattern, field, "family_name_regex_filter")
+		out.pattern, bad = c.pattern(n.Pattern, "family_name_regex_filter")
 
 	case QualifierRegex:
-		out.pattern, err = c.pattern(n.Pattern, field+".column_qualifier_regex_filter", "column_qualifier_regex_filter")
+		out.pattern, bad = c.pattern(n.Pattern, "column_qualifier_regex_filter")
 
 	case ValueRegex:
-		out.pattern, err = c.pattern(n.Pattern, field+".value_regex_filter", "value_regex_filter")
+		out.pattern, bad = c.pattern(n.Pattern, "value_regex_filter")
 
 	case ColumnRange:
-		field += ".column_range_filter"
 		if n.Family == "" {
-			return nil, invalid(field+".family_name", "Error in field 'column_range_filter' : family_name must not be empty")
+			return nil, invalid("column_range_filter.family_name", "Error in field 'column_range_filter' : family_name must not be empty")
 		}
 		if inverted(n.Start, n.End) {
-			return nil, invalid(field, "Error in field 'column_range_filter' : start_qualifier must not be greater than end_qualifier")
+			return nil, invalid("column_range_filter", "Error in field 'column_range_filter' : start_qualifier must not be greater than end_qualifier")
 		}
 
 	case ValueRange:
 		if inverted(n.Start, n.End) {
-			return nil, invalid(field+".value_range_filter", "Error in field 'value_range_filter' : start_value must not be greater than end_value")
+			return nil, invalid("value_range_filter", "Error in field 'value_range_filter' : start_value must not be greater than end_value")
 		}
 
 	case TimestampRange:
 		if n.Times.Start > n.Times.End {
-			return nil, invalid(field+".timestamp_range_filter", "Error in field 'timestamp_range_filter' : start_timestamp_micros must not be greater than end_timestamp_micros")
+			return nil, invalid("timestamp_range_filter", "Error in field 'timestamp_range_filter' : start_timestamp_micros must not be greater than end_timestamp_micros")
 		}
 
 	case ValueBitmask, StripValue:
 
 	case CellsPerRowOffset:
 		if n.N < 0 {
-			return nil, invalid(field+".cells_per_row_offset_filter", "Error in field 'cells_per_row_offset_filter' : argument must be >= 0")
+			return nil, invalid("cells_per_row_offset_filter", "Error in field 'cells_per_row_offset_filter' : argument must be >= 0")
 		}
 		if n.N == 0 {
 			return nil, nil
@@ -181,65 +195,68 @@ func (c *checker) check(n *Node, field string, depth int) (*node, error) {
 
 	case CellsPerRowLimit:
 		if n.N <= 0 {
-			return nil, invalid(field+".cells_per_row_limit_filter", "Error in field 'cells_per_row_limit_filter' : argument must be > 0")
+			return nil, invalid("cells_per_row_limit_filter", "Error in field 'cells_per_row_limit_filter' : argument must be > 0")
 		}
 		out.state = rowState
 
 	case CellsPerColumnLimit:
 		if n.N <= 0 {
-			return nil, invalid(field+".cells_per_column_limit_filter", "Error in field 'cells_per_column_limit_filter' : argument must be > 0")
+			return nil, invalid("cells_per_column_limit_filter", "Error in field 'cells_per_column_limit_filter' : argument must be > 0")
 		}
 		out.state = columnState
 
 	case ApplyLabel:
-		field += ".apply_label_transformer"
 		if !validLabel(n.Label) {
-			return nil, invalid(field, `apply_label_transformer must match RE2([a-z0-9\\-]+), but found %s`, n.Label)
+			return nil, invalid("apply_label_transformer", `apply_label_transformer must match RE2([a-z0-9\\-]+), but found %s`, n.Label)
 		}
 		if len(n.Label) > schema.MaxLabel {
-			return nil, invalid(field, "apply_label_transformer must be at most %d characters long, but found %s", schema.MaxLabel, n.Label)
+			return nil, invalid("apply_label_transformer", "apply_label_transformer must be at most %d characters long, but found %s", schema.MaxLabel, n.Label)
 		}
 		out.label = true
 
 	default:
-		return nil, invalid(field, "unknown filter %d", n.Op)
+		return nil, invalid("", "unknown filter %d", n.Op)
 	}
-	if err != nil {
-		return nil, err
+	if bad != nil {
+		return nil, bad
 	}
 	return out, nil
 }
 
-var conditionFields = [...]string{"predicate_filter", "true_filter", "false_filter"}
+// childField names a child in the request.
+func (n *Node) childField(i int) string {
+	switch n.Op {
+	case Chain:
+		return fmt.Sprintf("chain.filters[%d]", i)
+	case Interleave:
+		return fmt.Sprintf("interleave.filters[%d]", i)
+	}
+	return "condition." + [...]string{"predicate_filter", "true_filter", "false_filter"}[i]
+}
 
-func (c *checker) checkChildren(out *node, field string, depth int) error {
+func (c *checker) checkChildren(out *node, depth int) *problem {
 	n := out.Node
 	switch {
 	case n.Op == Chain && len(n.Children) < 2:
-		return invalid(field+".chain", "Chain must contain at least two RowFilters")
+		return invalid("chain", "Chain must contain at least two RowFilters")
 	case n.Op == Interleave && len(n.Children) < 2:
-		return invalid(field+".interleave", "Interleave must contain at least two RowFilters")
+		return invalid("interleave", "Interleave must contain at least two RowFilters")
 	case n.Op == Condition && len(n.Children) != 3:
-		return invalid(field+".condition", "condition has %d filters instead of 3", len(n.Children))
+		return invalid("condition", "condition has %d filters instead of 3", len(n.Children))
 	}
 	outer := c.inCondition
 	if n.Op == Condition {
 		c.inCondition = true
 	}
 	labels := 0
+	out.children = make([]*node, 0, len(n.Children))
 	for i, child := range n.Children {
-		var path string
-		switch n.Op {
-		case Chain:
-			path = fmt.Sprintf("%s.chain.filters[%d]", field, i)
-		case Interleave:
-			path = fmt.Sprintf("%s.interleave.filters[%d]", field, i)
-		default:
-			path = field + ".condition." + conditionFields[i]
-		}
-		k, err := c.check(child, path, depth+1)
-		if err != nil {
-			return err
+		k, bad := c.check(child, depth+1)
+		if bad != nil {
+			if c.tooDeep {
+				return bad
+			}
+			return (*problem)(bad.in(n.childField(i)))
 		}
 		out.children = append(out.children, k)
 		if k == nil {
@@ -255,7 +272,7 @@ func (c *checker) checkChildren(out *node, field string, depth int) error {
 	}
 	c.inCondition = outer
 	if n.Op == Chain && labels > 1 {
-		return invalid(field+".chain", "Chain must contain at most one RowFilter with an apply_label_transformer")
+		return invalid("chain", "Chain must contain at most one RowFilter with an apply_label_transformer")
 	}
 
 	out.out, out.work = 0, 1
@@ -279,7 +296,7 @@ func (c *checker) checkChildren(out *node, field string, depth int) error {
 			out.out = max(out.out, o)
 		}
 		if out.work > maxWork || out.out > maxWork {
-			return invalid(field, "Row filter multiplies cells too often: a cell may pass at most %d filters, copies counted", maxWork)
+			return invalid("", "Row filter multiplies cells too often: a cell may pass at most %d filters, copies counted", maxWork)
 		}
 	}
 	if n.Op == Condition {
@@ -292,13 +309,13 @@ func (c *checker) checkChildren(out *node, field string, depth int) error {
 	return nil
 }
 
-func (c *checker) pattern(src []byte, field, name string) (*pattern, error) {
+func (c *checker) pattern(src []byte, field string) (*pattern, *problem) {
 	if len(src) > schema.MaxFilter {
 		return nil, invalid(field, "Row filter exceeds maximum size of %d bytes", schema.MaxFilter)
 	}
 	p, err := compilePattern(src, &c.budget)
 	if err != nil {
-		return nil, invalid(field, "Error in field '%s' : %v", name, err)
+		return nil, invalid(field, "Error in field '%s' : %v", field, err)
 	}
 	if p.tail == tailProgram {
 		c.patterns++
