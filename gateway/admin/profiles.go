@@ -12,8 +12,6 @@ import (
 
 // A Profile is what a data call needs to know of its app profile.
 type Profile struct {
-	// Exists is false if there is no such profile, or no such instance.
-	Exists bool
 	// AllowTransactionalWrites permits CheckAndMutateRow and ReadModifyWriteRow.
 	AllowTransactionalWrites bool
 	// ReadOnly refuses every write (Data Boost).
@@ -77,8 +75,9 @@ func (c *profileCache) add(name string, r *route, changes uint64) {
 }
 
 // Profile returns the app profile called id (empty: "default") of an instance,
-// given by its full resource name. In emulator mode every instance that was
-// not created exists and has every profile.
+// given by its full resource name, or NotFound. It is made for the path of
+// every request. In emulator mode every instance that was not created exists
+// and has every profile.
 func (a *Admin) Profile(ctx context.Context, instance, id string) (Profile, error) {
 	r, err := a.route(ctx, instance)
 	if err != nil {
@@ -90,20 +89,26 @@ func (a *Admin) Profile(ctx context.Context, instance, id string) (Profile, erro
 	if p, ok := r.profiles[id]; ok {
 		return p, nil
 	}
-	if !r.exists && a.o.Emulator {
-		return Profile{Exists: true, AllowTransactionalWrites: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
+	switch {
+	case r.exists:
+		return Profile{}, missing("app_profile_id", "App profile", id)
+	case a.o.Emulator:
+		return Profile{AllowTransactionalWrites: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
 	}
-	return Profile{}, nil
+	return Profile{}, missing("", "Instance", instance)
 }
 
-// InstanceExists tells whether an instance is there. In emulator mode every
-// instance is.
-func (a *Admin) InstanceExists(ctx context.Context, instance string) (bool, error) {
+// Instance returns nil if an instance exists, else NotFound. In emulator mode
+// every instance exists.
+func (a *Admin) Instance(ctx context.Context, name string) error {
 	if a.o.Emulator {
-		return true, nil
+		return nil
 	}
-	r, err := a.route(ctx, instance)
-	return err == nil && r.exists, err
+	r, err := a.route(ctx, name)
+	if err == nil && !r.exists {
+		err = missing("name", "Instance", name)
+	}
+	return err
 }
 
 func (a *Admin) route(ctx context.Context, instance string) (*route, error) {
@@ -130,7 +135,7 @@ func newRoute(i *instance) *route {
 	}
 	r := &route{exists: true, profiles: make(map[string]Profile, len(i.profiles))}
 	for id, pb := range i.profiles {
-		p := Profile{Exists: true, ReadOnly: pb.GetDataBoostIsolationReadOnly() != nil}
+		p := Profile{ReadOnly: pb.GetDataBoostIsolationReadOnly() != nil}
 		switch rp := pb.GetRoutingPolicy().(type) {
 		case *adminpb.AppProfile_SingleClusterRouting_:
 			p.ClusterID = rp.SingleClusterRouting.GetClusterId()

@@ -71,7 +71,7 @@ func newTable(name string, pb *adminpb.Table, i *instance) (*schema.Table, error
 		if err != nil {
 			return nil, within("column_families", -1, err)
 		}
-		t.AddFamily(f)
+		t.Families[id] = f // the backend gives ids
 	}
 	return t, setConfig(t, configOf(pb), i)
 }
