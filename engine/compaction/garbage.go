@@ -29,14 +29,15 @@ func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int
 			raw += float64(f.Bytes)
 			continue
 		}
-		raw += collectable(rule, f, now) * float64(f.Bytes)
+		raw += Collectable(rule, f, now) * float64(f.Bytes)
 	}
 	// Bytes before compression, as a part of the file.
 	return int64(math.Ceil(float64(info.Size) * min(1, raw/float64(info.RawBytes))))
 }
 
-// collectable estimates the part of the cells of f that rule collects, 0 to 1.
-func collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 {
+// Collectable estimates the part of the cells of f that rule collects at time now
+// (microseconds), 0 to 1.
+func Collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 {
 	switch {
 	case rule == nil || f.Cells == 0:
 		return 0
@@ -54,13 +55,13 @@ func collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 
 	case len(rule.Union) > 0:
 		part := 0.0
 		for _, r := range rule.Union {
-			part = max(part, collectable(r, f, now))
+			part = max(part, Collectable(r, f, now))
 		}
 		return part
 	case len(rule.Intersection) > 0:
 		part := 1.0
 		for _, r := range rule.Intersection {
-			part = min(part, collectable(r, f, now))
+			part = min(part, Collectable(r, f, now))
 		}
 		return part
 	}

@@ -681,6 +681,42 @@ func TestCompactionLeavesCacheAlone(t *testing.T) {
 	}
 }
 
+// A scan of what is not cached reads ahead; point reads do not.
+func TestScanReadsAhead(t *testing.T) {
+	f, _ := write(t, Options{}, rows(5000, 1000))
+	r := open(t, newCache(t), f)
+	it := iterate(t, r, IterOptions{})
+	reads := func(do func()) int64 {
+		before := f.reads.Load()
+		do()
+		return f.reads.Load() - before
+	}
+	for i := range 20 {
+		row := prefix(2 * (i * 2017 % 5000))
+		before := f.bytes.Load()
+		if n := reads(func() {
+			if !it.SeekRow(row) {
+				t.Fatal("row is missing")
+			}
+		}); n > 1 && i > 0 || f.bytes.Load()-before > 40<<10 && i > 0 {
+			t.Errorf("point read %d takes %d reads of %d bytes", i, n, f.bytes.Load()-before)
+		}
+	}
+	r.cache.evict(r.num)
+	n := 0
+	blocks := int64(len(f.data) / (32 << 10))
+	if got := reads(func() {
+		for ok := it.First(); ok; ok = it.Next() {
+			n++
+		}
+	}); got > blocks/4 {
+		t.Errorf("a scan of %d blocks takes %d reads", blocks, got)
+	}
+	if n != 5000 {
+		t.Errorf("%d rows: %v", n, it.Error())
+	}
+}
+
 // The comparer keeps what Pebble wants of it for any bytes, not only keys.
 func TestComparer(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/objstorage"
@@ -29,8 +30,11 @@ type Readable interface {
 // opened: footer, metaindex and properties, which are seldom more.
 const tailBytes = 8 << 10
 
-// aheadBytes is how much a compaction reads at once.
-const aheadBytes = 512 << 10
+// How much compactions and scans read at once.
+const (
+	aheadBytes     = 512 << 10
+	scanAheadBytes = 256 << 10
+)
 
 // A file puts a Readable into the form that Pebble wants. Pebble also reads
 // blocks through it directly, when it has no handle.
@@ -117,47 +121,69 @@ func (directHandle) Close() error                                 { return nil }
 func (directHandle) SetupForCompaction()                          {}
 func (directHandle) RecordCacheHit(context.Context, int64, int64) {}
 
-// dataHandle reads data blocks for one iterator; for a compaction it reads
-// ahead, since it will want all of them in order.
+// dataHandle reads data blocks for one iterator. It reads ahead: for a
+// compaction, which will want all blocks in order, from the start; for others
+// more and more once they have asked for a few blocks in a row.
 type dataHandle struct {
-	f     *file
-	ahead bool
-	buf   []byte // bytes at off
-	off   int64
+	f          *file
+	compaction bool
+	row        int    // how many blocks in a row were asked for before this
+	end        int64  // of the last block asked for
+	buf        []byte // bytes at off
+	off        int64
 }
 
 var handles = sync.Pool{New: func() any { return new(dataHandle) }}
 
+// window returns how much to read for a block of n bytes at off.
+func (h *dataHandle) window(n int, off int64) int64 {
+	h.RecordCacheHit(nil, off, int64(n))
+	switch {
+	case n > aheadBytes:
+		return 0
+	case h.compaction:
+		return aheadBytes
+	case h.row < 3:
+		return 0
+	}
+	return min(scanAheadBytes, int64(32<<10)<<(h.row-2))
+}
+
 func (h *dataHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
-	if !h.ahead || len(p) > aheadBytes {
+	window := min(h.window(len(p), off), h.f.Size()-off)
+	if off >= h.off && off+int64(len(p)) <= h.off+int64(len(h.buf)) {
+		copy(p, h.buf[off-h.off:])
+		return checkBlock(p, off, h.f.Size())
+	}
+	if window <= int64(len(p)) {
 		return h.f.ReadAt(ctx, p, off)
 	}
-	if off < h.off || off+int64(len(p)) > h.off+int64(len(h.buf)) {
-		n := min(aheadBytes, h.f.Size()-off)
-		if n < int64(len(p)) {
-			return h.f.ReadAt(ctx, p, off) // fails
-		}
-		if int64(cap(h.buf)) < n {
-			h.buf = make([]byte, aheadBytes)
-		}
-		h.buf, h.off = h.buf[:n], off
-		if err := h.f.read(ctx, h.buf, off); err != nil {
-			h.buf = h.buf[:0]
-			return err
-		}
+	h.buf, h.off = slices.Grow(h.buf[:0], int(window))[:window], off
+	if err := h.f.read(ctx, h.buf, off); err != nil {
+		h.buf = h.buf[:0]
+		return err
 	}
-	copy(p, h.buf[off-h.off:])
+	copy(p, h.buf)
 	return checkBlock(p, off, h.f.Size())
 }
 
+// RecordCacheHit is told of the blocks that need no reading.
+func (h *dataHandle) RecordCacheHit(_ context.Context, off, size int64) {
+	if off == h.end {
+		h.row = min(h.row+1, 16)
+	} else {
+		h.row = 0
+	}
+	h.end = off + size
+}
+
 func (h *dataHandle) Close() error {
-	*h = dataHandle{}
+	*h = dataHandle{buf: h.buf[:0]}
 	handles.Put(h)
 	return nil
 }
 
-func (h *dataHandle) SetupForCompaction()                          { h.ahead = true }
-func (h *dataHandle) RecordCacheHit(context.Context, int64, int64) {}
+func (h *dataHandle) SetupForCompaction() { h.compaction = true }
 
 // readFailure gives an error of Pebble's the kind it deserves. What storage
 // reported passes as it is, and so does the end of a context; everything else

@@ -24,6 +24,7 @@ type memFile struct {
 	fail     error
 	failAt   int // length from which Write fails
 	reads    atomic.Int64
+	bytes    atomic.Int64
 	closed   atomic.Int64
 }
 
@@ -41,6 +42,7 @@ func (m *memFile) Finish() error { m.finished = true; return m.fail }
 func (m *memFile) Abort()        { m.aborted = true }
 func (m *memFile) ReadAt(ctx context.Context, p []byte, off int64) error {
 	m.reads.Add(1)
+	m.bytes.Add(int64(len(p)))
 	if err := ctx.Err(); err != nil {
 		return err
 	}
