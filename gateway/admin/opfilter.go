@@ -143,8 +143,12 @@ func (p *filterParser) term(depth int) opFilter {
 		return never
 	}
 	switch {
-	case p.word("NOT"), p.word("-"):
-		p.next()
+	case p.word("NOT"), !p.quoted && strings.HasPrefix(p.tok, "-"):
+		if p.tok[0] == '-' && len(p.tok) > 1 {
+			p.tok = p.tok[1:]
+		} else {
+			p.next()
+		}
 		f := p.term(depth + 1)
 		return func(op *longrunningpb.Operation) bool { return !f(op) }
 	case p.word("("):
