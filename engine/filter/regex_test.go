@@ -205,12 +205,13 @@ func TestRegexErrors(t *testing.T) {
 // change of what matches.
 func TestDFAMemory(t *testing.T) {
 	for _, test := range []struct {
-		pattern string
-		given   bool // up
+		pattern, data string
+		over, given   bool // does it start over; give up
 	}{
-		{".*x.{5}", false}, // 64 states, each used often
-		{".*x.{14}", true}, // 2^15 states
-		{"[ab]*x(a|b)*", false},
+		{".*x.{5}", "aabbx", false, false},                         // 64 states
+		{".*x.{14}", "aabbx", false, true},                         // 2^15 states
+		{".*x.{14}", strings.Repeat("a", 100) + "xx", true, false}, // as many, but few are used at a time
+		{"(a|x)*x(a|b)*", strings.Repeat("a", 100) + "x", false, false},
 	} {
 		budget := maxProgram
 		c, err := compilePattern([]byte(test.pattern), &budget)
@@ -222,9 +223,9 @@ func TestDFAMemory(t *testing.T) {
 		rnd := rand.New(rand.NewPCG(1, 2))
 		matches := 0
 		for range 300 {
-			s := make([]byte, 100)
+			s := make([]byte, 1+rnd.IntN(200))
 			for i := range s {
-				s[i] = "aabbx"[rnd.IntN(5)]
+				s[i] = test.data[rnd.IntN(len(test.data))]
 			}
 			got, want := m.match(s), plain.match(s)
 			if got != want {
@@ -237,9 +238,9 @@ func TestDFAMemory(t *testing.T) {
 				t.Fatalf("%s: uses %d bytes", test.pattern, used)
 			}
 		}
-		t.Logf("%s: %d states, started over %d times, %d matches", test.pattern, len(m.dfa.states), m.dfa.starts, matches)
-		if m.dfa.given != test.given {
-			t.Errorf("%s: given up is %v", test.pattern, m.dfa.given)
+		if m.dfa.given != test.given || !test.given && m.dfa.starts > 1 != test.over || matches == 0 {
+			t.Errorf("%s on %.10s…: %d states, started over %d times, given up %v, %d matches",
+				test.pattern, test.data, len(m.dfa.states), m.dfa.starts, m.dfa.given, matches)
 		}
 	}
 }
@@ -274,27 +275,30 @@ func TestRegexCost(t *testing.T) {
 
 // checkRegex compares with binaryregexp, which knows captures, priorities and
 // unanchored search, none of which is used here.
-func checkRegex(t interface{ Fatalf(string, ...any) }, p, s []byte) {
+func checkRegex(t interface{ Fatalf(string, ...any) }, p []byte, data ...[]byte) {
 	budget := maxProgram
 	c, err := compilePattern(p, &budget)
 	if err != nil {
 		return
 	}
 	if bytes.Contains(p, []byte(`\Q`)) || bytes.ContainsFunc(p, func(r rune) bool { return r > 127 }) {
-		newMachine(c, dfaMaxMemory).match(s)
+		for _, s := range data {
+			newMachine(c, dfaMaxMemory).match(s)
+		}
 		return // binaryregexp cannot be told
 	}
 	re, err := binaryregexp.Compile(`\A(?:` + string(p) + `)\z`)
 	if err != nil {
 		t.Fatalf("%q: only binaryregexp fails: %v", p, err)
 	}
-	want := re.Match(s)
 	// With room, with so little that the dfa starts over, and without.
 	for _, memory := range []int{dfaMaxMemory, 2000, 600, 0} {
 		m := newMachine(c, memory)
 		for range 2 {
-			if got := m.match(s); got != want {
-				t.Fatalf("%q on %q with %d bytes: got %v, want %v", p, s, memory, got, want)
+			for _, s := range data {
+				if got, want := m.match(s), re.Match(s); got != want {
+					t.Fatalf("%q on %q with %d bytes: got %v, want %v", p, s, memory, got, want)
+				}
 			}
 		}
 	}
@@ -309,10 +313,11 @@ func TestRegexAgreesWithBinaryregexp(t *testing.T) {
 		for range strings.Count(p, "(") - strings.Count(p, ")") {
 			p += ")"
 		}
-		for range 5 {
-			s := strings.Join(rapid.SliceOfN(data, 0, 8).Draw(t, "data"), "")
-			checkRegex(t, []byte(p), []byte(s))
+		var all [][]byte
+		for range 8 {
+			all = append(all, []byte(strings.Join(rapid.SliceOfN(data, 0, 8).Draw(t, "data"), "")))
 		}
+		checkRegex(t, []byte(p), all...)
 	})
 }
 
@@ -324,6 +329,6 @@ func FuzzRegex(f *testing.F) {
 		if len(p) > 200 || len(s) > 200 {
 			return
 		}
-		checkRegex(t, p, s)
+		checkRegex(t, p, s, s[:len(s)/2], s[len(s)/2:], bytes.ToUpper(s))
 	})
 }
