@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
 
-	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/backend"
@@ -75,7 +74,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	a := admin.Register(s.grpc, b, o.Admin)
 	data.Register(s.grpc, data.New(b, data.Options{
 		Profile:  profileOf(a),
-		Instance: instanceOf(a),
+		Instance: a.Instance,
 		LaxNames: o.Emulator,
 		Budget:   chunk.NewBudget(o.ReadMemory),
 		Log:      o.Log,
@@ -100,25 +99,7 @@ func profileOf(a *admin.Admin) func(context.Context, string, string) (data.Profi
 		if err != nil {
 			return data.Profile{}, err
 		}
-		if !p.Exists {
-			if ok, err := a.InstanceExists(ctx, instance); err != nil {
-				return data.Profile{}, err
-			} else if !ok {
-				return data.Profile{}, fault.New(fault.NotFound, "Instance not found: %s", instance)
-			}
-			return data.Profile{}, fault.New(fault.NotFound, "App profile not found: %s", id)
-		}
 		return data.Profile{Transactions: p.AllowTransactionalWrites, ReadOnly: p.ReadOnly}, nil
-	}
-}
-
-func instanceOf(a *admin.Admin) func(context.Context, string) error {
-	return func(ctx context.Context, name string) error {
-		ok, err := a.InstanceExists(ctx, name)
-		if err == nil && !ok {
-			return fault.New(fault.NotFound, "Instance not found: %s", name)
-		}
-		return err
 	}
 }
 

@@ -1,0 +1,542 @@
+package gateway
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"golang.org/x/net/http2"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding/gzip"
+	"google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/dynamicpb"
+
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+func setCell(value []byte) []*bigtablepb.Mutation {
+	return []*bigtablepb.Mutation{{Mutation: &bigtablepb.Mutation_SetCell_{SetCell: &bigtablepb.Mutation_SetCell{
+		FamilyName: "cf", ColumnQualifier: []byte("q"), TimestampMicros: 1000, Value: value}}}}
+}
+
+func detail[T proto.Message](err error) (found T) {
+	for _, d := range status.Convert(err).Details() {
+		if m, ok := d.(T); ok {
+			return m
+		}
+	}
+	return found
+}
+
+func readAll(c bigtablepb.BigtableClient, ctx context.Context, req *bigtablepb.ReadRowsRequest) ([]*bigtablepb.ReadRowsResponse, error) {
+	s, err := c.ReadRows(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	return recvAll(s.Recv)
+}
+
+func TestRefusals(t *testing.T) {
+	f := newFixture(t, Options{})
+	ctx := context.Background()
+	read := func(req *bigtablepb.ReadRowsRequest) error {
+		_, err := readAll(f.raw, ctx, req)
+		return err
+	}
+	mutate := func(req *bigtablepb.MutateRowRequest) error {
+		_, err := f.raw.MutateRow(ctx, req)
+		return err
+	}
+	bulk := func(req *bigtablepb.MutateRowsRequest) error {
+		s, err := f.raw.MutateRows(ctx, req)
+		if err == nil {
+			_, err = recvAll(s.Recv)
+		}
+		return err
+	}
+	cam := func(req *bigtablepb.CheckAndMutateRowRequest) error {
+		_, err := f.raw.CheckAndMutateRow(ctx, req)
+		return err
+	}
+	rmw := func(req *bigtablepb.ReadModifyWriteRowRequest) error {
+		_, err := f.raw.ReadModifyWriteRow(ctx, req)
+		return err
+	}
+	key := []byte("k")
+	inc := []*bigtablepb.ReadModifyWriteRule{{FamilyName: "cf", Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: 1}}}
+	for _, c := range []struct {
+		name string
+		err  error
+		code codes.Code
+		text string
+	}{
+		{"no name", read(&bigtablepb.ReadRowsRequest{}), codes.InvalidArgument, "Exactly one of"},
+		{"two names", read(&bigtablepb.ReadRowsRequest{TableName: testTable, MaterializedViewName: "x"}), codes.InvalidArgument, "Exactly one of"},
+		{"view", read(&bigtablepb.ReadRowsRequest{AuthorizedViewName: testTable + "/authorizedViews/v"}), codes.Unimplemented, "not supported"},
+		{"bad name", read(&bigtablepb.ReadRowsRequest{TableName: "t"}), codes.InvalidArgument, "When parsing 't' : Table name expected"},
+		{"no table", read(&bigtablepb.ReadRowsRequest{TableName: testInstance + "/tables/nope"}), codes.NotFound, ""},
+		{"limit", read(&bigtablepb.ReadRowsRequest{TableName: testTable, RowsLimit: -1}), codes.InvalidArgument, "rows_limit"},
+		{"reversed", read(&bigtablepb.ReadRowsRequest{TableName: testTable, Reversed: true}), codes.Unimplemented, "Client doesn't support reverse scans yet"},
+		{"filter", read(&bigtablepb.ReadRowsRequest{TableName: testTable, Filter: &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Sink{}}}), codes.InvalidArgument, "sink must be true"},
+		{"mutate", mutate(&bigtablepb.MutateRowRequest{TableName: testTable, RowKey: key}), codes.InvalidArgument, "No mutations provided"},
+		{"mutate key", mutate(&bigtablepb.MutateRowRequest{TableName: testTable, Mutations: setCell(nil)}), codes.InvalidArgument, "Row keys must be non-empty"},
+		{"mutate no table", mutate(&bigtablepb.MutateRowRequest{TableName: testTable + "x", RowKey: key, Mutations: setCell(nil)}), codes.NotFound, ""},
+		{"bulk", bulk(&bigtablepb.MutateRowsRequest{TableName: testTable, Entries: []*bigtablepb.MutateRowsRequest_Entry{{RowKey: key}}}), codes.InvalidArgument, "No mutations provided"},
+		{"bulk empty", bulk(&bigtablepb.MutateRowsRequest{TableName: testTable}), codes.InvalidArgument, "No mutations provided"},
+		{"cam", cam(&bigtablepb.CheckAndMutateRowRequest{TableName: testTable, RowKey: key}), codes.InvalidArgument, "No mutations provided"},
+		{"cam key", cam(&bigtablepb.CheckAndMutateRowRequest{TableName: testTable, TrueMutations: setCell(nil)}), codes.InvalidArgument, "Row keys must be non-empty"},
+		{"rmw", rmw(&bigtablepb.ReadModifyWriteRowRequest{TableName: testTable, RowKey: key}), codes.InvalidArgument, "No rules provided"},
+		{"rmw key", rmw(&bigtablepb.ReadModifyWriteRowRequest{TableName: testTable, Rules: inc}), codes.InvalidArgument, "Row keys must be non-empty"},
+	} {
+		st := status.Convert(c.err)
+		if st.Code() != c.code || !strings.Contains(st.Message(), c.text) {
+			t.Errorf("%s: got %v", c.name, c.err)
+		}
+		if info := detail[*errdetails.ErrorInfo](c.err); info.GetReason() == "" || info.GetDomain() != "bigtable.googleapis.com" {
+			t.Errorf("%s: ErrorInfo %v", c.name, info)
+		}
+	}
+	if log := f.log.String(); log != "" {
+		t.Errorf("refusals were logged: %s", log)
+	}
+}
+
+// Every method of the data API answers an empty request.
+func TestEveryMethodAnswers(t *testing.T) {
+	f := newFixture(t, Options{Reflection: true})
+	unbuilt := map[string]bool{}
+	for _, n := range []string{"GenerateInitialChangeStreamPartitions", "ReadChangeStream", "PrepareQuery", "ExecuteQuery",
+		"OpenTable", "OpenAuthorizedView", "OpenMaterializedView"} {
+		unbuilt[n] = true
+	}
+	services := bigtablepb.File_google_bigtable_v2_bigtable_proto.Services()
+	n := 0
+	for i := range services.Len() {
+		methods := services.Get(i).Methods()
+		for j := range methods.Len() {
+			m := methods.Get(j)
+			n++
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+			err := callEmpty(ctx, f.conn, m)
+			cancel()
+			want := codes.InvalidArgument
+			if unbuilt[string(m.Name())] {
+				want = codes.Unimplemented
+			}
+			if status.Code(err) != want {
+				t.Errorf("%s: %v", m.FullName(), err)
+			}
+		}
+	}
+	if n != 15 {
+		t.Errorf("%d methods", n)
+	}
+}
+
+func callEmpty(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescriptor) error {
+	d := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	s, err := conn.NewStream(ctx, d, fmt.Sprintf("/%s/%s", m.Parent().FullName(), m.Name()))
+	if err != nil {
+		return err
+	}
+	if err := s.SendMsg(dynamicpb.NewMessage(m.Input())); err != nil {
+		return s.RecvMsg(dynamicpb.NewMessage(m.Output()))
+	}
+	if err := s.CloseSend(); err != nil {
+		return err
+	}
+	return s.RecvMsg(dynamicpb.NewMessage(m.Output()))
+}
+
+func TestReversedWithFeature(t *testing.T) {
+	f := newFixture(t, Options{})
+	b, err := proto.Marshal(&bigtablepb.FeatureFlags{ReverseScans: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := metadata.AppendToOutgoingContext(context.Background(), "bigtable-features", base64.URLEncoding.EncodeToString(b))
+	if _, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable, Reversed: true}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestResponseMetadata(t *testing.T) {
+	f := newFixture(t, Options{Zone: "z1", Cluster: "c1"})
+	ctx := context.Background()
+	check := func(name string, header, trailer metadata.MD) {
+		t.Helper()
+		p := new(bigtablepb.ResponseParams)
+		v := header.Get("x-goog-ext-425905942-bin")
+		if len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "z1" || p.GetClusterId() != "c1" {
+			t.Errorf("%s: location %q", name, v)
+		}
+		timing := append(header.Get("server-timing"), trailer.Get("server-timing")...)
+		var ms int
+		if len(timing) != 1 {
+			t.Errorf("%s: server-timing %q", name, timing)
+		} else if _, err := fmt.Sscanf(timing[0], "gfet4t7; dur=%d", &ms); err != nil {
+			t.Errorf("%s: server-timing %q", name, timing)
+		}
+	}
+	var header, trailer metadata.MD
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)}, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil {
+		t.Fatal(err)
+	}
+	check("MutateRow", header, trailer)
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable}, grpc.Header(&header), grpc.Trailer(&trailer)); err == nil {
+		t.Fatal("no error")
+	}
+	check("refused MutateRow", header, trailer)
+	for _, key := range []string{"k", "absent", ""} {
+		req := &bigtablepb.ReadRowsRequest{TableName: testTable}
+		if key != "" {
+			req.Rows = &bigtablepb.RowSet{RowKeys: [][]byte{[]byte(key)}}
+		}
+		s, err := f.raw.ReadRows(ctx, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := recvAll(s.Recv); err != nil {
+			t.Fatal(err)
+		}
+		h, _ := s.Header()
+		check("ReadRows "+key, h, s.Trailer())
+	}
+}
+
+// The headers of a scan come before its first row.
+func TestHeadersEarly(t *testing.T) {
+	f := newFixture(t, Options{})
+	release := make(chan struct{})
+	f.stub.readRows = func(context.Context, *scan.Request, scan.Writer) (scan.Stats, error) {
+		<-release
+		return scan.Stats{}, nil
+	}
+	defer close(release)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	s, err := f.raw.ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Header(); err != nil {
+		t.Fatalf("no headers while the scan runs: %v", err)
+	}
+}
+
+func TestPanic(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.stub.mutateRow = func(context.Context, string, *row.Entry) error { panic("secret") }
+	f.stub.readRows = func(context.Context, *scan.Request, scan.Writer) (scan.Stats, error) { panic("secret") }
+	_, err1 := f.raw.MutateRow(context.Background(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)})
+	_, err2 := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable})
+	for _, err := range []error{err1, err2} {
+		id := detail[*errdetails.ErrorInfo](err).GetMetadata()["errorId"]
+		if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") || id == "" || !strings.Contains(f.log.String(), id) || !strings.Contains(f.log.String(), "server_test.go") {
+			t.Errorf("got %v; log %s", err, f.log.String())
+		}
+	}
+	f.seen.mu.Lock()
+	defer f.seen.mu.Unlock()
+	if f.seen.panics != 2 {
+		t.Errorf("%d panics observed", f.seen.panics)
+	}
+}
+
+func TestLargeRow(t *testing.T) {
+	f := newFixture(t, Options{})
+	value := make([]byte, 90<<20)
+	cells := func(n int) (cs []row.Cell) {
+		for i := range n {
+			cs = append(cs, row.Cell{Family: "cf", Qualifier: fmt.Appendf(nil, "%d", i), Value: value})
+		}
+		return cs
+	}
+	f.stub.readRows = scripted([]scriptedRow{{"a", cells(2)}, {"b", cells(3)}})
+	got, err := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable})
+	info := detail[*errdetails.ErrorInfo](err)
+	if status.Code(err) != codes.FailedPrecondition || info.GetReason() != "LargeRowReadError" || info.GetMetadata()["rowKeyBase64Encoded"] != "Yg==" {
+		t.Errorf("got %v with %v", err, info)
+	}
+	if len(got) != 1 || len(got[0].Chunks) != 2 || len(got[0].Chunks[1].Value) != len(value) {
+		t.Errorf("%d messages before the error", len(got))
+	}
+}
+
+// A client that does not read stops the scan before much is buffered, and
+// cancelling ends it.
+func TestStalledReader(t *testing.T) {
+	f := newFixture(t, Options{})
+	var emitted atomic.Int64
+	ended := make(chan struct{})
+	value := make([]byte, 10_000)
+	f.stub.readRows = func(ctx context.Context, _ *scan.Request, w scan.Writer) (st scan.Stats, err error) {
+		defer close(ended)
+		for i := 0; ; i++ {
+			w.StartRow(fmt.Appendf(nil, "%09d", i))
+			w.Cell(&row.Cell{Family: "cf", Value: value})
+			full, err := w.EndRow()
+			if err != nil {
+				return st, err
+			}
+			emitted.Add(int64(len(value)))
+			if full {
+				if err := w.Flush(); err != nil {
+					return st, err
+				}
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s, err := f.raw.ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Header(); err != nil {
+		t.Fatal(err)
+	}
+	for before := int64(-1); ; {
+		time.Sleep(100 * time.Millisecond)
+		now := emitted.Load()
+		if now == before {
+			break
+		}
+		before = now
+	}
+	if n := emitted.Load(); n > 2<<20 {
+		t.Errorf("%d bytes were read for a client that takes none", n)
+	}
+	cancel()
+	select {
+	case <-ended:
+	case <-time.After(5 * time.Second):
+		t.Error("the scan outlives its client")
+	}
+}
+
+func TestCompressedRequests(t *testing.T) {
+	f := newFixture(t, Options{})
+	ctx := context.Background()
+	value := bytes.Repeat([]byte("x"), 100_000)
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(value)}, grpc.UseCompressor(gzip.Name)); err != nil {
+		t.Fatal(err)
+	}
+	s, err := f.raw.ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable}, grpc.UseCompressor(gzip.Name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := recvAll(s.Recv)
+	if err != nil || len(got) != 1 || !bytes.Equal(got[0].Chunks[0].Value, value) {
+		t.Errorf("got %d messages, %v", len(got), err)
+	}
+}
+
+// Requests above the limit are refused, those at it are not.
+func TestRequestLimit(t *testing.T) {
+	f := newFixture(t, Options{MaxRequestBytes: 1 << 20})
+	send := func(n int) error {
+		_, err := f.raw.MutateRow(context.Background(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(make([]byte, n))})
+		return err
+	}
+	if err := send(1<<20 - 200); err != nil {
+		t.Error(err)
+	}
+	if err := send(1 << 20); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("got %v", err)
+	}
+}
+
+// halfSent opens n streams on one connection, announces a large message on
+// each, and sends part of it.
+func halfSent(t *testing.T, addr string, n, announce, part int) net.Conn {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	must := func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	_, err = conn.Write([]byte(http2.ClientPreface))
+	must(err)
+	fr := http2.NewFramer(conn, conn)
+	must(fr.WriteSettings())
+	for i := range n {
+		id := uint32(2*i + 1)
+		var hb bytes.Buffer
+		enc := hpack.NewEncoder(&hb)
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/google.bigtable.v2.Bigtable/MutateRow"},
+			{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
+			must(enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
+		}
+		must(fr.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: hb.Bytes(), EndHeaders: true}))
+		b := make([]byte, 5+part)
+		b[1], b[2], b[3], b[4] = byte(announce>>24), byte(announce>>16), byte(announce>>8), byte(announce)
+		for len(b) > 0 {
+			k := min(len(b), 8<<10)
+			must(fr.WriteData(id, false, b[:k]))
+			b = b[k:]
+		}
+	}
+	return conn
+}
+
+func (f *fixture) waitHeld(what string, ok func(int64) bool) {
+	f.t.Helper()
+	for range 200 {
+		if ok(f.server.gate.held.Load()) {
+			return
+		}
+		runtime.GC() // some buffers are only counted off when they are garbage
+		time.Sleep(20 * time.Millisecond)
+	}
+	f.t.Fatalf("%s: %d bytes held", what, f.server.gate.held.Load())
+}
+
+// Half-sent requests use up the memory set aside for requests; then new ones
+// are refused, the half-sent ones are ended, and service comes back.
+func TestRequestMemory(t *testing.T) {
+	f := newFixture(t, Options{RequestMemory: 300 << 10})
+	small := func() error {
+		_, err := f.raw.MutateRow(context.Background(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)})
+		return err
+	}
+	if err := small(); err != nil {
+		t.Fatal(err)
+	}
+	conn := halfSent(t, f.addr, 20, 1<<20, 48<<10)
+	defer conn.Close()
+	f.waitHeld("half-sent", func(n int64) bool { return n > 300<<10 })
+	err := small()
+	if status.Code(err) != codes.ResourceExhausted || detail[*errdetails.RetryInfo](err).GetRetryDelay().AsDuration() <= 0 {
+		t.Errorf("got %v", err)
+	}
+	f.waitHeld("ended", func(n int64) bool { return n == 0 })
+	if err := small(); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
+	f.server.gate.mu.Lock()
+	defer f.server.gate.mu.Unlock()
+	if l := &f.server.gate.mu.receiving; l.root.next != &l.root {
+		t.Error("streams are left on the list")
+	}
+}
+
+// A stream whose message does not come is ended.
+func TestReceiveTimeout(t *testing.T) {
+	f := newFixture(t, Options{ReceiveTimeout: 200 * time.Millisecond})
+	d := &grpc.StreamDesc{ClientStreams: true}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	s, err := f.conn.NewStream(ctx, d, bigtablepb.Bigtable_MutateRow_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	err = s.RecvMsg(new(bigtablepb.MutateRowResponse))
+	if status.Code(err) != codes.DeadlineExceeded || time.Since(start) > 5*time.Second {
+		t.Errorf("got %v after %v", err, time.Since(start))
+	}
+	// One that is only slow to answer is not.
+	f.stub.mutateRow = func(context.Context, string, *row.Entry) error { time.Sleep(600 * time.Millisecond); return nil }
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)}); err != nil {
+		t.Error(err)
+	}
+	f.stub.readRows = func(context.Context, *scan.Request, scan.Writer) (scan.Stats, error) {
+		time.Sleep(600 * time.Millisecond)
+		return scan.Stats{}, nil
+	}
+	if _, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable}); err != nil {
+		t.Error(err)
+	}
+}
+
+// No buffer of requests or answers is lost.
+func TestBuffersComeBack(t *testing.T) {
+	f := newFixture(t, Options{})
+	for i := range 200 {
+		if _, err := f.raw.MutateRow(context.Background(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: fmt.Appendf(nil, "%d", i), Mutations: setCell(make([]byte, 1500*i))}); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		s, err := f.raw.ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		cancel()
+	}
+	f.waitHeld("idle", func(n int64) bool { return n == 0 })
+}
+
+func TestHealthAndDrain(t *testing.T) {
+	f := newFixture(t, Options{})
+	hc := grpc_health_v1.NewHealthClient(f.conn)
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	for _, service := range []string{"", "google.bigtable.v2.Bigtable", "google.bigtable.admin.v2.BigtableTableAdmin"} {
+		r, err := hc.Check(ctx, &grpc_health_v1.HealthCheckRequest{Service: service})
+		if err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_SERVING {
+			t.Errorf("%q: %v, %v", service, r, err)
+		}
+	}
+	watch, err := hc.Watch(ctx, &grpc_health_v1.HealthCheckRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := watch.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	entered, release := make(chan struct{}), make(chan struct{})
+	f.stub.mutateRow = func(context.Context, string, *row.Entry) error { close(entered); <-release; return nil }
+	answered := make(chan error, 1)
+	go func() {
+		_, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)})
+		answered <- err
+	}()
+	<-entered
+	stopCtx, stopNow := context.WithCancel(ctx)
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.server.Stop(stopCtx) }()
+	if r, err := watch.Recv(); err != nil || r.GetStatus() != grpc_health_v1.HealthCheckResponse_NOT_SERVING {
+		t.Errorf("draining: %v, %v", r, err)
+	}
+	close(release)
+	if err := <-answered; err != nil {
+		t.Errorf("a request in flight: %v", err)
+	}
+	stopNow() // the watch would go on for ever
+	if err := <-stopped; err != nil && !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestOptions(t *testing.T) {
+	if _, err := New(nil, Options{ReadMemory: 1, MaxRequestBytes: -1}); err == nil || !strings.Contains(err.Error(), "ReadMemory") || !strings.Contains(err.Error(), "MaxRequestBytes") {
+		t.Errorf("got %v", err)
+	}
+	if o := (Options{}).WithDefaults(); o.RequestMemory < 64<<20 || o.Validate() != nil {
+		t.Errorf("defaults %+v", o)
+	}
+}
