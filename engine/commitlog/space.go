@@ -32,13 +32,14 @@ func (w *Writer) prepare() {
 			return
 		}
 		spare, want := w.mu.spare, w.mu.want
+		enough := want <= spare.room()
 		w.mu.Unlock()
 
 		var err error
 		switch {
 		case spare == nil:
 			err = w.createSpare()
-		case want > spare.room():
+		case !enough:
 			err = w.growSpare(spare, want)
 		default:
 			<-w.wakeSpare
@@ -121,11 +122,10 @@ func (w *Writer) growSpare(s *segment, want uint64) error {
 	if err == nil {
 		var ok bool
 		if ok, err = allocate(s.file, size); err == nil && !ok {
-			// Zeros cannot be written into a file in use; a segment that is
-			// too small is left to be used up instead.
-			err = fault.New(fault.Exhausted, "the file system cannot grow a log segment to %d bytes", size)
+			return w.dropSpare(s)
 		}
 		if err != nil {
+			err = ioError(err)
 			truncate(s.file, int64(s.limit)+frameHeaderLen)
 		}
 	}
@@ -136,6 +136,27 @@ func (w *Writer) growSpare(s *segment, want uint64) error {
 	}
 	w.attemptedLocked(err)
 	return err
+}
+
+// dropSpare removes a spare that cannot grow, so that a larger one is created:
+// zeros cannot be written into a file that may come into use meanwhile. That
+// has to wait while the spare is needed for what is reserved already.
+func (w *Writer) dropSpare(s *segment) error {
+	w.mu.Lock()
+	if w.mu.spare != s {
+		w.mu.Unlock()
+		return nil
+	}
+	if w.mu.reserved > w.mu.cur.room() {
+		err := fault.New(fault.Exhausted, "a log segment in use cannot grow")
+		w.attemptedLocked(err)
+		w.mu.Unlock()
+		return err
+	}
+	w.mu.spare = nil
+	w.mu.Unlock()
+	s.file.Close()
+	return ioError(w.log.fs.Remove(w.log.path(s.number)))
 }
 
 // attemptedLocked publishes the outcome of an attempt to allocate.

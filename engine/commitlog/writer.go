@@ -3,6 +3,7 @@ package commitlog
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -142,6 +143,7 @@ type output struct {
 	written  uint32 // end of the last write
 	synced   uint32 // end of what was synced
 	lastSync time.Time
+	timer    *time.Timer // for the background sync
 }
 
 func newWriter(l *Log) (*Writer, error) {
@@ -559,6 +561,8 @@ func (w *Writer) Close() error {
 // flush is the flusher: it writes one group at a time, while the next gathers.
 func (w *Writer) flush() {
 	defer w.stopped.Done()
+	w.out.timer = time.NewTimer(time.Hour)
+	defer w.out.timer.Stop()
 	for {
 		g := w.nextGroup()
 		if g == nil {
@@ -613,9 +617,10 @@ func (w *Writer) nextGroup() *group {
 			<-w.wake
 			continue
 		}
+		w.out.timer.Reset(time.Until(w.out.lastSync.Add(w.opts.SyncInterval)))
 		select {
 		case <-w.wake:
-		case <-time.After(time.Until(w.out.lastSync.Add(w.opts.SyncInterval))):
+		case <-w.out.timer.C:
 			if err := w.sync(); err != nil {
 				w.fail(err)
 				return nil
@@ -630,7 +635,7 @@ func (w *Writer) commit(g *group) error {
 		if err := w.finishSegment(); err != nil {
 			return err
 		}
-		w.out = output{seg: g.seg, lastSync: w.out.lastSync}
+		w.out = output{seg: g.seg, lastSync: w.out.lastSync, timer: w.out.timer}
 	}
 	putFrameHeader(g.buf[g.frame:], w.incarnation, g.seg.number, g.base+uint32(g.frame), w.out.synced, g.records)
 	end := Pos{Segment: g.seg.number, Offset: g.end()}
@@ -651,10 +656,27 @@ func (w *Writer) commit(g *group) error {
 	}
 	w.acked.Store(end.pack())
 	close(g.done.done)
+	w.yield(g.records)
 	if w.opts.Observe != nil {
 		w.opts.Observe(c)
 	}
 	return nil
+}
+
+// yield lets the callers that were just woken append again before the next
+// group is closed, if that group is small next to theirs. Otherwise callers
+// fall into two halves that take turns, and each commit carries one half:
+// 16 callers then make 6.8 records per commit instead of 15.
+func (w *Writer) yield(woken uint32) {
+	w.mu.Lock()
+	var waiting uint32
+	if len(w.mu.queue) > 0 {
+		waiting = w.mu.queue[0].records
+	}
+	w.mu.Unlock()
+	if waiting < woken {
+		runtime.Gosched()
+	}
 }
 
 func (w *Writer) write(b []byte) error {

@@ -1,13 +1,16 @@
 package commitlog
 
 import (
+	"bufio"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -162,8 +165,21 @@ func TestAppendReplay(t *testing.T) {
 }
 
 func TestHugeRecord(t *testing.T) {
-	fs := vfs.NewMem()
-	l := open(t, fs, "log", small())
+	t.Run("mem", func(t *testing.T) { hugeRecord(t, vfs.NewMem(), "log") })
+	t.Run("disk", func(t *testing.T) { hugeRecord(t, vfs.Default, t.TempDir()) })
+	// Without preallocation zeros are written instead.
+	unsupported := errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFilePreallocate {
+			return syscall.EOPNOTSUPP
+		}
+		return nil
+	})
+	t.Run("zeros/mem", func(t *testing.T) { hugeRecord(t, errorfs.Wrap(vfs.NewMem(), unsupported), "log") })
+	t.Run("zeros/disk", func(t *testing.T) { hugeRecord(t, errorfs.Wrap(vfs.Default, unsupported), t.TempDir()) })
+}
+
+func hugeRecord(t *testing.T, fs vfs.FS, dir string) {
+	l := open(t, fs, dir, small())
 	w := start(t, l)
 	var want []rec
 	for i, size := range []int{10, 1 << 20, 10, 5 << 20, 0, 16 << 10, 100} {
@@ -173,7 +189,7 @@ func TestHugeRecord(t *testing.T) {
 	}
 	mustWait(t, w, want[len(want)-1].pos)
 	l.Close()
-	l = open(t, fs, "log", small())
+	l = open(t, fs, dir, small())
 	equal(t, mustReplay(t, l, Pos{}), want)
 
 	w = start(t, l)
@@ -245,15 +261,21 @@ func TestConcurrentAppend(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if w.mu.reserved != 0 || w.mu.pending != 0 {
-		// The last group is accounted when the flusher looks for the next.
-		time.Sleep(10 * time.Millisecond)
+	// The last group is accounted when the flusher looks for the next.
+	for range 100 {
 		w.mu.Lock()
-		if w.mu.reserved != 0 || w.mu.pending != 0 {
-			t.Errorf("%d bytes reserved, %d pending at rest", w.mu.reserved, w.mu.pending)
-		}
+		reserved, pending := w.mu.reserved, w.mu.pending
 		w.mu.Unlock()
+		if reserved == 0 && pending == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
 	}
+	w.mu.Lock()
+	if w.mu.reserved != 0 || w.mu.pending != 0 {
+		t.Errorf("%d bytes reserved, %d pending at rest", w.mu.reserved, w.mu.pending)
+	}
+	w.mu.Unlock()
 	l = open(t, fs.CrashClone(vfs.CrashCloneCfg{}), "log", opts)
 	var next [tablets]uint64
 	for _, r := range mustReplay(t, l, Pos{}) {
@@ -350,7 +372,7 @@ func TestWaitContext(t *testing.T) {
 		t.Fatalf("wait: %v", err)
 	}
 	if _, err := w.Reserve(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("reserve with %d bytes pending: %v", w.mu.pending, err)
+		t.Fatalf("reserve with too much pending: %v", err)
 	}
 	close(block)
 	mustWait(t, w, pos)
@@ -526,6 +548,90 @@ func TestFullDiskTmpfs(t *testing.T) {
 			}
 		}
 	}, func() { os.Remove(ballast) })
+}
+
+const (
+	killDir   = "COMMITLOG_TEST_KILL_DIR"
+	killAsync = "COMMITLOG_TEST_KILL_ASYNC" // empty or one character
+)
+
+// TestKill kills a process that appends and finds what it acknowledged.
+func TestKill(t *testing.T) {
+	if dir := os.Getenv(killDir); dir != "" {
+		l := open(t, vfs.Default, dir, Options{SegmentBytes: 64 << 10, Durability: Durability(len(os.Getenv(killAsync)))})
+		w := start(t, l)
+		for seq := uint64(len(mustReplay(t, l, Pos{}))); ; seq++ {
+			mustWait(t, w, appendRecord(t, w, 1, seq, int(seq*131%2000), nil))
+			fmt.Printf("acked %d\n", seq)
+		}
+	}
+	dir := t.TempDir()
+	for i := range 4 {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestKill$")
+		cmd.Env = append(os.Environ(), killDir+"="+dir, killAsync+"="+"1"[:i%2])
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		acked := -1
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if _, err := fmt.Sscanf(lines.Text(), "acked %d", &acked); err != nil {
+				t.Error(lines.Text())
+			}
+			if acked%200 == 199 {
+				cmd.Process.Kill()
+			}
+		}
+		cmd.Wait()
+		l := open(t, vfs.Default, dir, Options{})
+		recs := mustReplay(t, l, Pos{})
+		if len(recs) <= acked || acked < 0 {
+			t.Fatalf("%d records replayed, %d acknowledged", len(recs), acked+1)
+		}
+		for i, r := range recs {
+			if r.seq != uint64(i) {
+				t.Fatalf("record %d has sequence number %d", i, r.seq)
+			}
+		}
+		l.Close()
+	}
+}
+
+func TestDump(t *testing.T) {
+	fs := vfs.NewMem()
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	mustWait(t, w, appendRecord(t, w, 3, 41, 100, nil))
+	mustWait(t, w, appendRecord(t, w, 4, 42, 200, nil))
+	w.Rotate(t.Context())
+	mustWait(t, w, appendRecord(t, w, 3, 43, 300, nil))
+	l.Close()
+	files := segmentsOf(t, fs)
+	files[segmentName(1)][segmentHeaderLen+frameHeaderLen+50] ^= 1 // in record 41
+	var b strings.Builder
+	err := Dump(&b, logOf(t, files), "log", DumpOptions{Records: true, Describe: func(r Record) string { return fmt.Sprintf("<%d>", r.FirstSeq) }})
+	if !errors.Is(err, fault.Corruption) {
+		t.Errorf("dump: %v", err)
+	}
+	got := regexp.MustCompile("incarnation [0-9a-f]{16}").ReplaceAllString(b.String(), "incarnation X")
+	const want = `000000000001.log  492 bytes, incarnation X, after 0:0
+  CORRUPT at offset 64: frame payload does not match its checksum
+  ...     at offset 228 a frame follows
+  frame   at offset 228: 224 bytes, 1 records, durable below 228: ok
+  record  at offset 268: tablet 4, seq 42+1, 200 bytes <42>
+  end     at offset 492
+000000000002.log  468 bytes, incarnation X, after 1:492
+  frame   at offset 64: 324 bytes, 1 records, durable below 0: ok
+  record  at offset 104: tablet 3, seq 43+1, 300 bytes <43>
+  mark    at offset 428: closed cleanly
+  end     at offset 468
+`
+	if got != want {
+		t.Errorf("dump:\n%s\nwant:\n%s", got, want)
+	}
 }
 
 // A log that starts on a full disk is up and refuses.

@@ -1,0 +1,132 @@
+package commitlog
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+type nopSink struct{ last uint64 }
+
+func (s *nopSink) Durable(seq uint64) { s.last = seq }
+
+// BenchmarkAppendWait is one durable record of 1,060 bytes per operation, by
+// so many callers at a time, on the disk of the temporary directory.
+func BenchmarkAppendWait(b *testing.B) {
+	for _, durability := range []Durability{Sync, Async} {
+		for _, callers := range []int{1, 16, 64, 256} {
+			b.Run(fmt.Sprintf("%s/callers=%d", []string{"sync", "async"}[durability], callers), func(b *testing.B) {
+				l := open(b, vfs.Default, b.TempDir(), Options{Durability: durability})
+				w := start(b, l)
+				value := make([]byte, 1060)
+				for i := range value {
+					value[i] = byte(rand.Uint32())
+				}
+				sinks := make([]nopSink, 4)
+				var seq, commits atomic.Int64
+				w.opts.Observe = func(Commit) { commits.Add(1) }
+				b.ReportAllocs()
+				b.SetBytes(int64(len(value)))
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				for i := range callers {
+					wg.Go(func() {
+						ctx := context.Background()
+						sink := &sinks[i%len(sinks)]
+						for {
+							s := seq.Add(1)
+							if s > int64(b.N) {
+								return
+							}
+							r, err := w.Reserve(ctx, len(value))
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							pos := w.Append(r, 1, uint64(s), 1, func(dst []byte) []byte { return append(dst, value...) }, sink)
+							if err := w.Wait(ctx, pos); err != nil {
+								b.Error(err)
+								return
+							}
+							if s%10000 == 0 {
+								w.Trim(pos) // as flushes do; keeps the disk small
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+				b.ReportMetric(float64(b.N)/float64(max(1, commits.Load())), "records/commit")
+			})
+		}
+	}
+}
+
+// discardFS forgets what is written.
+type discardFS struct{ vfs.FS }
+
+type discardFile struct{ vfs.File }
+
+func (fs discardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	f, err := fs.FS.Create(name, c)
+	return discardFile{f}, err
+}
+
+func (discardFile) Write(b []byte) (int, error) { return len(b), nil }
+
+// BenchmarkAppend is the cost of Reserve and Append with the flusher's
+// checksum, without a disk.
+func BenchmarkAppend(b *testing.B) {
+	l := open(b, discardFS{vfs.NewMem()}, "log", Options{})
+	w := start(b, l)
+	value := make([]byte, 1060)
+	sink := &nopSink{}
+	b.ReportAllocs()
+	b.SetBytes(int64(len(value)))
+	for i := 0; b.Loop(); i++ {
+		r, err := w.Reserve(context.Background(), len(value))
+		if err != nil {
+			b.Fatal(err)
+		}
+		pos := w.Append(r, 1, uint64(i), 1, func(dst []byte) []byte { return append(dst, value...) }, sink)
+		if i%50000 == 0 {
+			w.Trim(pos)
+		}
+	}
+}
+
+// BenchmarkReplay reads a log from the page cache.
+func BenchmarkReplay(b *testing.B) {
+	dir := b.TempDir()
+	l := open(b, vfs.Default, dir, Options{})
+	w := start(b, l)
+	value := make([]byte, 1060)
+	for i := range value {
+		value[i] = byte(rand.Uint32())
+	}
+	const n = 200_000
+	for i := range n {
+		r, err := w.Reserve(context.Background(), len(value))
+		if err != nil {
+			b.Fatal(err)
+		}
+		w.Append(r, 1, uint64(i), 1, func(dst []byte) []byte { return append(dst, value...) }, nil)
+	}
+	if err := l.Close(); err != nil {
+		b.Fatal(err)
+	}
+	l = open(b, vfs.Default, dir, Options{})
+	b.SetBytes(n * int64(len(value)+recordHeaderLen))
+	for b.Loop() {
+		count := 0
+		if err := l.Replay(Pos{}, func(Record) error { count++; return nil }); err != nil || count != n {
+			b.Fatal(count, err)
+		}
+	}
+}
