@@ -143,3 +143,6 @@ func (m *Iterator) Close() error {
 	m.sources, m.heap = nil, m.heap[:0]
 	return errors.Join(errs...)
 }
+
+// Valid tells whether there is a current entry.
+func (m *Iterator) Valid() bool { return len(m.heap) > 0 }

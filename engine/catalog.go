@@ -1,0 +1,398 @@
+package engine
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// The rows of the METADATA tablet:
+//
+//	"s" table u64                     schema
+//	"t" table u64 00 end of range     METADATA row of a tablet
+//	"t" table u64 01                  the same, of the last tablet of the table
+//	"r" key                           record of the gateway
+
+func schemaKey(table uint64) []byte { return binary.BigEndian.AppendUint64([]byte{'s'}, table) }
+
+func tabletKey(r *metadata.Row) []byte {
+	k := binary.BigEndian.AppendUint64([]byte{'t'}, r.Table)
+	if len(r.End) == 0 {
+		return append(k, 1)
+	}
+	return append(append(k, 0), r.End...)
+}
+
+// metaRows keeps METADATA rows in the METADATA tablet.
+type metaRows struct{ s *Store }
+
+// CAS implements metadata.Store.
+func (m metaRows) CAS(ctx context.Context, r *metadata.Row) error {
+	next := r.Clone()
+	next.Version++
+	if err := next.Check(); err != nil {
+		return errors.Join(err, metadata.ErrNotApplied)
+	}
+	err := m.s.put(ctx, tabletKey(r), func(old []byte) ([]byte, error) {
+		var version uint64
+		if old != nil {
+			o, err := metadata.Unmarshal(old)
+			if err != nil {
+				return nil, err
+			}
+			if o.Tablet != r.Tablet {
+				return nil, fault.New(fault.Fenced, "the range belongs to tablet %d", o.Tablet)
+			}
+			version = o.Version
+		}
+		if version != r.Version {
+			return nil, fault.New(fault.Fenced, "METADATA row has version %d, not %d", version, r.Version)
+		}
+		return next.Marshal(), nil
+	})
+	if err == nil {
+		r.Version = next.Version
+	}
+	return err
+}
+
+// loadCatalog reads schemas and METADATA rows, and opens the tablets.
+func (s *Store) loadCatalog(ctx context.Context) error {
+	err := s.list(ctx, []byte{'s'}, func(key, value []byte) error {
+		sch, err := schema.Unmarshal(value)
+		if err != nil {
+			return fault.New(fault.Corruption, "decode schema %x: %w", key, err)
+		}
+		t := new(table)
+		t.schema.Store(sch)
+		s.catalog.byID[sch.ID] = t
+		if sch.DeleteTime.IsZero() {
+			s.catalog.byName[sch.Name] = t
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read schemas: %w", err)
+	}
+	var orphans [][]byte
+	err = s.list(ctx, []byte{'t'}, func(key, value []byte) error {
+		r, err := metadata.Unmarshal(value)
+		if err != nil {
+			return err
+		}
+		t := s.catalog.byID[r.Table]
+		if t == nil {
+			// A crash came while the table was made or purged.
+			orphans = append(orphans, slices.Clone(key))
+			return nil
+		}
+		s.addTablet(t, tablet.Open(s.env, r, t.schema.Load))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read METADATA rows: %w", err)
+	}
+	for _, k := range orphans {
+		if err := s.put(ctx, k, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+			return fmt.Errorf("delete METADATA row: %w", err)
+		}
+	}
+	for _, t := range s.catalog.byID {
+		if err := t.check(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Store) addTablet(t *table, tt *tablet.Tablet) {
+	t.tablets = append(t.tablets, tt)
+	s.catalog.tablets[tt.ID()] = tt
+}
+
+// check reports a gap or overlap between the tablets (invariant I5).
+func (t *table) check() error {
+	var end []byte
+	for i, tt := range t.tablets {
+		b := tt.Bounds()
+		if i > 0 && len(end) == 0 || string(b.Start) != string(end) {
+			return fault.New(fault.Corruption, "the tablets of %s do not tile the key space: %q follows %q", t.schema.Load().Name, b.Start, end)
+		}
+		end = b.End
+	}
+	if len(t.tablets) == 0 || len(end) != 0 {
+		return fault.New(fault.Corruption, "the tablets of %s end at %q", t.schema.Load().Name, end)
+	}
+	return nil
+}
+
+func (s *Store) allTablets() []*tablet.Tablet {
+	s.catalog.RLock()
+	defer s.catalog.RUnlock()
+	return slices.Collect(maps.Values(s.catalog.tablets))
+}
+
+// table returns a live table by name.
+func (s *Store) table(name string) (*table, error) {
+	s.catalog.RLock()
+	t := s.catalog.byName[name]
+	s.catalog.RUnlock()
+	if t == nil {
+		return nil, fault.New(fault.NotFound, "Table not found: %s", name)
+	}
+	return t, nil
+}
+
+// index returns the tablet that serves key.
+func (t *table) index(key []byte) int {
+	if len(t.tablets) == 1 {
+		return 0
+	}
+	return sort.Search(len(t.tablets), func(i int) bool {
+		end := t.tablets[i].Bounds().End
+		return len(end) == 0 || string(end) > string(key)
+	})
+}
+
+// CreateTable implements backend.Tables.
+func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]byte) (*schema.Table, error) {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	if _, err := s.table(want.Name); err == nil {
+		return nil, fault.New(fault.AlreadyExists, "Table already exists: %s", want.Name)
+	}
+	sch := want.Clone()
+	sch.ID, sch.NextFamily, sch.Version, sch.CreateTime = s.newID(), 0, 1, s.o.Now()
+	names := sch.FamilyNames()
+	fams := sch.Families
+	sch.Families = make(map[string]schema.Family, len(fams))
+	for _, n := range names {
+		// In the order of names, so that cells come out of a tablet in the order
+		// in which they are returned.
+		f := fams[n]
+		f.Name = n
+		sch.AddFamily(f)
+	}
+	t := new(table)
+	t.schema.Store(sch)
+	// The tablets first: without a schema they are orphans that the next start
+	// removes, so the schema is the commit point.
+	var rows []*metadata.Row
+	start := []byte(nil)
+	for i := range len(splits) + 1 {
+		r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(s.newID()), Start: start,
+			MajorTime: sch.CreateTime.Unix()}
+		if i < len(splits) {
+			r.End, start = splits[i], splits[i]
+		}
+		if err := s.env.Meta.CAS(ctx, r); err != nil {
+			return nil, err
+		}
+		rows = append(rows, r)
+	}
+	if err := s.storeSchema(ctx, sch); err != nil {
+		return nil, err
+	}
+	s.catalog.Lock()
+	defer s.catalog.Unlock()
+	for _, r := range rows {
+		tt := tablet.Open(s.env, r, t.schema.Load)
+		tt.Start()
+		s.addTablet(t, tt)
+	}
+	s.catalog.byID[sch.ID] = t
+	s.catalog.byName[sch.Name] = t
+	return sch, nil
+}
+
+func (s *Store) storeSchema(ctx context.Context, sch *schema.Table) error {
+	return s.put(ctx, schemaKey(sch.ID), func([]byte) ([]byte, error) { return sch.Marshal(), nil })
+}
+
+// Table implements backend.Tables.
+func (s *Store) Table(_ context.Context, name string) (*schema.Table, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return nil, err
+	}
+	return t.schema.Load(), nil
+}
+
+// ListTables implements backend.Tables.
+func (s *Store) ListTables(_ context.Context, parent string) ([]*schema.Table, error) {
+	s.catalog.RLock()
+	defer s.catalog.RUnlock()
+	var out []*schema.Table
+	for name, t := range s.catalog.byName {
+		if strings.HasPrefix(name, parent+"/tables/") {
+			out = append(out, t.schema.Load())
+		}
+	}
+	slices.SortFunc(out, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// UpdateTable implements backend.Tables.
+func (s *Store) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	t, err := s.table(name)
+	if err != nil {
+		return nil, err
+	}
+	sch := t.schema.Load().Clone()
+	if err := change(sch); err != nil {
+		return nil, err
+	}
+	sch.Version++
+	if err := s.storeSchema(ctx, sch); err != nil {
+		return nil, err
+	}
+	t.schema.Store(sch)
+	return sch, nil
+}
+
+// DeleteTable implements backend.Tables.
+func (s *Store) DeleteTable(ctx context.Context, name string) error {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	sch := t.schema.Load().Clone()
+	if sch.DeletionProtection {
+		return fault.New(fault.FailedPrecondition, "The table %s is protected against deletion.", name)
+	}
+	sch.DeleteTime = s.o.Now()
+	sch.Version++
+	if err := s.storeSchema(ctx, sch); err != nil {
+		return err
+	}
+	t.schema.Store(sch)
+	s.catalog.Lock()
+	defer s.catalog.Unlock()
+	delete(s.catalog.byName, name)
+	return nil
+}
+
+// UndeleteTable implements backend.Tables.
+func (s *Store) UndeleteTable(ctx context.Context, name string) (*schema.Table, error) {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	if _, err := s.table(name); err == nil {
+		return nil, fault.New(fault.AlreadyExists, "Table already exists: %s", name)
+	}
+	var newest *table
+	s.catalog.RLock()
+	for _, t := range s.catalog.byID {
+		if sch := t.schema.Load(); sch.Name == name && s.o.Now().Sub(sch.DeleteTime) < schema.UndeleteWindow &&
+			(newest == nil || sch.DeleteTime.After(newest.schema.Load().DeleteTime)) {
+			newest = t
+		}
+	}
+	s.catalog.RUnlock()
+	if newest == nil {
+		return nil, fault.New(fault.NotFound, "Table not found, or deleted too long ago: %s", name)
+	}
+	sch := newest.schema.Load().Clone()
+	sch.DeleteTime = time.Time{}
+	sch.Version++
+	if err := s.storeSchema(ctx, sch); err != nil {
+		return nil, err
+	}
+	newest.schema.Store(sch)
+	s.catalog.Lock()
+	defer s.catalog.Unlock()
+	s.catalog.byName[name] = newest
+	return sch, nil
+}
+
+// purge removes the tables that can no longer be undeleted.
+func (s *Store) purge(ctx context.Context) {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	s.catalog.RLock()
+	var dead []*table
+	for _, t := range s.catalog.byID {
+		if d := t.schema.Load().DeleteTime; !d.IsZero() && s.o.Now().Sub(d) >= schema.UndeleteWindow {
+			dead = append(dead, t)
+		}
+	}
+	s.catalog.RUnlock()
+	for _, t := range dead {
+		sch := t.schema.Load()
+		if err := s.purgeTable(ctx, t); err != nil {
+			s.o.Log.Warn("purge table", "table", sch.Name, "error", err)
+			return
+		}
+		s.o.Log.Info("purged deleted table", "table", sch.Name, "deleted", sch.DeleteTime)
+	}
+}
+
+func (s *Store) purgeTable(ctx context.Context, t *table) error {
+	id := t.schema.Load().ID
+	// The schema first: from here on the tablets are orphans.
+	if err := s.put(ctx, schemaKey(id), func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+		return err
+	}
+	s.catalog.Lock()
+	delete(s.catalog.byID, id)
+	for _, tt := range t.tablets {
+		delete(s.catalog.tablets, tt.ID())
+	}
+	s.catalog.Unlock()
+	for _, tt := range t.tablets {
+		tt.Close()
+		r := tt.Row()
+		if err := s.put(ctx, tabletKey(r), func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+			return err
+		}
+		for _, f := range r.Files {
+			s.remove(f.Object)
+		}
+	}
+	return nil
+}
+
+// DropRowRange implements backend.Tables.
+func (s *Store) DropRowRange(ctx context.Context, name string, prefix []byte) error {
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	rows := row.Prefix(prefix)
+	for _, tt := range t.tablets {
+		if part := rows.Intersect(tt.Bounds()); !part.Empty() {
+			if err := tt.DropRange(ctx, part); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// TableBytes implements backend.Tables.
+func (s *Store) TableBytes(_ context.Context, name string) (int64, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	for _, tt := range t.tablets {
+		n += tt.Bytes()
+	}
+	return n, nil
+}

@@ -1,0 +1,16 @@
+// Package engine is a table store in one process: a data directory of tables
+// and their tablets, on one commit log.
+//
+// A data directory holds
+//
+//	FORMAT   the on-disk format version
+//	LOCK     held while a process has the directory open
+//	ROOT     incarnation, and the METADATA tablet's own row
+//	log/     the commit log of the METADATA tablet
+//	ulog/    the commit log of all other tablets
+//	sst/     SSTables, named by incarnation and number
+//
+// The METADATA tablet is a tablet like any other. Its rows are the METADATA
+// rows of the tablets, the schemas of the tables, and the gateway's records.
+// Its log is replayed first, then all else is known.
+package engine

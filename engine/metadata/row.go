@@ -1,0 +1,162 @@
+package metadata
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// A TabletID names a tablet. It belongs to one row range for ever; the
+// tablets that a split or merge makes get ids of their own.
+type TabletID uint64
+
+// A FileRef is an SSTable of a tablet.
+type FileRef struct {
+	// Object is the name in the object store; ID identifies it in caches.
+	Object string
+	ID     uint64
+	// Run orders the files: of two entries of one key the one in the larger run
+	// is newer. Files of one run do not overlap.
+	Run uint64
+	// Group is the locality group.
+	Group uint16
+	// Lo and Hi are the row prefixes of the first and last row.
+	Lo, Hi []byte
+	Size   int64
+	// Entries counts all entries, Tombstones the markers and Deletes in them.
+	Entries, Tombstones int64
+	MinSeq, MaxSeq      cell.Seq
+	// MinTS and MaxTS bound the timestamps of cells.
+	MinTS, MaxTS int64
+	// RawBytes is the length of keys and values before compression.
+	RawBytes int64
+	// Families is what estimates of collectable garbage go by.
+	Families []sstable.FamilyInfo `json:",omitempty"`
+}
+
+// A RangeTombstone deletes the rows in [Start, End) written before Seq. An
+// empty End means no end.
+type RangeTombstone struct {
+	Start, End []byte
+	Seq        cell.Seq
+}
+
+// A Row describes one tablet. Rows that were handed out are shared: change a
+// Clone.
+type Row struct {
+	// Version grows by one with every change; 0 means not stored yet.
+	Version uint64
+	Table   uint64
+	Tablet  TabletID
+	// Start and End bound the row keys [Start, End); an empty End means no end.
+	Start, End []byte
+	// Files are all SSTables, newest run first, in key order within a run.
+	Files []FileRef `json:",omitempty"`
+	// NextRun is the number that the next run gets.
+	NextRun uint64
+	// FlushedSeq is the redo point by sequence number: every entry up to it is in
+	// Files, and replay skips it.
+	FlushedSeq cell.Seq
+	// Redo is the position of the first log record that replay may need.
+	Redo commitlog.Pos
+	// MaxSeq is at least the sequence number of every entry and tombstone that
+	// Files and RangeDel hold.
+	MaxSeq   cell.Seq
+	RangeDel []RangeTombstone `json:",omitempty"`
+	// MajorTime is when the last major compaction ended, in seconds since the
+	// epoch.
+	MajorTime int64 `json:",omitempty"`
+}
+
+// Clone returns a copy whose lists can be changed.
+func (r *Row) Clone() *Row {
+	c := *r
+	c.Files = slices.Clone(r.Files)
+	c.RangeDel = slices.Clone(r.RangeDel)
+	return &c
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Marshal encodes a row: a CRC-32C of the rest, then JSON, so that a person
+// can read it.
+func (r *Row) Marshal() []byte {
+	b, err := json.Marshal(r)
+	if err != nil {
+		panic(err) // no field can fail to encode
+	}
+	out := binary.BigEndian.AppendUint32(make([]byte, 0, len(b)+4), crc32.Checksum(b, castagnoli))
+	return append(out, b...)
+}
+
+// Unmarshal decodes what Marshal wrote. A checksum that does not fit, or a row
+// that cannot be, is fault.Corruption.
+func Unmarshal(b []byte) (*Row, error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+		return nil, fault.New(fault.Corruption, "METADATA row of %d bytes has a wrong checksum", len(b))
+	}
+	r := new(Row)
+	if err := json.Unmarshal(b[4:], r); err != nil {
+		return nil, fault.New(fault.Corruption, "decode METADATA row: %w", err)
+	}
+	if err := r.Check(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// Check reports what no sound row has: files out of order or overlapping in a
+// run, or beyond the sequence numbers that the row admits to.
+func (r *Row) Check() error {
+	bad := func(format string, args ...any) error {
+		return fault.New(fault.Corruption, "METADATA row of tablet %d: %s", r.Tablet, fmt.Sprintf(format, args...))
+	}
+	for i, f := range r.Files {
+		switch {
+		case f.Run >= r.NextRun:
+			return bad("file %s has run %d, the next is %d", f.Object, f.Run, r.NextRun)
+		case f.MaxSeq > r.MaxSeq:
+			return bad("file %s has sequence number %d, the largest is %d", f.Object, f.MaxSeq, r.MaxSeq)
+		case string(f.Lo) > string(f.Hi):
+			return bad("file %s has inverted bounds", f.Object)
+		}
+		if i == 0 {
+			continue
+		}
+		p := r.Files[i-1]
+		if p.Run < f.Run || p.Run == f.Run && string(p.Hi) >= string(f.Lo) {
+			return bad("files %s and %s are out of order", p.Object, f.Object)
+		}
+	}
+	for _, d := range r.RangeDel {
+		if d.Seq > r.MaxSeq {
+			return bad("a range tombstone has sequence number %d, the largest is %d", d.Seq, r.MaxSeq)
+		}
+	}
+	if r.FlushedSeq > r.MaxSeq {
+		return bad("flushed up to %d, the largest is %d", r.FlushedSeq, r.MaxSeq)
+	}
+	return nil
+}
+
+// A Store keeps the METADATA rows of tablets.
+type Store interface {
+	// CAS replaces the row of r.Tablet if its version is still r.Version (0: it
+	// must not exist) and sets r.Version to the new version. It returns once the
+	// change is durable. fault.Fenced if somebody else changed the row: the
+	// caller no longer owns the tablet.
+	CAS(ctx context.Context, r *Row) error
+}
+
+// ErrNotApplied is wrapped by an error of CAS when the row is certain not to
+// have changed.
+var ErrNotApplied = errors.New("the METADATA row is unchanged")

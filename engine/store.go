@@ -1,0 +1,498 @@
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/cockroachdb/errors/oserror"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// FormatVersion is the version of the data directory that this program writes
+// and reads.
+const FormatVersion = 1
+
+// Options are the settings of a Store. The zero value of a field stands for
+// its default, except Dir.
+type Options struct {
+	// Dir is the data directory; it is made if it does not exist.
+	Dir string
+	// FS is the file system. Default: the operating system's.
+	FS vfs.FS
+	// Durability says when a change is acknowledged. Default commitlog.Sync.
+	Durability commitlog.Durability
+	// CacheBytes is the size of the block cache. Default 128 MiB.
+	CacheBytes int64
+	// MemtableBytes bounds all memtables together. Default 128 MiB.
+	MemtableBytes int64
+	// LogBytes is the size of the commit log at which the tablet that holds it
+	// back is flushed. Default 512 MiB.
+	LogBytes int64
+	// SegmentBytes is the size of a commit log segment. Default 64 MiB.
+	SegmentBytes int64
+	// KeepFreeBytes is disk space that the commit log leaves for flushes.
+	// Default 0.
+	KeepFreeBytes int64
+	// Tablet are the settings of tablets.
+	Tablet tablet.Options
+	// MajorCheck is how often idle tablets are looked at for something to
+	// collect. Default 1 min.
+	MajorCheck time.Duration
+	// NoBackground leaves flushes and compactions to explicit calls, for tests
+	// that drive them.
+	NoBackground bool
+	// Now is the clock. Default time.Now.
+	Now func() time.Time
+	// Log takes what happens. Default: nothing.
+	Log *slog.Logger
+	// OnCommit, if set, is called after every group commit.
+	OnCommit func(commitlog.Commit)
+}
+
+// WithDefaults returns o with every zero field set.
+func (o Options) WithDefaults() Options {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.CacheBytes, 128<<20)
+	set(&o.MemtableBytes, 128<<20)
+	set(&o.LogBytes, 512<<20)
+	set(&o.SegmentBytes, 64<<20)
+	if o.Tablet.MemtableBytes == 0 {
+		o.Tablet.MemtableBytes = min(64<<20, o.MemtableBytes/4)
+	}
+	o.Tablet = o.Tablet.WithDefaults()
+	if o.MajorCheck == 0 {
+		o.MajorCheck = time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// A Store keeps tables in a data directory. It is a gateway backend.
+type Store struct {
+	o    Options
+	lock io.Closer
+	root *metadata.RootFile
+	// lastID is the last id given out; its upper half is the incarnation.
+	lastID atomic.Uint64
+
+	cache    *sstable.Cache
+	objects  objectstore.Store
+	metaLog  *commitlog.Log
+	userLog  *commitlog.Log
+	metaEnv  *tablet.Env
+	env      *tablet.Env
+	meta     *tablet.Tablet
+	metaWork *worker
+	work     *worker
+
+	// admin is held by whoever changes the catalog.
+	admin   sync.Mutex
+	catalog struct {
+		sync.RWMutex
+		byName  map[string]*table // live ones
+		byID    map[uint64]*table // all
+		tablets map[metadata.TabletID]*tablet.Tablet
+	}
+
+	removes   chan string
+	removing  sync.WaitGroup
+	closing   atomic.Bool
+	failOnce  sync.Once
+	failed    chan struct{}
+	failure   error
+	recovered time.Duration
+}
+
+// A table is a schema with its tablets.
+type table struct {
+	schema  atomic.Pointer[schema.Table]
+	tablets []*tablet.Tablet // ascending
+}
+
+// metaSchema is the METADATA tablet's: rows with one column.
+var metaSchema = &schema.Table{
+	Name: "METADATA", Granularity: 1, NextFamily: 1, Version: 1,
+	Families: map[string]schema.Family{"m": {Name: "m", ID: 0, GC: &schema.GCRule{MaxVersions: 1}}},
+}
+
+const metaTabletID = metadata.TabletID(math.MaxUint32)
+
+// Open opens the data directory, recovering what a crash left in the commit
+// log. It returns a fault.FailedPrecondition if another process has the
+// directory open or another version wrote it, and fault.Corruption if what it
+// finds there is not what was written.
+func Open(ctx context.Context, o Options) (_ *Store, err error) {
+	o = o.WithDefaults()
+	start := time.Now()
+	s := &Store{o: o, failed: make(chan struct{}), removes: make(chan string, 1024)}
+	s.catalog.byName = map[string]*table{}
+	s.catalog.byID = map[uint64]*table{}
+	s.catalog.tablets = map[metadata.TabletID]*tablet.Tablet{}
+	fs := o.FS
+	if err := fs.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	if s.lock, err = fs.Lock(fs.PathJoin(o.Dir, "LOCK")); err != nil {
+		return nil, fault.New(fault.FailedPrecondition, "data directory %s is open in another process: %w", o.Dir, err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.lock.Close())
+		}
+	}()
+	if err := checkFormat(fs, o.Dir); err != nil {
+		return nil, err
+	}
+	if s.root, err = metadata.OpenRoot(fs, o.Dir, &metadata.Row{Tablet: metaTabletID}); err != nil {
+		return nil, fmt.Errorf("open root file: %w", err)
+	}
+	s.lastID.Store(s.root.Incarnation() << 32)
+	if s.objects, err = objectstore.OpenLocal(fs, fs.PathJoin(o.Dir, "sst"), objectstore.LocalOptions{}); err != nil {
+		return nil, fmt.Errorf("open object store: %w", err)
+	}
+	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	s.removing.Add(1)
+	go s.remover()
+	defer func() {
+		if err != nil {
+			s.stop()
+		}
+	}()
+	if err := s.openMeta(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.openTables(ctx); err != nil {
+		return nil, err
+	}
+	if err := s.sweep(ctx); err != nil {
+		return nil, err
+	}
+	if !o.NoBackground {
+		s.metaWork.start()
+		s.work.start()
+	}
+	s.recovered = time.Since(start)
+	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),
+		"tables", len(s.catalog.byName), "tablets", len(s.catalog.tablets), "elapsed", s.recovered)
+	return s, nil
+}
+
+// checkFormat refuses a directory of another format version, and marks a new
+// one.
+func checkFormat(fs vfs.FS, dir string) error {
+	name := fs.PathJoin(dir, "FORMAT")
+	f, err := fs.Open(name)
+	if oserror.IsNotExist(err) {
+		if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); err == nil {
+			return fault.New(fault.Corruption, "%s has no FORMAT file but is not new", dir)
+		}
+		return writeFormat(fs, dir, name)
+	}
+	if err != nil {
+		return fmt.Errorf("open %s: %w", name, err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	var v int
+	if len(b) == 0 {
+		// A crash while the directory was made.
+		return writeFormat(fs, dir, name)
+	}
+	if _, err := fmt.Sscanf(string(b), "trestle data format %d\n", &v); err != nil {
+		return fault.New(fault.FailedPrecondition, "%s does not belong to a trestle data directory", name)
+	}
+	if v != FormatVersion {
+		return fault.New(fault.FailedPrecondition,
+			"%s holds data of format %d; this program reads format %d: use the version of trestle that wrote it, or another directory", dir, v, FormatVersion)
+	}
+	return nil
+}
+
+func writeFormat(fs vfs.FS, dir, name string) error {
+	f, err := fs.Create(name, "trestle-metadata")
+	if err != nil {
+		return fmt.Errorf("create %s: %w", name, err)
+	}
+	_, err = fmt.Fprintf(f, "trestle data format %d\n", FormatVersion)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (s *Store) newID() uint64 { return s.lastID.Add(1) }
+
+// newEnv returns the Env of the tablets on one log. Its Commit is set once the
+// log has been replayed.
+func (s *Store) newEnv(meta metadata.Store, memory int64) (*tablet.Env, *worker) {
+	w := newWorker(s)
+	e := &tablet.Env{
+		Options: s.o.Tablet,
+		Meta:    meta,
+		Objects: s.objects,
+		Cache:   s.cache,
+		Log:     s.o.Log,
+		Now:     s.o.Now,
+		NewID:   s.newID,
+		Remove:  s.remove,
+		Work:    w.add,
+		Fatal:   s.fail,
+	}
+	e.Memory = tablet.NewMemory(memory, w.press)
+	w.env = e
+	return e, w
+}
+
+func (s *Store) openLog(dir string, segment int64) (*commitlog.Log, error) {
+	return commitlog.Open(s.o.FS, s.o.FS.PathJoin(s.o.Dir, dir), commitlog.Options{
+		SegmentBytes: segment, Durability: s.o.Durability, KeepFreeBytes: s.o.KeepFreeBytes, Log: s.o.Log, Observe: s.o.OnCommit,
+	})
+}
+
+// openMeta recovers the METADATA tablet.
+func (s *Store) openMeta(ctx context.Context) (err error) {
+	s.metaEnv, s.metaWork = s.newEnv(s.root, 16<<20)
+	s.metaEnv.Options.MemtableBytes = 2 << 20
+	s.meta = tablet.Open(s.metaEnv, s.root.Row(), func() *schema.Table { return metaSchema })
+	s.metaWork.tablets = func() []*tablet.Tablet { return []*tablet.Tablet{s.meta} }
+	if s.metaLog, err = s.openLog("log", 4<<20); err != nil {
+		return fmt.Errorf("open METADATA log: %w", err)
+	}
+	err = s.metaLog.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+		if metadata.TabletID(rec.Tablet) != metaTabletID {
+			return fault.New(fault.Corruption, "METADATA log holds a record of tablet %d", rec.Tablet)
+		}
+		return s.meta.Replay(&rec)
+	})
+	if err != nil {
+		return fmt.Errorf("replay METADATA log: %w", err)
+	}
+	if s.metaEnv.Commit, err = s.metaLog.Start(); err != nil {
+		return fmt.Errorf("start METADATA log: %w", err)
+	}
+	s.watch(s.metaEnv.Commit)
+	s.meta.Start()
+	return nil
+}
+
+// openTables recovers all other tablets.
+func (s *Store) openTables(ctx context.Context) (err error) {
+	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes)
+	s.work.tablets = s.allTablets
+	if err := s.loadCatalog(ctx); err != nil {
+		return err
+	}
+	if s.userLog, err = s.openLog("ulog", s.o.SegmentBytes); err != nil {
+		return fmt.Errorf("open commit log: %w", err)
+	}
+	var last *tablet.Tablet
+	err = s.userLog.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+		id := metadata.TabletID(rec.Tablet)
+		if last == nil || last.ID() != id {
+			if last = s.catalog.tablets[id]; last == nil {
+				return nil // of a table that was purged
+			}
+		}
+		return last.Replay(&rec)
+	})
+	if err != nil {
+		return fmt.Errorf("replay commit log: %w", err)
+	}
+	if s.env.Commit, err = s.userLog.Start(); err != nil {
+		return fmt.Errorf("start commit log: %w", err)
+	}
+	s.watch(s.env.Commit)
+	for _, t := range s.catalog.tablets {
+		t.Start()
+	}
+	return nil
+}
+
+// watch ends the incarnation when a log has failed: what it did not
+// acknowledge may or may not be on disk, and only a restart can tell.
+func (s *Store) watch(w *commitlog.Writer) {
+	go func() {
+		select {
+		case <-w.Failed():
+			if !s.closing.Load() {
+				s.fail(fmt.Errorf("commit log: %w", w.Err()))
+			}
+		case <-s.failed:
+		}
+	}()
+}
+
+// fail ends the incarnation.
+func (s *Store) fail(err error) {
+	s.failOnce.Do(func() {
+		s.failure = err
+		s.o.Log.Error("the store has failed", "error", err)
+		close(s.failed)
+	})
+}
+
+// Failed is closed when the store can no longer be trusted with data. The
+// process should end: a restart recovers what was acknowledged.
+func (s *Store) Failed() <-chan struct{} { return s.failed }
+
+// Err returns why Failed is closed.
+func (s *Store) Err() error {
+	select {
+	case <-s.failed:
+		return s.failure
+	default:
+		return nil
+	}
+}
+
+// remove deletes an object soon.
+func (s *Store) remove(object string) {
+	select {
+	case s.removes <- object:
+	default:
+		// The next start sweeps what is left; but do not let it pile up.
+		go func() { s.deleteObject(object) }()
+	}
+}
+
+func (s *Store) deleteObject(object string) {
+	if err := s.objects.Delete(context.Background(), object); err != nil {
+		s.o.Log.Warn("delete object", "object", object, "error", err)
+	}
+}
+
+func (s *Store) remover() {
+	defer s.removing.Done()
+	for object := range s.removes {
+		s.deleteObject(object)
+	}
+}
+
+// sweep deletes the objects that no METADATA row names: a crash came between
+// writing them and naming them, or between forgetting and deleting them.
+func (s *Store) sweep(ctx context.Context) error {
+	used := map[string]bool{}
+	for _, t := range append(s.allTablets(), s.meta) {
+		for _, f := range t.Row().Files {
+			used[f.Object] = true
+		}
+	}
+	objects, err := s.objects.List(ctx, "", "", 0)
+	if err != nil {
+		return fmt.Errorf("list objects: %w", err)
+	}
+	for _, o := range objects {
+		if !used[o.Name] {
+			s.deleteObject(o.Name)
+		}
+		delete(used, o.Name)
+	}
+	for name := range used {
+		return fault.New(fault.Corruption, "SSTable %s is missing from %s", name, s.o.Dir)
+	}
+	return nil
+}
+
+// Close flushes what it can until ctx ends, then closes the data directory. No
+// other call may be under way. What was acknowledged is safe in any case.
+func (s *Store) Close(ctx context.Context) error {
+	if s.closing.Swap(true) {
+		return nil
+	}
+	s.metaWork.stop()
+	s.work.stop()
+	var err error
+	if s.Err() == nil && !s.o.NoBackground {
+		for _, t := range append(s.allTablets(), s.meta) {
+			if ferr := s.flush(ctx, t); ferr != nil && ctx.Err() == nil {
+				err = errors.Join(err, ferr)
+			}
+		}
+		s.work.trim()
+		s.metaWork.trim()
+	}
+	for _, t := range s.allTablets() {
+		t.Close()
+	}
+	return errors.Join(err, s.stop(), s.lock.Close())
+}
+
+// Flush writes all memtables to SSTables.
+func (s *Store) Flush(ctx context.Context) error {
+	for _, t := range append(s.allTablets(), s.meta) {
+		if err := s.flush(ctx, t); err != nil {
+			return err
+		}
+	}
+	s.work.trim()
+	s.metaWork.trim()
+	return nil
+}
+
+func (s *Store) flush(ctx context.Context, t *tablet.Tablet) error {
+	t.Rotate()
+	for {
+		more, err := t.Flush(ctx)
+		if err != nil || !more {
+			return err
+		}
+	}
+}
+
+// stop closes what Open has opened so far, except the lock.
+func (s *Store) stop() error {
+	var errs []error
+	if s.meta != nil {
+		s.meta.Close()
+	}
+	for _, l := range []*commitlog.Log{s.userLog, s.metaLog} {
+		if l != nil {
+			errs = append(errs, l.Close())
+		}
+	}
+	close(s.removes)
+	s.removing.Wait()
+	s.cache.Close()
+	s.failOnce.Do(func() {
+		s.failure = errors.New("the store is closed")
+		close(s.failed)
+	})
+	return errors.Join(errs...)
+}

@@ -1,0 +1,169 @@
+package tablet
+
+import (
+	"encoding/binary"
+	"sync"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Batch is the change of one row: operations in order. Values are aliased,
+// not copied, until the batch is applied. The zero Batch is ready for Reset.
+type Batch struct {
+	prefix []byte
+	suffix []byte // of all operations, back to back
+	ops    []op
+	size   int // encoded
+}
+
+type op struct {
+	end   int // of its part of suffix
+	kind  cell.Kind
+	value []byte
+}
+
+var batches = sync.Pool{New: func() any { return new(Batch) }}
+
+// NewBatch returns an empty batch for the row key. Free gives it back.
+func NewBatch(key []byte) *Batch {
+	b := batches.Get().(*Batch)
+	b.Reset(key)
+	return b
+}
+
+// Free gives b back. It must not be used afterwards.
+func (b *Batch) Free() {
+	b.Reset(nil)
+	if cap(b.suffix) <= 64<<10 && cap(b.ops) <= 4096 {
+		batches.Put(b)
+	}
+}
+
+// Reset empties the batch and begins one for the row key.
+func (b *Batch) Reset(key []byte) {
+	b.prefix = cell.AppendRow(b.prefix[:0], key)
+	b.suffix, b.size = b.suffix[:0], len(b.prefix)+binary.MaxVarintLen32
+	clear(b.ops)
+	b.ops = b.ops[:0]
+}
+
+// Len returns the number of operations.
+func (b *Batch) Len() int { return len(b.ops) }
+
+func (b *Batch) add(kind cell.Kind, value []byte) {
+	start := 0
+	if n := len(b.ops); n > 0 {
+		start = b.ops[n-1].end
+	}
+	b.ops = append(b.ops, op{len(b.suffix), kind, value})
+	b.size += len(b.suffix) - start + len(value) + 1 + 2*binary.MaxVarintLen32
+}
+
+// Set writes a cell.
+func (b *Batch) Set(f cell.FamilyID, qualifier []byte, ts int64, value []byte) {
+	b.suffix = cell.AppendCell(b.suffix, f, qualifier, ts)
+	b.add(cell.Set, value)
+}
+
+// DeleteRow deletes all cells of the row.
+func (b *Batch) DeleteRow() { b.add(cell.Set, nil) }
+
+// DeleteFamily deletes all cells of a family.
+func (b *Batch) DeleteFamily(f cell.FamilyID) {
+	b.suffix = cell.AppendFamily(b.suffix, f)
+	b.add(cell.Set, nil)
+}
+
+// DeleteColumn deletes the cells of a column whose timestamps are in r.
+func (b *Batch) DeleteColumn(f cell.FamilyID, qualifier []byte, r cell.TimeRange) {
+	b.suffix = cell.AppendColumn(b.suffix, f, qualifier)
+	b.add(cell.Set, cell.AppendRanges(nil, r))
+}
+
+// A log record's payload is
+//
+//	uvarint length, row prefix
+//	for each operation: uvarint length, key suffix; kind u8; uvarint length, value
+//
+// and the record itself says how many operations there are.
+func (b *Batch) encode(dst []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b.prefix)))
+	dst = append(dst, b.prefix...)
+	start := 0
+	for i := range b.ops {
+		o := &b.ops[i]
+		dst = binary.AppendUvarint(dst, uint64(o.end-start))
+		dst = append(dst, b.suffix[start:o.end]...)
+		dst = append(dst, byte(o.kind))
+		dst = binary.AppendUvarint(dst, uint64(len(o.value)))
+		dst = append(dst, o.value...)
+		start = o.end
+	}
+	return dst
+}
+
+// An adder takes the operations of a record.
+type adder interface {
+	AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind)
+}
+
+func (b *Batch) insert(m adder, first cell.Seq) {
+	start := 0
+	for i := range b.ops {
+		o := &b.ops[i]
+		m.AddParts(b.prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i), o.kind)
+		start = o.end
+	}
+}
+
+// DecodeRecord gives the operations of a log record's payload to m. Nothing is
+// given to m if the payload is malformed, which is fault.Corruption.
+func DecodeRecord(payload []byte, first cell.Seq, n int, m adder) error {
+	if err := walkRecord(payload, first, n, func(_, _, _ []byte, _ cell.Seq, _ cell.Kind) {}); err != nil {
+		return err
+	}
+	return walkRecord(payload, first, n, m.AddParts)
+}
+
+func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind)) error {
+	bad := func(what string) error {
+		return fault.New(fault.Corruption, "log record at sequence number %d: %s", first, what)
+	}
+	take := func() ([]byte, bool) {
+		l, w := binary.Uvarint(payload)
+		if w <= 0 || l > uint64(len(payload)-w) {
+			return nil, false
+		}
+		part := payload[w : w+int(l)]
+		payload = payload[w+int(l):]
+		return part, true
+	}
+	prefix, ok := take()
+	if !ok || cell.EscapedLen(prefix) != len(prefix) {
+		return bad("malformed row")
+	}
+	for i := range n {
+		suffix, ok := take()
+		if !ok || len(payload) == 0 {
+			return bad("malformed key")
+		}
+		if _, err := cell.ParseSuffix(suffix); err != nil {
+			return bad(err.Error())
+		}
+		kind := cell.Kind(payload[0])
+		if kind > cell.Set {
+			return bad("unknown kind")
+		}
+		payload = payload[1:]
+		value, ok := take()
+		if !ok {
+			return bad("malformed value")
+		}
+		f(prefix, suffix, value, first+cell.Seq(i), kind)
+	}
+	if len(payload) > 0 {
+		return bad("bytes behind the last operation")
+	}
+	return nil
+}

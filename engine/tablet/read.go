@@ -1,0 +1,495 @@
+package tablet
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/merge"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// A Query is what a read wants of every row, prepared for one schema. It is
+// read-only once made; tablets of the table share it.
+type Query struct {
+	reversed bool
+	program  *filter.Program
+	families []family // by id
+	// inOrder says that family ids ascend with family names, so that cells come
+	// out of the tablet in the order in which they are returned.
+	inOrder bool
+	times   *cell.TimeRange
+	// rows holds all rows that can have output.
+	rows row.Range
+	// none says that there is no output at all.
+	none bool
+	// lo is the escaped form of the first qualifier that matters, or nil.
+	lo []byte
+}
+
+type family struct {
+	name string
+	want bool // known, and not excluded by the filter as a whole
+}
+
+// NewQuery prepares a filter, which has been validated. It is NotFound if the
+// filter names a family that the table does not have (api-contract X19).
+func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
+	for _, name := range f.LiteralFamilies() {
+		if _, ok := s.Families[name]; !ok {
+			return nil, fault.New(fault.NotFound, "Error while reading table '%s' : Requested column family not found: %s", s.Name, name)
+		}
+	}
+	p, err := filter.Compile(f)
+	if err != nil {
+		return nil, err
+	}
+	q := &Query{reversed: reversed, program: p, families: make([]family, s.NextFamily), inOrder: true}
+	h := p.Hints()
+	for name, f := range s.Families {
+		q.families[f.ID] = family{name, h.Families == nil || h.Families(name)}
+	}
+	last := ""
+	for _, f := range q.families {
+		if f.name == "" || !f.want {
+			continue
+		}
+		if f.name < last {
+			q.inOrder = false
+		}
+		last = f.name
+	}
+	if h.Times != cell.AllTime {
+		q.times = &h.Times
+	}
+	if len(h.Qualifiers.Start) > 0 {
+		q.lo = cell.AppendColumn(nil, 0, h.Qualifiers.Start)[2:]
+	}
+	q.rows, q.none = h.Rows, h.None
+	return q, nil
+}
+
+// A reader is the state of one read of a pinned version. Readers are pooled.
+type reader struct {
+	ctx     context.Context
+	version *version
+	query   *Query
+	rows    int   // read so far
+	full    bool  // the writer is to be flushed
+	left    int64 // of the limit; 0 if there is none
+
+	it      merge.Iterator
+	sources []cell.Iterator
+	runs    []runIterator
+	res     merge.Resolver
+
+	rowKey []byte
+	qual   []byte
+	limit  []byte // scratch for seeks
+	cell   row.Cell
+	pipe   *filter.Pipeline
+	out    emitter
+	buffer rowBuffer
+}
+
+var readers = sync.Pool{New: func() any { return new(reader) }}
+
+// newReader returns a reader of v, which it takes over. overlay, if not nil,
+// is newer than everything in v.
+func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, overlay cell.Iterator) *reader {
+	r := readers.Get().(*reader)
+	r.ctx, r.version, r.query = ctx, v, q
+	r.rows, r.full, r.left = 0, false, 0
+	r.res.Ranges = v.rangeDel
+	r.sources = r.sources[:0]
+	if overlay != nil {
+		r.sources = append(r.sources, overlay)
+	}
+	for _, m := range v.mems {
+		if !m.Empty() {
+			r.sources = append(r.sources, m.Iterator(seq))
+		}
+	}
+	if cap(r.runs) < len(v.runs) {
+		r.runs = make([]runIterator, len(v.runs))
+	}
+	r.runs = r.runs[:len(v.runs)]
+	opts := sstable.IterOptions{MaxSeq: seq}
+	if q != nil {
+		opts.Times = q.times
+	}
+	for i := range v.runs {
+		r.runs[i].reset(ctx, v.runs[i].files, opts)
+		r.sources = append(r.sources, &r.runs[i])
+	}
+	r.it.Reset(r.sources)
+	return r
+}
+
+func (r *reader) close() error {
+	err := r.it.Close()
+	r.version.release()
+	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
+	r.out = emitter{}
+	r.cell = row.Cell{}
+	clear(r.sources)
+	clear(r.runs)
+	r.res.Ranges = nil
+	r.res.Reset()
+	r.buffer.shrink()
+	readers.Put(r)
+	return err
+}
+
+// emitter passes cells on to the writer, beginning the row at its first cell.
+type emitter struct {
+	w     scan.Writer
+	key   []byte
+	cells int64
+}
+
+// Cell implements filter.Output.
+func (o *emitter) Cell(c *row.Cell) {
+	if o.cells == 0 {
+		o.w.StartRow(o.key)
+	}
+	o.cells++
+	o.w.Cell(c)
+}
+
+// maxKey sorts behind every key.
+var maxKey = bytes.Repeat([]byte{0xFF}, schema.MaxRowKey+64)
+
+// Read gives rows of the tablet that are in ranges (sorted and disjoint) to w:
+// until the ranges are exhausted, or w is full, or limit rows (if positive)
+// have been returned. It returns what is left of the ranges, which it may
+// change; parts outside the tablet are not its business and count as read. When
+// full is true the caller flushes w before it reads on, here or elsewhere.
+func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit int64, w scan.Writer, stats *scan.Stats) (rest []row.Range, full bool, err error) {
+	if q.none {
+		return nil, false, nil
+	}
+	v := t.pin()
+	if v == nil {
+		return ranges, false, errClosed
+	}
+	// The version first, the sequence number second: see the package comment.
+	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, nil)
+	defer t.closeReader(r, &err)
+	r.out.w = w
+	r.pipe = q.program.Pipeline(&r.out, rand.Float64)
+	r.left = limit
+	for len(ranges) > 0 {
+		i, step := 0, r.forward
+		if q.reversed {
+			i, step = len(ranges)-1, r.backward
+		}
+		part := ranges[i].Intersect(t.bounds).Intersect(q.rows)
+		done := true
+		if !part.Empty() {
+			if part, done, err = step(part, stats); err != nil {
+				return ranges, false, err
+			}
+		}
+		switch {
+		case !done:
+			ranges[i] = part
+		case q.reversed:
+			ranges = ranges[:i]
+		default:
+			ranges = ranges[1:]
+		}
+		if limit > 0 && r.left == 0 {
+			return nil, r.full, nil
+		}
+		if r.full {
+			return ranges, true, nil
+		}
+	}
+	return nil, false, nil
+}
+
+// forward reads rows in ascending order. It returns what is left of the range
+// when the writer is full; done tells that nothing is, or nothing is wanted.
+func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
+	var end []byte
+	r.limit = cell.AppendRow(r.limit[:0], rows.Start)
+	var ok bool
+	if rows.IsSingle() {
+		ok = r.it.SeekRow(r.limit)
+	} else {
+		if len(rows.End) > 0 {
+			end = cell.AppendRow(nil, rows.End)
+		}
+		ok = r.it.SeekGE(r.limit)
+	}
+	for ; ok; ok = r.leaveRow() {
+		if end != nil && bytes.Compare(r.it.Entry().Key, end) >= 0 {
+			break
+		}
+		stop, err := r.row(stats)
+		switch {
+		case err != nil || stop:
+			return rows, true, err
+		case r.full:
+			rows.Start = row.Successor(r.rowKey)
+			return rows, rows.Empty(), nil
+		case rows.IsSingle():
+			return rows, true, nil
+		}
+	}
+	return rows, true, r.it.Error()
+}
+
+// backward is forward in descending order: it steps to the last row before
+// the one it has read, and reads that forwards.
+func (r *reader) backward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
+	start := cell.AppendRow(nil, rows.Start)
+	upper := maxKey
+	if len(rows.End) > 0 {
+		upper = cell.AppendRow(nil, rows.End)
+	}
+	for r.it.SeekLT(upper) {
+		key := r.it.Entry().Key
+		k := cell.EscapedLen(key)
+		if k < 0 {
+			return rows, true, fault.New(fault.Corruption, "key %x has no row", key)
+		}
+		upper = append([]byte(nil), key[:k]...)
+		if bytes.Compare(upper, start) < 0 {
+			return rows, true, nil
+		}
+		if !r.it.SeekRow(upper) {
+			if err := r.it.Error(); err != nil {
+				return rows, true, err
+			}
+			continue // all of it is beyond the visible sequence number
+		}
+		stop, err := r.row(stats)
+		switch {
+		case err != nil || stop:
+			return rows, true, err
+		case r.full:
+			rows.End = slices.Clone(r.rowKey)
+			return rows, len(rows.End) == 0 || rows.Empty(), nil
+		}
+	}
+	return rows, true, r.it.Error()
+}
+
+// yieldRows is after how many rows without an output the reader gives up what
+// it has pinned, and the writer hears how far it has come.
+const yieldRows = 8192
+
+// row reads the row that the iterator is at. It leaves the iterator somewhere
+// in or behind the row. stop tells that no more rows are wanted; r.full that
+// the writer must be flushed before the next row.
+func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
+	r.rows++
+	if err := r.ctx.Err(); err != nil {
+		return true, err
+	}
+	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
+		return true, err
+	}
+	if r.rowKey, err = cell.RowOf(r.rowKey[:0], r.res.Prefix()); err != nil {
+		return true, fault.New(fault.Corruption, "%w", err)
+	}
+	r.out.key, r.out.cells = r.rowKey, 0
+	if r.pipe.StartRow(r.rowKey) {
+		seen, err := r.cells()
+		if err != nil {
+			return true, err
+		}
+		if err := r.pipe.EndRow(); err != nil {
+			return true, err
+		}
+		if seen > 0 {
+			stats.RowsSeen++
+			stats.CellsSeen += seen
+		}
+	}
+	if r.out.cells > 0 {
+		if r.full, err = r.out.w.EndRow(); err != nil {
+			return true, err
+		}
+		stats.RowsReturned++
+		stats.CellsReturned += r.out.cells
+		if r.left > 0 {
+			if r.left--; r.left == 0 {
+				return true, nil
+			}
+		}
+	}
+	if r.full || r.rows%yieldRows == 0 {
+		r.out.w.Scanned(r.rowKey)
+		r.full = true
+	}
+	return false, nil
+}
+
+// cells feeds the live cells of the row to the filter, in the order of family
+// names, skipping what it says does not matter.
+func (r *reader) cells() (seen int64, err error) {
+	q := r.query
+	var s cell.Suffix
+	for {
+		e := r.it.Entry()
+		verdict, err := r.res.Judge(e, &s)
+		if err != nil {
+			return seen, err
+		}
+		skip := filter.NextCell
+		switch {
+		case s.Shape == cell.RowMarker:
+		case s.Family >= cell.FirstSystemFamily:
+			skip = filter.NextRow
+		case int(s.Family) >= len(q.families) || !q.families[s.Family].want:
+			skip = filter.NextFamily
+		case q.lo != nil && s.Shape > cell.FamilyMarker && bytes.Compare(s.Column, q.lo) < 0:
+			r.limit = append(append(r.limit[:0], r.res.Prefix()...), byte(s.Family>>8), byte(s.Family))
+			r.limit = append(r.limit, q.lo...)
+			if !r.seekForward(r.limit) || !r.res.InRow(r.it.Entry().Key) {
+				return seen, r.finish()
+			}
+			continue
+		case verdict == merge.Live:
+			seen++
+			r.cell.Family = q.families[s.Family].name
+			r.cell.Timestamp = s.Timestamp
+			r.cell.Value = e.Value
+			if c := s.Column[:len(s.Column)-2]; bytes.IndexByte(c, 0) < 0 {
+				r.cell.Qualifier = c
+			} else {
+				r.qual = cell.Qualifier(r.qual[:0], s.Column)
+				r.cell.Qualifier = r.qual
+			}
+			if q.inOrder {
+				skip = r.pipe.Cell(&r.cell)
+			} else {
+				r.buffer.add(&r.cell)
+			}
+		}
+		var ok bool
+		switch skip {
+		case filter.NextCell:
+			ok = r.it.Next()
+		case filter.NextColumn:
+			r.limit = append(append(r.limit[:0], r.res.Prefix()...), byte(s.Family>>8), byte(s.Family))
+			r.limit = append(r.limit, r.res.Column()...)
+			r.limit[len(r.limit)-1]++ // the terminator 00 01 becomes 00 02
+			ok = r.seekForward(r.limit)
+		case filter.NextFamily:
+			r.limit = cell.AppendFamily(append(r.limit[:0], r.res.Prefix()...), s.Family+1)
+			ok = r.seekForward(r.limit)
+		default:
+			return seen, r.finish()
+		}
+		if !ok || !r.res.InRow(r.it.Entry().Key) {
+			return seen, r.finish()
+		}
+	}
+}
+
+// finish gives the filter what had to wait for the order of families.
+func (r *reader) finish() error {
+	if err := r.it.Error(); err != nil {
+		return err
+	}
+	if r.query.inOrder {
+		return nil
+	}
+	return r.buffer.drain(r.pipe)
+}
+
+// nearby is how many entries it is cheaper to step over than to seek past.
+const nearby = 8
+
+// seekForward moves to the first entry at or after key, which is ahead.
+func (r *reader) seekForward(key []byte) bool {
+	for range nearby {
+		if !r.it.Next() {
+			return false
+		}
+		if bytes.Compare(r.it.Entry().Key, key) >= 0 {
+			return true
+		}
+	}
+	return r.it.SeekGE(key)
+}
+
+// leaveRow moves to the first entry of the next row.
+func (r *reader) leaveRow() bool {
+	if !r.it.Valid() {
+		return false
+	}
+	if !r.res.InRow(r.it.Entry().Key) {
+		return true
+	}
+	r.limit = append(r.limit[:0], r.res.Prefix()...)
+	r.limit[len(r.limit)-1]++
+	return r.seekForward(r.limit)
+}
+
+// A rowBuffer holds the cells of a row while they are put in the order of
+// family names.
+type rowBuffer struct {
+	cells []row.Cell
+	arena []byte
+}
+
+func (b *rowBuffer) copy(p []byte) []byte {
+	if len(p) > cap(b.arena)-len(b.arena) {
+		b.arena = make([]byte, 0, max(2*cap(b.arena), len(p), 4096))
+	}
+	n := len(b.arena)
+	b.arena = append(b.arena, p...)
+	return b.arena[n:len(b.arena):len(b.arena)]
+}
+
+func (b *rowBuffer) add(c *row.Cell) {
+	k := *c
+	k.Qualifier, k.Value = b.copy(c.Qualifier), b.copy(c.Value)
+	b.cells = append(b.cells, k)
+}
+
+func (b *rowBuffer) drain(p *filter.Pipeline) error {
+	sort.SliceStable(b.cells, func(i, j int) bool { return b.cells[i].Family < b.cells[j].Family })
+	for i := range b.cells {
+		p.Cell(&b.cells[i])
+	}
+	b.cells, b.arena = b.cells[:0], b.arena[:0]
+	return nil
+}
+
+func (b *rowBuffer) shrink() {
+	if cap(b.arena) > 1<<20 || cap(b.cells) > 1<<14 {
+		*b = rowBuffer{}
+	}
+}
+
+// closeReader closes r at the end of a read that ends with err.
+func (t *Tablet) closeReader(r *reader, err *error) {
+	if cerr := r.close(); *err == nil {
+		*err = cerr
+	}
+	*err = t.readError(*err)
+}
+
+// readError notes corruption; it returns err.
+func (t *Tablet) readError(err error) error {
+	if fault.KindOf(err) == fault.Corruption {
+		t.env.Stats.Corruptions.Add(1)
+		t.env.Log.Error("corruption", "tablet", uint64(t.id), "error", err)
+	}
+	return err
+}

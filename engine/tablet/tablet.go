@@ -1,0 +1,459 @@
+package tablet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/memtable"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// Options are the settings of tablets. The zero value of a field stands for
+// its default.
+type Options struct {
+	// MemtableBytes starts a minor compaction when a memtable reaches it.
+	// Default 64 MiB.
+	MemtableBytes int64
+	// FileBytes is the size at which a compaction begins a new SSTable, at the
+	// next row. Default 64 MiB.
+	FileBytes int64
+	// MaxRuns is the number of runs at which writers are held up until
+	// compactions have caught up. Default 24.
+	MaxRuns int
+	// TargetRuns is the number of runs that compactions aim at. Default 6.
+	TargetRuns int
+	// MajorInterval is the age at which a tablet with anything to collect gets a
+	// major compaction. Default 24 h.
+	MajorInterval time.Duration
+	// Table are the settings of SSTables.
+	Table sstable.Options
+}
+
+// WithDefaults returns o with every zero field set.
+func (o Options) WithDefaults() Options {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.MemtableBytes, 64<<20)
+	set(&o.FileBytes, 64<<20)
+	if o.MaxRuns == 0 {
+		o.MaxRuns = 24
+	}
+	if o.TargetRuns == 0 {
+		o.TargetRuns = 6
+	}
+	if o.MajorInterval == 0 {
+		o.MajorInterval = 24 * time.Hour
+	}
+	return o
+}
+
+// An Env is what the tablets of a server share.
+type Env struct {
+	Options Options
+	Commit  *commitlog.Writer
+	Meta    metadata.Store
+	Objects objectstore.Store
+	Cache   *sstable.Cache
+	Memory  *Memory
+	Log     *slog.Logger
+	// Now is the clock.
+	Now func() time.Time
+	// NewID returns an object id that was never used.
+	NewID func() uint64
+	// Remove deletes an object that nobody refers to any more. It does not wait.
+	Remove func(object string)
+	// Work asks for flushes and compactions of t, soon. It does not wait.
+	Work func(t *Tablet)
+	// Fatal is told of a broken invariant or a lost tablet. The process must
+	// not serve on.
+	Fatal func(error)
+
+	Stats Stats
+}
+
+// Stats counts what the tablets of a server did.
+type Stats struct {
+	FlushBytes, CompactionIn, CompactionOut atomic.Int64
+	Flushes, Compactions, Collected         atomic.Int64
+	Moved                                   atomic.Int64 // files carried over without a copy
+	Corruptions                             atomic.Int64
+}
+
+func (e *Env) open(ctx context.Context, name string) (sstable.Readable, error) {
+	return e.Objects.Open(ctx, name)
+}
+
+const stripes = 256
+
+// A Tablet serves the rows of one range.
+type Tablet struct {
+	env    *Env
+	id     metadata.TabletID
+	bounds row.Range
+	schema func() *schema.Table
+
+	// visible is the sequence number up to which everything is durable and in
+	// the memtables.
+	visible atomic.Uint64
+
+	// rows are the row locks: a row's is the one its key hashes to.
+	rows [stripes]sync.Mutex
+	seed maphash.Seed
+
+	// write orders mutations.
+	write struct {
+		sync.Mutex
+		seq    cell.Seq // the last one given out
+		last   commitlog.Pos
+		mem    *mem
+		closed bool
+	}
+
+	// mu guards the current version, which is nil once the tablet is closed.
+	mu struct {
+		sync.Mutex
+		version *version
+		row     *metadata.Row // of the last version
+	}
+
+	// change is held by whoever changes the METADATA row.
+	change sync.Mutex
+	// rewriting says that a compaction is under way; change guards it.
+	rewriting bool
+	// compacting is held by the one compaction at a time.
+	compacting sync.Mutex
+	// major asks the next compaction to be a major one.
+	major atomic.Bool
+}
+
+// Open returns the tablet of a METADATA row. Its memtable is empty: Replay
+// gives it the log records that are not in the row's files, then Start lets it
+// serve. table returns the current schema.
+func Open(env *Env, r *metadata.Row, table func() *schema.Table) *Tablet {
+	t := &Tablet{env: env, id: r.Tablet, bounds: row.Range{Start: r.Start, End: r.End}, schema: table, seed: maphash.MakeSeed()}
+	t.write.mem = &mem{Memtable: memtable.New()}
+	t.write.seq = max(r.MaxSeq, r.FlushedSeq)
+	t.mu.version, t.mu.row = newVersion(env, r, []*mem{t.write.mem}, nil), r
+	env.Memory.add(t.write.mem.Bytes())
+	return t
+}
+
+// ID returns the tablet's id.
+func (t *Tablet) ID() metadata.TabletID { return t.id }
+
+// Bounds returns the tablet's row range.
+func (t *Tablet) Bounds() row.Range { return t.bounds }
+
+// Row returns the METADATA row as it is now.
+func (t *Tablet) Row() *metadata.Row {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.row
+}
+
+// Bytes returns the size of the tablet's SSTables and memtables.
+func (t *Tablet) Bytes() int64 {
+	v := t.pin()
+	if v == nil {
+		return 0
+	}
+	defer v.release()
+	return v.bytes()
+}
+
+// Replay applies a log record again. Records that are in the SSTables already
+// are skipped, so replaying twice does no harm.
+func (t *Tablet) Replay(rec *commitlog.Record) error {
+	first := cell.Seq(rec.FirstSeq)
+	end := first + cell.Seq(rec.N)
+	t.write.Lock()
+	defer t.write.Unlock()
+	t.mu.Lock()
+	flushed := t.mu.row.FlushedSeq
+	t.mu.Unlock()
+	if end-1 <= flushed {
+		return nil
+	}
+	if first <= flushed {
+		return fault.New(fault.Corruption, "tablet %d: log record %d to %d straddles the redo point %d", t.id, first, end-1, flushed)
+	}
+	m := t.write.mem
+	if !m.Empty() && first <= m.MaxSeq() {
+		return fault.New(fault.Corruption, "tablet %d: log record %d follows %d", t.id, first, m.MaxSeq())
+	}
+	before := m.Bytes()
+	if err := DecodeRecord(rec.Payload, first, rec.N, m); err != nil {
+		return err
+	}
+	t.note(m, rec.Pos, before)
+	t.write.seq = max(t.write.seq, end-1)
+	return nil
+}
+
+// note records that m grew by a record at pos.
+func (t *Tablet) note(m *mem, pos commitlog.Pos, before int64) {
+	if m.first == (commitlog.Pos{}) {
+		m.first = pos
+	}
+	m.last = pos
+	t.write.last = pos
+	t.env.Memory.add(m.Bytes() - before)
+	if m.Bytes() >= t.env.Options.MemtableBytes {
+		t.rotateLocked()
+	}
+}
+
+// Start makes everything replayed visible.
+func (t *Tablet) Start() { t.visible.Store(uint64(t.write.seq)) }
+
+// Durable implements commitlog.Sink.
+func (t *Tablet) Durable(seq uint64) { t.visible.Store(seq) }
+
+// pin returns the current version, which the caller releases; nil if the
+// tablet is closed.
+func (t *Tablet) pin() *version {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.mu.version
+	if v != nil {
+		v.refs.Add(1)
+	}
+	return v
+}
+
+// install replaces the current version by the one that next makes of it. The
+// tablet is not closed: its write lock or its change lock is held.
+func (t *Tablet) install(next func(old *version) *version) {
+	t.mu.Lock()
+	old := t.mu.version
+	t.mu.version = next(old)
+	t.mu.row = t.mu.version.row
+	t.mu.Unlock()
+	old.release()
+}
+
+// lockRow takes the lock of a row.
+func (t *Tablet) lockRow(key []byte) *sync.Mutex {
+	l := &t.rows[maphash.Bytes(t.seed, key)%stripes]
+	l.Lock()
+	return l
+}
+
+// admit waits until memtables and runs have room for more.
+func (t *Tablet) admit(ctx context.Context) error {
+	if err := t.env.Memory.wait(ctx); err != nil {
+		return err
+	}
+	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
+		if t.runs() < t.env.Options.MaxRuns {
+			return nil
+		}
+		t.env.Work(t)
+		select {
+		case <-time.After(delay):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// runs returns the number of runs.
+func (t *Tablet) runs() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.version == nil {
+		return 0
+	}
+	return len(t.mu.version.runs)
+}
+
+// commit gives b its sequence numbers, puts it into the memtable and queues it
+// for the commit log. It returns the position to wait for. The caller holds
+// the row's lock.
+func (t *Tablet) commit(ctx context.Context, b *Batch) (commitlog.Pos, error) {
+	// Room in the log first: once the memtable has the change there is no way
+	// back.
+	room, err := t.env.Commit.Reserve(ctx, b.size)
+	if err != nil {
+		return commitlog.Pos{}, err
+	}
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.closed {
+		t.env.Commit.Release(room)
+		return commitlog.Pos{}, errClosed
+	}
+	m := t.write.mem
+	first, n := t.write.seq+1, b.Len()
+	before := m.Bytes()
+	b.insert(m, first)
+	t.write.seq += cell.Seq(n)
+	pos := t.env.Commit.Append(room, uint64(t.id), uint64(first), n, b.encode, t)
+	t.note(m, pos, before)
+	return pos, nil
+}
+
+var errClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
+
+// Apply applies b, the change of the row key. When it returns nil the change
+// is durable and visible. On a context error it may or may not be; on any
+// other nothing was applied.
+func (t *Tablet) Apply(ctx context.Context, key []byte, b *Batch) error {
+	pos, err := t.ApplyAsync(ctx, key, b)
+	if err != nil {
+		return err
+	}
+	return t.Wait(ctx, pos)
+}
+
+// ApplyAsync is Apply that does not wait until the change is durable: the
+// caller gives the returned position to Wait.
+func (t *Tablet) ApplyAsync(ctx context.Context, key []byte, b *Batch) (commitlog.Pos, error) {
+	if err := t.admit(ctx); err != nil {
+		return commitlog.Pos{}, err
+	}
+	l := t.lockRow(key)
+	defer l.Unlock()
+	return t.commit(ctx, b)
+}
+
+// Update changes the row key by what decide makes of its present state:
+// decide fills b, which may stay empty. decide sees every earlier change of the
+// row, durable or not, through the View; Update returns once what it saw and
+// did is durable.
+func (t *Tablet) Update(ctx context.Context, key []byte, decide func(v *View, b *Batch) error) error {
+	pos, err := t.UpdateAsync(ctx, key, decide)
+	if err != nil {
+		return err
+	}
+	return t.Wait(ctx, pos)
+}
+
+// Wait returns nil once what ApplyAsync or UpdateAsync returned pos for is
+// durable and visible.
+func (t *Tablet) Wait(ctx context.Context, pos commitlog.Pos) error {
+	if pos == (commitlog.Pos{}) {
+		return nil // nothing was ever written since the tablet was opened
+	}
+	return t.env.Commit.Wait(ctx, pos)
+}
+
+// UpdateAsync is Update that does not wait: the caller waits for the returned
+// position.
+func (t *Tablet) UpdateAsync(ctx context.Context, key []byte, decide func(v *View, b *Batch) error) (commitlog.Pos, error) {
+	if err := t.admit(ctx); err != nil {
+		return commitlog.Pos{}, err
+	}
+	b := NewBatch(key)
+	defer b.Free()
+	l := t.lockRow(key)
+	defer l.Unlock()
+	if err := decide(&View{t: t, ctx: ctx, key: key, seq: cell.MaxSeq}, b); err != nil {
+		return commitlog.Pos{}, err
+	}
+	if b.Len() == 0 {
+		t.write.Lock()
+		defer t.write.Unlock()
+		return t.write.last, nil
+	}
+	return t.commit(ctx, b)
+}
+
+// rotateLocked makes the memtable immutable, to be flushed, and begins a new
+// one. The caller holds the write lock.
+func (t *Tablet) rotateLocked() {
+	m := &mem{Memtable: memtable.New()}
+	t.write.mem = m
+	t.env.Memory.add(m.Bytes())
+	t.install(func(old *version) *version {
+		return newVersion(t.env, old.row, append([]*mem{m}, old.mems...), old)
+	})
+	t.env.Work(t)
+}
+
+// Rotate makes what is in the memtable ready to be flushed and tells whether
+// there was anything.
+func (t *Tablet) Rotate() bool {
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.mem.Empty() || t.write.closed {
+		return false
+	}
+	t.rotateLocked()
+	return true
+}
+
+// MemtableBytes returns the size of the memtable that takes the writes, 0 if
+// it is empty.
+func (t *Tablet) MemtableBytes() int64 {
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.mem.Empty() {
+		return 0
+	}
+	return t.write.mem.Bytes()
+}
+
+// RedoPoint returns the position of the oldest log record that is in no
+// SSTable yet; ok is false if there is none.
+func (t *Tablet) RedoPoint() (pos commitlog.Pos, ok bool) {
+	t.write.Lock()
+	defer t.write.Unlock()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.version == nil {
+		return pos, false
+	}
+	for _, m := range slices.Backward(t.mu.version.mems) {
+		if !m.Empty() {
+			return m.first, true
+		}
+	}
+	return pos, false
+}
+
+// Close stops the tablet: writes and reads that begin later are refused, reads
+// that are under way end in peace. It does not flush.
+func (t *Tablet) Close() {
+	t.change.Lock()
+	defer t.change.Unlock()
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.closed {
+		return
+	}
+	t.write.closed = true
+	t.mu.Lock()
+	v := t.mu.version
+	t.mu.version = nil
+	t.mu.Unlock()
+	for _, m := range v.mems {
+		t.env.Memory.add(-m.Bytes())
+	}
+	v.release()
+}
+
+// fatal reports an error after which the tablet cannot be trusted.
+func (t *Tablet) fatal(err error) error {
+	if errors.Is(err, fault.Fenced) || errors.Is(err, fault.Corruption) {
+		t.env.Fatal(fmt.Errorf("tablet %d: %w", t.id, err))
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+package tablet
+
+import (
+	"context"
+	"math/rand/v2"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/memtable"
+	"github.com/trestledb/trestle/engine/merge"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// A View is the present state of one row. While the row is locked that is
+// every change that was applied to it, durable or not.
+type View struct {
+	t   *Tablet
+	ctx context.Context
+	key []byte
+	seq cell.Seq // 0 for the visible one
+}
+
+// View returns the durable state of a row.
+func (t *Tablet) View(ctx context.Context, key []byte) *View {
+	return &View{t: t, ctx: ctx, key: key}
+}
+
+// overlaySeq is above every sequence number of a tablet.
+const overlaySeq = cell.MaxSeq >> 1
+
+// open returns a reader of the row as it would be once b (nil for none) is
+// applied.
+func (v *View) open(b *Batch, q *Query) (*reader, error) {
+	pinned := v.t.pin()
+	if pinned == nil {
+		return nil, errClosed
+	}
+	var overlay cell.Iterator
+	if b != nil && b.Len() > 0 {
+		m := memtable.New()
+		b.insert(m, overlaySeq)
+		overlay = m.Iterator(cell.MaxSeq)
+	}
+	seq := v.seq
+	if seq == 0 {
+		seq = cell.Seq(v.t.visible.Load())
+	}
+	return newReader(v.ctx, pinned, seq, q, overlay), nil
+}
+
+// Matches tells whether q leaves a cell of the row.
+func (v *View) Matches(q *Query) (matched bool, err error) {
+	r, err := v.open(nil, q)
+	if err != nil {
+		return false, err
+	}
+	defer v.t.closeReader(r, &err)
+	var n counter
+	r.pipe = q.program.Pipeline(&n, rand.Float64)
+	if !r.it.SeekRow(cell.AppendRow(nil, v.key)) {
+		return false, r.it.Error()
+	}
+	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
+		return false, err
+	}
+	if !r.pipe.StartRow(v.key) {
+		return false, nil
+	}
+	if _, err := r.cells(); err != nil {
+		return false, err
+	}
+	if err := r.pipe.EndRow(); err != nil {
+		return false, err
+	}
+	return n > 0, nil
+}
+
+type counter int
+
+func (n *counter) Cell(*row.Cell) { *n++ }
+
+// Newest returns the newest cell of a column as it would be once b is applied;
+// the value is the caller's. ok is false if there is none.
+func (v *View) Newest(b *Batch, f cell.FamilyID, qualifier []byte) (ts int64, value []byte, ok bool, err error) {
+	err = v.column(b, f, qualifier, nil, func(at int64, val []byte) {
+		ts, value, ok = at, append([]byte{}, val...), true
+	})
+	return ts, value, ok, err
+}
+
+// Cell returns the cell of a column at ts, as Newest does.
+func (v *View) Cell(b *Batch, f cell.FamilyID, qualifier []byte, ts int64) (value []byte, ok bool, err error) {
+	err = v.column(b, f, qualifier, &ts, func(_ int64, val []byte) {
+		value, ok = append([]byte{}, val...), true
+	})
+	return value, ok, err
+}
+
+// column calls found with the first live cell of a column, or with the one at
+// ts, if there is such a cell.
+func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, found func(int64, []byte)) (err error) {
+	r, err := v.open(b, nil)
+	if err != nil {
+		return err
+	}
+	defer v.t.closeReader(r, &err)
+	prefix := cell.AppendRow(nil, v.key)
+	if !r.it.SeekRow(prefix) {
+		return r.it.Error()
+	}
+	if err := r.res.StartRow(prefix); err != nil {
+		return err
+	}
+	// The markers of the row, of the family and of the column come first, each
+	// at a key of its own; then the cells.
+	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
+	col := cell.AppendColumn(append([]byte(nil), prefix...), f, qualifier)
+	if err := r.judgeAt(prefix); err != nil {
+		return err
+	}
+	if r.it.SeekGE(fam) {
+		if err := r.judgeAt(fam); err != nil {
+			return err
+		}
+	}
+	if r.it.SeekGE(col) {
+		if err := r.judgeAt(col); err != nil {
+			return err
+		}
+	}
+	from := col
+	if ts != nil {
+		from = cell.AppendTimestamp(append([]byte(nil), col...), *ts)
+		if !r.it.SeekGE(from) {
+			return r.it.Error()
+		}
+	}
+	var s cell.Suffix
+	for r.it.Valid() {
+		e := r.it.Entry()
+		if len(e.Key) != len(col)+8 || string(e.Key[:len(col)]) != string(col) {
+			return nil
+		}
+		verdict, err := r.res.Judge(e, &s)
+		if err != nil {
+			return err
+		}
+		if ts != nil && s.Timestamp != *ts {
+			return nil
+		}
+		if verdict == merge.Live {
+			found(s.Timestamp, e.Value)
+			return nil
+		}
+		if !r.it.Next() {
+			break
+		}
+	}
+	return r.it.Error()
+}
+
+// judgeAt judges the entries whose key is exactly key.
+func (r *reader) judgeAt(key []byte) error {
+	var s cell.Suffix
+	for r.it.Valid() && string(r.it.Entry().Key) == string(key) {
+		if _, err := r.res.Judge(r.it.Entry(), &s); err != nil {
+			return err
+		}
+		if !r.it.Next() {
+			return r.it.Error()
+		}
+	}
+	return nil
+}
+
+// HasToken tells whether the row has seen an idempotency token at or after
+// since (microseconds).
+func (v *View) HasToken(token []byte, since int64) (bool, error) {
+	ts, _, ok, err := v.Newest(nil, cell.TokenFamily, token)
+	return ok && ts >= since, err
+}
+
+// SetToken notes that the row has seen an idempotency token now.
+func (b *Batch) SetToken(token []byte, now int64) {
+	b.Set(cell.TokenFamily, token, now, nil)
+}
