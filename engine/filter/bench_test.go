@@ -90,7 +90,7 @@ func BenchmarkRegex(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			m := newMachine(c, dfaMaxMemory)
+			m := newMachine(c, dfaMaxMemory, &effort{left: math.MaxInt})
 			b.SetBytes(int64(len(value)))
 			b.ReportAllocs()
 			for b.Loop() {

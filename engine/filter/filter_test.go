@@ -1,6 +1,7 @@
 package filter
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -440,6 +441,33 @@ func TestRowBuffer(t *testing.T) {
 		}
 		if err := run(80); err != nil || len(out.cells) != 240 {
 			t.Fatalf("80 KiB: got %d cells, %v", len(out.cells), err)
+		}
+	}
+}
+
+// Patterns that take too long on a row fail it, wherever they are, and no other.
+func TestRowEffort(t *testing.T) {
+	slow := strings.Repeat(".?", 2000) + `\b`
+	long := bytes.Repeat([]byte("a"), 2000)
+	for _, n := range []*Node{
+		regex(ValueRegex, slow),
+		regex(RowKeyRegex, slow),
+		conditional(regex(ValueRegex, slow), op(PassAll), nil),
+		interleaved(regex(QualifierRegex, slow), op(Sink), conditional(nil, nil, nil)),
+	} {
+		var out collector
+		pl := mustCompile(t, n).Pipeline(&out, nil)
+		pl.effort.limit = 100_000
+		for i, s := range [][]byte{long, []byte("a"), long} {
+			out.cells = nil
+			if !pl.StartRow(s) {
+				t.Fatalf("%.40s: row %d is not wanted", n, i)
+			}
+			pl.Cell(&row.Cell{Family: "f", Qualifier: s, Value: s})
+			err := pl.EndRow()
+			if i == 1 && (err != nil || len(out.cells) == 0) || i != 1 && fault.KindOf(err) != fault.FailedPrecondition {
+				t.Errorf("%.40s: row %d: got %d cells, %v", n, i, len(out.cells), err)
+			}
 		}
 	}
 }

@@ -89,7 +89,9 @@ func (n *node) hints() Hints {
 		h.Rows = n.pattern.bounds()
 
 	case FamilyRegex:
-		h.Families = func(s string) bool { return newMachine(n.pattern, dfaMinMemory).match([]byte(s)) }
+		h.Families = func(s string) bool {
+			return newMachine(n.pattern, dfaMinMemory, &effort{left: MaxRowEffort}).match([]byte(s))
+		}
 
 	case QualifierRegex:
 		h.Qualifiers = n.pattern.bounds()

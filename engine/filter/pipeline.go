@@ -3,6 +3,7 @@ package filter
 import (
 	"math/rand/v2"
 
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -33,6 +34,7 @@ type Pipeline struct {
 	sorter *sorter
 	finder *finder // of a Predicate, else nil
 	store  store
+	effort effort
 	want   bool // the row
 }
 
@@ -62,7 +64,8 @@ func (pl *Pipeline) build(p *Program, final stage, rng func() float64) {
 		rng = rand.Float64
 	}
 	pl.store.limit = MaxRowBuffer
-	b := builder{held: &pl.store, rng: rng, final: final, memory: p.memory}
+	pl.effort.limit = MaxRowEffort
+	b := builder{held: &pl.store, rng: rng, final: final, memory: p.memory, effort: &pl.effort}
 	pl.root = b.build(p.root, final)
 }
 
@@ -70,13 +73,15 @@ func (pl *Pipeline) build(p *Program, final stage, rng func() float64) {
 // neither Cell nor EndRow need be called.
 func (pl *Pipeline) StartRow(key []byte) (want bool) {
 	pl.store.reset()
+	pl.effort.left = pl.effort.limit
 	if pl.finder != nil {
 		pl.finder.found = false
 	}
 	if pl.sorter != nil {
 		pl.sorter.start(key)
 	}
-	pl.want = pl.root.start(key)
+	// A row whose key was too much for a pattern has to fail, in EndRow.
+	pl.want = pl.root.start(key) || pl.effort.spent()
 	return pl.want
 }
 
@@ -84,7 +89,7 @@ func (pl *Pipeline) StartRow(key []byte) (want bool) {
 // descending timestamp, none twice. c and all it points to need be valid during
 // the call only.
 func (pl *Pipeline) Cell(c *row.Cell) Next {
-	if !pl.want || pl.store.err != nil || pl.Found() {
+	if !pl.want || pl.err() != nil || pl.Found() {
 		return NextRow
 	}
 	pl.store.enter(c)
@@ -97,15 +102,27 @@ func (pl *Pipeline) Cell(c *row.Cell) Next {
 
 // EndRow ends the row and pushes what was held back. It fails, with a
 // fault.FailedPrecondition, only when the filter would have held back more than
-// MaxRowBuffer; the output of the row is then incomplete and must not be used.
+// MaxRowBuffer or its patterns would have taken more than MaxRowEffort; the
+// output of the row is then not to be used.
 func (pl *Pipeline) EndRow() error {
 	if !pl.want {
 		return nil
 	}
 	pl.want = false
+	if err := pl.err(); err != nil {
+		return err
+	}
 	pl.root.end()
 	if pl.sorter != nil {
 		pl.sorter.end()
+	}
+	return pl.err()
+}
+
+func (pl *Pipeline) err() error {
+	if pl.effort.spent() {
+		return fault.New(fault.FailedPrecondition,
+			"The regular expressions of the row filter take too long on one row; make them simpler or narrow their input")
 	}
 	return pl.store.err
 }

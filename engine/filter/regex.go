@@ -408,7 +408,23 @@ type machine struct {
 	mark []uint32
 	gen  uint32
 	dfa  dfa
+	// effort is shared by the machines of a pipeline.
+	effort *effort
 }
+
+// MaxRowEffort is the most steps that the patterns of a Pipeline may take over
+// one row, besides freeSteps per byte: a few seconds' worth. Only hostile
+// patterns on large values come near. Most others run as a dfa, which takes
+// next to none.
+const MaxRowEffort = 1 << 28
+
+const freeSteps = 16
+
+// An effort is what is left to the patterns of a pipeline for the row, in
+// instructions.
+type effort struct{ limit, left int }
+
+func (e *effort) spent() bool { return e.left < 0 }
 
 // threads are the instructions that wait for the next byte.
 type threads struct {
@@ -417,8 +433,8 @@ type threads struct {
 }
 
 // newMachine returns a machine that remembers states within memory, in bytes.
-func newMachine(p *pattern, memory int) *machine {
-	m := &machine{p: p}
+func newMachine(p *pattern, memory int, e *effort) *machine {
+	m := &machine{p: p, effort: e}
 	if p.tail == tailProgram {
 		m.mark = make([]uint32, len(p.prog.inst))
 		m.dfa = dfa{m: m, limit: memory, given: p.prog.asserts}
@@ -451,11 +467,15 @@ func (m *machine) match(b []byte) bool {
 // assertions only.
 func (m *machine) run(b []byte, pos int) bool {
 	prog := m.p.prog
+	if m.effort.spent() {
+		return false // once spent it stays so
+	}
+	m.effort.left += freeSteps * (len(b) - pos)
 	m.begin(&m.cur)
 	m.follow(&m.cur, prog.start, m.context(b, pos))
 	for ; pos < len(b); pos++ {
-		if len(m.cur.pcs) == 0 {
-			return false
+		if len(m.cur.pcs) == 0 || m.effort.spent() {
+			return false // the pipeline fails if it was the effort
 		}
 		m.begin(&m.next)
 		ctx := m.context(b, pos+1)
@@ -497,6 +517,7 @@ func (m *machine) follow(t *threads, pc uint32, ctx syntax.EmptyOp) {
 	prog := m.p.prog
 	m.stack = append(m.stack[:0], pc)
 	for len(m.stack) > 0 {
+		m.effort.left--
 		pc := m.stack[len(m.stack)-1]
 		m.stack = m.stack[:len(m.stack)-1]
 		if m.mark[pc] == m.gen {

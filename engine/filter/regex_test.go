@@ -19,7 +19,7 @@ func match(t testing.TB, p, s string) bool {
 	if err != nil {
 		t.Fatalf("compile %q: %v", p, err)
 	}
-	return newMachine(c, dfaMaxMemory).match([]byte(s))
+	return newMachine(c, dfaMaxMemory, &effort{left: MaxRowEffort}).match([]byte(s))
 }
 
 // RE2 in Latin-1 mode: bytes are code points, and a match is of the whole.
@@ -219,7 +219,7 @@ func TestDFAMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 		const limit = 16 << 10
-		m, plain := newMachine(c, limit), newMachine(c, 0)
+		m, plain := newMachine(c, limit, &effort{left: MaxRowEffort}), newMachine(c, 0, &effort{left: MaxRowEffort})
 		rnd := rand.New(rand.NewPCG(1, 2))
 		matches := 0
 		for range 300 {
@@ -260,7 +260,7 @@ func TestRegexCost(t *testing.T) {
 		c, err := compilePattern([]byte(p), &budget)
 		compiled := time.Since(start)
 		if err == nil {
-			m := newMachine(c, dfaMaxMemory)
+			m := newMachine(c, dfaMaxMemory, &effort{left: MaxRowEffort})
 			for _, s := range []string{strings.Repeat("a", 300), strings.Repeat("ab", 100) + "\xff"} {
 				m.match([]byte(s))
 			}
@@ -283,7 +283,7 @@ func checkRegex(t interface{ Fatalf(string, ...any) }, p []byte, data ...[]byte)
 	}
 	if bytes.Contains(p, []byte(`\Q`)) || bytes.ContainsFunc(p, func(r rune) bool { return r > 127 }) {
 		for _, s := range data {
-			newMachine(c, dfaMaxMemory).match(s)
+			newMachine(c, dfaMaxMemory, &effort{left: MaxRowEffort}).match(s)
 		}
 		return // binaryregexp cannot be told
 	}
@@ -293,7 +293,7 @@ func checkRegex(t interface{ Fatalf(string, ...any) }, p []byte, data ...[]byte)
 	}
 	// With room, with so little that the dfa starts over, and without.
 	for _, memory := range []int{dfaMaxMemory, 2000, 600, 0} {
-		m := newMachine(c, memory)
+		m := newMachine(c, memory, &effort{left: MaxRowEffort})
 		for range 2 {
 			for _, s := range data {
 				if got, want := m.match(s), re.Match(s); got != want {

@@ -28,8 +28,9 @@ type builder struct {
 	held  *store
 	rng   func() float64
 	final stage // behind the Sinks
-	// memory is what each machine may use, in bytes.
+	// memory is what each machine may use, in bytes; effort what all of them may.
 	memory int
+	effort *effort
 }
 
 func (b *builder) build(n *node, next stage) stage {
@@ -52,25 +53,25 @@ func (b *builder) build(n *node, next stage) stage {
 	case Sink:
 		return b.final
 	case RowKeyRegex:
-		return &rowKey{to: t, m: newMachine(n.pattern, b.memory)}
+		return &rowKey{to: t, m: newMachine(n.pattern, b.memory, b.effort)}
 	case RowSample:
 		return &rowSample{to: t, p: n.P, rng: b.rng}
 	case FamilyRegex:
 		if n.pattern.tail == tailNone {
 			return &familyIs{to: t, name: string(n.pattern.prefix)}
 		}
-		return &familyRegex{to: t, m: newMachine(n.pattern, b.memory)}
+		return &familyRegex{to: t, m: newMachine(n.pattern, b.memory, b.effort)}
 	case QualifierRegex:
 		if n.pattern.tail == tailNone {
 			return &qualifierIs{to: t, name: n.pattern.prefix}
 		}
-		return &qualifierRegex{to: t, m: newMachine(n.pattern, b.memory), prefix: n.pattern.prefix}
+		return &qualifierRegex{to: t, m: newMachine(n.pattern, b.memory, b.effort), prefix: n.pattern.prefix}
 	case ColumnRange:
 		return &columnRange{to: t, family: n.Family, from: n.Start, until: n.End}
 	case TimestampRange:
 		return &timestampRange{to: t, times: n.Times}
 	case ValueRegex:
-		return &valueRegex{to: t, m: newMachine(n.pattern, b.memory)}
+		return &valueRegex{to: t, m: newMachine(n.pattern, b.memory, b.effort)}
 	case ValueRange:
 		return &valueRange{to: t, from: n.Start, until: n.End}
 	case ValueBitmask:
