@@ -181,6 +181,10 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 	t.compacting.Lock()
 	defer t.compacting.Unlock()
+	// Before the version is pinned: a range tombstone that comes later must
+	// outlive what this compaction makes of the files it knows.
+	t.setRewriting(true)
+	defer t.setRewriting(false)
 	v := t.pin()
 	if v == nil {
 		return false, errClosed
@@ -199,8 +203,6 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	start := time.Now()
-	t.setRewriting(true)
-	defer t.setRewriting(false)
 	out, err := t.rewrite(ctx, v, &job)
 	if err != nil {
 		out.abort()
