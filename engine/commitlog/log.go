@@ -360,7 +360,8 @@ func ioError(err error) error {
 func (l *Log) End() Pos { return l.end }
 
 // Replay calls fn for every record at or after from, in the order they were
-// appended. An error of fn ends it and is returned as it is.
+// appended. An error of fn ends it and is returned as it is. It may be called
+// several times, before Start.
 //
 // It fails with fault.Corruption, naming file and offset, if bytes that were
 // acknowledged are missing or are not what was written; fn may have seen the

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -292,6 +293,7 @@ func (w *Writer) Append(r Reservation, tablet, firstSeq uint64, n int, encode fu
 	}
 	g := w.openGroupLocked(uint64(r))
 	start := len(g.buf)
+	g.buf = slices.Grow(g.buf, int(r)) // at once, not by halves while encoding
 	var header [recordHeaderLen]byte
 	buf := encode(append(g.buf, header[:]...))
 	length := len(buf) - start - recordHeaderLen
@@ -368,7 +370,7 @@ func (w *Writer) takeGroupLocked() *group {
 
 // recycleLocked keeps the buffers of a group for another.
 func (w *Writer) recycleLocked(g *group) {
-	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= 4 {
+	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= 2 {
 		return
 	}
 	clear(g.sinks)

@@ -332,6 +332,27 @@ func TestTrimRotate(t *testing.T) {
 	}
 }
 
+// What is reserved in a large segment must fit into the next one before the
+// large one is left.
+func TestRotateReserved(t *testing.T) {
+	l := open(t, vfs.NewMem(), "log", small())
+	w := start(t, l)
+	const size = 100 << 10
+	r, err := w.Reserve(t.Context(), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	appendRecord(t, w, 1, 1, 10, nil)
+	if err := w.Rotate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	pos := w.Append(r, 1, 2, 1, func(dst []byte) []byte { return payload(dst, 1, 2, size) }, nil)
+	mustWait(t, w, pos)
+	if pos.Segment != 2 {
+		t.Fatalf("record in segment %d", pos.Segment)
+	}
+}
+
 func TestMissingSegment(t *testing.T) {
 	fs := vfs.NewMem()
 	l := open(t, fs, "log", small())
@@ -632,6 +653,77 @@ func TestDump(t *testing.T) {
 	if got != want {
 		t.Errorf("dump:\n%s\nwant:\n%s", got, want)
 	}
+}
+
+// TestReservations holds several reservations over appends, rotations and a
+// disk that fills and empties, and spends them in any order: Append panics if
+// one of them does not fit into what is allocated.
+func TestReservations(t *testing.T) {
+	var full atomic.Bool
+	fs := errorfs.Wrap(vfs.NewMem(), fullDisk(&full))
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	rng := rand.New(rand.NewPCG(8, 8))
+	type held struct {
+		r    Reservation
+		size int
+	}
+	var holding []held
+	var want []rec
+	refused := 0
+	for range 4000 {
+		switch k := rng.IntN(20); {
+		case k == 0:
+			full.Store(rng.IntN(2) == 0)
+		case k == 1:
+			if err := w.Rotate(t.Context()); err != nil && !errors.Is(err, fault.Exhausted) {
+				t.Fatal(err)
+			}
+		case k < 12 && len(holding) < 12:
+			size := rng.IntN(4000)
+			if rng.IntN(30) == 0 {
+				size = rng.IntN(100 << 10)
+			}
+			r, err := w.Reserve(t.Context(), size)
+			if errors.Is(err, fault.Exhausted) {
+				refused++
+				time.Sleep(time.Millisecond)
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			holding = append(holding, held{r, size})
+		case len(holding) > 0:
+			i := rng.IntN(len(holding))
+			h := holding[i]
+			holding = append(holding[:i], holding[i+1:]...)
+			if rng.IntN(8) == 0 {
+				w.Release(h.r)
+				continue
+			}
+			size := h.size
+			if rng.IntN(3) == 0 {
+				size = rng.IntN(size + 1) // less than reserved
+			}
+			seq := uint64(len(want))
+			pos := w.Append(h.r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, size) }, nil)
+			want = append(want, rec{1, seq, size, pos})
+		}
+		w.mu.Lock()
+		reserved, cur, spare := w.mu.reserved, w.mu.cur.room(), w.mu.spare.room()
+		w.mu.Unlock()
+		if reserved > max(cur, spare) {
+			t.Fatalf("%d bytes reserved, room for %d and %d", reserved, cur, spare)
+		}
+	}
+	if refused == 0 {
+		t.Error("the disk was never full")
+	}
+	l.Close()
+	full.Store(false)
+	l = open(t, fs, "log", small())
+	equal(t, mustReplay(t, l, Pos{}), want)
 }
 
 // A log that starts on a full disk is up and refuses.
