@@ -117,21 +117,22 @@ func (r *results) push() {
 	if r.out == nil {
 		r.out = make(chan wire.Encoded, len(r.reported)/resultFew+2)
 		r.sent = make(chan error, 1)
-		go r.send()
+		go send(r.stream, r.out, r.sent)
 	}
 	r.out <- slices.Clone(r.buf)
 	r.buf, r.inBuf = r.buf[:0], 0
 }
 
-// send sends until the channel is closed. After an error it only empties it.
-func (r *results) send() {
+// send sends what comes out of the channel until it is closed. After an error
+// it only empties it.
+func send(stream grpc.ServerStream, out <-chan wire.Encoded, sent chan<- error) {
 	var err error
-	for m := range r.out {
+	for m := range out {
 		if err == nil {
-			err = r.stream.SendMsg(m)
+			err = stream.SendMsg(m)
 		}
 	}
-	r.sent <- err
+	sent <- err
 }
 
 // stop waits until everything pushed is sent, and returns why that failed.
