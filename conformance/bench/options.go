@@ -57,7 +57,7 @@ type Options struct {
 	// Seed makes another run. Default 1.
 	Seed uint64
 
-	// Project and Instance hold the tables. Default "bench" and "bench"; the
+	// Project and Instance hold the tables. Default "bench" and "benchmark"; the
 	// instance is created if the server says that it is not there.
 	Project, Instance string
 	// Keep leaves the tables behind.
@@ -108,7 +108,7 @@ func (o Options) WithDefaults() Options {
 		o.Project = "bench"
 	}
 	if o.Instance == "" {
-		o.Instance = "bench"
+		o.Instance = "benchmark"
 	}
 	if o.Progress == nil {
 		o.Progress = io.Discard

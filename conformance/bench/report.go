@@ -64,6 +64,9 @@ type Ratio struct {
 	// P50 and P99 are ratios of latencies: below 1, A is faster.
 	P50 float64 `json:"p50"`
 	P99 float64 `json:"p99"`
+	// ServerCPU is the ratio of processor times per operation, which other load
+	// on the machine disturbs least; 0 if one is not known.
+	ServerCPU float64 `json:"server_cpu"`
 }
 
 func newReport(o *Options) *Report {
@@ -118,8 +121,12 @@ func (p *Report) add(runs []*run) {
 		quotient := func(q float64) float64 {
 			return float64(a.hist.Quantile(q)) / float64(max(b.hist.Quantile(q), 1))
 		}
+		cpu := 0.0
+		if b.serverCPU > 0 && a.hist.Count() > 0 {
+			cpu = float64(a.serverCPU) / float64(b.serverCPU) * float64(b.hist.Count()) / float64(a.hist.Count())
+		}
 		p.Ratios = append(p.Ratios, Ratio{Workload: a.wl.name, Of: a.t.label + "/" + b.t.label,
-			Throughput: median(pairs), P50: quotient(.5), P99: quotient(.99)})
+			Throughput: median(pairs), P50: quotient(.5), P99: quotient(.99), ServerCPU: cpu})
 	}
 }
 
@@ -174,9 +181,9 @@ func (p *Report) WriteText(w io.Writer) error {
 	}
 	if len(p.Ratios) > 0 {
 		fmt.Fprintln(w)
-		fmt.Fprint(t, "workload\tratio\tthroughput\tp50\tp99\t\n")
+		fmt.Fprint(t, "workload\tratio\tthroughput\tp50\tp99\tserver µs\t\n")
 		for _, r := range p.Ratios {
-			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\t\n", r.Workload, r.Of, r.Throughput, r.P50, r.P99)
+			fmt.Fprintf(t, "%s\t%s\t%.2f\t%.2f\t%.2f\t%.2f\t\n", r.Workload, r.Of, r.Throughput, r.P50, r.P99, r.ServerCPU)
 		}
 		if err := t.Flush(); err != nil {
 			return err

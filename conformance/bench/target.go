@@ -79,7 +79,7 @@ func (t *target) createInstance(ctx context.Context) error {
 	_, err := btapb.NewBigtableInstanceAdminClient(t.conns[0]).CreateInstance(ctx, &btapb.CreateInstanceRequest{
 		Parent: "projects/" + t.o.Project, InstanceId: t.o.Instance,
 		Instance: &btapb.Instance{DisplayName: t.o.Instance, Type: btapb.Instance_DEVELOPMENT},
-		Clusters: map[string]*btapb.Cluster{"bench": {Location: "projects/" + t.o.Project + "/locations/local-a", DefaultStorageType: btapb.StorageType_SSD}},
+		Clusters: map[string]*btapb.Cluster{"bench-cluster": {Location: "projects/" + t.o.Project + "/locations/local-a", DefaultStorageType: btapb.StorageType_SSD}},
 	})
 	if err != nil && status.Code(err) != codes.AlreadyExists {
 		return fmt.Errorf("create instance %s: %w", t.instance(), err)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/bits"
+	"slices"
 )
 
 // minValue is the least size of a value that can be checked.
@@ -32,16 +33,16 @@ func hashKey(key []byte, column int) uint64 {
 // appendValue appends the size bytes that version of a column holds: the
 // version, then noise that depends on both and that nothing can compress.
 func appendValue(dst []byte, column uint64, version uint64, size int) []byte {
-	dst = binary.LittleEndian.AppendUint64(dst, version)
+	n := len(dst)
+	dst = slices.Grow(dst, size+8)[:n+size+8] // a word more, so that the loop needs no last case
+	v := dst[n:]
+	binary.LittleEndian.PutUint64(v, version)
 	s := mix(column, version)
-	for n := size - 8; n > 0; n -= 8 {
+	for i := 8; i < size; i += 8 {
 		s += 0x9e3779b97f4a7c15
-		dst = binary.LittleEndian.AppendUint64(dst, mix(s, column))
-		if n < 8 {
-			dst = dst[:len(dst)-8+n]
-		}
+		binary.LittleEndian.PutUint64(v[i:], mix(s, column))
 	}
-	return dst
+	return dst[:n+size]
 }
 
 var errValue = errors.New("the value is not one that was written there")
