@@ -39,10 +39,6 @@ func (p *phase) check() error {
 	return errors.New(p.mu.what)
 }
 
-// minDiskFree is how little room makes a server report that it is not ready. A
-// memtable must still fit, so that a full disk does not come as a surprise.
-const minDiskFree = 16 << 20
-
 // diskSpace returns the free and used bytes of the file system with dir, or
 // zeros if it does not tell.
 func diskSpace(dir string) (free, used int64) {
@@ -50,16 +46,17 @@ func diskSpace(dir string) (free, used int64) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, 0
 	}
-	return int64(s.Bavail) * s.Bsize, int64(s.Blocks-s.Bfree) * s.Bsize
+	return int64(s.Bavail) * int64(s.Bsize), int64(s.Blocks-s.Bfree) * int64(s.Bsize)
 }
 
-func diskCheck(dir string) error {
+// diskCheck fails if fewer than minFree bytes are free.
+func diskCheck(dir string, minFree int64) error {
 	var s unix.Statfs_t
 	if err := unix.Statfs(dir, &s); err != nil {
 		return fmt.Errorf("look at %s: %w", dir, err)
 	}
-	if free := int64(s.Bavail) * s.Bsize; free < minDiskFree {
-		return fmt.Errorf("%d bytes free in %s, fewer than %d", free, dir, int64(minDiskFree))
+	if free := int64(s.Bavail) * int64(s.Bsize); free < minFree {
+		return fmt.Errorf("%d bytes free in %s, fewer than %d: writes may be refused", free, dir, minFree)
 	}
 	return nil
 }

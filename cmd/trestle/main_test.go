@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -39,8 +40,9 @@ func TestMain(m *testing.M) {
 		openStack = bareStack
 	case "stuck":
 		openStack = stuckStack
+	case "failing":
+		openStack = failingStack
 	}
-	os.Unsetenv(actAsTrestle)
 	main()
 }
 
@@ -82,6 +84,17 @@ func stuckStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *s
 	s, err := bareStack(ctx, cfg, m, log)
 	if err == nil {
 		s.close = func(context.Context) error { select {} }
+	}
+	return s, err
+}
+
+// failingStack fails after a moment.
+func failingStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
+	s, err := bareStack(ctx, cfg, m, log)
+	if err == nil {
+		failed := make(chan struct{})
+		s.failed, s.ready = failed, func() error { return errors.New("sync: input/output error") }
+		time.AfterFunc(50*time.Millisecond, func() { close(failed) })
 	}
 	return s, err
 }
@@ -273,6 +286,15 @@ func TestStuckServerIsGivenUp(t *testing.T) {
 	p.line("export BIGTABLE_EMULATOR_HOST=")
 	p.signal(syscall.SIGTERM)
 	if _, code, elapsed := p.exit(); code != exitFailure || elapsed > stopLimit+time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+}
+
+// A store that cannot be trusted any more takes the process with it.
+func TestFailedStoreEndsTheServer(t *testing.T) {
+	p := startTrestle(t, "failing", t.TempDir(), "serve", "--listen=127.0.0.1:0", "--http-listen=off")
+	p.line("export BIGTABLE_EMULATOR_HOST=")
+	if _, code, elapsed := p.exit(); code != exitFailure || elapsed > 2*time.Second || !strings.Contains(p.stderr.String(), "input/output error") {
 		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
 	}
 }

@@ -38,6 +38,11 @@ type stack struct {
 	stats func() ops.Stats
 	// ready tells why the store cannot take requests, or nil.
 	ready func() error
+	// failed is closed when the store can no longer be trusted: the process ends,
+	// and the next start recovers what was acknowledged.
+	failed <-chan struct{}
+	// minFree is the disk space in bytes below which writes may be refused.
+	minFree int64
 }
 
 // An opener opens the store in cfg.DataDir and builds the gateway.
@@ -122,7 +127,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		return s
 	})
 	health.Set("store", st.ready)
-	health.Set("disk", func() error { return diskCheck(cfg.DataDir) })
+	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })
 
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()
@@ -136,6 +141,8 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	case <-ctx.Done():
 	case serveErr = <-served:
 		log.Error("gRPC server ended", "error", serveErr)
+	case <-st.failed:
+		serveErr = fmt.Errorf("the store has failed, restart to recover: %w", st.ready())
 	}
 	phase.set("draining")
 	if stopping != nil {

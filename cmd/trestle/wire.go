@@ -3,17 +3,162 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"google.golang.org/grpc"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/gateway"
 )
 
 // openStack opens the engine with the gateway over it. Tests of the server's
 // life replace it.
 var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-	return nil, errors.New("this build holds no store yet")
+	// What the disk holds is asked of the directory, which therefore has to be
+	// there.
+	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	free, used := diskSpace(cfg.DataDir)
+	eo := engineOptions(cfg, free+used, m, log)
+	store, err := engine.Open(ctx, eo)
+	if err != nil {
+		return nil, err
+	}
+	front, err := gateway.New(counted{store, m}, gatewayOptions(cfg, m, log))
+	if err != nil {
+		return nil, errors.Join(err, store.Close(ctx))
+	}
+	return &stack{
+		serve:   front.Serve,
+		drain:   front.Stop,
+		close:   store.Close,
+		failed:  store.Failed(),
+		ready:   store.Err,
+		minFree: eo.KeepFreeBytes,
+		stats:   func() ops.Stats { return statsOf(store.Stats()) },
+	}, nil
+}
+
+// engineOptions gives a quarter of the memory to memtables, but no more than
+// what a restart can replay in about a second, and the rest to the block cache.
+// disk is the size of the file system, 0 if that is not known: on a small one
+// the commit log takes an eighth at most, and a twentieth is left to flushes,
+// without which the log could never be trimmed.
+func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) engine.Options {
+	o := engine.Options{
+		Dir:           cfg.DataDir,
+		MemtableBytes: min(cfg.Memory/4, 512<<20),
+		SegmentBytes:  64 << 20,
+		LogBytes:      512 << 20,
+		KeepFreeBytes: min(256<<20, disk/20),
+		Log:           log,
+		OnCommit:      func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
+	}
+	o.CacheBytes = cfg.Memory - o.MemtableBytes
+	if cfg.Temporary {
+		o.SegmentBytes = 8 << 20 // a test run starts many of them
+	}
+	if disk > 0 {
+		o.SegmentBytes = max(1<<20, min(o.SegmentBytes, disk/64))
+		o.LogBytes = max(4*o.SegmentBytes, min(o.LogBytes, disk/8))
+	}
+	if cfg.Durability == settings.Async {
+		o.Durability = commitlog.Async
+	}
+	return o
+}
+
+// gatewayOptions lets requests and answers take as much memory each, beside the
+// engine's, as half of the setting.
+func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
+	return gateway.Options{
+		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
+		Reflection:    true, // what it tells is public
+		RequestMemory: cfg.Memory / 2,
+		ReadMemory:    max(cfg.Memory/2, gateway.MinReadMemory),
+		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
+		Observer:      m,
+		Log:           log,
+	}
+}
+
+func statsOf(s engine.Stats) ops.Stats {
+	return ops.Stats{
+		Tables: int64(s.Tables), Tablets: int64(s.Tablets), SSTables: s.SSTables, SSTableBytes: s.SSTableBytes,
+		MemtableBytes: s.MemtableBytes, MemtableLimit: s.MemtableLimit, StallSeconds: s.Stalled.Seconds(), LogBytes: s.LogBytes,
+		Flushes: s.Flushes, FlushBytes: s.FlushBytes,
+		Compactions: s.Compactions, CompactionIn: s.CompactionIn, CompactionOut: s.CompactionOut,
+		Moved: s.Moved, Collected: s.Collected, Corruptions: s.Corruptions,
+		CacheHits: s.Cache.Hits, CacheMisses: s.Cache.Misses, CacheBlocks: s.Cache.Blocks, CacheBytes: s.Cache.Bytes,
+		FileOpens: s.Cache.Opens, OpenFiles: int64(s.Cache.OpenFiles),
+		BloomSkips: s.Cache.BloomSkips, BloomPasses: s.Cache.BloomPasses,
+		RecoverySeconds: s.Recovery.Seconds(),
+	}
 }
 
 // dumpers are the kinds of file that inspect can print.
-var dumpers = map[string]dumper{}
+var dumpers = map[string]dumper{
+	"log":      dumpLog,
+	"sst":      dumpSSTable,
+	"metadata": dumpMetadata,
+}
+
+// dumpLog prints the commit log in the directory path, such as DATA/ulog.
+func dumpLog(w io.Writer, path string) error {
+	return commitlog.Dump(w, vfs.Default, path, commitlog.DumpOptions{Records: true})
+}
+
+// dumpSSTable prints the SSTable at path.
+func dumpSSTable(w io.Writer, path string) error {
+	ctx := context.Background()
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	c := sstable.NewCache(1<<20, 1)
+	defer c.Close()
+	r, err := sstable.Open(ctx, c, osFile{f, info.Size()}, filepath.Base(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Dump(ctx, w, true), r.VerifyChecksums(ctx), r.Close())
+}
+
+// An osFile is a file as an sstable.Readable.
+type osFile struct {
+	*os.File
+	size int64
+}
+
+func (f osFile) Size() int64 { return f.size }
+
+func (f osFile) ReadAt(_ context.Context, p []byte, off int64) error {
+	if n, err := f.File.ReadAt(p, off); n < len(p) {
+		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, err)
+	}
+	return nil
+}
+
+// dumpMetadata prints the METADATA of the data directory at path.
+func dumpMetadata(w io.Writer, path string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	return engine.DumpMetadata(ctx, w, vfs.Default, path)
+}
+
+var _ sstable.Readable = osFile{}

@@ -23,13 +23,15 @@ type Metrics struct {
 	firstRow  prometheus.Histogram
 	received  *prometheus.CounterVec
 	sent      *prometheus.CounterVec
-	rejected  *prometheus.CounterVec
 	inflight  prometheus.Gauge
 	panics    prometheus.Counter
 	returned  prometheus.Counter
 	modified  prometheus.Counter
 	scanned   prometheus.Counter
 	cellsRead prometheus.Counter
+
+	commits, records, logBytes, writing prometheus.Counter
+	syncs                               prometheus.Histogram
 
 	methods sync.Map // full method name to *method
 }
@@ -62,8 +64,6 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of request messages."}, []string{"method"}),
 		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_sent_bytes_total",
 			Help: "Bytes of response messages."}, []string{"method"}),
-		rejected: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_rejected_total",
-			Help: "Requests refused before they were carried out, by reason."}, []string{"reason"}),
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_inflight_requests",
 			Help: "Requests being worked on."}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_panics_recovered_total",
@@ -77,14 +77,24 @@ func NewMetrics() *Metrics {
 		cellsRead: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_cells_scanned_total",
 			Help: "Cells looked at by reads, whether a filter let them through or not."}),
 	}
+	m.commits = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_commits_total",
+		Help: "Group commits of the commit log."})
+	m.records = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_records_total",
+		Help: "Records appended to the commit log."})
+	m.logBytes = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_bytes_total",
+		Help: "Bytes appended to the commit log."})
+	m.writing = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_write_seconds_total",
+		Help: "Time spent writing the commit log, syncs not included."})
+	m.syncs = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bigtable_wal_sync_seconds",
+		Help: "Time of a sync of the commit log.", Buckets: requestBuckets})
 	v, goVersion, revision := BuildInfo()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_build_info", Help: "Always 1; the labels tell the build.",
 		ConstLabels: prometheus.Labels{"version": v, "go_version": goVersion, "revision": revision}})
 	info.Set(1)
 	start := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_start_time_seconds", Help: "Unix time at which the process started to serve."})
 	start.SetToCurrentTime()
-	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.rejected, m.inflight, m.panics,
-		m.returned, m.modified, m.scanned, m.cellsRead, info, start,
+	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.inflight, m.panics,
+		m.returned, m.modified, m.scanned, m.cellsRead, m.commits, m.records, m.logBytes, m.writing, m.syncs, info, start,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -127,12 +137,12 @@ func (m *Metrics) method(full string) *method {
 	return v.(*method)
 }
 
-// RequestStarted counts a request that is being worked on until RequestEnded.
-func (m *Metrics) RequestStarted() { m.inflight.Inc() }
+// RPCStarted counts a request that is being worked on until RPCDone.
+func (m *Metrics) RPCStarted(fullMethod string) { m.inflight.Inc() }
 
-// RequestEnded counts an answered request: its full method name, status, the
-// time it took, and the bytes of its messages.
-func (m *Metrics) RequestEnded(fullMethod string, code codes.Code, elapsed time.Duration, received, sent int64) {
+// RPCDone counts an answered request: its full method name, status, the time it
+// took, and the bytes of its messages.
+func (m *Metrics) RPCDone(fullMethod string, code codes.Code, elapsed time.Duration, received, sent int64) {
 	m.inflight.Dec()
 	s := m.method(fullMethod)
 	if int(code) >= len(s.byCode) {
@@ -163,8 +173,17 @@ func (m *Metrics) RowsRead(returned, scanned, cells int64) {
 // RowsModified counts rows that were changed.
 func (m *Metrics) RowsModified(n int) { m.modified.Add(float64(n)) }
 
-// Rejected counts a request refused for a reason such as "memory" or "limit".
-func (m *Metrics) Rejected(reason string) { m.rejected.WithLabelValues(reason).Inc() }
-
 // Panicked counts a recovered panic.
-func (m *Metrics) Panicked() { m.panics.Inc() }
+func (m *Metrics) Panicked(fullMethod string) { m.panics.Inc() }
+
+// Committed notes a group commit of the commit log. sync is zero if it was not
+// synced.
+func (m *Metrics) Committed(records, bytes int, write, sync time.Duration) {
+	m.commits.Inc()
+	m.records.Add(float64(records))
+	m.logBytes.Add(float64(bytes))
+	m.writing.Add(write.Seconds())
+	if sync > 0 {
+		m.syncs.Observe(sync.Seconds())
+	}
+}

@@ -67,12 +67,12 @@ func scrape(t *testing.T, m *Metrics) map[string]string {
 func TestRequests(t *testing.T) {
 	m := NewMetrics()
 	const method = "/google.bigtable.v2.Bigtable/ReadRows"
-	m.RequestStarted()
-	m.RequestStarted()
-	m.RequestStarted()
-	m.RequestEnded(method, codes.OK, 3*time.Millisecond, 10, 2000)
+	m.RPCStarted("/s/M")
+	m.RPCStarted("/s/M")
+	m.RPCStarted("/s/M")
+	m.RPCDone(method, codes.OK, 3*time.Millisecond, 10, 2000)
 	// A code that gRPC does not know must not make labels without bound.
-	m.RequestEnded(method, codes.Code(1234), time.Second, 0, 0)
+	m.RPCDone(method, codes.Code(1234), time.Second, 0, 0)
 	got := scrape(t, m)
 	for series, want := range map[string]string{
 		`bigtable_server_inflight_requests`:                                     "1",
@@ -94,8 +94,8 @@ func TestConcurrentRequests(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range 1000 {
-				m.RequestStarted()
-				m.RequestEnded("/s/M", codes.Code(i%17), time.Microsecond, 1, 1)
+				m.RPCStarted("/s/M")
+				m.RPCDone("/s/M", codes.Code(i%17), time.Microsecond, 1, 1)
 			}
 		})
 	}
@@ -119,15 +119,15 @@ func TestConcurrentRequests(t *testing.T) {
 // and is enough to run a server by.
 func TestScrape(t *testing.T) {
 	m := NewMetrics()
-	m.ObserveStats(func() Stats { return Stats{Tables: 3, LogSyncSeconds: 1.5} })
-	m.Rejected("memory")
-	m.Panicked()
-	m.RequestStarted()
-	m.RequestEnded("/s/M", codes.OK, time.Second, 1, 1)
+	m.ObserveStats(func() Stats { return Stats{Tables: 3, RecoverySeconds: 1.5} })
+	m.Committed(1, 2, time.Millisecond, time.Millisecond)
+	m.Panicked("/s/M")
+	m.RPCStarted("/s/M")
+	m.RPCDone("/s/M", codes.OK, time.Second, 1, 1)
 	start := time.Now()
 	code, body := get(t, Handler(m, new(Health)), "/metrics")
 	elapsed := time.Since(start)
-	if code != 200 || !strings.Contains(body, "bigtable_tables 3\n") || !strings.Contains(body, "bigtable_wal_sync_seconds_total 1.5\n") {
+	if code != 200 || !strings.Contains(body, "bigtable_tables 3\n") || !strings.Contains(body, "bigtable_recovery_seconds 1.5\n") {
 		t.Fatalf("%d\n%s", code, body)
 	}
 	if elapsed > 50*time.Millisecond && !testing.Short() {
@@ -149,13 +149,13 @@ func TestScrape(t *testing.T) {
 	}
 }
 
-func BenchmarkRequestEnded(b *testing.B) {
+func BenchmarkRPC(b *testing.B) {
 	m := NewMetrics()
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
 		for pb.Next() {
-			m.RequestStarted()
-			m.RequestEnded("/google.bigtable.v2.Bigtable/ReadRows", codes.OK, time.Millisecond, 100, 1000)
+			m.RPCStarted("/s/M")
+			m.RPCDone("/google.bigtable.v2.Bigtable/ReadRows", codes.OK, time.Millisecond, 100, 1000)
 		}
 	})
 }

@@ -2,37 +2,40 @@ package ops
 
 import "github.com/prometheus/client_golang/prometheus"
 
-// Stats is the state of the engine at one moment. Counters only grow while the
-// process lives.
+// Stats is the state of the store at one moment. What is called a count only
+// grows while the process lives.
 type Stats struct {
-	Tables, Tablets          int64
-	TableBytes               int64 // of SSTables, approximately
-	Reads, Writes            int64 // rows, by the tablets
-	CellsDropped             int64 // by garbage collection
-	LogBytes, LogSyncs       int64
-	LogSyncErrors            int64
-	LogSyncSeconds           float64 // sum over LogSyncs
-	MemtableBytes            int64
-	Memtables                int64
-	SSTables                 int64
-	MinorCompactions         int64
-	MergingCompactions       int64
-	MajorCompactions         int64
-	CompactionBytesRead      int64
-	CompactionBytesWritten   int64
-	CompactionPendingBytes   int64
-	CompactionSeconds        float64
-	CompactionErrors         int64
-	WriteStallSeconds        float64
-	BlockCacheHits           int64
-	BlockCacheMisses         int64
-	BlockCacheBytes          int64
-	FilterHits, FilterMisses int64 // Bloom filter: tables skipped, tables read
-	Corruptions              int64
-	RecoverySeconds          float64
-	RecoveredLogBytes        int64
-	DiskFree, DiskUsed       int64 // of the file system with the data directory
-	DeletedTables, OpenFiles int64
+	Tables, Tablets int64
+	// SSTables and their bytes.
+	SSTables, SSTableBytes int64
+	// MemtableBytes is the memory of memtables, frozen ones included, and
+	// MemtableLimit where writes start to wait.
+	MemtableBytes, MemtableLimit int64
+	// StallSeconds is how long writes have waited there.
+	StallSeconds float64
+	// LogBytes is the size of the commit log.
+	LogBytes int64
+	// Flushes counts minor compactions, FlushBytes what they wrote.
+	Flushes, FlushBytes int64
+	// Compactions counts merging and major compactions, CompactionIn and
+	// CompactionOut the bytes they read and wrote.
+	Compactions, CompactionIn, CompactionOut int64
+	// Moved counts SSTables that a compaction carried over without a copy.
+	Moved int64
+	// Collected counts cells dropped by garbage collection.
+	Collected int64
+	// Corruptions counts reads that met bytes that were not what was written.
+	Corruptions int64
+	// Of the block cache.
+	CacheHits, CacheMisses, CacheBlocks, CacheBytes int64
+	// FileOpens counts openings of SSTables, OpenFiles are open now.
+	FileOpens, OpenFiles int64
+	// BloomSkips counts lookups that a Bloom filter ended, BloomPasses those that
+	// it let through.
+	BloomSkips, BloomPasses int64
+	RecoverySeconds         float64
+	// Of the file system with the data directory.
+	DiskFree, DiskUsed int64
 }
 
 // statRow is one metric of Stats.
@@ -50,38 +53,31 @@ const (
 func n(v int64) float64 { return float64(v) }
 
 var statRows = []statRow{
-	{"bigtable_tables", "Live tables.", gauge, func(s *Stats) float64 { return n(s.Tables) }},
-	{"bigtable_tables_deleted", "Deleted tables that can still be undeleted.", gauge, func(s *Stats) float64 { return n(s.DeletedTables) }},
+	{"bigtable_tables", "Tables that are not deleted.", gauge, func(s *Stats) float64 { return n(s.Tables) }},
 	{"bigtable_tablet_count", "Tablets served.", gauge, func(s *Stats) float64 { return n(s.Tablets) }},
-	{"bigtable_tablet_bytes", "Approximate bytes of the SSTables of all tablets.", gauge, func(s *Stats) float64 { return n(s.TableBytes) }},
-	{"bigtable_tablet_reads_total", "Rows read from tablets.", counter, func(s *Stats) float64 { return n(s.Reads) }},
-	{"bigtable_tablet_writes_total", "Rows written to tablets.", counter, func(s *Stats) float64 { return n(s.Writes) }},
-	{"bigtable_wal_bytes_total", "Bytes appended to the commit log.", counter, func(s *Stats) float64 { return n(s.LogBytes) }},
-	{"bigtable_wal_syncs_total", "Syncs of the commit log.", counter, func(s *Stats) float64 { return n(s.LogSyncs) }},
-	{"bigtable_wal_sync_seconds_total", "Time spent in syncs of the commit log.", counter, func(s *Stats) float64 { return s.LogSyncSeconds }},
-	{"bigtable_wal_sync_errors_total", "Failed syncs of the commit log. Nothing in them was acknowledged.", counter, func(s *Stats) float64 { return n(s.LogSyncErrors) }},
-	{"bigtable_memtables", "Memtables, frozen ones included.", gauge, func(s *Stats) float64 { return n(s.Memtables) }},
-	{"bigtable_memtable_bytes", "Bytes in memtables.", gauge, func(s *Stats) float64 { return n(s.MemtableBytes) }},
-	{"bigtable_sstables", "SSTables in use.", gauge, func(s *Stats) float64 { return n(s.SSTables) }},
-	{"bigtable_open_files", "Open SSTable files.", gauge, func(s *Stats) float64 { return n(s.OpenFiles) }},
-	{"bigtable_minor_compactions_total", "Memtables written to SSTables.", counter, func(s *Stats) float64 { return n(s.MinorCompactions) }},
-	{"bigtable_merging_compactions_total", "Merging compactions.", counter, func(s *Stats) float64 { return n(s.MergingCompactions) }},
-	{"bigtable_major_compactions_total", "Major compactions.", counter, func(s *Stats) float64 { return n(s.MajorCompactions) }},
-	{"bigtable_compaction_read_bytes_total", "Bytes read by compactions.", counter, func(s *Stats) float64 { return n(s.CompactionBytesRead) }},
-	{"bigtable_compaction_bytes_total", "Bytes written by compactions.", counter, func(s *Stats) float64 { return n(s.CompactionBytesWritten) }},
-	{"bigtable_compaction_pending_bytes", "Bytes that wait to be compacted.", gauge, func(s *Stats) float64 { return n(s.CompactionPendingBytes) }},
-	{"bigtable_compaction_seconds_total", "Time spent in compactions.", counter, func(s *Stats) float64 { return s.CompactionSeconds }},
-	{"bigtable_compaction_errors_total", "Failed compactions. Each is tried again.", counter, func(s *Stats) float64 { return n(s.CompactionErrors) }},
-	{"bigtable_write_stall_seconds_total", "Time that writes waited for compactions.", counter, func(s *Stats) float64 { return s.WriteStallSeconds }},
-	{"bigtable_block_cache_hits_total", "Blocks found in the block cache.", counter, func(s *Stats) float64 { return n(s.BlockCacheHits) }},
-	{"bigtable_block_cache_misses_total", "Blocks read from storage.", counter, func(s *Stats) float64 { return n(s.BlockCacheMisses) }},
-	{"bigtable_block_cache_bytes", "Bytes in the block cache.", gauge, func(s *Stats) float64 { return n(s.BlockCacheBytes) }},
-	{"bigtable_bloom_filter_hits_total", "SSTables that a Bloom filter spared a read.", counter, func(s *Stats) float64 { return n(s.FilterHits) }},
-	{"bigtable_bloom_filter_misses_total", "SSTables read although a Bloom filter was asked.", counter, func(s *Stats) float64 { return n(s.FilterMisses) }},
-	{"bigtable_gc_cells_dropped_total", "Cells dropped by garbage collection.", counter, func(s *Stats) float64 { return n(s.CellsDropped) }},
-	{"bigtable_corruption_total", "Times that bytes on disk were not what was written.", counter, func(s *Stats) float64 { return n(s.Corruptions) }},
-	{"bigtable_recovery_seconds", "Time that the last start took to recover.", gauge, func(s *Stats) float64 { return s.RecoverySeconds }},
-	{"bigtable_recovery_log_bytes", "Bytes of commit log replayed by the last start.", gauge, func(s *Stats) float64 { return n(s.RecoveredLogBytes) }},
+	{"bigtable_tablet_bytes", "Bytes of the SSTables of all tablets.", gauge, func(s *Stats) float64 { return n(s.SSTableBytes) }},
+	{"bigtable_sstables", "SSTables of all tablets.", gauge, func(s *Stats) float64 { return n(s.SSTables) }},
+	{"bigtable_memtable_bytes", "Bytes in memtables, those being written out included.", gauge, func(s *Stats) float64 { return n(s.MemtableBytes) }},
+	{"bigtable_memtable_limit_bytes", "Bytes in memtables at which writes wait.", gauge, func(s *Stats) float64 { return n(s.MemtableLimit) }},
+	{"bigtable_write_stall_seconds_total", "Time that writes waited for memtables to be written out.", counter, func(s *Stats) float64 { return s.StallSeconds }},
+	{"bigtable_wal_size_bytes", "Size of the commit log.", gauge, func(s *Stats) float64 { return n(s.LogBytes) }},
+	{"bigtable_minor_compactions_total", "Memtables written to SSTables.", counter, func(s *Stats) float64 { return n(s.Flushes) }},
+	{"bigtable_minor_compaction_bytes_total", "Bytes written from memtables to SSTables.", counter, func(s *Stats) float64 { return n(s.FlushBytes) }},
+	{"bigtable_compactions_total", "Merging and major compactions.", counter, func(s *Stats) float64 { return n(s.Compactions) }},
+	{"bigtable_compaction_read_bytes_total", "Bytes read by merging and major compactions.", counter, func(s *Stats) float64 { return n(s.CompactionIn) }},
+	{"bigtable_compaction_bytes_total", "Bytes written by merging and major compactions.", counter, func(s *Stats) float64 { return n(s.CompactionOut) }},
+	{"bigtable_compaction_moved_files_total", "SSTables that a compaction carried over without a copy.", counter, func(s *Stats) float64 { return n(s.Moved) }},
+	{"bigtable_gc_cells_dropped_total", "Cells dropped by garbage collection.", counter, func(s *Stats) float64 { return n(s.Collected) }},
+	{"bigtable_corruption_total", "Reads that met bytes that were not what was written.", counter, func(s *Stats) float64 { return n(s.Corruptions) }},
+	{"bigtable_block_cache_hits_total", "Blocks found in the block cache.", counter, func(s *Stats) float64 { return n(s.CacheHits) }},
+	{"bigtable_block_cache_misses_total", "Blocks read from storage.", counter, func(s *Stats) float64 { return n(s.CacheMisses) }},
+	{"bigtable_block_cache_blocks", "Blocks in the block cache.", gauge, func(s *Stats) float64 { return n(s.CacheBlocks) }},
+	{"bigtable_block_cache_bytes", "Bytes in the block cache.", gauge, func(s *Stats) float64 { return n(s.CacheBytes) }},
+	{"bigtable_sstable_opens_total", "SSTables opened.", counter, func(s *Stats) float64 { return n(s.FileOpens) }},
+	{"bigtable_sstable_open_files", "SSTables open now.", gauge, func(s *Stats) float64 { return n(s.OpenFiles) }},
+	{"bigtable_bloom_filter_skips_total", "Lookups in an SSTable that its Bloom filter spared.", counter, func(s *Stats) float64 { return n(s.BloomSkips) }},
+	{"bigtable_bloom_filter_passes_total", "Lookups in an SSTable that its Bloom filter let through.", counter, func(s *Stats) float64 { return n(s.BloomPasses) }},
+	{"bigtable_recovery_seconds", "Time that the start took to recover.", gauge, func(s *Stats) float64 { return s.RecoverySeconds }},
 	{"bigtable_disk_free_bytes", "Free bytes of the file system with the data directory.", gauge, func(s *Stats) float64 { return n(s.DiskFree) }},
 	{"bigtable_disk_used_bytes", "Used bytes of the file system with the data directory.", gauge, func(s *Stats) float64 { return n(s.DiskUsed) }},
 }

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// A counted backend counts the rows that pass through it.
+type counted struct {
+	backend.Backend
+	m *ops.Metrics
+}
+
+func (c counted) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+	s, err := c.Backend.ReadRows(ctx, req, w)
+	c.m.RowsRead(s.RowsReturned, s.RowsSeen, s.CellsSeen)
+	return s, err
+}
+
+func (c counted) MutateRow(ctx context.Context, table string, e *row.Entry) error {
+	err := c.Backend.MutateRow(ctx, table, e)
+	if err == nil {
+		c.m.RowsModified(1)
+	}
+	return err
+}
+
+func (c counted) MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error {
+	modified := 0
+	err := c.Backend.MutateRows(ctx, table, entries, func(i int, err error) {
+		if err == nil {
+			modified++
+		}
+		done(i, err)
+	})
+	c.m.RowsModified(modified)
+	return err
+}
+
+func (c counted) CheckAndMutateRow(ctx context.Context, table string, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
+	matched, err := c.Backend.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
+	if err == nil && (matched && len(then) > 0 || !matched && len(otherwise) > 0) {
+		c.m.RowsModified(1)
+	}
+	return matched, err
+}
+
+func (c counted) ReadModifyWriteRow(ctx context.Context, table string, key []byte, rules []row.Rule) ([]row.Cell, error) {
+	cells, err := c.Backend.ReadModifyWriteRow(ctx, table, key, rules)
+	if err == nil {
+		c.m.RowsModified(1)
+	}
+	return cells, err
+}

@@ -1,0 +1,59 @@
+package engine
+
+import (
+	"time"
+
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// Stats is the state of a Store at one moment. What is called a count grows
+// only, from 0 at Open.
+type Stats struct {
+	// Tables that are not deleted, and the tablets of all tables.
+	Tables, Tablets int
+	// SSTables of all tablets and their bytes.
+	SSTables, SSTableBytes int64
+	// MemtableBytes is the memory of memtables, MemtableLimit where writes wait,
+	// and Stalled how long they have waited in all.
+	MemtableBytes, MemtableLimit int64
+	Stalled                      time.Duration
+	// LogBytes is the size of the commit logs.
+	LogBytes int64
+	// Flushes counts minor compactions, Compactions all others; the bytes are
+	// what they wrote, and for CompactionIn what they read.
+	Flushes, FlushBytes                      int64
+	Compactions, CompactionIn, CompactionOut int64
+	// Moved counts files that a compaction carried over without a copy.
+	Moved int64
+	// Collected counts cells that garbage collection dropped.
+	Collected int64
+	// Corruptions counts reads that met bytes that were not what was written.
+	Corruptions int64
+	Cache       sstable.Metrics
+	// Recovery is the time that Open took.
+	Recovery time.Duration
+}
+
+// Stats reads the counters. It costs a look at every tablet.
+func (s *Store) Stats() Stats {
+	st := Stats{Cache: s.cache.Metrics(), Recovery: s.recovered, MemtableLimit: s.env.Memory.Limit() + s.metaEnv.Memory.Limit()}
+	s.catalog.RLock()
+	st.Tables, st.Tablets = len(s.catalog.byName), len(s.catalog.tablets)
+	s.catalog.RUnlock()
+	for _, t := range s.allTablets() {
+		for _, f := range t.Row().Files {
+			st.SSTables++
+			st.SSTableBytes += f.Size
+		}
+	}
+	user, stalled := s.env.Memory.Used()
+	meta, metaStalled := s.metaEnv.Memory.Used()
+	st.MemtableBytes, st.Stalled = user+meta, stalled+metaStalled
+	st.LogBytes = s.env.Commit.Bytes() + s.metaEnv.Commit.Bytes()
+	c := &s.env.Stats
+	st.Flushes, st.FlushBytes = c.Flushes.Load(), c.FlushBytes.Load()
+	st.Compactions, st.CompactionIn, st.CompactionOut = c.Compactions.Load(), c.CompactionIn.Load(), c.CompactionOut.Load()
+	st.Moved, st.Collected = c.Moved.Load(), c.Collected.Load()
+	st.Corruptions = c.Corruptions.Load() + s.metaEnv.Stats.Corruptions.Load()
+	return st
+}
