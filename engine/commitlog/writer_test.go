@@ -343,6 +343,12 @@ func TestRotateReserved(t *testing.T) {
 		t.Fatal(err)
 	}
 	appendRecord(t, w, 1, 1, 10, nil)
+	for spare := uint64(0); spare == 0; { // a small one, before Rotate asks for more
+		w.mu.Lock()
+		spare = w.mu.spare.room()
+		w.mu.Unlock()
+		time.Sleep(time.Millisecond)
+	}
 	if err := w.Rotate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
