@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -167,17 +168,16 @@ func TestAbuseNesting(t *testing.T) {
 	addr := target.Addr(t)
 	c := newCanary(t, addr)
 	for _, depth := range []int{5000, 20_000, 200_000} {
-		filter := []byte{} // RowFilter, empty
+		// Written from the innermost outwards, hence backwards.
+		var filter []byte
 		for range depth {
-			chain := protowire.AppendTag(nil, 1, protowire.BytesType) // Chain.filters
-			chain = protowire.AppendVarint(chain, uint64(len(filter)))
-			head := protowire.AppendTag(nil, 1, protowire.BytesType) // RowFilter.chain
-			head = protowire.AppendVarint(head, uint64(len(chain)+len(filter)))
-			filter = append(append(head, chain...), filter...)
-			if len(filter) > 4<<20 {
-				break
+			for range 2 { // Chain.filters, then RowFilter.chain
+				head := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.BytesType), uint64(len(filter)))
+				slices.Reverse(head)
+				filter = append(filter, head...)
 			}
 		}
+		slices.Reverse(filter)
 		req := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), canaryTable)
 		req = protowire.AppendBytes(protowire.AppendTag(req, 3, protowire.BytesType), filter)
 		err := invoke(soon(t), c.cc, "/google.bigtable.v2.Bigtable/ReadRows", req)

@@ -26,6 +26,21 @@ var names = []string{
 	"sweep-1", "t", "f", "SELECT 1", "SELECT * FROM t", "*", "gc_rule", "display_name", "\x00", "é", "𝕏", "%s%n", "default", "bigtable.tables.get",
 }
 
+// fitting are values for string fields of some names, so that a good part of
+// the requests is about what there is.
+var fitting = map[protoreflect.Name][]string{
+	"table_name":             names[5:6],
+	"authorized_view_name":   names[:1],
+	"materialized_view_name": names[:1],
+	"app_profile_id":         {"", "default"},
+	"family_name":            {"f"},
+	"table_id":               {"t", "u"},
+	"instance_id":            {"sweep-1", "sweep-2"},
+	"parent":                 {names[4], names[4], names[3], names[5], names[6]},
+	"name":                   {names[4], names[5], names[5], names[6], names[10]},
+	"resource":               {names[4], names[5]},
+}
+
 func (g generator) bytes(limit int) []byte {
 	b := make([]byte, g.IntN(limit))
 	for i := range b {
@@ -89,6 +104,9 @@ func (g generator) scalar(f protoreflect.FieldDescriptor) protoreflect.Value {
 	case protoreflect.DoubleKind:
 		return protoreflect.ValueOfFloat64([]float64{0, 0.5, 1, -1, math.NaN(), math.Inf(1), math.MaxFloat64}[g.IntN(7)])
 	case protoreflect.StringKind:
+		if fit := fitting[f.Name()]; fit != nil && g.IntN(4) > 0 {
+			return protoreflect.ValueOfString(fit[g.IntN(len(fit))])
+		}
 		return protoreflect.ValueOfString(names[g.IntN(len(names))])
 	case protoreflect.BytesKind:
 		if g.IntN(2) == 0 {

@@ -152,6 +152,12 @@ func Run(ctx context.Context, addr string, o Options) (*Report, error) {
 	}
 	defer cc.Close()
 	s := &sweeper{Options: o, cc: cc, report: &Report{}}
+	// A table for the random requests to meet; they may well delete it.
+	_, err = adminpb.NewBigtableTableAdminClient(cc).CreateTable(ctx, &adminpb.CreateTableRequest{Parent: names[4], TableId: "t",
+		Table: &adminpb.Table{ColumnFamilies: map[string]*adminpb.ColumnFamily{"f": {}}}})
+	if err != nil && status.Code(err) != codes.AlreadyExists {
+		return nil, fmt.Errorf("create a table: %w", err)
+	}
 	for _, d := range Descriptors() {
 		if err := ctx.Err(); err != nil {
 			return nil, err
