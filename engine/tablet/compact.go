@@ -501,46 +501,8 @@ func garbage(f *metadata.FileRef, v *version, fams map[cell.FamilyID]*schema.GCR
 		case !known:
 			raw += int64(fi.Bytes)
 		case fi.Cells > 0:
-			raw += int64(float64(fi.Bytes) * collectable(rule, fi, now.UnixMicro()))
+			raw += int64(float64(fi.Bytes) * compaction.Collectable(rule, fi, now.UnixMicro()))
 		}
 	}
 	return int64(float64(f.Size) * float64(raw) / float64(f.RawBytes))
-}
-
-// collectable estimates the part of a family's cells that rule collects.
-func collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 {
-	switch {
-	case rule == nil:
-		return 0
-	case rule.MaxVersions > 0:
-		// Older[i] counts the cells with at least 1<<i newer ones.
-		for i, n := range f.Older {
-			if 1<<i >= rule.MaxVersions {
-				return float64(n) / float64(f.Cells)
-			}
-		}
-		return 0
-	case rule.MaxAge > 0:
-		limit := now - rule.MaxAge.Microseconds()
-		switch {
-		case f.MaxTS < limit:
-			return 1
-		case f.MinTS >= limit:
-			return 0
-		}
-		return float64(limit-f.MinTS) / float64(f.MaxTS-f.MinTS+1)
-	case len(rule.Union) > 0:
-		var most float64
-		for _, r := range rule.Union {
-			most = max(most, collectable(r, f, now))
-		}
-		return most
-	case len(rule.Intersection) > 0:
-		least := 1.0
-		for _, r := range rule.Intersection {
-			least = min(least, collectable(r, f, now))
-		}
-		return least
-	}
-	return 0
 }
