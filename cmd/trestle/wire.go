@@ -15,6 +15,7 @@ import (
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/sstable"
@@ -68,6 +69,7 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 	o.CacheBytes = cfg.Memory - o.MemtableBytes
 	if cfg.Temporary {
 		o.SegmentBytes = 8 << 20 // a test run starts many of them
+		o.FS = tempfs.New(vfs.Default)
 	}
 	if disk > 0 {
 		o.SegmentBytes = max(1<<20, min(o.SegmentBytes, disk/64))

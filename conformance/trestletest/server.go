@@ -11,8 +11,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/gateway"
@@ -77,7 +79,7 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 	}()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
 	s.store, err = engine.Open(context.Background(), engine.Options{
-		Dir: dir, Durability: commitlog.Async, Log: log,
+		Dir: dir, FS: tempfs.New(vfs.Default), Durability: commitlog.Async, Log: log,
 		CacheBytes: cacheBytes, MemtableBytes: memtableBytes, SegmentBytes: segmentBytes,
 	})
 	if err != nil {
