@@ -30,8 +30,14 @@ type Reservation uint64
 // header, and that of a frame if it begins one.
 const reserveOverhead = recordHeaderLen + frameHeaderLen
 
-// keepBufferBytes is the largest group buffer kept for the next group.
-const keepBufferBytes = 16 << 20
+// A group takes no more records once it holds groupBytes, so that under a
+// flood of them its buffer can be kept for another group. Of those
+// keepBuffers are kept, none larger than keepBufferBytes.
+const (
+	groupBytes      = 4 << 20
+	keepBufferBytes = 2 * groupBytes
+	keepBuffers     = 8
+)
 
 // lost is the position of a record that was never written.
 var lost = unpack(1<<64 - 1)
@@ -331,8 +337,10 @@ func (g *group) addSink(sink Sink, seq uint64) {
 // openGroupLocked returns the group that takes a record of up to r bytes,
 // going on to the spare segment if the current one has no room.
 func (w *Writer) openGroupLocked(r uint64) *group {
-	if n := len(w.mu.queue); n > 0 && w.mu.queue[n-1].seg == w.mu.cur && r <= w.mu.cur.room() {
-		return w.mu.queue[n-1]
+	if n := len(w.mu.queue); n > 0 && r <= w.mu.cur.room() {
+		if g := w.mu.queue[n-1]; g.seg == w.mu.cur && len(g.buf) < groupBytes {
+			return g
+		}
 	}
 	g := w.takeGroupLocked()
 	if r > w.mu.cur.room() {
@@ -370,7 +378,7 @@ func (w *Writer) takeGroupLocked() *group {
 
 // recycleLocked keeps the buffers of a group for another.
 func (w *Writer) recycleLocked(g *group) {
-	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= 2 {
+	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
 		return
 	}
 	clear(g.sinks)
