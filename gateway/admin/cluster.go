@@ -220,10 +220,7 @@ func (a *Admin) changeCluster(ctx context.Context, field, name string, ids []str
 		if c = i.clusters[ids[2]]; c == nil {
 			return missing(field, "Cluster", name)
 		}
-		if err := change(c); err != nil {
-			return err
-		}
-		return checkNodes(c)
+		return change(c)
 	})
 	return c, err
 }
@@ -246,7 +243,7 @@ func (s *instanceServer) UpdateCluster(ctx context.Context, req *adminpb.Cluster
 		if autoscaling(c) == nil {
 			c.ServeNodes = req.GetServeNodes()
 		}
-		return nil
+		return checkNodes(c)
 	})
 	if err != nil {
 		return nil, err
@@ -283,7 +280,7 @@ func (s *instanceServer) PartialUpdateCluster(ctx context.Context, req *adminpb.
 		case now == nil && autoscaling(was) != nil && !nodes:
 			return refuse(fault.Invalid, "cluster.serve_nodes", "'serve_nodes' must be in 'update_mask' when autoscaling is disabled")
 		}
-		return nil
+		return within("cluster", -1, checkNodes(c))
 	})
 	if err != nil {
 		return nil, err

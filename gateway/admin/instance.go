@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 const (
@@ -311,6 +312,14 @@ func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 		return err
 	}
 	for _, t := range ts {
+		if t.DeletionProtection {
+			// Protected after we looked, by a call that came to the instance before
+			// it was marked. There is no instance any more through which to undo it.
+			_, err := a.b.UpdateTable(ctx, t.Name, func(t *schema.Table) error { t.DeletionProtection = false; return nil })
+			if err != nil && fault.KindOf(err) != fault.NotFound {
+				return err
+			}
+		}
 		if err := a.b.DeleteTable(ctx, t.Name); err != nil && fault.KindOf(err) != fault.NotFound {
 			return err
 		}

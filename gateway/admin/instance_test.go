@@ -296,6 +296,7 @@ func TestDeleteInstanceInterrupted(t *testing.T) {
 		t.Run(again, func(t *testing.T) {
 			s := strict(t)
 			ctx := t.Context()
+			must(s.UpdateTable(ctx, &adminpb.UpdateTableRequest{Table: &adminpb.Table{Name: testTable, DeletionProtection: true}, UpdateMask: mask("deletion_protection")}))(t)
 			i := must(s.admin.readInstance(ctx, testInstance))(t)
 			i.deleting = true
 			if err := s.admin.putInstance(ctx, i); err != nil {
@@ -386,7 +387,7 @@ func TestClusters(t *testing.T) {
 	}
 	checkRefusals(t, s, []refusal{
 		{"disable without nodes", call(&adminpb.Cluster{}, config), codes.InvalidArgument, "'serve_nodes' must be in 'update_mask'", "cluster.serve_nodes"},
-		{"disable with no nodes", call(&adminpb.Cluster{}, config, "serve_nodes"), codes.InvalidArgument, "Must be at least 1", "serve_nodes"},
+		{"disable with no nodes", call(&adminpb.Cluster{}, config, "serve_nodes"), codes.InvalidArgument, "Must be at least 1", "cluster.serve_nodes"},
 		{"both", call(&adminpb.Cluster{ServeNodes: 3, Config: scaling(1, 2, 50, 0)}, config, "serve_nodes"), codes.InvalidArgument, "Exactly one of", "cluster.serve_nodes"},
 	})
 	if c := partial(&adminpb.Cluster{ServeNodes: 1}, "serve_nodes", config); c.ServeNodes != 1 || c.Config != nil {
@@ -416,7 +417,7 @@ func TestClusters(t *testing.T) {
 		{"unknown", call(&adminpb.Cluster{}, "cluster_config.colour"), codes.InvalidArgument, "Unknown field 'cluster_config.colour'", "update_mask"},
 		{"missing", call(&adminpb.Cluster{Name: name + "x"}, "serve_nodes"), codes.NotFound, "Cluster not found: " + name + "x", ""},
 		{"none", call(nil, "serve_nodes"), codes.InvalidArgument, "When parsing ''", "cluster.name"},
-		{"cpu", call(&adminpb.Cluster{Config: scaling(1, 2, 5, 0)}, config), codes.InvalidArgument, "Must be between 10 and 80", config + ".autoscaling_targets.cpu_utilization_percent"},
+		{"cpu", call(&adminpb.Cluster{Config: scaling(1, 2, 5, 0)}, config), codes.InvalidArgument, "Must be between 10 and 80", "cluster." + config + ".autoscaling_targets.cpu_utilization_percent"},
 		{"put no nodes", putCall(&adminpb.Cluster{Name: name}), codes.InvalidArgument, "Must be at least 1", "serve_nodes"},
 		{"put location", putCall(&adminpb.Cluster{Name: name, ServeNodes: 1, Location: "projects/p/locations/z9"}), codes.InvalidArgument, "Immutable fields 'location'", "location"},
 		{"put storage", putCall(&adminpb.Cluster{Name: name, ServeNodes: 1, DefaultStorageType: adminpb.StorageType_HDD}), codes.InvalidArgument, "Immutable fields 'default_storage_type'", "default_storage_type"},
