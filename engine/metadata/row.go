@@ -29,18 +29,8 @@ type FileRef struct {
 	Run uint64
 	// Group is the locality group.
 	Group uint16
-	// Lo and Hi are the row prefixes of the first and last row.
-	Lo, Hi []byte
-	Size   int64
-	// Entries counts all entries, Tombstones the markers and Deletes in them.
-	Entries, Tombstones int64
-	MinSeq, MaxSeq      cell.Seq
-	// MinTS and MaxTS bound the timestamps of cells.
-	MinTS, MaxTS int64
-	// RawBytes is the length of keys and values before compression.
-	RawBytes int64
-	// Families is what estimates of collectable garbage go by.
-	Families []sstable.FamilyInfo `json:",omitempty"`
+	// Info is what the file holds, as its writer counted.
+	sstable.Info
 }
 
 // A RangeTombstone deletes the rows in [Start, End) written before Seq. An

@@ -239,7 +239,7 @@ func (t *Tablet) pickRuns(v *version, now time.Time) []compaction.Run {
 		r := compaction.Run{ID: u.id, MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
-				Entries: f.ref.Entries, Tombstones: f.ref.Tombstones, Garbage: garbage(f.ref, v, fams, now)}
+				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f.ref, v, fams, now)}
 			r.MinSeq, r.MaxSeq = min(r.MinSeq, f.ref.MinSeq), max(r.MaxSeq, f.ref.MaxSeq)
 		}
 		runs[i] = r
@@ -475,34 +475,16 @@ func (w *tableWriter) finish(run uint64) (metadata.FileRef, error) {
 	if err != nil {
 		return metadata.FileRef{}, fmt.Errorf("write SSTable %s: %w", w.name, err)
 	}
-	return metadata.FileRef{Object: w.name, ID: w.id, Run: run, Lo: info.Lo, Hi: info.Hi, Size: int64(info.Size),
-		Entries: int64(info.Entries), Tombstones: int64(info.Tombstones), MinSeq: info.MinSeq, MaxSeq: info.MaxSeq,
-		MinTS: info.MinTS, MaxTS: info.MaxTS, RawBytes: int64(info.RawBytes), Families: info.Families}, nil
+	return metadata.FileRef{Object: w.name, ID: w.id, Run: run, Info: info}, nil
 }
 
 // garbage estimates the bytes of f that a major compaction would drop beside
-// tombstones: entries that the file itself shadows or whose family is gone,
-// cells that the rules collect, rows that range tombstones delete.
+// tombstones.
 func garbage(f *metadata.FileRef, v *version, fams map[cell.FamilyID]*schema.GCRule, now time.Time) int64 {
 	for _, d := range v.row.RangeDel {
 		if f.MaxSeq < d.Seq && within(f, d) {
 			return f.Size
 		}
 	}
-	if f.RawBytes == 0 {
-		return 0
-	}
-	var raw int64
-	for i := range f.Families {
-		fi := &f.Families[i]
-		rule, known := fams[fi.ID]
-		switch {
-		case fi.ID >= cell.FirstSystemFamily:
-		case !known:
-			raw += int64(fi.Bytes)
-		case fi.Cells > 0:
-			raw += int64(float64(fi.Bytes) * compaction.Collectable(rule, fi, now.UnixMicro()))
-		}
-	}
-	return int64(float64(f.Size) * float64(raw) / float64(f.RawBytes))
+	return compaction.Garbage(&f.Info, fams, now.UnixMicro())
 }
