@@ -62,9 +62,12 @@ type fixture struct {
 	log    *lockedBuffer
 }
 
+// strict makes a fixture outside emulator mode.
+const strict = true
+
 // newFixture starts a server with one table, "t", of families cf, cf2 and the
 // sums agg.
-func newFixture(t testing.TB, o Options) *fixture {
+func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	t.Helper()
 	f := &fixture{t: t, stub: &stub{Backend: model.New(model.Options{})}, seen: &recorder{}, log: &lockedBuffer{}}
 	families := map[string]schema.Family{}
@@ -77,7 +80,7 @@ func newFixture(t testing.TB, o Options) *fixture {
 	}
 	o.Log = slog.New(slog.NewTextHandler(f.log, nil))
 	o.Observer = f.seen
-	o.Emulator = true // no instance was created
+	o.Emulator = len(mode) == 0 // no instance was created
 	var err error
 	if f.server, err = New(f.stub, o); err != nil {
 		t.Fatal(err)

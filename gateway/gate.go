@@ -183,6 +183,9 @@ type arrival struct {
 	start      time.Time
 	late       atomic.Bool
 	prev, next *arrival
+	// location is what the answer names as its origin: see interceptor.served.
+	// It belongs to the handler.
+	location []string
 }
 
 func (a *arrival) Value(key any) any {

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -37,15 +38,43 @@ type interceptor struct {
 	gate     *gate
 	observer Observer
 	log      *slog.Logger
-	location []string // value of locationHeader
+	location []string // value of locationHeader for a request that nobody placed
+	places   sync.Map // place to its locationHeader
 }
 
-func newInterceptor(g *gate, o Options) (*interceptor, error) {
-	b, err := proto.Marshal(&bigtablepb.ResponseParams{ZoneId: &o.Zone, ClusterId: &o.Cluster})
-	if err != nil {
-		return nil, fmt.Errorf("encode response params: %w", err)
+// A place is where a request is served.
+type place struct{ zone, cluster string }
+
+func (p place) header() []string {
+	b, err := proto.Marshal(&bigtablepb.ResponseParams{ZoneId: &p.zone, ClusterId: &p.cluster})
+	if err != nil { // not valid UTF-8: nothing the API let anybody create
+		return nil
 	}
-	return &interceptor{gate: g, observer: o.Observer, log: o.Log, location: []string{string(b)}}, nil
+	return []string{string(b)}
+}
+
+func newInterceptor(g *gate, o Options) *interceptor {
+	return &interceptor{gate: g, observer: o.Observer, log: o.Log, location: place{o.Zone, o.Cluster}.header()}
+}
+
+// served notes where the request of ctx is served, which its answer will name.
+func (i *interceptor) served(ctx context.Context, p place) {
+	a, _ := ctx.Value(arrivalKey{}).(*arrival)
+	if a == nil || p.zone == "" || p.cluster == "" {
+		return
+	}
+	v, ok := i.places.Load(p)
+	if !ok {
+		v, _ = i.places.LoadOrStore(p, p.header())
+	}
+	a.location, _ = v.([]string)
+}
+
+func (i *interceptor) locationOf(ctx context.Context) []string {
+	if a, _ := ctx.Value(arrivalKey{}).(*arrival); a != nil && a.location != nil {
+		return a.location
+	}
+	return i.location
 }
 
 func timing(d time.Duration) []string {
@@ -67,7 +96,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	elapsed := time.Since(start)
 	if strings.HasPrefix(info.FullMethod, dataPrefix) {
 		// An error goes out as trailers only, which these become part of.
-		_ = grpc.SetHeader(ctx, metadata.MD{locationHeader: i.location, timingHeader: timing(elapsed)})
+		_ = grpc.SetHeader(ctx, metadata.MD{locationHeader: i.locationOf(ctx), timingHeader: timing(elapsed)})
 	}
 	if i.observer != nil {
 		sent := 0
@@ -91,14 +120,11 @@ func (i *interceptor) callUnary(ctx context.Context, req any, info *grpc.UnarySe
 func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	start := time.Now()
 	ctx := ss.Context()
-	s := &serverStream{ServerStream: ss, gate: i.gate, count: i.observer != nil}
+	isData := strings.HasPrefix(info.FullMethod, dataPrefix)
+	s := &serverStream{ServerStream: ss, i: i, count: i.observer != nil, placed: !isData}
 	if info.IsClientStream {
 		// Messages may come at any time in the stream's life.
 		i.gate.arrived(ctx)
-	}
-	isData := strings.HasPrefix(info.FullMethod, dataPrefix)
-	if isData {
-		_ = ss.SetHeader(metadata.MD{locationHeader: i.location})
 	}
 	if i.observer != nil {
 		i.observer.RPCStarted(info.FullMethod)
@@ -109,6 +135,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	i.gate.arrived(ctx)
 	elapsed := time.Since(start)
 	if isData {
+		s.place()
 		ss.SetTrailer(metadata.MD{timingHeader: timing(elapsed)})
 	}
 	if i.observer != nil {
@@ -160,24 +187,39 @@ func (i *interceptor) status(ctx context.Context, err error) error {
 	return status.ErrorProto(p)
 }
 
-// A serverStream tells the gate when the request is here, and counts bytes.
+// A serverStream tells the gate when the request is here, puts the location
+// into the headers before they go out, and counts bytes.
 type serverStream struct {
 	grpc.ServerStream
-	gate           *gate
+	i              *interceptor
 	count          bool
+	placed         bool
 	received, sent int64
+}
+
+func (s *serverStream) place() {
+	if !s.placed {
+		s.placed = true
+		_ = s.ServerStream.SetHeader(metadata.MD{locationHeader: s.i.locationOf(s.Context())})
+	}
 }
 
 func (s *serverStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
-	s.gate.arrived(s.Context())
+	s.i.gate.arrived(s.Context())
 	if s.count && err == nil {
 		s.received += int64(wire.Size(m))
 	}
 	return err
 }
 
+func (s *serverStream) SendHeader(md metadata.MD) error {
+	s.place()
+	return s.ServerStream.SendHeader(md)
+}
+
 func (s *serverStream) SendMsg(m any) error {
+	s.place()
 	if s.count {
 		s.sent += int64(wire.Size(m))
 	}

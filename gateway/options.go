@@ -16,8 +16,9 @@ import (
 
 // Options configure a Server. The zero value is a good server without TLS.
 type Options struct {
-	// Zone and Cluster are the ids that answers name as their origin. Empty
-	// means "local" and "default".
+	// Zone and Cluster are the ids that answers name as their origin where the
+	// app profile of the request does not tell. Zone is also that of clusters
+	// that nobody created. Empty means "local" and "default".
 	Zone, Cluster string
 	// Emulator accepts any project and instance id, as Google's emulator does.
 	Emulator bool

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -27,6 +28,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/dynamicpb"
 
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -178,13 +180,13 @@ func TestReversedWithFeature(t *testing.T) {
 }
 
 func TestResponseMetadata(t *testing.T) {
-	f := newFixture(t, Options{Zone: "z1", Cluster: "c1"})
+	f := newFixture(t, Options{Zone: "z1"})
 	ctx := context.Background()
 	check := func(name string, header, trailer metadata.MD) {
 		t.Helper()
 		p := new(bigtablepb.ResponseParams)
 		v := header.Get("x-goog-ext-425905942-bin")
-		if len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "z1" || p.GetClusterId() != "c1" {
+		if len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "z1" || p.GetClusterId() != "default" {
 			t.Errorf("%s: location %q", name, v)
 		}
 		timing := append(header.Get("server-timing"), trailer.Get("server-timing")...)
@@ -538,5 +540,181 @@ func TestOptions(t *testing.T) {
 	}
 	if o := (Options{}).WithDefaults(); o.RequestMemory < 64<<20 || o.Validate() != nil {
 		t.Errorf("defaults %+v", o)
+	}
+}
+
+// Outside emulator mode instances and app profiles are what they were made.
+func TestInstancesAndProfiles(t *testing.T) {
+	f := newFixture(t, Options{}, strict)
+	ctx := context.Background()
+	key := []byte("k")
+	read := func(profile string) error {
+		_, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable, AppProfileId: profile, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{key}}})
+		return err
+	}
+	if err := read(""); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "Instance not found") {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := f.raw.PingAndWarm(ctx, &bigtablepb.PingAndWarmRequest{Name: testInstance}); status.Code(err) != codes.NotFound {
+		t.Errorf("got %v", err)
+	}
+	ia := adminpb.NewBigtableInstanceAdminClient(f.conn)
+	for _, id := range []string{"inst-1", "inst-2"} {
+		if _, err := ia.CreateInstance(ctx, &adminpb.CreateInstanceRequest{Parent: "projects/p", InstanceId: id,
+			Instance: &adminpb.Instance{DisplayName: "An instance"},
+			Clusters: map[string]*adminpb.Cluster{"clus-1": {Location: "projects/p/locations/zone-a", ServeNodes: 1}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	profile := func(id string, p *adminpb.AppProfile) {
+		t.Helper()
+		if _, err := ia.CreateAppProfile(ctx, &adminpb.CreateAppProfileRequest{Parent: testInstance, AppProfileId: id, AppProfile: p, IgnoreWarnings: true}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	profile("multi", &adminpb.AppProfile{RoutingPolicy: &adminpb.AppProfile_MultiClusterRoutingUseAny_{MultiClusterRoutingUseAny: &adminpb.AppProfile_MultiClusterRoutingUseAny{}}})
+	profile("single", &adminpb.AppProfile{RoutingPolicy: &adminpb.AppProfile_SingleClusterRouting_{SingleClusterRouting: &adminpb.AppProfile_SingleClusterRouting{ClusterId: "clus-1", AllowTransactionalWrites: true}}})
+
+	for profile, want := range map[string]codes.Code{"": codes.OK, "default": codes.OK, "multi": codes.OK, "single": codes.OK, "nope": codes.NotFound} {
+		if err := read(profile); status.Code(err) != want {
+			t.Errorf("read with %q: %v", profile, err)
+		}
+	}
+	if err := read("nope"); !strings.Contains(err.Error(), "App profile not found: nope") {
+		t.Errorf("got %v", err)
+	}
+	for profile, want := range map[string]codes.Code{"": codes.OK, "single": codes.OK, "multi": codes.FailedPrecondition} {
+		_, err := f.raw.CheckAndMutateRow(ctx, &bigtablepb.CheckAndMutateRowRequest{TableName: testTable, AppProfileId: profile, RowKey: key, FalseMutations: setCell(nil)})
+		if status.Code(err) != want || want != codes.OK && !strings.Contains(err.Error(), "Single-row transactions are not allowed by this app profile") {
+			t.Errorf("conditional write with %q: %v", profile, err)
+		}
+	}
+	if _, err := f.raw.PingAndWarm(ctx, &bigtablepb.PingAndWarmRequest{Name: testInstance}); err != nil {
+		t.Error(err)
+	}
+	if _, err := f.raw.PingAndWarm(ctx, &bigtablepb.PingAndWarmRequest{Name: "projects/p/instances/inst-2"}); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "No tables found for instance") {
+		t.Errorf("got %v", err)
+	}
+	c, err := f.raw.GetClientConfiguration(ctx, &bigtablepb.GetClientConfigurationRequest{InstanceName: testInstance})
+	if err != nil || c.GetSessionConfiguration().GetSessionLoad() != 0 || !c.GetStopPolling() {
+		t.Errorf("got %v, %v", c, err)
+	}
+	var header metadata.MD
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: key, Mutations: setCell(nil)}, grpc.Header(&header)); err != nil {
+		t.Fatal(err)
+	}
+	p := new(bigtablepb.ResponseParams)
+	if v := header.Get("x-goog-ext-425905942-bin"); len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "zone-a" || p.GetClusterId() != "clus-1" {
+		t.Errorf("served at %v", p)
+	}
+}
+
+// The batch is answered in pieces, every index once, with a status each.
+func TestMutateRowsAnswers(t *testing.T) {
+	f := newFixture(t, Options{})
+	const n = 4000
+	req := &bigtablepb.MutateRowsRequest{TableName: testTable}
+	for i := range n {
+		m := setCell([]byte("v"))
+		if i%3 == 0 {
+			m[0].GetSetCell().FamilyName = "nope"
+		}
+		req.Entries = append(req.Entries, &bigtablepb.MutateRowsRequest_Entry{RowKey: fmt.Appendf(nil, "%d", i), Mutations: m})
+	}
+	s, err := f.raw.MutateRows(context.Background(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	msgs, err := recvAll(s.Recv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[int64]bool{}
+	for _, m := range msgs {
+		if m.RateLimitInfo != nil {
+			t.Error("rate limit info")
+		}
+		for _, e := range m.Entries {
+			want := codes.OK
+			if e.Index%3 == 0 {
+				want = codes.NotFound
+			}
+			if e.Status == nil || seen[e.Index] || codes.Code(e.Status.Code) != want {
+				t.Fatalf("entry %v", e)
+			}
+			seen[e.Index] = true
+		}
+	}
+	if len(seen) != n || len(msgs) < 2 {
+		t.Errorf("%d entries in %d messages", len(seen), len(msgs))
+	}
+	// One bad entry refuses the whole, and nothing is written.
+	req = &bigtablepb.MutateRowsRequest{TableName: testTable, Entries: []*bigtablepb.MutateRowsRequest_Entry{
+		{RowKey: []byte("whole"), Mutations: setCell(nil)}, {RowKey: []byte("bad"), Mutations: setCell(nil)}}}
+	req.Entries[1].Mutations[0].GetSetCell().TimestampMicros = -5
+	if s, err = f.raw.MutateRows(context.Background(), req); err != nil {
+		t.Fatal(err)
+	}
+	_, err = recvAll(s.Recv)
+	if status.Code(err) != codes.InvalidArgument || detail[*errdetails.BadRequest](err).GetFieldViolations()[0].GetField() != "entries[1].mutations[0].set_cell.timestamp_micros" {
+		t.Errorf("got %v", err)
+	}
+	got, err := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("whole")}}})
+	if err != nil || len(got) != 0 {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestSampleRowKeys(t *testing.T) {
+	f := newFixture(t, Options{})
+	for _, c := range []struct {
+		within *bigtablepb.RowRange
+		want   string
+	}{
+		{nil, `"m" ""`},
+		{&bigtablepb.RowRange{EndKey: &bigtablepb.RowRange_EndKeyOpen{EndKeyOpen: []byte("c")}}, `"c"`},
+		{&bigtablepb.RowRange{StartKey: &bigtablepb.RowRange_StartKeyClosed{StartKeyClosed: []byte("n")}}, `""`},
+	} {
+		s, err := f.raw.SampleRowKeys(context.Background(), &bigtablepb.SampleRowKeysRequest{TableName: testTable, RowRange: c.within})
+		if err != nil {
+			t.Fatal(err)
+		}
+		msgs, err := recvAll(s.Recv)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, m := range msgs {
+			got = append(got, fmt.Sprintf("%q", m.RowKey))
+		}
+		if strings.Join(got, " ") != c.want {
+			t.Errorf("within %v: got %v, want %s", c.within, got, c.want)
+		}
+	}
+}
+
+// A client that says what it understands, and not RetryInfo, gets none.
+func TestRetryInfo(t *testing.T) {
+	f := newFixture(t, Options{})
+	f.stub.mutateRow = func(context.Context, string, *row.Entry) error {
+		return &fault.Error{Kind: fault.Unavailable, Msg: "busy", RetryAfter: time.Second}
+	}
+	call := func(flags *bigtablepb.FeatureFlags) *errdetails.RetryInfo {
+		ctx := context.Background()
+		if flags != nil {
+			b, err := proto.Marshal(flags)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx = metadata.AppendToOutgoingContext(ctx, "bigtable-features", base64.URLEncoding.EncodeToString(b))
+		}
+		_, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)})
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("got %v", err)
+		}
+		return detail[*errdetails.RetryInfo](err)
+	}
+	if call(nil) == nil || call(&bigtablepb.FeatureFlags{RetryInfo: true}) == nil || call(&bigtablepb.FeatureFlags{ReverseScans: true}) != nil {
+		t.Error("RetryInfo given or kept back wrongly")
 	}
 }

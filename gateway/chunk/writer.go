@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/base64"
 	"math/bits"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc/mem"
@@ -85,12 +86,18 @@ type position struct {
 
 var _ scan.Writer = (*Writer)(nil)
 
-// NewWriter returns a Writer.
+var writers sync.Pool
+
+// NewWriter returns a Writer. Close it.
 func NewWriter(o Options) *Writer {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	w := &Writer{opt: o, first: true}
+	w, ok := writers.Get().(*Writer)
+	if !ok {
+		w = new(Writer)
+	}
+	w.opt, w.first = o, true
 	if o.LastScanned {
 		w.scannedAt = o.Now()
 	}
@@ -375,4 +382,9 @@ func (w *Writer) release() {
 }
 
 // Close frees what the Writer holds. Nothing may be called afterwards.
-func (w *Writer) Close() { w.release() }
+func (w *Writer) Close() {
+	w.release()
+	*w = Writer{segs: w.segs, key: w.key[:0], family: w.family[:0], qualifier: w.qualifier[:0],
+		lastKey: w.lastKey[:0], scanned: w.scanned[:0]}
+	writers.Put(w)
+}
