@@ -85,19 +85,19 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	phase := newPhase("opening the data directory")
 	health.Set("server", phase.check)
 	for _, h := range []struct {
-		addr, what string
-		handler    http.Handler
-		at         *string
+		setting, addr, what string
+		handler             http.Handler
+		at                  *string
 	}{
-		{cfg.HTTPListen, "metrics and health", ops.Handler(metrics, health), &at.http},
-		{cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
+		{"http-listen", cfg.HTTPListen, "metrics and health", ops.Handler(metrics, health), &at.http},
+		{"debug-listen", cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
 	} {
 		if h.addr == "" {
 			continue
 		}
 		hl, err := listen(h.addr)
 		if err != nil {
-			return fmt.Errorf("listen for %s: %w", h.what, err)
+			return fmt.Errorf("listen for %s: %w; choose another address with --%s, or %q", h.what, err, h.setting, settings.Off)
 		}
 		srv := ops.Server(h.handler)
 		done := make(chan struct{})
