@@ -1,0 +1,164 @@
+package deptest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Module is the path of this module.
+const Module = "github.com/trestledb/trestle"
+
+// leaves are the packages that give the engine's words their types. Everybody
+// may import them.
+var leaves = []string{"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan"}
+
+func and(lists ...[]string) []string { return slices.Concat(lists...) }
+
+// below are the parts of a tablet.
+var below = and(leaves, []string{"engine/aggregate", "engine/objectstore", "engine/commitlog", "engine/memtable", "engine/sstable",
+	"engine/metadata", "engine/merge", "engine/compaction"})
+
+// allowed says which of our packages a package may import outside its tests.
+// A name ending in /... stands for a package and all below it, "any" for all.
+// The longest name that fits a package counts; a package may always import
+// what is below itself.
+var allowed = map[string][]string{
+	"engine/fault":       {},
+	"engine/cell":        {},
+	"engine/schema":      {"engine/fault", "engine/cell"},
+	"engine/row":         {"engine/fault", "engine/cell", "engine/schema"},
+	"engine/filter":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/scan":        {"engine/row", "engine/filter"},
+	"engine/aggregate":   {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/objectstore": {"engine/fault"},
+	"engine/objectstore/storetest": {
+		"engine/fault", "engine/objectstore"},
+	"engine/commitlog": {"engine/fault", "engine/objectstore"},
+	"engine/memtable":  {"engine/cell"},
+	"engine/sstable":   {"engine/fault", "engine/cell", "engine/objectstore"},
+	// A METADATA row names redo points and SSTables in their own types.
+	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
+	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/compaction": {"engine/fault", "engine/cell", "engine/schema", "engine/merge", "engine/sstable"},
+	"engine/tablet":     below,
+	"engine":            and(below, []string{"engine/tablet"}),
+
+	"cluster/lock":         {"engine/fault"},
+	"cluster/objectstore":  and(leaves, []string{"engine/objectstore"}),
+	"cluster/metadata":     and(leaves, []string{"engine/metadata", "cluster/lock"}),
+	"cluster/rpc":          leaves,
+	"cluster/master":       and(leaves, []string{"cluster/lock", "cluster/metadata", "cluster/rpc"}),
+	"cluster/tabletserver": and(below, []string{"engine/tablet", "cluster/lock", "cluster/metadata", "cluster/rpc"}),
+	"cluster/client":       and(leaves, []string{"cluster/lock", "cluster/metadata", "cluster/rpc"}),
+	"cluster/sim":          and(below, []string{"engine/tablet", "cluster/..."}),
+
+	"gateway/backend": leaves,
+	"gateway/wire":    leaves,
+	"gateway/chunk":   leaves,
+	"gateway/data":    and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/chunk"}),
+	"gateway/admin":   and(leaves, []string{"gateway/backend", "gateway/wire"}),
+	"gateway/auth":    and(leaves, []string{"gateway/backend", "gateway/wire"}),
+	"gateway/sql":     and(leaves, []string{"gateway/backend", "gateway/wire"}),
+	"gateway":         and(leaves, []string{"gateway/..."}),
+
+	"compat/hbase/model":   leaves,
+	"compat/hbase/server":  and(leaves, []string{"compat/hbase/model", "gateway/backend"}),
+	"compat/hbase/backend": and(leaves, []string{"compat/hbase/model", "gateway/backend"}),
+
+	// The fake that is laid over another module knows nothing of this one.
+	"conformance/sdk/external": {},
+	"conformance/...":          {"engine/...", "gateway/...", "cluster/...", "compat/...", "conformance/..."},
+	"cmd/...":                  {"any"},
+}
+
+// An outside rule says who may import a package of somebody else.
+type outside struct {
+	// imports are what it is about: a path and all below it.
+	imports []string
+	// except are paths below that it is not about.
+	except []string
+	// only are those who may.
+	only   []string
+	reason string
+}
+
+var outsiders = []outside{
+	{
+		imports: []string{"github.com/cockroachdb/pebble/v2"},
+		except:  []string{"github.com/cockroachdb/pebble/v2/vfs", "github.com/cockroachdb/pebble/v2/objstorage"},
+		only:    []string{"engine/sstable"},
+		reason:  "Pebble's SSTable, cache and Bloom packages stay behind engine/sstable: use or extend that package",
+	},
+	{
+		imports: []string{"github.com/cockroachdb/pebble/v2/objstorage"},
+		only:    []string{"engine/objectstore/...", "engine/sstable", "cluster/objectstore"},
+		reason:  "stores of objects are reached through engine/objectstore",
+	},
+	{
+		imports: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto", "cloud.google.com/go"},
+		except:  []string{"google.golang.org/protobuf/encoding/protowire"},
+		only:    []string{"gateway/...", "cluster/...", "compat/...", "conformance/...", "cmd/..."},
+		reason:  "the engine speaks its own types: translate in gateway/wire",
+	},
+	{
+		imports: []string{"github.com/prometheus", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"},
+		only:    []string{"cmd/...", "conformance/..."},
+		reason:  "settings and metrics are joined to the packages in cmd: take an option or an observer instead",
+	},
+	{
+		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
+		only:    []string{"conformance/...", "engine/objectstore/storetest", "cluster/sim"},
+		reason:  "tests and their helpers do not belong into the server",
+	},
+}
+
+// fits tells whether pattern, perhaps with /..., covers pkg.
+func fits(pattern, pkg string) bool {
+	base, all := strings.CutSuffix(pattern, "/...")
+	return pattern == "any" || pkg == base || all && strings.HasPrefix(pkg, base+"/")
+}
+
+func covered(patterns []string, pkg string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return fits(p, pkg) })
+}
+
+// under tells whether path is one of roots or below one.
+func under(roots []string, path string) bool {
+	return slices.ContainsFunc(roots, func(r string) bool { return path == r || strings.HasPrefix(path, r+"/") })
+}
+
+// row finds the entry of the table for pkg.
+func row(pkg string) (list []string, found bool) {
+	longest := -1
+	for pattern, l := range allowed {
+		if fits(pattern, pkg) && len(pattern) > longest {
+			list, longest = l, len(pattern)
+		}
+	}
+	return list, longest >= 0
+}
+
+// Check returns what is wrong with the import of path by pkg, or "". Both are
+// written without the module's path; ours tells whether path is this module's.
+func Check(pkg, path string, ours bool) string {
+	if !ours {
+		for _, o := range outsiders {
+			if under(o.imports, path) && !under(o.except, path) && !covered(o.only, pkg) {
+				return fmt.Sprintf("%s imports %s: %s. It is for %s", pkg, path, o.reason, strings.Join(o.only, ", "))
+			}
+		}
+		return ""
+	}
+	list, found := row(pkg)
+	switch {
+	case !found:
+		return fmt.Sprintf("%s is in no row of the table in conformance/deptest: say there what it may import, and in ARCHITECTURE.md what it is for", pkg)
+	case covered(list, path) || strings.HasPrefix(path, pkg+"/"):
+		return ""
+	case len(list) == 0:
+		return fmt.Sprintf("%s imports %s: it may import nothing of ours. Let the caller pass in what is needed", pkg, path)
+	}
+	return fmt.Sprintf("%s imports %s: arrows point one way, and it may import only %s. Declare the interface that it needs where it needs it "+
+		"(as gateway/backend does), or move the shared type into a leaf below both", pkg, path, strings.Join(list, ", "))
+}
