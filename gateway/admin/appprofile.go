@@ -66,8 +66,8 @@ func defaultIsolation(p *adminpb.AppProfile) {
 	p.Isolation = &adminpb.AppProfile_StandardIsolation_{StandardIsolation: standard}
 }
 
-// checkProfile refuses settings that the profile called id of i cannot have.
-func checkProfile(i *instance, id string, p *adminpb.AppProfile, ignoreWarnings bool) error {
+// checkProfile refuses settings that p, one of i's profiles, cannot have.
+func checkProfile(i *instance, p *adminpb.AppProfile, ignoreWarnings bool) error {
 	if n := utf8.RuneCountInString(p.GetDescription()); n > maxDescription {
 		return refuse(fault.Invalid, "description", "Error in field 'description' : Length should be between [0,%d], but found %d", maxDescription, n)
 	}
@@ -108,7 +108,7 @@ func checkProfile(i *instance, id string, p *adminpb.AppProfile, ignoreWarnings 
 	if single.GetAllowTransactionalWrites() && !ignoreWarnings {
 		for _, other := range i.profileIDs() {
 			o := i.profiles[other].GetSingleClusterRouting()
-			if other != id && o.GetAllowTransactionalWrites() && o.GetClusterId() != single.GetClusterId() {
+			if o.GetAllowTransactionalWrites() && o.GetClusterId() != single.GetClusterId() {
 				return refuse(fault.FailedPrecondition, "single_cluster_routing.allow_transactional_writes",
 					"App profile '%s' allows transactional writes in cluster '%s'; allowing them in cluster '%s' too may conflict. Set 'ignore_warnings' to do it anyway.",
 					other, o.GetClusterId(), single.GetClusterId())
@@ -143,7 +143,7 @@ func (s *instanceServer) CreateAppProfile(ctx context.Context, req *adminpb.Crea
 			return refuse(fault.Exhausted, "parent", "Quota exceeded for quota metric 'app profiles' and limit 'app profiles per instance': %d", maxProfiles)
 		}
 		i.profiles[id] = p
-		return within("app_profile", -1, checkProfile(i, id, p, req.GetIgnoreWarnings()))
+		return within("app_profile", -1, checkProfile(i, p, req.GetIgnoreWarnings()))
 	})
 	if err != nil {
 		return nil, err
@@ -224,7 +224,7 @@ func (s *instanceServer) UpdateAppProfile(ctx context.Context, req *adminpb.Upda
 		}
 		applyMask(p, in, req.GetUpdateMask(), profileMask)
 		defaultIsolation(p)
-		return within("app_profile", -1, checkProfile(i, ids[2], p, req.GetIgnoreWarnings()))
+		return within("app_profile", -1, checkProfile(i, p, req.GetIgnoreWarnings()))
 	})
 	if err != nil {
 		return nil, err

@@ -195,6 +195,10 @@ func TestUpdateAppProfile(t *testing.T) {
 	if p := update(multi(), "multi_cluster_routing_use_any.cluster_ids"); p.GetMultiClusterRoutingUseAny() == nil || len(p.GetMultiClusterRoutingUseAny().GetClusterIds()) != 0 {
 		t.Error(p)
 	}
+	// What is not set on either side changes nothing.
+	if p := update(&adminpb.AppProfile{}, "single_cluster_routing.allow_transactional_writes"); p.GetMultiClusterRoutingUseAny() == nil {
+		t.Error(p)
+	}
 	if p := update(single("cluster-two", true), "single_cluster_routing"); !p.GetSingleClusterRouting().GetAllowTransactionalWrites() {
 		t.Error(p)
 	}
