@@ -50,7 +50,7 @@ func ServeEcho(ctx context.Context, l net.Listener, opts ...grpc.ServerOption) e
 		ServiceName: echoService,
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{MethodName: "Unary", Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
-			var in raw
+			in := raw{first: echoHeader}
 			defer in.free()
 			if err := dec(&in); err != nil {
 				return nil, err
@@ -59,7 +59,7 @@ func ServeEcho(ctx context.Context, l net.Listener, opts ...grpc.ServerOption) e
 			return &raw{bytes: msg}, err
 		}}},
 		Streams: []grpc.StreamDesc{{StreamName: "Stream", ServerStreams: true, Handler: func(_ any, s grpc.ServerStream) error {
-			var in raw
+			in := raw{first: echoHeader}
 			defer in.free()
 			if err := s.RecvMsg(&in); err != nil {
 				return err

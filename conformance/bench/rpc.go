@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -15,17 +16,19 @@ import (
 type rawCodec struct{}
 
 // A raw is a message. As a request, bytes must not change until the call has
-// ended; as a response, they are valid until free.
+// ended; as a response, they are valid until the next one or free.
 type raw struct {
 	bytes []byte
-	buf   mem.Buffer
+	first int        // if not 0, only that many bytes of a message are kept
+	buf   mem.Buffer // what bytes are of, or nil: they are of own
+	own   []byte     // reused; gRPC's pool would clear a buffer each time
 }
 
 func (m *raw) free() {
 	if m.buf != nil {
 		m.buf.Free()
-		m.buf, m.bytes = nil, nil
 	}
+	m.buf, m.bytes = nil, nil
 }
 
 // Name makes the content type that of protocol buffers, which the bytes are.
@@ -45,8 +48,18 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		return fmt.Errorf("cannot unmarshal a %T", v)
 	}
 	m.free()
-	m.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
-	m.bytes = m.buf.ReadOnlyData()
+	if len(data) == 1 {
+		data.Ref()
+		m.buf, m.bytes = data[0], data[0].ReadOnlyData()
+		return nil
+	}
+	n := data.Len()
+	if m.first > 0 {
+		n = min(n, m.first)
+	}
+	m.own = slices.Grow(m.own[:0], n)[:n]
+	data.CopyTo(m.own)
+	m.bytes = m.own
 	return nil
 }
 
