@@ -1,0 +1,89 @@
+# Trestle. `make help` lists the targets.
+#
+# Every target is bounded: the variables below say by what, and can be set on
+# the command line, as in `make fuzz FUZZTIME=10m`.
+
+SHELL := /bin/bash -eu -o pipefail
+GO ?= go
+BIN := bin/trestle
+PKGS ?= ./...
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+# The linter runs outside go.mod, at a fixed version.
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+TEST_TIMEOUT ?= 10m    # for each package's tests
+FUZZTIME ?= 15s        # for each fuzz target
+CRASH_ROUNDS ?= 20     # kills of a server under load
+META_CHECKS ?= 500     # random histories for each random test
+META_STEPS ?= 100      # operations in each of them, on average
+LOAD ?= 5s             # for each workload that records a history
+BENCH ?= .             # which Go benchmarks
+BENCHTIME ?= 1s        # for each of them
+SDK ?= 1               # 0: leave out the client's own suites, which download and compile
+
+# What is listed with a comment behind it has spaces in its value.
+$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK,$(eval $(v) := $(strip $($(v)))))
+
+# Conformance tests run against this binary.
+CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
+
+.DEFAULT_GOAL := help
+.PHONY: help build run test race lint fmt fuzz crash meta conformance bench sim check clean
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "Bounds (make TARGET NAME=VALUE):"
+	@sed -nE 's/^([A-Z_]+) \?= ([^ ]+) +# (.*)/  \1=\2  \3/p' $(MAKEFILE_LIST)
+
+build: ## Build bin/trestle
+	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/trestle
+
+run: build ## Run a server on a temporary directory
+	$(BIN) serve --temporary --emulator
+
+test: ## Run the tests
+	$(GO) test -timeout $(TEST_TIMEOUT) $(PKGS)
+
+race: ## Run the tests with the race detector
+	$(GO) test -race -short -timeout $(TEST_TIMEOUT) $(PKGS)
+
+lint: ## Check format, vet, linters and the arrows between packages (make fmt fixes the format)
+	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not formatted (make fmt):"; echo "$$bad"; exit 1; fi
+	$(GO) vet $(PKGS)
+	$(GO) test ./conformance/deptest
+	GOFLAGS= $(GO) run $(GOLANGCI) run $(PKGS)
+
+fmt: ## Format the Go files
+	gofmt -w $$(git ls-files '*.go')
+
+fuzz: ## Run each fuzz target for FUZZTIME
+	@grep -rlE --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		for target in $$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | sed 's/func //' | sort -u); do \
+			echo "== $$dir $$target"; \
+			$(GO) test -run='^$$' -fuzz="^$$target\$$" -fuzztime=$(FUZZTIME) $$dir; \
+		done; \
+	done
+
+crash: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost
+	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
+
+meta: ## Run META_CHECKS random histories against the models
+	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
+
+conformance: build ## Check a server: all RPCs, abuse, histories, the client's own suites, cbt
+	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/sweep
+	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
+	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
+
+bench: ## Run the Go benchmarks
+	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)
+
+sim: ## Simulate a cluster under faults (not there yet)
+	@echo "There is no cluster simulation yet: it comes with the cluster packages." >&2; exit 1
+
+check: test lint ## What to run before sharing a change
+
+clean: ## Remove what was built
+	rm -rf bin
