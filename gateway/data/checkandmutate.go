@@ -5,34 +5,17 @@ import (
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 
-	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// CheckAndMutateRow implements bigtablepb.BigtableServer.
-func (s *Service) CheckAndMutateRow(ctx context.Context, req *bigtablepb.CheckAndMutateRowRequest) (*bigtablepb.CheckAndMutateRowResponse, error) {
-	if err := s.open(ctx, req.GetTableName(), req.GetAuthorizedViewName(), "", req.GetAppProfileId(), transact); err != nil {
+func (s *Service) checkAndMutateRow(ctx context.Context, req *wire.CheckAndMutateRowRequest) (any, error) {
+	if err := s.open(ctx, req.Table, req.View, "", req.Profile, transact); err != nil {
 		return nil, err
 	}
-	if err := wire.Key(req.GetRowKey()); err != nil {
+	if err := req.Check(); err != nil {
 		return nil, err
 	}
-	if len(req.GetTrueMutations()) == 0 && len(req.GetFalseMutations()) == 0 {
-		return nil, fault.InvalidField("true_mutations", "No mutations provided")
-	}
-	then, err := wire.Mutations("true_mutations", req.GetTrueMutations())
-	if err != nil {
-		return nil, err
-	}
-	otherwise, err := wire.Mutations("false_mutations", req.GetFalseMutations())
-	if err != nil {
-		return nil, err
-	}
-	predicate, err := wire.Filter("predicate_filter", req.GetPredicateFilter())
-	if err != nil {
-		return nil, err
-	}
-	matched, err := s.backend.CheckAndMutateRow(ctx, req.GetTableName(), req.GetRowKey(), predicate, then, otherwise)
+	matched, err := s.backend.CheckAndMutateRow(ctx, req.Table, req.Key, req.Predicate, req.Then, req.Otherwise)
 	if err != nil {
 		return nil, err
 	}

@@ -3,7 +3,6 @@ package data
 import (
 	"context"
 	"slices"
-	"sync"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -13,20 +12,6 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/wire"
 )
-
-var mutateRowsRequests = sync.Pool{New: func() any { return new(wire.MutateRowsRequest) }}
-
-func mutateRowsHandler(srv any, stream grpc.ServerStream) error {
-	req := mutateRowsRequests.Get().(*wire.MutateRowsRequest)
-	defer func() {
-		req.Release()
-		mutateRowsRequests.Put(req)
-	}()
-	if err := stream.RecvMsg(req); err != nil {
-		return err
-	}
-	return srv.(*Service).mutateRows(req, stream)
-}
 
 func (s *Service) mutateRows(req *wire.MutateRowsRequest, stream grpc.ServerStream) error {
 	ctx := stream.Context()

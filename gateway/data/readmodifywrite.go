@@ -4,25 +4,24 @@ import (
 	"context"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// ReadModifyWriteRow implements bigtablepb.BigtableServer.
-func (s *Service) ReadModifyWriteRow(ctx context.Context, req *bigtablepb.ReadModifyWriteRowRequest) (*bigtablepb.ReadModifyWriteRowResponse, error) {
-	if err := s.open(ctx, req.GetTableName(), req.GetAuthorizedViewName(), "", req.GetAppProfileId(), transact); err != nil {
+func (s *Service) readModifyWriteRow(ctx context.Context, req *wire.ReadModifyWriteRowRequest) (any, error) {
+	if err := s.open(ctx, req.Table, req.View, "", req.Profile, transact); err != nil {
 		return nil, err
 	}
-	if err := wire.Key(req.GetRowKey()); err != nil {
+	if err := req.Check(); err != nil {
 		return nil, err
 	}
-	rules, err := wire.Rules(req.GetRules())
+	cells, err := s.backend.ReadModifyWriteRow(ctx, req.Table, req.Key, req.Rules)
 	if err != nil {
 		return nil, err
 	}
-	cells, err := s.backend.ReadModifyWriteRow(ctx, req.GetTableName(), req.GetRowKey(), rules)
-	if err != nil {
-		return nil, err
-	}
-	return &bigtablepb.ReadModifyWriteRowResponse{Row: wire.Row(req.GetRowKey(), cells)}, nil
+	// Encoded here, since the key and what the backend took from the rules
+	// alias the request.
+	b, err := proto.Marshal(&bigtablepb.ReadModifyWriteRowResponse{Row: wire.Row(req.Key, cells)})
+	return wire.Encoded(b), err
 }

@@ -15,29 +15,20 @@ import (
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-func readRowsHandler(srv any, stream grpc.ServerStream) error {
-	req := new(bigtablepb.ReadRowsRequest)
-	if err := stream.RecvMsg(req); err != nil {
-		return err
-	}
-	return srv.(*Service).readRows(req, stream)
-}
-
-func (s *Service) readRows(req *bigtablepb.ReadRowsRequest, stream grpc.ServerStream) error {
+func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) error {
 	start := time.Now()
 	ctx := stream.Context()
-	if err := s.open(ctx, req.GetTableName(), req.GetAuthorizedViewName(), req.GetMaterializedViewName(), req.GetAppProfileId(), read); err != nil {
+	if err := s.open(ctx, req.Table, req.View, req.Materialized, req.Profile, read); err != nil {
 		return err
 	}
 	features := wire.Features(ctx)
-	if req.GetReversed() && !features.GetReverseScans() {
+	if req.Reversed && !features.GetReverseScans() {
 		return fault.New(fault.Unimplemented, "Client doesn't support reverse scans yet")
 	}
-	r, err := scanRequest(req)
-	if err != nil {
+	if err := req.Check(); err != nil {
 		return err
 	}
-	if len(r.Ranges) != 1 || !r.Ranges[0].IsSingle() {
+	if len(req.Ranges) != 1 || !req.Ranges[0].IsSingle() {
 		// Clients wait for the headers before anything else; the first row may be
 		// far. A single row is answered so soon that they come with it.
 		if err := stream.SendHeader(nil); err != nil {
@@ -54,7 +45,8 @@ func (s *Service) readRows(req *bigtablepb.ReadRowsRequest, stream grpc.ServerSt
 		LastScanned: features.GetLastScannedRowResponses(),
 	})
 	defer w.Close()
-	stats, err := s.backend.ReadRows(ctx, r, w)
+	stats, err := s.backend.ReadRows(ctx, &scan.Request{Table: req.Table, Ranges: req.Ranges, Limit: req.Limit,
+		Reversed: req.Reversed, Filter: req.Filter}, w)
 	if err != nil {
 		// What was read is good: the client resumes behind it.
 		if ctx.Err() == nil {
@@ -63,29 +55,12 @@ func (s *Service) readRows(req *bigtablepb.ReadRowsRequest, stream grpc.ServerSt
 		return err
 	}
 	var tail []byte
-	if req.GetRequestStatsView() == bigtablepb.ReadRowsRequest_REQUEST_STATS_FULL {
+	if req.FullStats {
 		if tail, err = encodeStats(stats, time.Since(start)); err != nil {
 			return err
 		}
 	}
 	return w.Finish(tail)
-}
-
-// scanRequest converts what is to be read.
-func scanRequest(req *bigtablepb.ReadRowsRequest) (*scan.Request, error) {
-	if req.GetRowsLimit() < 0 {
-		return nil, fault.InvalidField("rows_limit", "rows_limit must be >= 0, but got %d", req.GetRowsLimit())
-	}
-	ranges, err := wire.RowSet(req.GetRows())
-	if err != nil {
-		return nil, err
-	}
-	f, err := wire.Filter("filter", req.GetFilter())
-	if err != nil {
-		return nil, err
-	}
-	return &scan.Request{Table: req.GetTableName(), Ranges: ranges, Limit: req.GetRowsLimit(),
-		Reversed: req.GetReversed(), Filter: f}, nil
 }
 
 // encodeStats returns the request_stats field of a ReadRowsResponse.

@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
@@ -64,32 +65,25 @@ func New(b backend.Backend, o Options) *Service {
 // Register registers s.
 func Register(r grpc.ServiceRegistrar, s *Service) { r.RegisterService(&desc, s) }
 
-// desc is the generated description with the handlers of the RPCs that do not
-// go through generated messages.
+// desc is the generated description with the handlers of the RPCs whose
+// requests package wire decodes.
 var desc = func() grpc.ServiceDesc {
 	d := bigtablepb.Bigtable_ServiceDesc
-	d.Methods = append([]grpc.MethodDesc(nil), d.Methods...)
-	d.Streams = append([]grpc.StreamDesc(nil), d.Streams...)
-	replaced := 0
-	for i := range d.Methods {
-		if d.Methods[i].MethodName == "MutateRow" {
-			d.Methods[i].Handler = mutateRowHandler
-			replaced++
-		}
+	d.Methods = slices.Clone(d.Methods)
+	d.Streams = slices.Clone(d.Streams)
+	method := func(name string) *grpc.MethodDesc {
+		i := slices.IndexFunc(d.Methods, func(m grpc.MethodDesc) bool { return m.MethodName == name })
+		return &d.Methods[i]
 	}
-	for i := range d.Streams {
-		switch d.Streams[i].StreamName {
-		case "ReadRows":
-			d.Streams[i].Handler = readRowsHandler
-			replaced++
-		case "MutateRows":
-			d.Streams[i].Handler = mutateRowsHandler
-			replaced++
-		}
+	stream := func(name string) *grpc.StreamDesc {
+		i := slices.IndexFunc(d.Streams, func(m grpc.StreamDesc) bool { return m.StreamName == name })
+		return &d.Streams[i]
 	}
-	if replaced != 3 {
-		panic("google.bigtable.v2.Bigtable lacks a method")
-	}
+	method("MutateRow").Handler = unary(bigtablepb.Bigtable_MutateRow_FullMethodName, (*Service).mutateRow)
+	method("CheckAndMutateRow").Handler = unary(bigtablepb.Bigtable_CheckAndMutateRow_FullMethodName, (*Service).checkAndMutateRow)
+	method("ReadModifyWriteRow").Handler = unary(bigtablepb.Bigtable_ReadModifyWriteRow_FullMethodName, (*Service).readModifyWriteRow)
+	stream("ReadRows").Handler = serverStream((*Service).readRows)
+	stream("MutateRows").Handler = serverStream((*Service).mutateRows)
 	return d
 }()
 

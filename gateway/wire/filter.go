@@ -18,7 +18,7 @@ func Filter(field string, p *bigtablepb.RowFilter) (*filter.Node, error) {
 		return nil, nil
 	}
 	if n := proto.Size(p); n > schema.MaxFilter {
-		return nil, fault.InvalidField(field, "Row filter exceeds maximum size of %d bytes", schema.MaxFilter)
+		return nil, tooLargeFilter(field)
 	}
 	n, err := node(p, 1)
 	if err != nil {
@@ -28,6 +28,10 @@ func Filter(field string, p *bigtablepb.RowFilter) (*filter.Node, error) {
 		return nil, err
 	}
 	return n, nil
+}
+
+func tooLargeFilter(field string) *fault.Error {
+	return fault.InvalidField(field, "Row filter exceeds maximum size of %d bytes", schema.MaxFilter)
 }
 
 func mustBeTrue(set bool, field string, op filter.Op) (*filter.Node, *fault.Error) {

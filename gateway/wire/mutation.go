@@ -2,12 +2,9 @@ package wire
 
 import (
 	"math"
-	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
-	"google.golang.org/genproto/googleapis/type/date"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -26,8 +23,8 @@ type mutation struct {
 	value     []byte
 	start     int64 // DeleteColumn
 	end       int64
-	// The operands of AddToCell and MergeToCell, both in the shape of the first.
-	add bigtablepb.Mutation_AddToCell
+	// The operands of AddToCell and MergeToCell.
+	column, at, input value
 }
 
 // become makes the oneof be op. The same member again is merged into, another
@@ -37,7 +34,7 @@ func (m *mutation) become(op row.Op) {
 		return
 	}
 	if m.op == row.AddToCell || m.op == row.MergeToCell {
-		m.add.Reset()
+		m.column, m.at, m.input = value{}, value{}, value{}
 	}
 	m.op, m.family, m.qualifier, m.value = op, "", nil, nil
 	m.timestamp, m.start, m.end = 0, 0, 0
@@ -80,14 +77,7 @@ func (m *mutation) decode(b []byte, names *names) error {
 		default:
 			continue
 		}
-		if f.num == 5 || f.num == 6 {
-			// MergeToCell has the same fields as AddToCell. The message is merged
-			// into a fresh one that shares nothing with the buffer: these are small.
-			err = proto.UnmarshalOptions{Merge: true}.Unmarshal(f.bytes, &m.add)
-		} else {
-			err = m.decodeMember(f.bytes, names)
-		}
-		if err != nil {
+		if err := m.decodeMember(f.bytes, names); err != nil {
 			return err
 		}
 	}
@@ -127,6 +117,20 @@ func (m *mutation) decodeMember(b []byte, names *names) error {
 			if f.num == 1 && f.typ == protowire.BytesType {
 				m.family, err = names.get(f.bytes)
 			}
+		case row.AddToCell, row.MergeToCell: // they have the same fields
+			if f.typ != protowire.BytesType {
+				break
+			}
+			switch f.num {
+			case 1:
+				m.family, err = names.get(f.bytes)
+			case 2:
+				err = m.column.decode(f.bytes)
+			case 3:
+				err = m.at.decode(f.bytes)
+			case 4:
+				err = m.input.decode(f.bytes)
+			}
 		}
 		if err != nil {
 			return err
@@ -152,37 +156,6 @@ func (m *mutation) decodeRange(b []byte) error {
 		}
 	}
 	return nil
-}
-
-// from makes m the decoded message p.
-func (m *mutation) from(p *bigtablepb.Mutation) {
-	m.reset()
-	m.origin = p.GetTimestampOrigin()
-	switch o := p.GetMutation().(type) {
-	case *bigtablepb.Mutation_SetCell_:
-		m.op = row.SetCell
-		m.family, m.qualifier = o.SetCell.GetFamilyName(), o.SetCell.GetColumnQualifier()
-		m.timestamp, m.value = o.SetCell.GetTimestampMicros(), o.SetCell.GetValue()
-	case *bigtablepb.Mutation_DeleteFromColumn_:
-		m.op = row.DeleteColumn
-		m.family, m.qualifier = o.DeleteFromColumn.GetFamilyName(), o.DeleteFromColumn.GetColumnQualifier()
-		m.start = o.DeleteFromColumn.GetTimeRange().GetStartTimestampMicros()
-		m.end = o.DeleteFromColumn.GetTimeRange().GetEndTimestampMicros()
-	case *bigtablepb.Mutation_DeleteFromFamily_:
-		m.op, m.family = row.DeleteFamily, o.DeleteFromFamily.GetFamilyName()
-	case *bigtablepb.Mutation_DeleteFromRow_:
-		m.op = row.DeleteRow
-	case *bigtablepb.Mutation_AddToCell_:
-		m.op = row.AddToCell
-		a := o.AddToCell
-		m.add.FamilyName, m.add.ColumnQualifier = a.GetFamilyName(), a.GetColumnQualifier()
-		m.add.Timestamp, m.add.Input = a.GetTimestamp(), a.GetInput()
-	case *bigtablepb.Mutation_MergeToCell_:
-		m.op = row.MergeToCell
-		a := o.MergeToCell
-		m.add.FamilyName, m.add.ColumnQualifier = a.GetFamilyName(), a.GetColumnQualifier()
-		m.add.Timestamp, m.add.Input = a.GetTimestamp(), a.GetInput()
-	}
 }
 
 // finish checks m and writes it to out. What depends on the table (family,
@@ -235,29 +208,27 @@ func (m *mutation) finish(out *row.Mutation) *fault.Error {
 }
 
 func (m *mutation) finishAggregate(out *row.Mutation) *fault.Error {
-	q, ok := m.add.GetColumnQualifier().GetKind().(*bigtablepb.Value_RawValue)
-	if !ok {
+	if m.column.kind != rawValue {
 		return inField("column_qualifier", "The qualifier must be given as raw_value")
 	}
-	t, ok := m.add.GetTimestamp().GetKind().(*bigtablepb.Value_RawTimestampMicros)
-	if !ok {
+	if m.at.kind != rawTimestamp {
 		return inField("timestamp", "The timestamp must be given as raw_timestamp_micros")
 	}
-	for _, v := range []struct {
-		name string
-		v    *bigtablepb.Value
-	}{{"column_qualifier", m.add.GetColumnQualifier()}, {"timestamp", m.add.GetTimestamp()}, {"input", m.add.GetInput()}} {
-		if v.v.GetType() != nil {
+	for _, v := range [...]struct {
+		name  string
+		typed bool
+	}{{"column_qualifier", m.column.typed}, {"timestamp", m.at.typed}, {"input", m.input.typed}} {
+		if v.typed {
 			return inField(v.name, "A value that is written must not carry a type")
 		}
 	}
-	if err := checkColumn(m.add.GetFamilyName(), q.RawValue); err != nil {
+	if err := checkColumn(m.family, m.column.bytes); err != nil {
 		return err
 	}
-	if t.RawTimestampMicros < 0 {
-		return inField("timestamp", "Timestamps of aggregate cells must be >= 0, but got %d", t.RawTimestampMicros)
+	if m.at.int < 0 {
+		return inField("timestamp", "Timestamps of aggregate cells must be >= 0, but got %d", m.at.int)
 	}
-	in, err := input(m.add.GetInput())
+	in, err := m.input.operand()
 	if err != nil {
 		return within(err, "input", -1)
 	}
@@ -267,71 +238,8 @@ func (m *mutation) finishAggregate(out *row.Mutation) *fault.Error {
 	if m.op == row.AddToCell && in.Kind == row.NullInput {
 		return inField("input", "A value to add must be given")
 	}
-	*out = row.Mutation{Op: m.op, Family: m.add.GetFamilyName(), Qualifier: q.RawValue, Timestamp: t.RawTimestampMicros, Input: in}
+	*out = row.Mutation{Op: m.op, Family: m.family, Qualifier: m.column.bytes, Timestamp: m.at.int, Input: in}
 	return nil
-}
-
-// The years that google.protobuf.Timestamp can name.
-const (
-	minTimestampSeconds = -62135596800
-	maxTimestampSeconds = 253402300799
-)
-
-// input converts the operand of an aggregate.
-func input(v *bigtablepb.Value) (row.Input, *fault.Error) {
-	switch k := v.GetKind().(type) {
-	case nil:
-		return row.Input{Kind: row.NullInput}, nil
-	case *bigtablepb.Value_RawValue:
-		if len(k.RawValue) > schema.MaxValue {
-			return row.Input{}, inField("raw_value", "Cell values must be at most %d bytes, but got %d", schema.MaxValue, len(k.RawValue))
-		}
-		return row.Input{Kind: row.RawInput, Bytes: k.RawValue}, nil
-	case *bigtablepb.Value_BytesValue:
-		if len(k.BytesValue) > schema.MaxValue {
-			return row.Input{}, inField("bytes_value", "Cell values must be at most %d bytes, but got %d", schema.MaxValue, len(k.BytesValue))
-		}
-		return row.Input{Kind: row.BytesInput, Bytes: k.BytesValue}, nil
-	case *bigtablepb.Value_StringValue:
-		return row.Input{Kind: row.StringInput, Bytes: []byte(k.StringValue)}, nil
-	case *bigtablepb.Value_IntValue:
-		return row.Input{Kind: row.IntInput, Int: k.IntValue}, nil
-	case *bigtablepb.Value_BoolValue:
-		in := row.Input{Kind: row.BoolInput}
-		if k.BoolValue {
-			in.Int = 1
-		}
-		return in, nil
-	case *bigtablepb.Value_FloatValue:
-		if math.IsNaN(k.FloatValue) || math.IsInf(k.FloatValue, 0) {
-			return row.Input{}, inField("float_value", "A float must be finite")
-		}
-		return row.Input{Kind: row.FloatInput, Float: k.FloatValue}, nil
-	case *bigtablepb.Value_TimestampValue:
-		s, n := k.TimestampValue.GetSeconds(), k.TimestampValue.GetNanos()
-		if s < minTimestampSeconds || s > maxTimestampSeconds || n < 0 || n > 999_999_999 {
-			return row.Input{}, inField("timestamp_value", "The timestamp is out of range")
-		}
-		return row.Input{Kind: row.TimestampInput, Int: s*1_000_000 + int64(n)/1000}, nil
-	case *bigtablepb.Value_DateValue:
-		days, ok := days(k.DateValue)
-		if !ok {
-			return row.Input{}, inField("date_value", "No such day")
-		}
-		return row.Input{Kind: row.DateInput, Int: days}, nil
-	default:
-		return row.Input{}, fault.InvalidField("", "The kind of value is not supported as input")
-	}
-}
-
-// days returns the number of the day since 1970-01-01.
-func days(d *date.Date) (int64, bool) {
-	y, m, day := int(d.GetYear()), time.Month(d.GetMonth()), int(d.GetDay())
-	t := time.Date(y, m, day, 0, 0, 0, 0, time.UTC)
-	if y < 1 || y > 9999 || t.Year() != y || t.Month() != m || t.Day() != day {
-		return 0, false
-	}
-	return t.Unix() / 86400, true
 }
 
 // timeRange converts the ends of a TimestampRange: an end of 0 is none. strict
@@ -388,30 +296,6 @@ func checkCount(field string, n int, required bool) *fault.Error {
 	}
 	if n > schema.MaxMutations {
 		return fault.InvalidField(field, "Too many mutations: %d provided; limit %d", n, schema.MaxMutations)
-	}
-	return nil
-}
-
-// Mutations converts the mutations of the named field.
-func Mutations(field string, ps []*bigtablepb.Mutation) ([]row.Mutation, error) {
-	if err := checkCount(field, len(ps), false); err != nil {
-		return nil, err
-	}
-	out := make([]row.Mutation, len(ps))
-	var m mutation
-	for i, p := range ps {
-		m.from(p)
-		if err := m.finish(&out[i]); err != nil {
-			return nil, within(err, field, i)
-		}
-	}
-	return out, nil
-}
-
-// Key checks a row key.
-func Key(key []byte) error {
-	if err := checkKey("row_key", key); err != nil {
-		return err
 	}
 	return nil
 }

@@ -58,7 +58,8 @@ type entry struct {
 	idempotent bool
 }
 
-func (e *entry) add(b []byte, m *mutation, names *names) error {
+// add decodes a mutation of the named field.
+func (e *entry) add(field string, b []byte, m *mutation, names *names) error {
 	m.reset()
 	if err := m.decode(b, names); err != nil {
 		return err
@@ -74,7 +75,7 @@ func (e *entry) add(b []byte, m *mutation, names *names) error {
 		e.Mutations = append(e.Mutations, row.Mutation{})
 	}
 	if err := m.finish(&e.Mutations[n]); err != nil {
-		e.invalid = within(err, "mutations", n)
+		e.invalid = within(err, field, n)
 	}
 	return nil
 }
@@ -207,7 +208,7 @@ func (r *MutateRowRequest) decode(b []byte) error {
 		case 2:
 			r.e.Key = f.bytes
 		case 3:
-			err = r.e.add(f.bytes, &r.m, &r.names)
+			err = r.e.add("mutations", f.bytes, &r.m, &r.names)
 		case 4:
 			r.Profile, err = r.names.get(f.bytes)
 		case 6:

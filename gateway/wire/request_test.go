@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -48,17 +49,42 @@ func sameEntry(a, b *row.Entry) error {
 	return nil
 }
 
+// sameVerdict compares whether b is a message at all. The decoder does not look
+// into a Value's type and arrays, which it refuses whatever is in them.
+func sameVerdict(b []byte, generated, ours error) (ok bool, err error) {
+	if (generated == nil) == (ours == nil) || ours == nil && structured(b, 0) {
+		return generated == nil, nil
+	}
+	return false, fmt.Errorf("generated code: %v, decoder: %v", generated, ours)
+}
+
+// structured tells whether a message a few levels down has field 4 or 7.
+func structured(b []byte, depth int) bool {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeField(b)
+		if n < 0 {
+			return false
+		}
+		if typ == protowire.BytesType {
+			_, _, tn := protowire.ConsumeTag(b)
+			v, _ := protowire.ConsumeBytes(b[tn:])
+			if depth >= 3 && (num == 4 || num == 7) || depth < 5 && structured(v, depth+1) {
+				return true
+			}
+		}
+		b = b[n:]
+	}
+	return false
+}
+
 // compareRow holds the decoder of MutateRow against the generated code.
 func compareRow(b []byte, r *MutateRowRequest) error {
 	p := new(bigtablepb.MutateRowRequest)
 	perr := proto.Unmarshal(b, p)
 	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
 	defer r.Release()
-	if (perr == nil) != (err == nil) {
-		return fmt.Errorf("generated code: %v, decoder: %v", perr, err)
-	}
-	if err != nil {
-		return nil
+	if ok, err := sameVerdict(b, perr, err); !ok {
+		return err
 	}
 	t, e, refused := mutateRowOf(p)
 	t.size = len(b)
@@ -76,11 +102,8 @@ func compareRows(b []byte, r *MutateRowsRequest) error {
 	perr := proto.Unmarshal(b, p)
 	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
 	defer r.Release()
-	if (perr == nil) != (err == nil) {
-		return fmt.Errorf("generated code: %v, decoder: %v", perr, err)
-	}
-	if err != nil {
-		return nil
+	if ok, err := sameVerdict(b, perr, err); !ok {
+		return err
 	}
 	t, es, refused := mutateRowsOf(p)
 	t.size = len(b)
@@ -99,6 +122,133 @@ func compareRows(b []byte, r *MutateRowsRequest) error {
 		}
 	}
 	return nil
+}
+
+func sameError(a, b error) error {
+	var x, y *fault.Error
+	errors.As(a, &x)
+	errors.As(b, &y)
+	return sameFault(x, y)
+}
+
+func compareCheckAndMutate(b []byte) error {
+	p, r := new(bigtablepb.CheckAndMutateRowRequest), new(CheckAndMutateRowRequest)
+	perr := proto.Unmarshal(b, p)
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	if ok, err := sameVerdict(b, perr, err); !ok {
+		return err
+	}
+	want := camOf(p)
+	want.size = len(b)
+	if want.Target != r.Target {
+		return fmt.Errorf("targets differ: %+v and %+v", want.Target, r.Target)
+	}
+	if err := sameError(want.err, r.err); err != nil || want.err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(want.Predicate, r.Predicate) {
+		return fmt.Errorf("predicates differ: %+v and %+v", want.Predicate, r.Predicate)
+	}
+	if err := sameEntry(&row.Entry{Key: want.Key, Mutations: want.Then}, &row.Entry{Key: r.Key, Mutations: r.Then}); err != nil {
+		return err
+	}
+	return sameEntry(&row.Entry{Mutations: want.Otherwise}, &row.Entry{Mutations: r.Otherwise})
+}
+
+func compareReadModifyWrite(b []byte) error {
+	p, r := new(bigtablepb.ReadModifyWriteRowRequest), new(ReadModifyWriteRowRequest)
+	perr := proto.Unmarshal(b, p)
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	if ok, err := sameVerdict(nil, perr, err); !ok {
+		return err
+	}
+	want := rmwOf(p)
+	want.size = len(b)
+	if want.Target != r.Target {
+		return fmt.Errorf("targets differ: %+v and %+v", want.Target, r.Target)
+	}
+	if err := sameError(want.err, r.err); err != nil || want.err != nil {
+		return err
+	}
+	if !bytes.Equal(want.Key, r.Key) || fmt.Sprintf("%+v", want.Rules) != fmt.Sprintf("%+v", r.Rules) {
+		return fmt.Errorf("rules differ: %+v and %+v", want.Rules, r.Rules)
+	}
+	return nil
+}
+
+func compareRead(b []byte) error {
+	p, r := new(bigtablepb.ReadRowsRequest), new(ReadRowsRequest)
+	perr := proto.Unmarshal(b, p)
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	if ok, err := sameVerdict(nil, perr, err); !ok {
+		return err
+	}
+	want := readOf(p)
+	want.size = len(b)
+	if want.Target != r.Target || want.Materialized != r.Materialized || want.Limit != r.Limit || want.Reversed != r.Reversed || want.FullStats != r.FullStats {
+		return fmt.Errorf("requests differ: %+v and %+v", want, r)
+	}
+	if err := sameError(want.err, r.err); err != nil || want.err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(want.Filter, r.Filter) {
+		return fmt.Errorf("filters differ: %+v and %+v", want.Filter, r.Filter)
+	}
+	if fmt.Sprintf("%q", want.Ranges) != fmt.Sprintf("%q", r.Ranges) {
+		return fmt.Errorf("ranges differ: %q and %q", want.Ranges, r.Ranges)
+	}
+	return nil
+}
+
+func marshal(p proto.Message) []byte {
+	b, err := proto.Marshal(p)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// seeds are one good message of each of the other kinds.
+func seeds() (cam, rmw, read []byte) {
+	f := &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Interleave_{Interleave: &bigtablepb.RowFilter_Interleave{Filters: []*bigtablepb.RowFilter{
+		{Filter: &bigtablepb.RowFilter_CellsPerColumnLimitFilter{CellsPerColumnLimitFilter: 2}},
+		{Filter: &bigtablepb.RowFilter_ValueRangeFilter{ValueRangeFilter: &bigtablepb.ValueRange{StartValue: &bigtablepb.ValueRange_StartValueOpen{StartValueOpen: []byte("a")}}}},
+	}}}}
+	cam = marshal(&bigtablepb.CheckAndMutateRowRequest{TableName: testTable, AppProfileId: "p", RowKey: []byte("row"), PredicateFilter: f,
+		TrueMutations: []*bigtablepb.Mutation{set("cf", "q", 1000, "v"), add(raw("q"), at(0), integer(1))}, FalseMutations: []*bigtablepb.Mutation{deleteRow()}})
+	rmw = marshal(&bigtablepb.ReadModifyWriteRowRequest{TableName: testTable, RowKey: []byte("row"), Rules: []*bigtablepb.ReadModifyWriteRule{
+		{FamilyName: "cf", ColumnQualifier: []byte("q"), Rule: &bigtablepb.ReadModifyWriteRule_AppendValue{AppendValue: []byte("x")}},
+		{FamilyName: "cf", ColumnQualifier: []byte("q"), Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: -1}}}})
+	read = marshal(&bigtablepb.ReadRowsRequest{TableName: testTable, AppProfileId: "p", RowsLimit: 5, Reversed: true, Filter: f,
+		RequestStatsView: bigtablepb.ReadRowsRequest_REQUEST_STATS_FULL,
+		Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("b"), []byte("a")}, RowRanges: []*bigtablepb.RowRange{
+			{StartKey: open("c"), EndKey: endClosed("d")}, {StartKey: closed("e"), EndKey: endOpen("f")}, {}}}})
+	return cam, rmw, read
+}
+
+func fuzzCompare(f *testing.F, seed []byte, compare func([]byte) error) {
+	f.Add(seed)
+	f.Add(append(bytes.Clone(seed), seed...))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if err := compare(b); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
+func FuzzCheckAndMutateRow(f *testing.F) {
+	cam, _, _ := seeds()
+	fuzzCompare(f, cam, compareCheckAndMutate)
+}
+
+func FuzzReadModifyWriteRow(f *testing.F) {
+	_, rmw, _ := seeds()
+	fuzzCompare(f, rmw, compareReadModifyWrite)
+}
+
+func FuzzReadRows(f *testing.F) {
+	_, _, read := seeds()
+	fuzzCompare(f, read, compareRead)
 }
 
 func set(family, qualifier string, ts int64, value string) *bigtablepb.Mutation {
@@ -242,6 +392,7 @@ func FuzzMutateRows(f *testing.F) {
 func TestDecodeShuffled(t *testing.T) {
 	one, many := new(MutateRowRequest), new(MutateRowsRequest)
 	all := samples()
+	cam, rmw, read := seeds()
 	mutate := func(rt *rapid.T, b []byte, depth int) []byte { return shuffle(rt, b, depth) }
 	rapid.Check(t, func(rt *rapid.T) {
 		var ms []*bigtablepb.Mutation
@@ -252,6 +403,15 @@ func TestDecodeShuffled(t *testing.T) {
 			rt.Fatal(err)
 		}
 		if err := compareRows(mutate(rt, seedRows(ms, ms), 0), many); err != nil {
+			rt.Fatal(err)
+		}
+		if err := compareCheckAndMutate(mutate(rt, cam, 0)); err != nil {
+			rt.Fatal(err)
+		}
+		if err := compareReadModifyWrite(mutate(rt, rmw, 0)); err != nil {
+			rt.Fatal(err)
+		}
+		if err := compareRead(mutate(rt, read, 0)); err != nil {
 			rt.Fatal(err)
 		}
 	})

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,8 +15,10 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -149,24 +152,6 @@ func TestFilterConversion(t *testing.T) {
 	}
 	if n, err := Filter("filter", nil); n != nil || err != nil {
 		t.Errorf("nil: %v, %v", n, err)
-	}
-}
-
-func TestRules(t *testing.T) {
-	if _, err := Rules(nil); err == nil || !strings.Contains(err.Error(), "No rules provided") {
-		t.Errorf("got %v", err)
-	}
-	_, err := Rules([]*bigtablepb.ReadModifyWriteRule{{FamilyName: "f"}})
-	var f *fault.Error
-	if !errors.As(err, &f) || f.Field != "rules[0]" {
-		t.Errorf("got %+v", err)
-	}
-	rs, err := Rules([]*bigtablepb.ReadModifyWriteRule{
-		{FamilyName: "f", Rule: &bigtablepb.ReadModifyWriteRule_AppendValue{}},
-		{FamilyName: "f", Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: -3}},
-	})
-	if err != nil || !rs[0].IsAppend || rs[0].Append == nil || rs[1].IsAppend || rs[1].Increment != -3 {
-		t.Errorf("got %+v, %v", rs, err)
 	}
 }
 
@@ -316,5 +301,40 @@ func TestFeatures(t *testing.T) {
 	}
 	if Features(context.Background()) != nil {
 		t.Error("features out of nothing")
+	}
+}
+
+// A small message must not become a large thing in memory.
+func TestAmplification(t *testing.T) {
+	empty := func(field byte, n int) []byte { return bytes.Repeat([]byte{field<<3 | 2, 0}, n) }
+	// An AddToCell whose input is an array of a million empty values.
+	array := protowire.AppendBytes([]byte{4<<3 | 2}, empty(1, 1<<20)) // Value.array_value
+	in := protowire.AppendBytes([]byte{4<<3 | 2}, array)              // AddToCell.input
+	addTo := protowire.AppendBytes([]byte{5<<3 | 2}, in)              // Mutation.add_to_cell
+	for name, c := range map[string]struct {
+		r Decoder
+		b []byte
+	}{
+		"array":     {new(MutateRowRequest), protowire.AppendBytes([]byte{3<<3 | 2}, addTo)},
+		"mutations": {new(MutateRowRequest), empty(3, 1<<20)},
+		"entries":   {new(MutateRowsRequest), empty(2, 1<<20)},
+		"branches":  {new(CheckAndMutateRowRequest), append(empty(4, 1<<20), empty(5, 1<<20)...)},
+		"predicate": {new(CheckAndMutateRowRequest), protowire.AppendBytes([]byte{6<<3 | 2}, protowire.AppendBytes([]byte{2<<3 | 2}, empty(1, 1<<20)))},
+		"rules":     {new(ReadModifyWriteRowRequest), empty(3, 1<<20)},
+		"filter":    {new(ReadRowsRequest), protowire.AppendBytes([]byte{3<<3 | 2}, protowire.AppendBytes([]byte{2<<3 | 2}, empty(1, 1<<20)))},
+		"ranges":    {new(ReadRowsRequest), protowire.AppendBytes([]byte{2<<3 | 2}, empty(2, 3<<20))},
+	} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if err := c.r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(c.b)}, mem.DefaultBufferPool()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 64<<20 {
+			t.Errorf("%s: %d bytes of message take %d of memory", name, len(c.b), n)
+		}
+		if err := c.r.(interface{ Check() error }).Check(); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }
