@@ -29,31 +29,37 @@ type arena struct {
 	table atomic.Pointer[[]unsafe.Pointer]
 	bytes atomic.Int64 // in chunks
 
-	// The chunk that alloc takes from.
+	// Nodes and values have chunks of their own: a search touches nodes alone,
+	// which then lie close together.
+	nodes, values region
+}
+
+// A region is the rest of the chunk that allocations are taken from.
+type region struct {
 	cur      unsafe.Pointer
 	curChunk uint32
 	used     uint32
 	size     uint32
 }
 
-// alloc returns n zeroed bytes aligned to 8, and their address.
-func (a *arena) alloc(n int) (unsafe.Pointer, addr) {
+// alloc returns n zeroed bytes aligned to 8, taken from r, and their address.
+func (a *arena) alloc(r *region, n int) (unsafe.Pointer, addr) {
 	n = (n + alignment - 1) &^ (alignment - 1)
 	if n >= ownChunk {
 		p, chunk := a.addChunk(n)
 		return p, addr(chunk << offsetBits)
 	}
-	if int(a.size-a.used) < n {
+	if int(r.size-r.used) < n {
 		size := chunkSize
-		if a.size == 0 && n <= firstChunk {
+		if r.size == 0 && n <= firstChunk {
 			size = firstChunk
 		}
-		a.cur, a.curChunk = a.addChunk(size)
-		a.used, a.size = 0, uint32(size)
+		r.cur, r.curChunk = a.addChunk(size)
+		r.used, r.size = 0, uint32(size)
 	}
-	p := unsafe.Add(a.cur, a.used)
-	at := addr(a.curChunk<<offsetBits | a.used/alignment)
-	a.used += uint32(n)
+	p := unsafe.Add(r.cur, r.used)
+	at := addr(r.curChunk<<offsetBits | r.used/alignment)
+	r.used += uint32(n)
 	return p, at
 }
 

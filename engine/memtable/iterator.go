@@ -71,9 +71,11 @@ func (it *iterator) set(nd *header) bool {
 	if nd == nil {
 		return false
 	}
-	data := unsafe.Slice(nd.data(), nd.keyLen+nd.valueLen)
-	it.entry.Key = data[:nd.keyLen:nd.keyLen]
-	it.entry.Value = data[nd.keyLen:]
+	if int(nd.valueAt>>offsetBits) >= len(it.table) {
+		it.table = *it.m.arena.table.Load()
+	}
+	it.entry.Key = nd.key()
+	it.entry.Value = nd.value(it.table)
 	it.entry.Seq = nd.seq()
 	it.entry.Kind = nd.kind()
 	return true

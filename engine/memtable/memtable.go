@@ -13,8 +13,10 @@ import (
 
 const (
 	maxHeight  = 20
-	headerSize = 16
+	headerSize = 24
 	linkSize   = 4
+	// inlineValue is the length up to which a value lies behind its key.
+	inlineValue = 32
 )
 
 // heightLimit[h] is the bound on a random uint32 below which a node is higher
@@ -29,11 +31,13 @@ var heightLimit = func() (limit [maxHeight]uint32) {
 	return limit
 }()
 
-// header is the fixed part of a node; height links, the key and the value
+// header is the fixed part of a node; height links, the key and a short value
 // follow it in memory. Nothing but the links changes once a node is linked.
 type header struct {
 	keyLen   uint32
 	valueLen uint32
+	valueAt  addr // of a value that does not follow the key
+	_        uint32
 	// trailer is seq<<8 | height<<2 | kind. A height is below 64 and a kind is
 	// below 4.
 	trailer uint64
@@ -47,14 +51,17 @@ func (h *header) link(level int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Add(unsafe.Pointer(h), headerSize+linkSize*level))
 }
 
-// data returns the address of the key, which the value follows.
+// data returns the address of the key, which a short value follows.
 func (h *header) data() *byte {
 	return (*byte)(unsafe.Add(unsafe.Pointer(h), headerSize+linkSize*h.height()))
 }
 
 func (h *header) key() []byte { return unsafe.Slice(h.data(), h.keyLen) }
 
-func (h *header) value() []byte {
+func (h *header) value(table []unsafe.Pointer) []byte {
+	if h.valueAt != 0 {
+		return unsafe.Slice((*byte)(address(table, uint32(h.valueAt))), h.valueLen)
+	}
 	return unsafe.Slice(h.data(), h.keyLen+h.valueLen)[h.keyLen:]
 }
 
@@ -123,14 +130,24 @@ func (m *Memtable) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cel
 	}
 	height := m.randomHeight()
 	keyLen := len(prefix) + len(suffix)
-	p, at := m.arena.alloc(headerSize + linkSize*height + keyLen + len(value))
+	size := headerSize + linkSize*height + keyLen
+	if len(value) <= inlineValue {
+		size += len(value)
+	}
+	p, at := m.arena.alloc(&m.arena.nodes, size)
 	nd := (*header)(p)
 	nd.keyLen, nd.valueLen = uint32(keyLen), uint32(len(value))
 	nd.trailer = uint64(seq)<<8 | uint64(height)<<2 | uint64(kind)
 	key := nd.key()
 	copy(key, prefix)
 	copy(key[len(prefix):], suffix)
-	copy(nd.value(), value)
+	if len(value) <= inlineValue {
+		copy(nd.value(nil), value)
+	} else {
+		var v unsafe.Pointer
+		v, nd.valueAt = m.arena.alloc(&m.arena.values, len(value))
+		copy(unsafe.Slice((*byte)(v), len(value)), value)
+	}
 
 	if h := m.height.Load(); int32(height) > h {
 		// The levels between are empty: the splice there is head and end.
@@ -220,5 +237,9 @@ func nodeAt(table []unsafe.Pointer, a uint32) *header {
 	if a == 0 {
 		return nil
 	}
-	return (*header)(unsafe.Add(table[a>>offsetBits], uintptr(a&(1<<offsetBits-1))*alignment))
+	return (*header)(address(table, a))
+}
+
+func address(table []unsafe.Pointer, a uint32) unsafe.Pointer {
+	return unsafe.Add(table[a>>offsetBits], uintptr(a&(1<<offsetBits-1))*alignment)
 }
