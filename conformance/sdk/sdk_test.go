@@ -82,6 +82,19 @@ func prepare(t *testing.T, w Workspace) {
 	}
 }
 
+// command returns the command line of a server of its own.
+func command(t *testing.T) string {
+	t.Helper()
+	if bin := os.Getenv(target.BinaryEnv); bin != "" {
+		return bin + " serve --data-dir {dir}/data --listen 127.0.0.1:0 --http-listen off --emulator --log-level warn"
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return "/usr/bin/env " + serveEnv + "=1 " + exe
+}
+
 func compare(t *testing.T, list string, results []Result) {
 	t.Helper()
 	t.Log(Summary(results))
@@ -101,17 +114,7 @@ func tell(t *testing.T) func(Result) {
 func TestEmulatorMode(t *testing.T) {
 	w := workspace(t)
 	prepare(t, w)
-	var in *Integration
-	if bin := os.Getenv(target.BinaryEnv); bin != "" {
-		in = Emulator(w, bin+" serve --data-dir {dir}/data --listen 127.0.0.1:0 --http-listen off --emulator --log-level warn")
-	} else {
-		exe, err := os.Executable()
-		if err != nil {
-			t.Fatal(err)
-		}
-		in = Emulator(w, exe)
-		in.Env = append(in.Env, serveEnv+"=1")
-	}
+	in := Emulator(w, command(t))
 	in.Each = tell(t)
 	results, err := in.Run(t.Context())
 	if err != nil {
@@ -135,7 +138,7 @@ func TestProductionMode(t *testing.T) {
 	if err != nil && status.Code(err) != codes.AlreadyExists {
 		t.Fatalf("create the instance: %v", err)
 	}
-	in := Production(w, addr)
+	in := Production(w, addr, command(t))
 	in.Each = tell(t)
 	results, err := in.Run(t.Context())
 	if err != nil {
