@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"slices"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc/mem"
@@ -24,21 +23,17 @@ const maxReadRequest = 4 << 20
 // its size.
 type filterField struct {
 	set   bool
-	bytes []byte
-	size  int // also of what was not kept
+	parts [][]byte // to be merged: nearly always one
+	size  int      // also of what was not kept
 }
 
-// add merges an occurrence of the field: the concatenation of two encodings is
-// the encoding of the merged message.
+// add takes an occurrence of the field.
 func (f *filterField) add(b []byte) {
-	f.size += len(b)
-	switch {
-	case !f.set:
-		f.bytes = b
-	case f.size <= schema.MaxFilter:
-		f.bytes = append(slices.Clip(f.bytes), b...)
-	}
 	f.set = true
+	f.size += len(b)
+	if len(b) > 0 && f.size <= schema.MaxFilter {
+		f.parts = append(f.parts, b)
+	}
 }
 
 // decode converts the filter. err tells that the bytes are no filter.
@@ -50,8 +45,10 @@ func (f *filterField) decode(name string) (n *filter.Node, refused error, err er
 		return nil, tooLargeFilter(name), nil
 	}
 	p := new(bigtablepb.RowFilter)
-	if err := proto.Unmarshal(f.bytes, p); err != nil {
-		return nil, nil, err
+	for _, b := range f.parts {
+		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(b, p); err != nil {
+			return nil, nil, err
+		}
 	}
 	n, refused = Filter(name, p)
 	return n, refused, nil
