@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trestledb/trestle/engine/aggregate"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -236,6 +237,40 @@ var aggregateTests = []test{
 		s.want(t, line("max", 5), line("min", -8), line("sum", 42))
 		s.put(t, "r", add("sum", "q", 1000, 1), add("sum", "q", 1000, 2), add("max", "q", 1000, 6), add("max", "q", 1000, 4))
 		s.want(t, line("max", 6), line("min", -8), line("sum", 45))
+	}},
+	{"SketchesCountDistinct", func(s *suite) {
+		t := s.create("t", "hll=hll")
+		value := func(v string) row.Mutation {
+			return row.Mutation{Op: row.AddToCell, Family: "hll", Qualifier: []byte("q"), Timestamp: 1000, Input: row.Input{Kind: row.StringInput, Bytes: []byte(v)}}
+		}
+		estimate := func() int64 {
+			s.Helper()
+			c, err := s.newest(t, "r")
+			s.ok(err)
+			if len(c) != 1 {
+				s.Fatalf("got %s", renderCells(c))
+			}
+			n, err := aggregate.Estimate(c[0].Value)
+			s.ok(err)
+			return n
+		}
+		for i := range 30 {
+			s.put(t, "r", value(fmt.Sprint(i%10)))
+		}
+		if n := estimate(); n != 10 {
+			s.Errorf("10 values among 30 are counted as %d", n)
+		}
+		c, err := s.newest(t, "r")
+		s.ok(err)
+		state := string(c[0].Value)
+		s.put(t, "r", deleteRow(), value("3"), value("11"), merge("hll", "q", 1000, state))
+		if n := estimate(); n != 11 {
+			s.Errorf("merged, 11 values are counted as %d", n)
+		}
+		s.fails(s.try(t, "r", merge("hll", "q", 1000, "no sketch")), fault.Invalid)
+		if n := estimate(); n != 11 {
+			s.Errorf("after a refusal, 11 values are counted as %d", n)
+		}
 	}},
 	{"EachTimestampIsItsOwnCell", func(s *suite) {
 		t := s.create("t", "sum=sum")

@@ -72,7 +72,7 @@ func (s *suite) create(id string, families ...string) string {
 }
 
 // createTable makes a table. A family written "name=sum", "name=min",
-// "name=max" is an aggregate.
+// "name=max", "name=hll" is an aggregate.
 func (s *suite) createTable(id string, granularity int64, splits [][]byte, families ...string) string {
 	s.Helper()
 	t, err := s.CreateTable(s.ctx, newTable(id, granularity, families...), splits)
@@ -85,7 +85,7 @@ func newTable(id string, granularity int64, families ...string) *schema.Table {
 	for _, f := range families {
 		name, agg, _ := strings.Cut(f, "=")
 		t.Families[name] = schema.Family{Name: name, Aggregate: map[string]schema.Aggregate{
-			"": schema.NotAggregate, "sum": schema.Sum, "min": schema.Min, "max": schema.Max}[agg]}
+			"": schema.NotAggregate, "sum": schema.Sum, "min": schema.Min, "max": schema.Max, "hll": schema.HLL}[agg]}
 	}
 	return t
 }

@@ -108,11 +108,14 @@ func (b *Backend) mutateLocked(t *table, e *row.Entry) error {
 	if err := t.check(e.Key, e.Mutations); err != nil {
 		return err
 	}
-	if t.spend(e.Key, e.Token.Token, now) {
+	if t.spent(e.Key, e.Token.Token, now) {
 		return nil
 	}
 	c := t.rows[string(e.Key)].clone()
-	t.apply(c, e.Mutations, now)
+	if err := t.apply(c, e.Mutations, now); err != nil {
+		return err
+	}
+	t.spend(e.Key, e.Token.Token, now)
 	t.set(string(e.Key), c)
 	return nil
 }
@@ -161,7 +164,9 @@ func (b *Backend) CheckAndMutateRow(ctx context.Context, name string, key []byte
 		muts = otherwise
 	}
 	c := t.rows[string(key)].clone()
-	t.apply(c, muts, b.now())
+	if err := t.apply(c, muts, b.now()); err != nil {
+		return false, err
+	}
 	t.set(string(key), c)
 	return len(left) > 0, nil
 }

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trestledb/trestle/engine/aggregate"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
@@ -106,7 +107,7 @@ func (t *table) checkOne(m *row.Mutation, agg schema.Aggregate, known bool) erro
 		}
 	case row.AddToCell, row.MergeToCell:
 		if known {
-			if _, _, err := operand(m, agg); err != nil {
+			if _, err := combine(m, agg, nil); err != nil {
 				return err
 			}
 		}
@@ -122,31 +123,36 @@ func (t *table) checkOne(m *row.Mutation, agg schema.Aggregate, known bool) erro
 	return t.onGrid(m.Timestamp)
 }
 
-// operand returns the number that m adds to or merges into an accumulator;
-// none is true for NULL.
-func operand(m *row.Mutation, agg schema.Aggregate) (n int64, none bool, err error) {
+// combine returns the state of an aggregate cell after m; nil means no cell.
+// The integers are done here by the contract's words, sketches by the package
+// that knows their bytes.
+func combine(m *row.Mutation, agg schema.Aggregate, state []byte) ([]byte, error) {
 	switch agg {
 	case schema.NotAggregate:
-		return 0, false, fault.New(fault.Invalid, "Column family %s is not an aggregate", m.Family)
+		return nil, fault.New(fault.Invalid, "Column family %s is not an aggregate", m.Family)
 	case schema.HLL:
-		return 0, false, fault.New(fault.Unimplemented, "HyperLogLog++ aggregates are not in the model")
+		if m.Op == row.AddToCell {
+			return aggregate.Add(agg, state, m.Input)
+		}
+		return aggregate.MergeInput(agg, state, m.Input)
 	}
 	switch k := m.Input.Kind; {
 	case k == row.NullInput:
-		return 0, true, nil
+		return state, nil
 	case k == row.IntInput && m.Op == row.AddToCell:
-		return m.Input.Int, false, nil
+		return accumulate(agg, state, m.Input.Int), nil
 	case k == row.RawInput || k == row.BytesInput && m.Op == row.MergeToCell:
 		if len(m.Input.Bytes) != 8 {
-			return 0, false, fault.New(fault.Invalid, "Input of %d bytes for an Int64 aggregate; it takes 8", len(m.Input.Bytes))
+			return nil, fault.New(fault.Invalid, "Input of %d bytes for an Int64 aggregate; it takes 8", len(m.Input.Bytes))
 		}
-		return int64(binary.BigEndian.Uint64(m.Input.Bytes)), false, nil
+		return accumulate(agg, state, int64(binary.BigEndian.Uint64(m.Input.Bytes))), nil
 	}
-	return 0, false, fault.New(fault.Invalid, "Input does not match the type of the aggregate column family %s", m.Family)
+	return nil, fault.New(fault.Invalid, "Input does not match the type of the aggregate column family %s", m.Family)
 }
 
-// apply changes c, which nobody else sees yet. muts have passed check.
-func (t *table) apply(c cells, muts []row.Mutation, now time.Time) {
+// apply changes c, which nobody else sees yet: after an error it is dropped.
+// muts have passed check.
+func (t *table) apply(c cells, muts []row.Mutation, now time.Time) error {
 	for i := range muts {
 		m := &muts[i]
 		f := t.schema.Families[m.Family]
@@ -161,12 +167,12 @@ func (t *table) apply(c cells, muts []row.Mutation, now time.Time) {
 		case row.SetCell:
 			c.put(col, ts, bytes.Clone(m.Value))
 		case row.AddToCell, row.MergeToCell:
-			n, none, err := operand(m, f.Aggregate)
+			state, err := combine(m, f.Aggregate, c[col][ts])
 			if err != nil {
-				panic(err) // check has seen this operand
+				return err
 			}
-			if !none {
-				c.put(col, ts, accumulate(f.Aggregate, c[col][ts], n))
+			if state != nil {
+				c.put(col, ts, state)
 			}
 		case row.DeleteColumn:
 			for ts := range c[col] {
@@ -187,6 +193,7 @@ func (t *table) apply(c cells, muts []row.Mutation, now time.Time) {
 			clear(c)
 		}
 	}
+	return nil
 }
 
 func (c cells) put(col column, ts int64, value []byte) {
@@ -224,22 +231,21 @@ func (t *table) checkToken(k row.Token, now time.Time) error {
 	return nil
 }
 
-// spend tells whether token was used on the row within the window, and
-// remembers it.
-func (t *table) spend(key []byte, token []byte, now time.Time) (again bool) {
+// spent tells whether token was used on the row within the window.
+func (t *table) spent(key, token []byte, now time.Time) bool {
+	at, ok := t.tokens[string(key)][string(token)]
+	return ok && now.Sub(at) <= schema.TokenWindow
+}
+
+// spend remembers token, if there is one.
+func (t *table) spend(key, token []byte, now time.Time) {
 	if len(token) == 0 {
-		return false
+		return
 	}
-	seen := t.tokens[string(key)]
-	if seen == nil {
-		seen = map[string]time.Time{}
-		t.tokens[string(key)] = seen
+	if t.tokens[string(key)] == nil {
+		t.tokens[string(key)] = map[string]time.Time{}
 	}
-	if at, ok := seen[string(token)]; ok && now.Sub(at) <= schema.TokenWindow {
-		return true
-	}
-	seen[string(token)] = now
-	return false
+	t.tokens[string(key)][string(token)] = now
 }
 
 // modify applies the rules of a ReadModifyWriteRow to c and returns the
