@@ -186,7 +186,6 @@ func (c *crasher) load(ctx context.Context, t *bigtable.Table, rows []*owned, r 
 		next := shape{value: fmt.Sprintf("%x:", r.Uint64()) + strings.Repeat("x", size(r))}
 		var err error
 		octx, cancel := context.WithTimeout(once(ctx), 10*time.Second)
-		batch := []*owned{row}
 		switch k := r.IntN(100); {
 		case k < 50: // replace the values, keep the counter
 			next.counter = row.acked.counter
@@ -215,7 +214,7 @@ func (c *crasher) load(ctx context.Context, t *bigtable.Table, rows []*owned, r 
 			cond := bigtable.NewCondMutation(bigtable.ChainFilters(bigtable.ColumnFilter("v"), bigtable.LatestNFilter(1)), put(next.value), put(next.value))
 			err = t.Apply(octx, row.key, cond)
 		default: // many rows in one request
-			batch = nil
+			var batch []*owned
 			var keys []string
 			var muts []*bigtable.Mutation
 			for _, i := range r.Perm(len(rows))[:min(20, len(rows))] {

@@ -90,7 +90,7 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 	case s.Addr = <-addr:
 		return s, nil
 	case <-s.dead:
-		return nil, fmt.Errorf("%s ended before it served: %v\n%s", p.Binary, s.exit, s.Log())
+		return nil, fmt.Errorf("%s ended before it served (%s)\n%s", p.Binary, s.cmd.ProcessState, s.Log())
 	case <-ctx.Done():
 		err = ctx.Err()
 	case <-time.After(p.Ready):
