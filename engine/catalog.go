@@ -52,9 +52,6 @@ func (m metaRows) CAS(ctx context.Context, r *metadata.Row) error {
 			if err != nil {
 				return nil, err
 			}
-			if o.Tablet != r.Tablet {
-				return nil, fault.New(fault.Fenced, "the range belongs to tablet %d", o.Tablet)
-			}
 			version = o.Version
 		}
 		if version != r.Version {
@@ -86,28 +83,30 @@ func (s *Store) loadCatalog(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("read schemas: %w", err)
 	}
-	var orphans [][]byte
-	err = s.list(ctx, []byte{'t'}, func(key, value []byte) error {
+	var rows []*metadata.Row
+	err = s.list(ctx, []byte{'t'}, func(_, value []byte) error {
 		r, err := metadata.Unmarshal(value)
-		if err != nil {
-			return err
+		if err == nil {
+			rows = append(rows, r)
 		}
-		t := s.catalog.byID[r.Table]
-		if t == nil {
-			// A crash came while the table was made or purged.
-			orphans = append(orphans, slices.Clone(key))
-			return nil
-		}
-		s.addTablet(t, tablet.Open(s.env, r, t.schema.Load))
-		return nil
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("read METADATA rows: %w", err)
 	}
-	for _, k := range orphans {
-		if err := s.put(ctx, k, func([]byte) ([]byte, error) { return nil, nil }); err != nil {
-			return fmt.Errorf("delete METADATA row: %w", err)
+	if rows, err = s.settle(ctx, rows); err != nil {
+		return fmt.Errorf("settle METADATA rows: %w", err)
+	}
+	for _, r := range rows {
+		t := s.catalog.byID[r.Table]
+		if t == nil {
+			// A crash came while the table was made or purged.
+			if err := s.forget(ctx, r); err != nil {
+				return fmt.Errorf("delete METADATA row: %w", err)
+			}
+			continue
 		}
+		s.addTablet(t, tablet.Open(s.env, r, t.schema.Load))
 	}
 	for _, t := range s.catalog.byID {
 		if err := t.check(); err != nil {
@@ -117,22 +116,72 @@ func (s *Store) loadCatalog(ctx context.Context) error {
 	return nil
 }
 
+// forget deletes a METADATA row.
+func (s *Store) forget(ctx context.Context, r *metadata.Row) error {
+	return s.put(ctx, tabletKey(r), func([]byte) ([]byte, error) { return nil, nil })
+}
+
+// settle finishes or forgets the splits and merges that a crash interrupted. It
+// returns the rows as they are then, in the order they came.
+func (s *Store) settle(ctx context.Context, rows []*metadata.Row) ([]*metadata.Row, error) {
+	var out []*metadata.Row
+	for _, r := range rows {
+		var last *metadata.Row
+		if len(out) > 0 && out[len(out)-1].Table == r.Table {
+			last = out[len(out)-1]
+		}
+		switch op := r.Op; {
+		case op == nil:
+		case op.Kind == metadata.Split && last != nil && last.Tablet == op.Left:
+			_, r = tablet.SplitRows(r)
+			if err := s.env.Meta.CAS(ctx, r); err != nil {
+				return nil, err
+			}
+		default:
+			if op.Kind == metadata.Merge && last != nil && last.Tablet == op.Left {
+				if err := s.forget(ctx, last); err != nil {
+					return nil, err
+				}
+				out = out[:len(out)-1]
+			}
+			r = r.Clone()
+			r.Op = nil
+			if err := s.env.Meta.CAS(ctx, r); err != nil {
+				return nil, err
+			}
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// addTablet adds the last tablet of t.
 func (s *Store) addTablet(t *table, tt *tablet.Tablet) {
-	t.tablets = append(t.tablets, tt)
+	list := append(slices.Clip(t.list()), tt)
+	t.tablets.Store(&list)
 	s.catalog.tablets[tt.ID()] = tt
+}
+
+// list returns the tablets of t, ascending.
+func (t *table) list() []*tablet.Tablet {
+	if l := t.tablets.Load(); l != nil {
+		return *l
+	}
+	return nil
 }
 
 // check reports a gap or overlap between the tablets (invariant I5).
 func (t *table) check() error {
 	var end []byte
-	for i, tt := range t.tablets {
+	list := t.list()
+	for i, tt := range list {
 		b := tt.Bounds()
 		if i > 0 && len(end) == 0 || string(b.Start) != string(end) {
 			return fault.New(fault.Corruption, "the tablets of %s do not tile the key space: %q follows %q", t.schema.Load().Name, b.Start, end)
 		}
 		end = b.End
 	}
-	if len(t.tablets) == 0 || len(end) != 0 {
+	if len(list) == 0 || len(end) != 0 {
 		return fault.New(fault.Corruption, "the tablets of %s end at %q", t.schema.Load().Name, end)
 	}
 	return nil
@@ -155,15 +204,27 @@ func (s *Store) table(name string) (*table, error) {
 	return t, nil
 }
 
-// index returns the tablet that serves key.
-func (t *table) index(key []byte) int {
-	if len(t.tablets) == 1 {
+// index returns the place in list of the tablet that serves key.
+func index(list []*tablet.Tablet, key []byte) int {
+	if len(list) == 1 {
 		return 0
 	}
-	return sort.Search(len(t.tablets), func(i int) bool {
-		end := t.tablets[i].Bounds().End
+	return sort.Search(len(list), func(i int) bool {
+		end := list[i].Bounds().End
 		return len(end) == 0 || string(end) > string(key)
 	})
+}
+
+// serve calls do with the tablet that serves key, again when a split or merge
+// has replaced that tablet before it did anything.
+func (t *table) serve(key []byte, do func(*tablet.Tablet) error) error {
+	for {
+		list := t.list()
+		err := do(list[index(list, key)])
+		if !errors.Is(err, tablet.ErrReplaced) {
+			return err
+		}
+	}
 }
 
 // CreateTable implements backend.Tables.
@@ -295,11 +356,13 @@ func (s *Store) UndeleteTable(ctx context.Context, name string) (*schema.Table, 
 	if _, err := s.table(name); err == nil {
 		return nil, fault.New(fault.AlreadyExists, "Table already exists: %s", name)
 	}
+	// Of several deleted tables of one name the last to be made was the last to
+	// be deleted, whatever the clock said.
 	var newest *table
 	s.catalog.RLock()
 	for _, t := range s.catalog.byID {
 		if sch := t.schema.Load(); sch.Name == name && s.o.Now().Sub(sch.DeleteTime) < schema.UndeleteWindow &&
-			(newest == nil || sch.DeleteTime.After(newest.schema.Load().DeleteTime)) {
+			(newest == nil || sch.ID > newest.schema.Load().ID) {
 			newest = t
 		}
 	}
@@ -350,21 +413,103 @@ func (s *Store) purgeTable(ctx context.Context, t *table) error {
 	}
 	s.catalog.Lock()
 	delete(s.catalog.byID, id)
-	for _, tt := range t.tablets {
+	for _, tt := range t.list() {
 		delete(s.catalog.tablets, tt.ID())
 	}
 	s.catalog.Unlock()
-	for _, tt := range t.tablets {
+	for _, tt := range t.list() {
+		// Closing it lets go of the files, which nobody names any more: without
+		// a schema the METADATA row is an orphan.
 		tt.Close()
-		r := tt.Row()
-		if err := s.put(ctx, tabletKey(r), func([]byte) ([]byte, error) { return nil, nil }); err != nil {
+		if err := s.forget(ctx, tt.Row()); err != nil {
 			return err
-		}
-		for _, f := range r.Files {
-			s.remove(f.Object)
 		}
 	}
 	return nil
+}
+
+// SplitTablet splits the tablet of a table that serves key at key; key becomes
+// the first row of the right one.
+func (s *Store) SplitTablet(ctx context.Context, name string, key []byte) error {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	return s.split(ctx, t, t.list()[index(t.list(), key)], key)
+}
+
+// split is SplitTablet for who holds the admin lock.
+func (s *Store) split(ctx context.Context, t *table, tt *tablet.Tablet, key []byte) error {
+	start := time.Now()
+	err := tt.Split(ctx, slices.Clone(key), metadata.TabletID(s.newID()), metadata.TabletID(s.newID()), func(children ...*tablet.Tablet) {
+		s.swap(t, []*tablet.Tablet{tt}, children)
+	})
+	if err == nil {
+		s.o.Log.Info("tablet split", "table", t.schema.Load().Name, "tablet", uint64(tt.ID()), "elapsed", time.Since(start))
+	}
+	return err
+}
+
+// MergeTablets merges the tablet of a table that serves key with the one after
+// it.
+func (s *Store) MergeTablets(ctx context.Context, name string, key []byte) error {
+	s.admin.Lock()
+	defer s.admin.Unlock()
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	list := t.list()
+	at := index(list, key)
+	if at+1 == len(list) {
+		return fault.New(fault.Invalid, "the tablet of row %q is the last of %s", key, name)
+	}
+	a, b := list[at], list[at+1]
+	return tablet.Merge(ctx, a, b, metadata.TabletID(s.newID()), func(r *metadata.Row) error { return s.forget(ctx, r) },
+		func(merged ...*tablet.Tablet) { s.swap(t, []*tablet.Tablet{a, b}, merged) })
+}
+
+// swap replaces neighbouring tablets of t.
+func (s *Store) swap(t *table, old, by []*tablet.Tablet) {
+	s.catalog.Lock()
+	defer s.catalog.Unlock()
+	list := slices.Clone(t.list())
+	at := slices.Index(list, old[0])
+	list = slices.Replace(list, at, at+len(old), by...)
+	t.tablets.Store(&list)
+	for _, tt := range old {
+		delete(s.catalog.tablets, tt.ID())
+	}
+	for _, tt := range by {
+		s.catalog.tablets[tt.ID()] = tt
+	}
+}
+
+// splitLarge splits the tablets that have grown beyond Options.SplitBytes.
+func (s *Store) splitLarge(ctx context.Context) {
+	s.catalog.RLock()
+	tables := slices.Collect(maps.Values(s.catalog.byName))
+	s.catalog.RUnlock()
+	for _, t := range tables {
+		for _, tt := range t.list() {
+			if tt.Bytes() < s.o.SplitBytes {
+				continue
+			}
+			key, ok, err := tt.SplitKey(ctx)
+			if err == nil && ok {
+				s.admin.Lock()
+				if err = ctx.Err(); err == nil && t.schema.Load().DeleteTime.IsZero() && slices.Contains(t.list(), tt) {
+					err = s.split(ctx, t, tt, key)
+				}
+				s.admin.Unlock()
+			}
+			if err != nil && ctx.Err() == nil {
+				s.o.Log.Warn("split tablet", "tablet", uint64(tt.ID()), "error", err)
+			}
+		}
+	}
 }
 
 // DropRowRange implements backend.Tables.
@@ -373,13 +518,16 @@ func (s *Store) DropRowRange(ctx context.Context, name string, prefix []byte) er
 	if err != nil {
 		return err
 	}
-	rows := row.Prefix(prefix)
-	for _, tt := range t.tablets {
-		if part := rows.Intersect(tt.Bounds()); !part.Empty() {
-			if err := tt.DropRange(ctx, part); err != nil {
-				return err
-			}
+	for rest := row.Prefix(prefix); !rest.Empty(); {
+		var end []byte
+		err := t.serve(rest.Start, func(tt *tablet.Tablet) error {
+			end = tt.Bounds().End
+			return tt.DropRange(ctx, rest.Intersect(tt.Bounds()))
+		})
+		if err != nil || len(end) == 0 {
+			return err
 		}
+		rest.Start = end
 	}
 	return nil
 }
@@ -391,7 +539,7 @@ func (s *Store) TableBytes(_ context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	var n int64
-	for _, tt := range t.tablets {
+	for _, tt := range t.list() {
 		n += tt.Bytes()
 	}
 	return n, nil

@@ -48,6 +48,8 @@ type Options struct {
 	// KeepFreeBytes is disk space that the commit log leaves for flushes.
 	// Default 0.
 	KeepFreeBytes int64
+	// SplitBytes is the size beyond which a tablet is split. Default 1 GiB.
+	SplitBytes int64
 	// Tablet are the settings of tablets.
 	Tablet tablet.Options
 	// MajorCheck is how often idle tablets are looked at for something to
@@ -78,6 +80,7 @@ func (o Options) WithDefaults() Options {
 	set(&o.MemtableBytes, 128<<20)
 	set(&o.LogBytes, 512<<20)
 	set(&o.SegmentBytes, 64<<20)
+	set(&o.SplitBytes, 1<<30)
 	if o.Tablet.MemtableBytes == 0 {
 		o.Tablet.MemtableBytes = min(64<<20, o.MemtableBytes/4)
 	}
@@ -132,8 +135,9 @@ type Store struct {
 
 // A table is a schema with its tablets.
 type table struct {
-	schema  atomic.Pointer[schema.Table]
-	tablets []*tablet.Tablet // ascending
+	schema atomic.Pointer[schema.Table]
+	// tablets ascend and tile the key space. A split or merge replaces the list.
+	tablets atomic.Pointer[[]*tablet.Tablet]
 }
 
 // metaSchema is the METADATA tablet's: rows with one column.
@@ -156,7 +160,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	s.catalog.byID = map[uint64]*table{}
 	s.catalog.tablets = map[metadata.TabletID]*tablet.Tablet{}
 	fs := o.FS
-	if err := fs.MkdirAll(o.Dir, 0o755); err != nil {
+	if err := makeDir(fs, o.Dir); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	if s.lock, err = fs.Lock(fs.PathJoin(o.Dir, "LOCK")); err != nil {
@@ -202,6 +206,34 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),
 		"tables", len(s.catalog.byName), "tablets", len(s.catalog.tablets), "elapsed", s.recovered)
 	return s, nil
+}
+
+// makeDir makes a directory whose name survives a crash, and so do those of the
+// directories above it that have to be made.
+func makeDir(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil {
+		return nil
+	} else if !oserror.IsNotExist(err) {
+		return err
+	}
+	parent := fs.PathDir(dir)
+	if parent != dir {
+		if err := makeDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	return syncDir(fs, parent)
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // checkFormat refuses a directory of another format version, and marks a new
@@ -250,11 +282,12 @@ func writeFormat(fs vfs.FS, dir, name string) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
+	// Whoever made the directory may have died before it synced its name. One
+	// that an operator made need not be in a directory that can be read.
+	if err := syncDir(fs, fs.PathDir(dir)); err != nil && !oserror.IsPermission(err) {
+		return fmt.Errorf("sync the parent of %s: %w", dir, err)
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return syncDir(fs, dir)
 }
 
 func (s *Store) newID() uint64 { return s.lastID.Add(1) }
@@ -448,9 +481,6 @@ func (s *Store) Close(ctx context.Context) error {
 		s.work.trim()
 		s.metaWork.trim()
 	}
-	for _, t := range s.allTablets() {
-		t.Close()
-	}
 	return errors.Join(err, s.stop(), s.lock.Close())
 }
 
@@ -479,7 +509,14 @@ func (s *Store) flush(ctx context.Context, t *tablet.Tablet) error {
 // stop closes what Open has opened so far, except the lock.
 func (s *Store) stop() error {
 	var errs []error
+	if s.env != nil {
+		s.env.KeepObjects()
+		for _, t := range s.allTablets() {
+			t.Close()
+		}
+	}
 	if s.meta != nil {
+		s.metaEnv.KeepObjects()
 		s.meta.Close()
 	}
 	for _, l := range []*commitlog.Log{s.userLog, s.metaLog} {
