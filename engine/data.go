@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 	"time"
 
@@ -35,47 +37,42 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 	if err := ctx.Err(); err != nil || len(req.Ranges) == 0 {
 		return stats, err
 	}
-	// Each range belongs to one tablet or more. A tablet is given all ranges
-	// that begin (or, reversed, end) in it at once.
-	rest := slices.Clone(req.Ranges)
-	n := len(t.tablets)
-	at := t.index(rest[0].Start)
-	if req.Reversed {
-		at = n - 1
-		if end := rest[len(rest)-1].End; len(end) > 0 {
-			at = t.index(end)
-		}
-	}
-	for at >= 0 && at < n && len(rest) > 0 {
-		tt := t.tablets[at]
-		mine, other := cut(rest, tt.Bounds(), req.Reversed)
-		for len(mine) > 0 {
-			limit := int64(0)
-			if req.Limit > 0 {
-				limit = req.Limit - stats.RowsReturned
+	// A tablet is given at once all ranges that begin (or, reversed, end) in it.
+	// Which tablet that is is asked anew each time: it may be split meanwhile.
+	for rest := slices.Clone(req.Ranges); len(rest) > 0; {
+		list := t.list()
+		at := index(list, rest[0].Start)
+		if req.Reversed {
+			if at = len(list) - 1; len(rest[len(rest)-1].End) > 0 {
+				// The last key before End is in the tablet that ends at or after it.
+				end := rest[len(rest)-1].End
+				at = sort.Search(len(list), func(i int) bool {
+					e := list[i].Bounds().End
+					return len(e) == 0 || bytes.Compare(e, end) >= 0
+				})
 			}
-			var full bool
-			if mine, full, err = tt.Read(ctx, q, mine, limit, w, &stats); err != nil {
+		}
+		mine, other := cut(rest, list[at].Bounds(), req.Reversed)
+		limit := int64(0)
+		if req.Limit > 0 {
+			limit = req.Limit - stats.RowsReturned
+		}
+		left, full, err := list[at].Read(ctx, q, mine, limit, w, &stats)
+		if err != nil && !errors.Is(err, tablet.ErrReplaced) {
+			return stats, err
+		}
+		if req.Limit > 0 && stats.RowsReturned >= req.Limit {
+			return stats, nil
+		}
+		if full {
+			if err := w.Flush(); err != nil {
 				return stats, err
 			}
-			if req.Limit > 0 && stats.RowsReturned >= req.Limit {
-				return stats, nil
-			}
-			if full {
-				if err := w.Flush(); err != nil {
-					return stats, err
-				}
-			}
-		}
-		if rest = other; len(rest) == 0 {
-			break
 		}
 		if req.Reversed {
-			if at--; len(rest[len(rest)-1].End) > 0 {
-				at = min(at, t.index(rest[len(rest)-1].End))
-			}
+			rest = append(other, left...)
 		} else {
-			at = max(at+1, t.index(rest[0].Start))
+			rest = append(left, other...)
 		}
 	}
 	return stats, nil
@@ -273,8 +270,26 @@ func (p *planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 	return nil
 }
 
+// wait returns nil once what is at pos in the commit log is durable and
+// visible.
+func (s *Store) wait(ctx context.Context, pos commitlog.Pos) error {
+	if pos == (commitlog.Pos{}) {
+		return nil // the row is as it was when the store was opened
+	}
+	return s.env.Commit.Wait(ctx, pos)
+}
+
 // apply puts an entry into the log's queue and returns what to wait for.
-func (p *planner) apply(ctx context.Context, t *tablet.Tablet, e *row.Entry, reads bool) (commitlog.Pos, error) {
+func (p *planner) apply(ctx context.Context, t *table, e *row.Entry, reads bool) (pos commitlog.Pos, err error) {
+	err = t.serve(e.Key, func(tt *tablet.Tablet) error {
+		var err error
+		pos, err = p.applyTo(ctx, tt, e, reads)
+		return err
+	})
+	return pos, err
+}
+
+func (p *planner) applyTo(ctx context.Context, t *tablet.Tablet, e *row.Entry, reads bool) (commitlog.Pos, error) {
 	if !reads && len(e.Token.Token) == 0 {
 		b := tablet.NewBatch(e.Key)
 		defer b.Free()
@@ -329,12 +344,11 @@ func (s *Store) MutateRow(ctx context.Context, name string, e *row.Entry) error 
 	if err != nil {
 		return err
 	}
-	tt := t.tablets[t.index(e.Key)]
-	pos, err := p.apply(ctx, tt, e, reads)
+	pos, err := p.apply(ctx, t, e, reads)
 	if err != nil {
 		return err
 	}
-	return tt.Wait(ctx, pos)
+	return s.wait(ctx, pos)
 }
 
 // MutateRows implements backend.Data. Entries are applied in order and share
@@ -362,13 +376,13 @@ func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry
 	}
 	for i := range entries {
 		if e := &entries[i]; plan[i].err == nil {
-			plan[i].pos, plan[i].err = p.apply(ctx, t.tablets[t.index(e.Key)], e, plan[i].reads)
+			plan[i].pos, plan[i].err = p.apply(ctx, t, e, plan[i].reads)
 		}
 	}
 	// Positions ascend, so all but the first wait are short.
 	for i := range entries {
 		if plan[i].err == nil {
-			plan[i].err = t.tablets[0].Wait(ctx, plan[i].pos)
+			plan[i].err = s.wait(ctx, plan[i].pos)
 		}
 		done(i, plan[i].err)
 	}
@@ -407,15 +421,17 @@ func (s *Store) CheckAndMutateRow(ctx context.Context, name string, key []byte, 
 		return false, err
 	}
 	var matched bool
-	err = t.tablets[t.index(key)].Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
-		var err error
-		if matched, err = v.Matches(q); err != nil {
-			return err
-		}
-		if matched {
-			return p.fill(v, b, then)
-		}
-		return p.fill(v, b, otherwise)
+	err = t.serve(key, func(tt *tablet.Tablet) error {
+		return tt.Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+			var err error
+			if matched, err = v.Matches(q); err != nil {
+				return err
+			}
+			if matched {
+				return p.fill(v, b, then)
+			}
+			return p.fill(v, b, otherwise)
+		})
 	})
 	return matched, err
 }
@@ -439,7 +455,8 @@ func (s *Store) ReadModifyWriteRow(ctx context.Context, name string, key []byte,
 		}
 	}
 	var out []row.Cell
-	err = t.tablets[t.index(key)].Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+	decide := func(v *tablet.View, b *tablet.Batch) error {
+		out = out[:0]
 		changed := make(map[string]int, len(rules))
 		for i := range rules {
 			r := &rules[i]
@@ -468,8 +485,8 @@ func (s *Store) ReadModifyWriteRow(ctx context.Context, name string, key []byte,
 			b.Set(p.table.Families[c.Family].ID, c.Qualifier, c.Timestamp, c.Value)
 		}
 		return nil
-	})
-	if err != nil {
+	}
+	if err := t.serve(key, func(tt *tablet.Tablet) error { return tt.Update(ctx, key, decide) }); err != nil {
 		return nil, err
 	}
 	slices.SortFunc(out, func(a, b row.Cell) int {
@@ -513,7 +530,7 @@ func (s *Store) SampleRowKeys(_ context.Context, name string, within row.Range, 
 		return err
 	}
 	var offset int64
-	for _, tt := range t.tablets {
+	for _, tt := range t.list() {
 		b := tt.Bounds()
 		offset += tt.Bytes()
 		if len(b.End) > 0 && bytes.Compare(b.End, within.Start) <= 0 {

@@ -50,6 +50,8 @@ type Options struct {
 	KeepFreeBytes int64
 	// SplitBytes is the size beyond which a tablet is split. Default 1 GiB.
 	SplitBytes int64
+	// SplitCheck is how often tablets are looked at for that. Default 5 s.
+	SplitCheck time.Duration
 	// Tablet are the settings of tablets.
 	Tablet tablet.Options
 	// MajorCheck is how often idle tablets are looked at for something to
@@ -87,6 +89,9 @@ func (o Options) WithDefaults() Options {
 	o.Tablet = o.Tablet.WithDefaults()
 	if o.MajorCheck == 0 {
 		o.MajorCheck = time.Minute
+	}
+	if o.SplitCheck == 0 {
+		o.SplitCheck = 5 * time.Second
 	}
 	if o.Now == nil {
 		o.Now = time.Now

@@ -65,7 +65,8 @@ func (w *worker) relieve() {
 }
 
 func (w *worker) start() {
-	w.done.Add(3)
+	w.done.Add(4)
+	go w.split()
 	go w.loop(w.flushes, w.flush)
 	go w.loop(w.compactions, w.compact)
 	go w.tick()
@@ -173,6 +174,24 @@ func (w *worker) tick() {
 			if w == w.s.work {
 				w.s.purge(w.ctx)
 			}
+		}
+	}
+}
+
+// split splits tablets that have grown too large.
+func (w *worker) split() {
+	defer w.done.Done()
+	if w != w.s.work {
+		return // the METADATA tablet stays whole
+	}
+	checks := time.NewTicker(w.s.o.SplitCheck)
+	defer checks.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-checks.C:
+			w.s.splitLarge(w.ctx)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -35,17 +37,36 @@ type GC struct {
 	// Families gives the rules of the table by family id. Cells of other
 	// families belong to families that were dropped.
 	Families map[cell.FamilyID]*schema.GCRule
+	// Rows is the tablet's range: rows outside are those of another tablet, which
+	// has the same files since a split.
+	Rows row.Range
 	// Now is the time that ages are counted from, in microseconds.
 	Now int64
 
-	column uint64
-	rank   int
+	column  uint64
+	rank    int
+	outside bool // the current row is not in Rows
 	// Collected counts the cells that went by rule.
 	Collected int64
 }
 
 // Decide judges the next entry.
 func (g *GC) Decide(e *cell.Entry) (Action, error) {
+	if !g.InRow(e.Key) {
+		if err := g.StartRow(e.Key); err != nil {
+			return 0, err
+		}
+		if len(g.Rows.Start) > 0 || len(g.Rows.End) > 0 {
+			key, err := cell.RowOf(nil, g.Prefix())
+			if err != nil {
+				return 0, fault.New(fault.Corruption, "%w", err)
+			}
+			g.outside = !g.Rows.Contains(key)
+		}
+	}
+	if g.outside {
+		return Drop, nil
+	}
 	var s cell.Suffix
 	v, err := g.Judge(e, &s)
 	if err != nil {

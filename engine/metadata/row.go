@@ -40,6 +40,27 @@ type RangeTombstone struct {
 	Seq        cell.Seq
 }
 
+// An OpKind is a change of several METADATA rows.
+type OpKind uint8
+
+// The kinds.
+const (
+	// Split of this row's tablet at At into Left and Right. It has happened once
+	// the row of Left exists.
+	Split OpKind = iota + 1
+	// Merge of the tablet Left, which had the rows [Start, At), into this one. It
+	// has happened; the row of Left is to be deleted.
+	Merge
+)
+
+// An Op says in a row what is to become of it and of a second one, so that
+// whoever finds it after a crash can finish or forget it.
+type Op struct {
+	Kind        OpKind
+	Start, At   []byte
+	Left, Right TabletID
+}
+
 // A Row describes one tablet. Rows that were handed out are shared: change a
 // Clone.
 type Row struct {
@@ -62,6 +83,8 @@ type Row struct {
 	// Files and RangeDel hold.
 	MaxSeq   cell.Seq
 	RangeDel []RangeTombstone `json:",omitempty"`
+	// Op is a change of several rows that is under way, nil if there is none.
+	Op *Op `json:",omitempty"`
 	// MajorTime is when the last major compaction ended, in seconds since the
 	// epoch.
 	MajorTime int64 `json:",omitempty"`

@@ -24,15 +24,20 @@ import (
 func (t *Tablet) Flush(ctx context.Context) (bool, error) {
 	t.change.Lock()
 	defer t.change.Unlock()
+	return t.flushLocked(ctx)
+}
+
+// flushLocked is Flush for who holds the change lock.
+func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	v := t.pin()
 	if v == nil {
-		return false, errClosed
+		return false, t.gone()
 	}
 	defer v.release()
 	if len(v.mems) == 1 {
 		return false, nil
 	}
-	m := v.mems[len(v.mems)-1]
+	m, newer := v.mems[len(v.mems)-1], v.mems[:len(v.mems)-1:len(v.mems)-1]
 	// What is in a file must be durable in the log first, or a crash could
 	// leave an unacknowledged change half in the file, half nowhere; and a
 	// reader's visible sequence number must not be behind a file in which an
@@ -50,42 +55,35 @@ func (t *Tablet) Flush(ctx context.Context) (bool, error) {
 		out.abort()
 		return false, fmt.Errorf("flush tablet %d: %w", t.id, err)
 	}
-	t.env.Stats.Collected.Add(out.gc.Collected)
 	next := v.row.Clone()
 	next.Files = append(out.files, next.Files...)
 	next.NextRun++
 	next.FlushedSeq = max(next.FlushedSeq, m.MaxSeq())
 	next.MaxSeq = max(next.MaxSeq, next.FlushedSeq)
 	next.Redo = commitlog.Pos{}
-	for _, newer := range slices.Backward(v.mems[:len(v.mems)-1]) {
-		if !newer.Empty() {
-			next.Redo = t.firstOf(newer)
+	for _, n := range slices.Backward(newer) {
+		if first := n.first.Load(); first != nil {
+			next.Redo = *first
 			break
 		}
 	}
-	t.trimRanges(next, v.mems[:len(v.mems)-1])
+	t.trimRanges(next, newer)
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return false, t.lost(out, err)
 	}
 	t.install(func(old *version) *version {
-		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1], old)
+		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
 	})
 	t.env.Memory.add(-m.Bytes())
 	var size int64
 	for _, f := range out.files {
 		size += f.Size
 	}
+	t.env.Stats.Collected.Add(out.gc.Collected)
 	t.env.Stats.Flushes.Add(1)
 	t.env.Stats.FlushBytes.Add(size)
 	t.env.Log.Debug("flushed", "tablet", uint64(t.id), "entries", m.Count(), "bytes", size, "files", len(out.files))
 	return true, nil
-}
-
-// firstOf returns the position of the first record in m.
-func (t *Tablet) firstOf(m *mem) commitlog.Pos {
-	t.write.Lock()
-	defer t.write.Unlock()
-	return m.first
 }
 
 // lost handles a failed compare-and-set. Unless the row is certain not to
@@ -156,7 +154,7 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	t.write.Lock()
 	if t.write.closed {
 		t.write.Unlock()
-		return errClosed
+		return t.gone()
 	}
 	t.write.seq++
 	d := metadata.RangeTombstone{Start: r.Start, End: r.End, Seq: t.write.seq}
@@ -171,7 +169,7 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(nil, err)
 	}
-	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems, old) })
+	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
 	t.env.Work(t)
 	return nil
 }
@@ -187,7 +185,7 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 	defer t.setRewriting(false)
 	v := t.pin()
 	if v == nil {
-		return false, errClosed
+		return false, t.gone()
 	}
 	defer v.release()
 	force := t.major.Load()
@@ -239,12 +237,19 @@ func (t *Tablet) pickRuns(v *version, now time.Time) []compaction.Run {
 		r := compaction.Run{ID: u.id, MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
-				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f.ref, v, fams, now)}
+				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f.ref, v, fams, now),
+				Rewrite: t.exceeds(f.ref)}
 			r.MinSeq, r.MaxSeq = min(r.MinSeq, f.ref.MinSeq), max(r.MaxSeq, f.ref.MaxSeq)
 		}
 		runs[i] = r
 	}
 	return runs
+}
+
+// exceeds tells whether f may hold rows of another tablet: it comes from before
+// a split.
+func (t *Tablet) exceeds(f *metadata.FileRef) bool {
+	return !within(f, metadata.RangeTombstone{Start: t.bounds.Start, End: t.bounds.End})
 }
 
 // rewrite writes the output run of a job. It returns what it has written also
@@ -300,7 +305,7 @@ func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, 
 	v := t.pin()
 	if v == nil {
 		out.abort()
-		return errClosed
+		return t.gone()
 	}
 	defer v.release()
 	next := v.row.Clone()
@@ -336,7 +341,7 @@ func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, 
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(out, err)
 	}
-	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems, old) })
+	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
 	return nil
 }
 
@@ -357,6 +362,7 @@ func (t *Tablet) newOutput(v *version, run uint64) *output {
 	o := &output{t: t, run: run, carried: map[string]bool{}}
 	o.gc = merge.GC{Families: families(t.schema()), Now: t.env.Now().UnixMicro()}
 	o.gc.Ranges = v.rangeDel
+	o.gc.Rows = t.bounds
 	return o
 }
 

@@ -180,7 +180,7 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 	}
 	v := t.pin()
 	if v == nil {
-		return ranges, false, errClosed
+		return ranges, false, t.gone()
 	}
 	// The version first, the sequence number second: see the package comment.
 	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, nil)

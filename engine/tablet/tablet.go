@@ -86,6 +86,8 @@ type Env struct {
 	Fatal func(error)
 
 	Stats Stats
+
+	objects objects
 }
 
 // Stats counts what the tablets of a server did.
@@ -139,6 +141,8 @@ type Tablet struct {
 	rewriting bool
 	// compacting is held by the one compaction at a time.
 	compacting sync.Mutex
+	// replaced says that the tablet was split or merged.
+	replaced atomic.Bool
 	// major asks the next compaction to be a major one.
 	major atomic.Bool
 }
@@ -150,7 +154,7 @@ func Open(env *Env, r *metadata.Row, table func() *schema.Table) *Tablet {
 	t := &Tablet{env: env, id: r.Tablet, bounds: row.Range{Start: r.Start, End: r.End}, schema: table, seed: maphash.MakeSeed()}
 	t.write.mem = &mem{Memtable: memtable.New()}
 	t.write.seq = max(r.MaxSeq, r.FlushedSeq)
-	t.mu.version, t.mu.row = newVersion(env, r, []*mem{t.write.mem}, nil), r
+	t.mu.version, t.mu.row = newVersion(env, r, []*mem{t.write.mem}), r
 	env.Memory.add(t.write.mem.Bytes())
 	return t
 }
@@ -209,8 +213,8 @@ func (t *Tablet) Replay(rec *commitlog.Record) error {
 
 // note records that m grew by a record at pos.
 func (t *Tablet) note(m *mem, pos commitlog.Pos, before int64) {
-	if m.first == (commitlog.Pos{}) {
-		m.first = pos
+	if m.first.Load() == nil {
+		m.first.Store(&pos)
 	}
 	m.last = pos
 	t.write.last = pos
@@ -298,7 +302,7 @@ func (t *Tablet) commit(ctx context.Context, b *Batch) (commitlog.Pos, error) {
 	defer t.write.Unlock()
 	if t.write.closed {
 		t.env.Commit.Release(room)
-		return commitlog.Pos{}, errClosed
+		return commitlog.Pos{}, t.gone()
 	}
 	m := t.write.mem
 	first, n := t.write.seq+1, b.Len()
@@ -310,7 +314,20 @@ func (t *Tablet) commit(ctx context.Context, b *Batch) (commitlog.Pos, error) {
 	return pos, nil
 }
 
+// errClosed is returned by a tablet that was closed.
 var errClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
+
+// ErrReplaced is returned, before anything is done, by a tablet whose rows
+// others serve now: it was split or merged.
+var ErrReplaced = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet was split or merged"}
+
+// gone returns the error of a tablet that is closed.
+func (t *Tablet) gone() error {
+	if t.replaced.Load() {
+		return ErrReplaced
+	}
+	return errClosed
+}
 
 // Apply applies b, the change of the row key. When it returns nil the change
 // is durable and visible. On a context error it may or may not be; on any
@@ -383,7 +400,7 @@ func (t *Tablet) rotateLocked() {
 	t.write.mem = m
 	t.env.Memory.add(m.Bytes())
 	t.install(func(old *version) *version {
-		return newVersion(t.env, old.row, append([]*mem{m}, old.mems...), old)
+		return newVersion(t.env, old.row, append([]*mem{m}, old.mems...))
 	})
 	t.env.Work(t)
 }
@@ -422,8 +439,8 @@ func (t *Tablet) RedoPoint() (pos commitlog.Pos, ok bool) {
 		return pos, false
 	}
 	for _, m := range slices.Backward(t.mu.version.mems) {
-		if !m.Empty() {
-			return m.first, true
+		if first := m.first.Load(); first != nil {
+			return *first, true
 		}
 	}
 	return pos, false
@@ -436,6 +453,10 @@ func (t *Tablet) Close() {
 	defer t.change.Unlock()
 	t.write.Lock()
 	defer t.write.Unlock()
+	t.closeLocked()
+}
+
+func (t *Tablet) closeLocked() {
 	if t.write.closed {
 		return
 	}

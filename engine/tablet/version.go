@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"sync"
 	"sync/atomic"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -15,31 +16,70 @@ import (
 // A mem is a memtable with its place in the commit log.
 type mem struct {
 	*memtable.Memtable
-	first commitlog.Pos // of the oldest record in it; unset while empty
-	last  commitlog.Pos // of the newest
+	first atomic.Pointer[commitlog.Pos] // of the oldest record in it
+	last  commitlog.Pos                 // of the newest; the write lock guards it until the memtable is immutable
 }
 
-// An object is an SSTable in the object store that some version refers to.
+// An object is an SSTable in the object store that versions refer to, of one
+// tablet or, after a split, of several.
 type object struct {
 	name   string
-	env    *Env
 	reader *sstable.Reader
-	refs   atomic.Int32
-	// dead says that the METADATA row no longer names the object: whoever lets
-	// go of it last removes it.
-	dead atomic.Bool
+	refs   int // guarded by objects.mu
 }
 
-func (o *object) release() {
-	if o.refs.Add(-1) > 0 {
+// objects are those that the versions of a server's tablets refer to. The
+// current version of every tablet refers to all that its METADATA row names; so
+// what nobody refers to is not named any more, unless tablets are being closed
+// with their rows left as they are.
+type objects struct {
+	mu   sync.Mutex
+	m    map[string]*object
+	keep bool // nothing is to be removed any more
+}
+
+// acquire returns the object of that name, with one reference more.
+func (e *Env) acquire(name string) *object {
+	e.objects.mu.Lock()
+	defer e.objects.mu.Unlock()
+	o := e.objects.m[name]
+	if o == nil {
+		if e.objects.m == nil {
+			e.objects.m = map[string]*object{}
+		}
+		o = &object{name: name, reader: e.Cache.Acquire(name, e.open)}
+		e.objects.m[name] = o
+	}
+	o.refs++
+	return o
+}
+
+// release gives a reference back. The last one removes the object.
+func (e *Env) release(o *object) {
+	e.objects.mu.Lock()
+	o.refs--
+	gone, keep := o.refs == 0, e.objects.keep
+	if gone {
+		delete(e.objects.m, o.name)
+	}
+	e.objects.mu.Unlock()
+	if !gone {
 		return
 	}
 	if err := o.reader.Close(); err != nil {
-		o.env.Log.Error("close SSTable", "object", o.name, "error", err)
+		e.Log.Error("close SSTable", "object", o.name, "error", err)
 	}
-	if o.dead.Load() {
-		o.env.Remove(o.name)
+	if !keep {
+		e.Remove(o.name)
 	}
+}
+
+// KeepObjects ends the removal of objects: tablets that are closed from now on
+// leave them behind for the next start.
+func (e *Env) KeepObjects() {
+	e.objects.mu.Lock()
+	defer e.objects.mu.Unlock()
+	e.objects.keep = true
 }
 
 // A file is an SSTable as one version places it.
@@ -58,6 +98,7 @@ type run struct {
 // change, except that entries beyond the visible sequence number appear in its
 // first memtable.
 type version struct {
+	env      *Env
 	refs     atomic.Int32
 	row      *metadata.Row
 	mems     []*mem // newest first; the first takes the writes
@@ -65,35 +106,17 @@ type version struct {
 	rangeDel []merge.RangeTombstone
 }
 
-// newVersion builds the version of a METADATA row, sharing with old (which may
-// be nil) the objects that both name. Objects that only old names are dead.
-func newVersion(env *Env, r *metadata.Row, mems []*mem, old *version) *version {
-	have := map[string]*object{}
-	if old != nil {
-		for _, u := range old.runs {
-			for _, f := range u.files {
-				have[f.name] = f.object
-			}
-		}
-	}
-	v := &version{row: r, mems: mems}
+// newVersion builds the version of a METADATA row.
+func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
+	v := &version{env: env, row: r, mems: mems}
 	v.refs.Store(1)
 	for i := range r.Files {
 		ref := &r.Files[i]
-		o := have[ref.Object]
-		if o == nil {
-			o = &object{name: ref.Object, env: env, reader: env.Cache.Acquire(ref.Object, env.open)}
-		}
-		delete(have, ref.Object)
-		o.refs.Add(1)
 		if n := len(v.runs); n == 0 || v.runs[n-1].id != ref.Run {
 			v.runs = append(v.runs, run{id: ref.Run})
 		}
 		u := &v.runs[len(v.runs)-1]
-		u.files = append(u.files, file{o, ref})
-	}
-	for _, o := range have {
-		o.dead.Store(true)
+		u.files = append(u.files, file{env.acquire(ref.Object), ref})
 	}
 	for _, d := range r.RangeDel {
 		v.rangeDel = append(v.rangeDel, merge.RangeTombstone{Rows: row.Range{Start: d.Start, End: d.End}, Seq: d.Seq})
@@ -107,7 +130,7 @@ func (v *version) release() {
 	}
 	for _, u := range v.runs {
 		for _, f := range u.files {
-			f.release()
+			v.env.release(f.object)
 		}
 	}
 }

@@ -32,7 +32,7 @@ const overlaySeq = cell.MaxSeq >> 1
 func (v *View) open(b *Batch, q *Query) (*reader, error) {
 	pinned := v.t.pin()
 	if pinned == nil {
-		return nil, errClosed
+		return nil, v.t.gone()
 	}
 	var overlay cell.Iterator
 	if b != nil && b.Len() > 0 {

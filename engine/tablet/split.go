@@ -1,0 +1,285 @@
+package tablet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// Split replaces the tablet by two: left serves the rows before at, right those
+// from at on. No row is copied: both refer to the same files, and compactions
+// drop what is not theirs.
+//
+// The steps, each durable before the next begins:
+//
+//  1. the METADATA row says that a split is under way, and into what;
+//  2. with writes held up, everything is flushed: the children begin without a
+//     log of their parent's;
+//  3. the left child's row is added: from here on the split has happened;
+//  4. the parent's row becomes the right child's.
+//
+// Recover finishes or forgets a split that a crash interrupted. adopt is called
+// with the children before the parent refuses its first call.
+func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.TabletID, adopt func(children ...*Tablet)) error {
+	if len(at) == 0 || !t.bounds.Contains(at) || bytes.Equal(at, t.bounds.Start) {
+		return fault.New(fault.Invalid, "a split at %q would leave one side of tablet %d empty", at, t.id)
+	}
+	unlock, err := t.still(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	next := t.Row().Clone()
+	next.Op = &metadata.Op{Kind: metadata.Split, At: at, Left: left, Right: right}
+	if err := t.change1(ctx, next); err != nil {
+		return err
+	}
+	t.write.Lock()
+	defer t.write.Unlock()
+	if err := t.emptyLocked(ctx); err != nil {
+		return err // the mark in the row does no harm
+	}
+	l, r := SplitRows(t.Row())
+	if err := t.env.Meta.CAS(ctx, l); err != nil {
+		return t.lost(nil, err)
+	}
+	if err := t.env.Meta.CAS(ctx, r); err != nil {
+		return t.halfway(err)
+	}
+	t.replaceBy(adopt, Open(t.env, l, t.schema), Open(t.env, r, t.schema))
+	return nil
+}
+
+// still waits until nothing works on the tablet and keeps it so, reads and
+// writes excepted. Most of what is in memory is flushed before.
+func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
+	t.Rotate()
+	for more := true; more; {
+		if more, err = t.Flush(ctx); err != nil {
+			return nil, err
+		}
+	}
+	t.compacting.Lock()
+	t.change.Lock()
+	return func() {
+		t.change.Unlock()
+		t.compacting.Unlock()
+	}, nil
+}
+
+// change1 stores a METADATA row that differs from the present one in nothing
+// that a version holds.
+func (t *Tablet) change1(ctx context.Context, next *metadata.Row) error {
+	if err := t.env.Meta.CAS(ctx, next); err != nil {
+		return t.lost(nil, err)
+	}
+	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
+	return nil
+}
+
+// emptyLocked flushes everything. Its caller holds the write lock and the
+// change lock.
+func (t *Tablet) emptyLocked(ctx context.Context) error {
+	if t.write.closed {
+		return t.gone()
+	}
+	if !t.write.mem.Empty() {
+		t.rotateLocked()
+	}
+	for {
+		if more, err := t.flushLocked(ctx); err != nil || !more {
+			return err
+		}
+	}
+}
+
+// replaceBy hands over to other tablets. Its caller holds all locks.
+func (t *Tablet) replaceBy(adopt func(...*Tablet), others ...*Tablet) {
+	for _, o := range others {
+		o.Start()
+	}
+	t.replaced.Store(true)
+	adopt(others...)
+	t.closeLocked()
+}
+
+// halfway ends the process between the first and the last step of a change that
+// has happened already: only a restart finishes it.
+func (t *Tablet) halfway(err error) error {
+	err = fmt.Errorf("split or merge of tablet %d is half done: %w", t.id, err)
+	t.env.Fatal(err)
+	return err
+}
+
+// SplitRows returns the METADATA rows of the two children of a tablet whose row
+// says that it is being split.
+func SplitRows(parent *metadata.Row) (left, right *metadata.Row) {
+	op := parent.Op
+	left, right = parent.Clone(), parent.Clone()
+	left.Version, left.Tablet, left.End, left.Op = 0, op.Left, op.At, nil
+	right.Tablet, right.Start, right.Op = op.Right, op.At, nil
+	clip(left)
+	clip(right)
+	return left, right
+}
+
+// clip leaves out of a row what has nothing to do with its range.
+func clip(r *metadata.Row) {
+	bounds := row.Range{Start: r.Start, End: r.End}
+	whole := metadata.RangeTombstone{Start: r.Start, End: r.End}
+	files := r.Files[:0:0]
+	for _, f := range r.Files {
+		if overlaps(&f, whole) {
+			files = append(files, f)
+		}
+	}
+	r.Files = files
+	dels := r.RangeDel[:0:0]
+	for _, d := range r.RangeDel {
+		if part := (row.Range{Start: d.Start, End: d.End}).Intersect(bounds); !part.Empty() {
+			dels = append(dels, metadata.RangeTombstone{Start: part.Start, End: part.End, Seq: d.Seq})
+		}
+	}
+	r.RangeDel = dels
+}
+
+// Merge replaces two neighbouring tablets, a before b, by one. Files that still
+// hold rows of both sides of their border are rewritten first, as the merged
+// tablet cannot have one file in two places of its order.
+//
+// The steps, each durable before the next begins: b's row becomes the merged
+// tablet's and names a's as obsolete (from here on the merge has happened); a's
+// row is deleted by forget; the mark is taken away.
+func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(*metadata.Row) error, adopt func(merged ...*Tablet)) error {
+	if len(a.bounds.End) == 0 || !bytes.Equal(a.bounds.End, b.bounds.Start) {
+		return fault.New(fault.Invalid, "tablets %d and %d are not neighbours", a.id, b.id)
+	}
+	for _, t := range []*Tablet{a, b} {
+		for t.exceeding() {
+			t.RequestMajor()
+			if _, err := t.Compact(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	unlockA, err := a.still(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockA()
+	unlockB, err := b.still(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlockB()
+	a.write.Lock()
+	defer a.write.Unlock()
+	if err := a.emptyLocked(ctx); err != nil {
+		return err
+	}
+	b.write.Lock()
+	defer b.write.Unlock()
+	if err := b.emptyLocked(ctx); err != nil {
+		return err
+	}
+	if a.exceeding() || b.exceeding() {
+		return fault.New(fault.Unavailable, "tablets %d and %d are not ready to be merged", a.id, b.id)
+	}
+	old := a.Row()
+	m := mergeRows(old, b.Row())
+	m.Tablet = id
+	m.Op = &metadata.Op{Kind: metadata.Merge, Left: a.id, Start: old.Start, At: old.End}
+	if err := b.env.Meta.CAS(ctx, m); err != nil {
+		return b.lost(nil, err)
+	}
+	if err := forget(old); err != nil {
+		return b.halfway(err)
+	}
+	m.Op = nil
+	if err := b.env.Meta.CAS(ctx, m); err != nil {
+		return b.halfway(err)
+	}
+	a.replaced.Store(true)
+	b.replaceBy(adopt, Open(b.env, m, b.schema))
+	a.closeLocked()
+	return nil
+}
+
+// exceeding tells whether a file may hold rows of another tablet.
+func (t *Tablet) exceeding() bool {
+	r := t.Row()
+	for i := range r.Files {
+		if t.exceeds(&r.Files[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// mergeRows returns the row of a and b together, under b's version. The runs of
+// b keep their order behind those of a, with which they share no row; so do
+// sequence numbers, each side's being compared with its own only.
+func mergeRows(a, b *metadata.Row) *metadata.Row {
+	m := b.Clone()
+	m.Start = a.Start
+	m.Files = nil
+	for _, f := range b.Files {
+		f.Run += a.NextRun
+		m.Files = append(m.Files, f)
+	}
+	m.Files = append(m.Files, a.Files...)
+	m.NextRun = a.NextRun + b.NextRun
+	m.RangeDel = append(m.RangeDel, a.RangeDel...)
+	m.MaxSeq = max(a.MaxSeq, b.MaxSeq)
+	m.FlushedSeq = max(a.FlushedSeq, b.FlushedSeq)
+	m.MajorTime = min(a.MajorTime, b.MajorTime)
+	return m
+}
+
+// SplitKey returns a row key that cuts the tablet's data in about two halves,
+// or false if there is none.
+func (t *Tablet) SplitKey(ctx context.Context) ([]byte, bool, error) {
+	v := t.pin()
+	if v == nil {
+		return nil, false, t.gone()
+	}
+	defer v.release()
+	var largest *file
+	for _, u := range v.runs {
+		for i := range u.files {
+			if f := &u.files[i]; largest == nil || f.ref.Size > largest.ref.Size {
+				largest = f
+			}
+		}
+	}
+	if largest == nil {
+		return nil, false, nil
+	}
+	// With many files in the largest run their borders do; with few, the middle
+	// of the largest file does.
+	for _, u := range v.runs {
+		if n := len(u.files); n >= 4 {
+			key, err := cell.RowOf(nil, u.files[n/2].ref.Lo)
+			if err != nil {
+				return nil, false, fault.New(fault.Corruption, "%w", err)
+			}
+			if t.splits(key) {
+				return key, true, nil
+			}
+		}
+	}
+	key, err := largest.reader.MidRow(ctx)
+	if err != nil || len(key) == 0 {
+		return nil, false, err
+	}
+	return key, t.splits(key), nil
+}
+
+func (t *Tablet) splits(key []byte) bool {
+	return t.bounds.Contains(key) && !bytes.Equal(key, t.bounds.Start)
+}
