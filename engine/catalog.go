@@ -227,9 +227,21 @@ func (t *table) serve(key []byte, do func(*tablet.Tablet) error) error {
 	}
 }
 
+// lockAdmin takes the admin lock for who is going to make tablets.
+func (s *Store) lockAdmin() error {
+	s.admin.Lock()
+	if s.stopped {
+		s.admin.Unlock()
+		return fault.New(fault.Unavailable, "the store is closed")
+	}
+	return nil
+}
+
 // CreateTable implements backend.Tables.
 func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]byte) (*schema.Table, error) {
-	s.admin.Lock()
+	if err := s.lockAdmin(); err != nil {
+		return nil, err
+	}
 	defer s.admin.Unlock()
 	if _, err := s.table(want.Name); err == nil {
 		return nil, fault.New(fault.AlreadyExists, "Table already exists: %s", want.Name)
@@ -431,7 +443,9 @@ func (s *Store) purgeTable(ctx context.Context, t *table) error {
 // SplitTablet splits the tablet of a table that serves key at key; key becomes
 // the first row of the right one.
 func (s *Store) SplitTablet(ctx context.Context, name string, key []byte) error {
-	s.admin.Lock()
+	if err := s.lockAdmin(); err != nil {
+		return err
+	}
 	defer s.admin.Unlock()
 	t, err := s.table(name)
 	if err != nil {
@@ -455,7 +469,9 @@ func (s *Store) split(ctx context.Context, t *table, tt *tablet.Tablet, key []by
 // MergeTablets merges the tablet of a table that serves key with the one after
 // it.
 func (s *Store) MergeTablets(ctx context.Context, name string, key []byte) error {
-	s.admin.Lock()
+	if err := s.lockAdmin(); err != nil {
+		return err
+	}
 	defer s.admin.Unlock()
 	t, err := s.table(name)
 	if err != nil {

@@ -122,6 +122,7 @@ type Store struct {
 
 	// admin is held by whoever changes the catalog.
 	admin   sync.Mutex
+	stopped bool // no tablet may be made any more; admin guards it
 	catalog struct {
 		sync.RWMutex
 		byName  map[string]*table // live ones
@@ -177,6 +178,9 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		}
 	}()
 	if err := checkFormat(fs, o.Dir); err != nil {
+		return nil, err
+	}
+	if err := checkRoot(fs, o.Dir); err != nil {
 		return nil, err
 	}
 	if s.root, err = metadata.OpenRoot(fs, o.Dir, &metadata.Row{Tablet: metaTabletID}); err != nil {
@@ -245,9 +249,11 @@ func syncDir(fs vfs.FS, dir string) error {
 // one.
 func checkFormat(fs vfs.FS, dir string) error {
 	name := fs.PathJoin(dir, "FORMAT")
+	_, err := fs.Stat(fs.PathJoin(dir, "ROOT"))
+	fresh := oserror.IsNotExist(err)
 	f, err := fs.Open(name)
 	if oserror.IsNotExist(err) {
-		if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); err == nil {
+		if !fresh {
 			return fault.New(fault.Corruption, "%s has no FORMAT file but is not new", dir)
 		}
 		return writeFormat(fs, dir, name)
@@ -261,7 +267,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
 	var v int
-	if len(b) == 0 {
+	if len(b) == 0 && fresh {
 		// A crash while the directory was made.
 		return writeFormat(fs, dir, name)
 	}
@@ -271,6 +277,21 @@ func checkFormat(fs vfs.FS, dir string) error {
 	if v != FormatVersion {
 		return fault.New(fault.FailedPrecondition,
 			"%s holds data of format %d; this program reads format %d: use the version of trestle that wrote it, or another directory", dir, v, FormatVersion)
+	}
+	return nil
+}
+
+// checkRoot refuses a directory that has lost its ROOT file: a new one would
+// know of no table, and all SSTables would be swept.
+func checkRoot(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); !oserror.IsNotExist(err) {
+		return err
+	}
+	for _, sub := range []string{"log", "ulog", "sst"} {
+		// They are made after ROOT.
+		if _, err := fs.Stat(fs.PathJoin(dir, sub)); err == nil {
+			return fault.New(fault.Corruption, "%s has no ROOT file but is not new", dir)
+		}
 	}
 	return nil
 }
@@ -318,9 +339,9 @@ func (s *Store) newEnv(meta metadata.Store, memory int64) (*tablet.Env, *worker)
 	return e, w
 }
 
-func (s *Store) openLog(dir string, segment int64) (*commitlog.Log, error) {
+func (s *Store) openLog(dir string, segment int64, durability commitlog.Durability) (*commitlog.Log, error) {
 	return commitlog.Open(s.o.FS, s.o.FS.PathJoin(s.o.Dir, dir), commitlog.Options{
-		SegmentBytes: segment, Durability: s.o.Durability, KeepFreeBytes: s.o.KeepFreeBytes, Log: s.o.Log, Observe: s.o.OnCommit,
+		SegmentBytes: segment, Durability: durability, KeepFreeBytes: s.o.KeepFreeBytes, Log: s.o.Log, Observe: s.o.OnCommit,
 	})
 }
 
@@ -330,7 +351,9 @@ func (s *Store) openMeta(ctx context.Context) (err error) {
 	s.metaEnv.Options.MemtableBytes = 2 << 20
 	s.meta = tablet.Open(s.metaEnv, s.root.Row(), func() *schema.Table { return metaSchema })
 	s.metaWork.tablets = func() []*tablet.Tablet { return []*tablet.Tablet{s.meta} }
-	if s.metaLog, err = s.openLog("log", 4<<20); err != nil {
+	// Always synced: the other log is trimmed, and objects are deleted, once this
+	// one no longer needs them.
+	if s.metaLog, err = s.openLog("log", 4<<20, commitlog.Sync); err != nil {
 		return fmt.Errorf("open METADATA log: %w", err)
 	}
 	err = s.metaLog.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
@@ -357,7 +380,7 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 	if err := s.loadCatalog(ctx); err != nil {
 		return err
 	}
-	if s.userLog, err = s.openLog("ulog", s.o.SegmentBytes); err != nil {
+	if s.userLog, err = s.openLog("ulog", s.o.SegmentBytes, s.o.Durability); err != nil {
 		return fmt.Errorf("open commit log: %w", err)
 	}
 	var last *tablet.Tablet
@@ -425,8 +448,7 @@ func (s *Store) remove(object string) {
 	select {
 	case s.removes <- object:
 	default:
-		// The next start sweeps what is left; but do not let it pile up.
-		go func() { s.deleteObject(object) }()
+		s.removing.Go(func() { s.deleteObject(object) })
 	}
 }
 
@@ -468,25 +490,42 @@ func (s *Store) sweep(ctx context.Context) error {
 	return nil
 }
 
-// Close flushes what it can until ctx ends, then closes the data directory. No
-// other call may be under way. What was acknowledged is safe in any case.
+// Close flushes what it can until ctx ends, then closes the data directory.
+// Calls that are under way, or come later, are Unavailable unless they were done
+// in time. What was acknowledged is safe in any case.
 func (s *Store) Close(ctx context.Context) error {
 	if s.closing.Swap(true) {
 		return nil
 	}
-	s.metaWork.stop()
+	// The flushes of tablets change METADATA rows, so that tablet's go on till
+	// the last.
 	s.work.stop()
-	var err error
-	if s.Err() == nil && !s.o.NoBackground {
-		for _, t := range append(s.allTablets(), s.meta) {
-			if ferr := s.flush(ctx, t); ferr != nil && ctx.Err() == nil {
-				err = errors.Join(err, ferr)
-			}
+	err := s.lastFlush(ctx, s.allTablets()...)
+	s.metaWork.stop()
+	err = errors.Join(err, s.lastFlush(ctx, s.meta))
+	return errors.Join(err, s.stop(), s.lock.Close())
+}
+
+// lastFlush spares the next start the replay of what ts hold in memory.
+func (s *Store) lastFlush(ctx context.Context, ts ...*tablet.Tablet) error {
+	if s.o.NoBackground {
+		return nil
+	}
+	var errs []error
+	for _, t := range ts {
+		if s.Err() != nil || ctx.Err() != nil {
+			break
 		}
+		if err := s.flush(ctx, t); err != nil && ctx.Err() == nil && s.Err() == nil {
+			errs = append(errs, err)
+			break // the others would fail alike
+		}
+	}
+	if s.Err() == nil {
 		s.work.trim()
 		s.metaWork.trim()
 	}
-	return errors.Join(err, s.stop(), s.lock.Close())
+	return errors.Join(errs...)
 }
 
 // Flush writes all memtables to SSTables.
@@ -514,15 +553,21 @@ func (s *Store) flush(ctx context.Context, t *tablet.Tablet) error {
 // stop closes what Open has opened so far, except the lock.
 func (s *Store) stop() error {
 	var errs []error
+	// Whoever changes the catalog may be making tablets.
+	s.admin.Lock()
+	s.stopped = true
+	s.admin.Unlock()
 	if s.env != nil {
 		s.env.KeepObjects()
 		for _, t := range s.allTablets() {
 			t.Close()
 		}
+		s.env.Drain()
 	}
 	if s.meta != nil {
 		s.metaEnv.KeepObjects()
 		s.meta.Close()
+		s.metaEnv.Drain()
 	}
 	for _, l := range []*commitlog.Log{s.userLog, s.metaLog} {
 		if l != nil {

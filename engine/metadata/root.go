@@ -95,7 +95,11 @@ type wrapped struct {
 }
 
 // Incarnation returns the number of this start.
-func (f *RootFile) Incarnation() uint64 { return f.root.Incarnation }
+func (f *RootFile) Incarnation() uint64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.root.Incarnation
+}
 
 // Row returns the METADATA tablet's row.
 func (f *RootFile) Row() *Row {
@@ -115,7 +119,7 @@ func (f *RootFile) CAS(_ context.Context, r *Row) error {
 	next.Row = r.Clone()
 	next.Row.Version++
 	if err := next.Row.Check(); err != nil {
-		return err
+		return errors.Join(err, ErrNotApplied)
 	}
 	if err := f.write(&next); err != nil {
 		return err
@@ -150,14 +154,14 @@ func (f *RootFile) write(root *Root) error {
 func (f *RootFile) replace(tmp, name string, b []byte) error {
 	file, err := f.fs.Create(tmp, "trestle-metadata")
 	if err != nil {
-		return err
+		return errors.Join(err, ErrNotApplied)
 	}
 	_, err = file.Write(b)
 	if err == nil {
 		err = file.Sync()
 	}
 	if err := errors.Join(err, file.Close()); err != nil {
-		return err
+		return errors.Join(err, ErrNotApplied)
 	}
 	if err := f.fs.Rename(tmp, name); err != nil {
 		return err

@@ -88,6 +88,8 @@ type Env struct {
 	Stats Stats
 
 	objects objects
+	// readable counts the versions that somebody may still read.
+	readable sync.WaitGroup
 }
 
 // Stats counts what the tablets of a server did.
@@ -265,9 +267,14 @@ func (t *Tablet) admit(ctx context.Context) error {
 	if err := t.env.Memory.wait(ctx); err != nil {
 		return err
 	}
-	for delay := time.Millisecond; ; delay = min(2*delay, 100*time.Millisecond) {
-		if t.runs() < t.env.Options.MaxRuns {
-			return nil
+	if t.runs() < t.env.Options.MaxRuns {
+		return nil
+	}
+	start := time.Now()
+	for delay := time.Millisecond; t.runs() >= t.env.Options.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
+		if time.Since(start) > stallLimit {
+			return &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
+				Msg: "compacting the tablet's SSTables does not keep up"}
 		}
 		t.env.Work(t)
 		select {
@@ -276,6 +283,7 @@ func (t *Tablet) admit(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	return nil
 }
 
 // runs returns the number of runs.
@@ -380,15 +388,26 @@ func (t *Tablet) UpdateAsync(ctx context.Context, key []byte, decide func(v *Vie
 	}
 	b := NewBatch(key)
 	defer b.Free()
+	pos, err := t.update(ctx, key, b, decide)
+	if err == nil || pos == (commitlog.Pos{}) {
+		return pos, err
+	}
+	// What decide objects to must not be something that a crash takes back.
+	if werr := t.Wait(ctx, pos); werr != nil {
+		err = werr
+	}
+	return commitlog.Pos{}, err
+}
+
+// update returns the position to wait for also when decide fails.
+func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v *View, b *Batch) error) (commitlog.Pos, error) {
 	l := t.lockRow(key)
 	defer l.Unlock()
-	if err := decide(&View{t: t, ctx: ctx, key: key, seq: cell.MaxSeq}, b); err != nil {
-		return commitlog.Pos{}, err
-	}
-	if b.Len() == 0 {
+	err := decide(&View{t: t, ctx: ctx, key: key, seq: cell.MaxSeq}, b)
+	if err != nil || b.Len() == 0 {
 		t.write.Lock()
 		defer t.write.Unlock()
-		return t.write.last, nil
+		return t.write.last, err
 	}
 	return t.commit(ctx, b)
 }

@@ -82,6 +82,10 @@ func (e *Env) KeepObjects() {
 	e.objects.keep = true
 }
 
+// Drain waits until nobody reads tablets any more. They are closed, all of them,
+// and none is opened.
+func (e *Env) Drain() { e.readable.Wait() }
+
 // A file is an SSTable as one version places it.
 type file struct {
 	*object
@@ -110,6 +114,7 @@ type version struct {
 func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 	v := &version{env: env, row: r, mems: mems}
 	v.refs.Store(1)
+	env.readable.Add(1)
 	for i := range r.Files {
 		ref := &r.Files[i]
 		if n := len(v.runs); n == 0 || v.runs[n-1].id != ref.Run {
@@ -133,6 +138,7 @@ func (v *version) release() {
 			v.env.release(f.object)
 		}
 	}
+	v.env.readable.Done()
 }
 
 // bytes returns the size of the SSTables and memtables.
