@@ -29,6 +29,9 @@ type FileRef struct {
 	Run uint64
 	// Group is the locality group.
 	Group uint16
+	// Cleared says that the file holds nothing that range tombstones with
+	// sequence numbers up to it delete.
+	Cleared cell.Seq `json:",omitempty"`
 	// Info is what the file holds, as its writer counted.
 	sstable.Info
 }

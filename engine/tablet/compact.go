@@ -118,12 +118,17 @@ func (t *Tablet) trimRanges(next *metadata.Row, mems []*mem) {
 			return false
 		}
 		for i := range next.Files {
-			if f := &next.Files[i]; f.MinSeq < d.Seq && overlaps(f, d) {
+			if deletes(d, &next.Files[i]) {
 				return false
 			}
 		}
 		return true
 	})
+}
+
+// deletes tells whether d may delete entries of f.
+func deletes(d metadata.RangeTombstone, f *metadata.FileRef) bool {
+	return f.MinSeq < d.Seq && f.Cleared < d.Seq && overlaps(f, d)
 }
 
 // overlaps tells whether f may hold rows that d names.
@@ -143,6 +148,12 @@ func within(f *metadata.FileRef, d metadata.RangeTombstone) bool {
 	return len(d.End) == 0 || bytes.Compare(f.Hi, cell.AppendRow(nil, d.End)) < 0
 }
 
+// covers tells whether d, which is newer, deletes all that old does.
+func covers(d, old metadata.RangeTombstone) bool {
+	return bytes.Compare(d.Start, old.Start) <= 0 &&
+		(len(d.End) == 0 || len(old.End) > 0 && bytes.Compare(old.End, d.End) <= 0)
+}
+
 // DropRange deletes the rows in r that were written before it was called, by a
 // range tombstone in the METADATA row: no data is read or written. Files that
 // hold nothing else go at once.
@@ -150,7 +161,12 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	t.change.Lock()
 	defer t.change.Unlock()
 	// Whatever got a smaller sequence number was written before; a write that
-	// comes in between gets a larger one and stays.
+	// comes in between gets a larger one and stays. But none may be computed from
+	// what is deleted here, so rows are locked until nobody sees that any more.
+	for i := range t.rows {
+		t.rows[i].Lock()
+		defer t.rows[i].Unlock()
+	}
 	t.write.Lock()
 	if t.write.closed {
 		t.write.Unlock()
@@ -162,6 +178,7 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	v := t.pin()
 	defer v.release()
 	next := v.row.Clone()
+	next.RangeDel = slices.DeleteFunc(next.RangeDel, func(old metadata.RangeTombstone) bool { return covers(d, old) })
 	next.RangeDel = append(next.RangeDel, d)
 	next.MaxSeq = max(next.MaxSeq, d.Seq)
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool { return f.MaxSeq < d.Seq && within(&f, d) })
@@ -237,7 +254,7 @@ func (t *Tablet) pickRuns(v *version, now time.Time) []compaction.Run {
 		r := compaction.Run{ID: u.id, MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
-				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f.ref, v, fams, now),
+				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f, v, fams, now),
 				Rewrite: t.exceeds(f.ref)}
 			r.MinSeq, r.MaxSeq = min(r.MinSeq, f.ref.MinSeq), max(r.MaxSeq, f.ref.MaxSeq)
 		}
@@ -415,6 +432,9 @@ func (o *output) cut() error {
 	o.w = nil
 	ref, err := w.finish(o.run)
 	if err == nil {
+		for _, d := range o.gc.Ranges {
+			ref.Cleared = max(ref.Cleared, d.Seq)
+		}
 		o.files = append(o.files, ref)
 	}
 	return err
@@ -486,11 +506,27 @@ func (w *tableWriter) finish(run uint64) (metadata.FileRef, error) {
 
 // garbage estimates the bytes of f that a major compaction would drop beside
 // tombstones.
-func garbage(f *metadata.FileRef, v *version, fams map[cell.FamilyID]*schema.GCRule, now time.Time) int64 {
+func garbage(f file, v *version, fams map[cell.FamilyID]*schema.GCRule, now time.Time) int64 {
+	n := compaction.Garbage(&f.ref.Info, fams, now.UnixMicro())
 	for _, d := range v.row.RangeDel {
-		if f.MaxSeq < d.Seq && within(f, d) {
-			return f.Size
+		if deletes(d, f.ref) {
+			n += dropped(f, d)
 		}
 	}
-	return compaction.Garbage(&f.Info, fams, now.UnixMicro())
+	return min(n, f.ref.Size)
+}
+
+// dropped estimates the bytes of f in the rows of a range tombstone. It is never
+// 0, so that some compaction makes an end of the tombstone.
+func dropped(f file, d metadata.RangeTombstone) int64 {
+	if within(f.ref, d) {
+		return f.ref.Size
+	}
+	var end []byte
+	if len(d.End) > 0 {
+		end = cell.AppendRow(nil, d.End)
+	}
+	// One that cannot be read shows when it is compacted.
+	n, _ := f.reader.ApproximateBytes(context.Background(), cell.AppendRow(nil, d.Start), end)
+	return max(n, 1)
 }

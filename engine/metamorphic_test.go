@@ -1,0 +1,429 @@
+package engine
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/conformance/backendtest"
+	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// variants are Options that must make no difference to any answer.
+func variants() map[string]Options {
+	out := map[string]Options{}
+	add := func(name string, change func(*Options)) {
+		o := Options{Dir: "d", CacheBytes: 1 << 20}
+		change(&o)
+		out[name] = o
+	}
+	add("tiny memtables", func(o *Options) { o.Tablet.MemtableBytes = 1 })
+	add("tiny files", func(o *Options) { o.Tablet.MemtableBytes, o.Tablet.FileBytes = 1, 1; o.Tablet.Table.BlockBytes = 64 })
+	add("one run", func(o *Options) { o.Tablet.MemtableBytes, o.Tablet.TargetRuns = 1, 1 })
+	add("many runs", func(o *Options) { o.NoBackground = true; o.Tablet.TargetRuns, o.Tablet.MaxRuns = 50, 1000 })
+	add("no background", func(o *Options) { o.NoBackground = true })
+	add("tiny cache", func(o *Options) { o.Tablet.MemtableBytes, o.CacheBytes = 1, 1 })
+	add("async", func(o *Options) { o.Durability = commitlog.Async; o.SegmentBytes = 4 << 10 })
+	add("no Bloom filters", func(o *Options) { o.Tablet.MemtableBytes = 1; o.Tablet.Table.BloomBitsPerKey = -1 })
+	return out
+}
+
+// TestVariants compares random operations with the model under many Options,
+// with flushes and compactions at any time.
+func TestVariants(t *testing.T) {
+	for name, o := range variants() {
+		t.Run(name, func(t *testing.T) {
+			n := uint64(0)
+			backendtest.Random(t, func(t testing.TB) backend.Backend {
+				o := o
+				o.FS = vfs.NewMem()
+				s := mustOpen(t, o)
+				stop := make(chan struct{})
+				var churning sync.WaitGroup
+				n++
+				rng := rand.New(rand.NewPCG(n, 9))
+				churning.Go(func() {
+					if err := churn(s, rng, stop); err != nil {
+						t.Errorf("churn: %v", err)
+					}
+				})
+				t.Cleanup(func() {
+					close(stop)
+					churning.Wait()
+					mustClose(t, s)
+				})
+				return s
+			})
+		})
+	}
+}
+
+// TestGC writes, deletes, flushes, compacts, splits, merges, drops, reopens and
+// moves the clock at random, under rules. Any read then returns every cell that
+// no rule has ever been able to collect, and never one that was overwritten or
+// deleted (invariant I9).
+func TestGC(t *testing.T) {
+	first, end := seeds(t, 200)
+	for seed := first; seed < end; seed++ {
+		if g := newGCRun(t, seed); !t.Failed() {
+			g.run()
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+type gcRun struct {
+	maker
+	t     *testing.T
+	fs    *vfs.MemFS
+	o     Options
+	s     *Store
+	model *model.Backend
+	table string
+	keys  []string
+	now   time.Time // of the engine
+	// latest is the latest that the clock ever said.
+	latest time.Time
+	// spent holds the cells of the model that a rule could have collected.
+	spent map[string]bool
+	log   []string
+}
+
+func newGCRun(t *testing.T, seed uint64) *gcRun {
+	g := &gcRun{t: t, fs: vfs.NewMem(), spent: map[string]bool{}, now: time.UnixMicro(10_000), keys: []string{"a", "a\x00", "b", "c", "d\xff"}}
+	g.Rand = rand.New(rand.NewPCG(seed, 99))
+	g.families, g.aggregates, g.qualifiers = []string{"a", "b"}, []string{"sum"}, []string{"", "q", "q\x00"}
+	g.latest = g.now
+	clock := func() time.Time { return g.now }
+	g.o = Options{FS: g.fs, Dir: "d", NoBackground: true, Now: clock, CacheBytes: 1 << 20}
+	g.o.Tablet.FileBytes = []int64{1, 1 << 20}[g.IntN(2)]
+	g.o.Tablet.TargetRuns = 1 + g.IntN(5)
+	g.o.Tablet.MaxRuns = 10_000
+	g.o.Tablet.MajorInterval = 50 * time.Millisecond
+	g.s = mustOpen(t, g.o)
+	g.model = model.New(model.Options{Now: clock})
+	sch := newSchema("gc", 1000, "a", "b", "sum=sum")
+	var splits []string
+	if g.IntN(2) == 0 {
+		splits = []string{"b"}
+	}
+	for name, f := range sch.Families {
+		f.GC = g.rule(2)
+		sch.Families[name] = f
+	}
+	g.table = mustCreate(t, g.s, sch, splits...)
+	mustCreate(t, g.model, sch)
+	return g
+}
+
+func (g *gcRun) rule(depth int) *schema.GCRule {
+	switch n := g.IntN(4 + 2*depth); n {
+	case 0:
+		return nil
+	case 1, 2:
+		return &schema.GCRule{MaxVersions: 1 + int32(g.IntN(3))}
+	case 3:
+		return &schema.GCRule{MaxAge: time.Duration(1+g.IntN(20)) * time.Millisecond}
+	default:
+		rules := []*schema.GCRule{g.rule(depth - 1), g.rule(depth - 1)}
+		if n%2 == 0 {
+			return &schema.GCRule{Union: rules}
+		}
+		return &schema.GCRule{Intersection: rules}
+	}
+}
+
+// wanted returns the rows of the model.
+func (g *gcRun) wanted() []backendtest.Row {
+	rows, err := readRows(g.model, &scan.Request{Table: g.table, Ranges: []row.Range{row.All}})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return rows
+}
+
+func cellID(key string, c *row.Cell) string {
+	return fmt.Sprintf("%q %s %q %d", key, c.Family, c.Qualifier, c.Timestamp)
+}
+
+// mark notes what rules can collect now. Cells that are gone, or were written
+// anew with another value, are fresh.
+func (g *gcRun) mark(before map[string]string) {
+	sch, err := g.s.Table(ctx, g.table)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	live := map[string]bool{}
+	for _, r := range g.wanted() {
+		rank, last := 0, ""
+		for i := range r.Cells {
+			c := &r.Cells[i]
+			if col := c.Family + ":" + string(c.Qualifier); col != last {
+				rank, last = 0, col
+			}
+			id := cellID(r.Key, c)
+			live[id] = true
+			if v, ok := before[id]; !ok || v != string(c.Value) {
+				delete(g.spent, id)
+			}
+			if sch.Families[c.Family].GC.Collects(rank, c.Timestamp, g.latest.UnixMicro()) {
+				g.spent[id] = true
+			}
+			rank++
+		}
+	}
+	for id := range g.spent {
+		if !live[id] {
+			delete(g.spent, id)
+		}
+	}
+}
+
+func (g *gcRun) cells() map[string]string {
+	out := map[string]string{}
+	for _, r := range g.wanted() {
+		for i := range r.Cells {
+			out[cellID(r.Key, &r.Cells[i])] = string(r.Cells[i].Value)
+		}
+	}
+	return out
+}
+
+// write does op to both.
+func (g *gcRun) write(what string, op func(b backend.Backend) (string, error)) {
+	g.log = append(g.log, what)
+	before := g.cells()
+	want, wantErr := op(g.model)
+	got, gotErr := op(g.s)
+	if want != got || kindOf(wantErr) != kindOf(gotErr) {
+		g.fail("%s: got %q, %v, want %q, %v", what, got, gotErr, want, wantErr)
+	}
+	g.mark(before)
+}
+
+func (g *gcRun) fail(format string, args ...any) {
+	g.t.Helper()
+	if n := len(g.log); n > 40 {
+		g.log = g.log[n-40:]
+	}
+	g.t.Fatalf(format+"\n%s", append(args, strings.Join(g.log, "\n"))...)
+}
+
+// writable tells whether muts write nothing whose outcome depends on a spent
+// cell. A cell must not be written anew with the value it had either: its old
+// fate would be forgotten.
+func (g *gcRun) writable(key string, muts []row.Mutation) bool {
+	for _, m := range muts {
+		if m.Op == row.AddToCell && g.spent[cellID(key, &row.Cell{Family: m.Family, Qualifier: m.Qualifier, Timestamp: m.Timestamp})] {
+			return false
+		}
+	}
+	return true
+}
+
+func (g *gcRun) step() {
+	key := g.pick(g.keys)
+	tablets := g.s.catalog.byName[g.table].list()
+	tt := tablets[g.IntN(len(tablets))]
+	must := func(what string, err error) {
+		g.log = append(g.log, what)
+		if err != nil {
+			g.fail("%s: %v", what, err)
+		}
+	}
+	switch n := g.IntN(100); {
+	case n < 40:
+		e := &row.Entry{Key: []byte(key), Mutations: g.mutations()}
+		for i := range e.Mutations {
+			if m := &e.Mutations[i]; m.Op == row.SetCell {
+				m.Value = fmt.Appendf(nil, "v%d", g.Uint32())
+			}
+		}
+		if g.writable(key, e.Mutations) {
+			g.write(fmt.Sprintf("mutate %q %+v", key, e.Mutations), func(b backend.Backend) (string, error) { return "", b.MutateRow(ctx, g.table, e) })
+		}
+	case n < 45:
+		rules := g.rules()
+		for _, r := range g.wanted() {
+			for i := range r.Cells {
+				if r.Key == key && g.spent[cellID(key, &r.Cells[i])] {
+					return // perhaps the newest
+				}
+			}
+		}
+		g.write(fmt.Sprintf("read-modify-write %q %+v", key, rules), func(b backend.Backend) (string, error) {
+			cells, err := b.ReadModifyWriteRow(ctx, g.table, []byte(key), rules)
+			return fmt.Sprint(cells), err
+		})
+	case n < 49:
+		prefix := []byte(g.pick([]string{"", "a", "b", "c", "d"}))
+		g.write(fmt.Sprintf("drop %q", prefix), func(b backend.Backend) (string, error) { return "", b.DropRowRange(ctx, g.table, prefix) })
+	case n < 60:
+		must("flush", g.s.flush(ctx, tt))
+	case n < 65:
+		tt.Rotate()
+		g.log = append(g.log, "rotate")
+	case n < 75:
+		_, err := tt.Compact(ctx)
+		must("compact", err)
+	case n < 79:
+		tt.RequestMajor()
+		_, err := tt.Compact(ctx)
+		must("major compaction", err)
+	case n < 82:
+		// Refusals are fine.
+		g.log = append(g.log, fmt.Sprintf("split %q: %v", key, g.s.SplitTablet(ctx, g.table, []byte(key))))
+	case n < 84:
+		if i := slices.Index(tablets, tt); i+1 < len(tablets) {
+			must(fmt.Sprintf("merge at %q", tt.Bounds().Start), g.s.MergeTablets(ctx, g.table, tt.Bounds().Start))
+		}
+	case n < 87:
+		must("close", g.s.Close(ctx))
+		g.s = mustOpen(g.t, g.o)
+	case n < 96:
+		before := g.cells()
+		g.now = g.now.Add(time.Duration(g.IntN(12)) * time.Millisecond)
+		if g.IntN(4) == 0 { // the clock is set back
+			g.now = g.now.Add(-time.Duration(g.IntN(10)) * time.Millisecond)
+		}
+		if g.now.After(g.latest) {
+			g.latest = g.now
+		}
+		g.log = append(g.log, fmt.Sprint("clock ", g.now.UnixMicro()))
+		g.mark(before)
+	default:
+		f, r := g.pick(g.families), g.rule(1)
+		g.write("rule", func(b backend.Backend) (string, error) {
+			_, err := b.UpdateTable(ctx, g.table, func(s *schema.Table) error {
+				fam := s.Families[f]
+				fam.GC = r
+				s.Families[f] = fam
+				return nil
+			})
+			return "", err
+		})
+	}
+}
+
+// check reads in several ways.
+func (g *gcRun) check() {
+	ranges := []row.Range{row.All}
+	if g.IntN(3) == 0 {
+		ranges = nil
+		for range 1 + g.IntN(3) {
+			a, b := g.pick(g.keys), g.pick(g.keys)
+			switch g.IntN(3) {
+			case 0:
+				ranges = append(ranges, row.Single([]byte(a)))
+			case 1:
+				ranges = append(ranges, row.Range{Start: []byte(a), End: []byte(b)})
+			default:
+				ranges = append(ranges, row.Prefix([]byte(a)))
+			}
+		}
+		ranges = row.Union(ranges)
+	}
+	req := &scan.Request{Table: g.table, Ranges: ranges, Reversed: g.IntN(2) == 0}
+	got, err := readRows(g.s, req)
+	if err != nil {
+		g.fail("read: %v", err)
+	}
+	found := map[string]string{}
+	for _, r := range got {
+		for i := range r.Cells {
+			found[cellID(r.Key, &r.Cells[i])] = string(r.Cells[i].Value)
+		}
+	}
+	in := func(key string) bool {
+		return slices.ContainsFunc(ranges, func(r row.Range) bool { return r.Contains([]byte(key)) })
+	}
+	want := map[string]string{}
+	for _, r := range g.wanted() {
+		if !in(r.Key) {
+			continue
+		}
+		for i := range r.Cells {
+			id := cellID(r.Key, &r.Cells[i])
+			want[id] = string(r.Cells[i].Value)
+			if _, ok := found[id]; !ok && !g.spent[id] {
+				g.fail("%s = %q is lost (%q, reversed %v)", id, r.Cells[i].Value, ranges, req.Reversed)
+			}
+		}
+	}
+	for id, v := range found {
+		if w, ok := want[id]; !ok || v != w {
+			g.fail("%s is %q, want %q (%v) (%q, reversed %v)", id, v, w, ok, ranges, req.Reversed)
+		}
+	}
+	if req.Limit = int64(1 + g.IntN(3)); len(got) > 0 {
+		some, err := readRows(g.s, req)
+		if err != nil {
+			g.fail("read: %v", err)
+		}
+		if n := min(int(req.Limit), len(got)); show(some) != show(got[:n]) {
+			g.fail("limit %d: got\n%swant\n%s", req.Limit, show(some), show(got[:n]))
+		}
+	}
+}
+
+func (g *gcRun) run() {
+	for range 30 + g.IntN(120) {
+		g.step()
+		g.check()
+	}
+	// After major compactions everything collectable is gone, and what was
+	// dropped is.
+	if err := g.s.Flush(ctx); err != nil {
+		g.fail("flush: %v", err)
+	}
+	for _, tt := range g.s.catalog.byName[g.table].list() {
+		tt.RequestMajor()
+		for {
+			more, err := tt.Compact(ctx)
+			if err != nil {
+				g.fail("major compaction: %v", err)
+			}
+			if !more {
+				break
+			}
+		}
+		if r := tt.Row(); len(r.RangeDel) > 0 {
+			g.fail("after a major compaction of tablet %d: range tombstones %v", tt.ID(), r.RangeDel)
+		}
+	}
+	g.check()
+	sch, _ := g.s.Table(ctx, g.table)
+	got, err := readRows(g.s, &scan.Request{Table: g.table, Ranges: []row.Range{row.All}})
+	if err != nil {
+		g.fail("read: %v", err)
+	}
+	for _, r := range got {
+		rank, last := 0, []byte(nil)
+		for i := range r.Cells {
+			c := &r.Cells[i]
+			if col := []byte(c.Family + ":" + string(c.Qualifier)); !bytes.Equal(col, last) {
+				rank, last = 0, col
+			}
+			if sch.Families[c.Family].GC.Collects(rank, c.Timestamp, g.now.UnixMicro()) {
+				g.fail("%s is collectable and outlived a major compaction", cellID(r.Key, c))
+			}
+			rank++
+		}
+	}
+	checkStore(g.t, g.s)
+	mustClose(g.t, g.s)
+}
