@@ -1,0 +1,202 @@
+package auth
+
+import (
+	"context"
+	"regexp"
+	"strings"
+
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// Guard returns b held to what was decided about the request of a context: it
+// reads and writes only the families that the caller may, and a query reads
+// only tables that its caller may read. A context without a request, such as
+// that of work in the background, is not held to anything.
+//
+// The rules are kept here rather than in the handlers so that there is one
+// place for them, whatever form a request came in.
+func (a *Auth) Guard(b backend.Backend) backend.Backend { return &guard{b, a} }
+
+type guard struct {
+	backend.Backend
+	a *Auth
+}
+
+// table checks a table that a query uses.
+func (g *guard) table(ctx context.Context, c *call, name string) (families, error) {
+	var f families
+	res, ok := parseResource(name)
+	if !ok {
+		return f, errName("query", name)
+	}
+	always, some, err := g.a.held(ctx, c.principal, readRows, &res, c.start)
+	switch {
+	case err != nil:
+		return f, err
+	case always:
+		return f, nil
+	case len(some) == 0:
+		return f, g.a.deniedOn(c, readRows, name)
+	}
+	f.restrict(some)
+	return f, nil
+}
+
+// Table returns the schema of a table; to a query, of one that its caller may
+// read.
+func (g *guard) Table(ctx context.Context, name string) (*schema.Table, error) {
+	if c := callOf(ctx); c != nil && c.rule.tables {
+		f, err := g.table(ctx, c, name)
+		if err != nil {
+			return nil, err
+		}
+		t, err := g.Backend.Table(ctx, name)
+		if err != nil || !f.some {
+			return t, err
+		}
+		// Families that may not be read look absent.
+		t = t.Clone()
+		for n := range t.Families {
+			if !f.allows(n) {
+				delete(t.Families, n)
+			}
+		}
+		return t, nil
+	}
+	return g.Backend.Table(ctx, name)
+}
+
+// ReadRows leaves out the cells that may not be read.
+func (g *guard) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+	c := callOf(ctx)
+	if c == nil {
+		return g.Backend.ReadRows(ctx, req, w)
+	}
+	f := c.read
+	if c.rule.tables {
+		var err error
+		if f, err = g.table(ctx, c, req.Table); err != nil {
+			return scan.Stats{}, err
+		}
+	}
+	if f.some {
+		r := *req
+		r.Filter = f.filter(req.Filter)
+		req = &r
+	}
+	return g.Backend.ReadRows(ctx, req, w)
+}
+
+// filter puts f before n.
+func (f *families) filter(n *filter.Node) *filter.Node {
+	if len(f.list) == 0 {
+		return &filter.Node{Op: filter.BlockAll}
+	}
+	quoted := make([]string, len(f.list))
+	for i, name := range f.list {
+		quoted[i] = regexp.QuoteMeta(name)
+	}
+	only := &filter.Node{Op: filter.FamilyRegex, Pattern: []byte(strings.Join(quoted, "|"))}
+	if n == nil {
+		return only
+	}
+	return &filter.Node{Op: filter.Chain, Children: []*filter.Node{only, n}}
+}
+
+// outside is the refusal of a write.
+func (g *guard) outside(c *call, family string) error {
+	if family == "" {
+		return g.a.denied(c, "The caller may not write to every column family of the table, which deleting a row does.",
+			"COLUMN_FAMILY_DENIED", nil)
+	}
+	return g.a.denied(c, "The caller may not use the column family '"+shorten(family)+"' so.", "COLUMN_FAMILY_DENIED", map[string]string{"family": shorten(family)})
+}
+
+// check returns nil if muts touch only what may be written.
+func (g *guard) check(c *call, muts []row.Mutation) error {
+	for i := range muts {
+		m := &muts[i]
+		if m.Op == row.DeleteRow {
+			return g.outside(c, "")
+		}
+		if !c.write.allows(m.Family) {
+			return g.outside(c, m.Family)
+		}
+	}
+	return nil
+}
+
+// MutateRow refuses a change of what may not be written.
+func (g *guard) MutateRow(ctx context.Context, table string, e *row.Entry) error {
+	if c := callOf(ctx); c != nil && c.write.some {
+		if err := g.check(c, e.Mutations); err != nil {
+			return err
+		}
+	}
+	return g.Backend.MutateRow(ctx, table, e)
+}
+
+// MutateRows refuses the entries that change what may not be written.
+func (g *guard) MutateRows(ctx context.Context, table string, entries []row.Entry, done func(int, error)) error {
+	c := callOf(ctx)
+	if c == nil || !c.write.some {
+		return g.Backend.MutateRows(ctx, table, entries, done)
+	}
+	refused := map[int]error{}
+	var allowed []row.Entry
+	var index []int
+	for i := range entries {
+		if err := g.check(c, entries[i].Mutations); err != nil {
+			refused[i] = err
+			continue
+		}
+		allowed = append(allowed, entries[i])
+		index = append(index, i)
+	}
+	if len(allowed) > 0 {
+		if err := g.Backend.MutateRows(ctx, table, allowed, func(i int, err error) { done(index[i], err) }); err != nil {
+			return err
+		}
+	} else if _, err := g.Backend.Table(ctx, table); err != nil {
+		return err
+	}
+	for i := range entries {
+		if err := refused[i]; err != nil {
+			done(i, err)
+		}
+	}
+	return nil
+}
+
+// CheckAndMutateRow lets the predicate see only what may be read.
+func (g *guard) CheckAndMutateRow(ctx context.Context, table string, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
+	if c := callOf(ctx); c != nil {
+		if c.write.some {
+			for _, muts := range [][]row.Mutation{then, otherwise} {
+				if err := g.check(c, muts); err != nil {
+					return false, err
+				}
+			}
+		}
+		if c.read.some {
+			predicate = c.read.filter(predicate)
+		}
+	}
+	return g.Backend.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
+}
+
+// ReadModifyWriteRow needs families that may be read and written.
+func (g *guard) ReadModifyWriteRow(ctx context.Context, table string, key []byte, rules []row.Rule) ([]row.Cell, error) {
+	if c := callOf(ctx); c != nil {
+		for i := range rules {
+			if f := rules[i].Family; !c.read.allows(f) || !c.write.allows(f) {
+				return nil, g.outside(c, f)
+			}
+		}
+	}
+	return g.Backend.ReadModifyWriteRow(ctx, table, key, rules)
+}

@@ -1,0 +1,256 @@
+package servertls
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// How long what Auto makes is good for. A certificate is made anew when less
+// than renewBefore is left of it.
+const (
+	authorityLife = 10 * 365 * 24 * time.Hour
+	serverLife    = 398 * 24 * time.Hour // the most that clients of public authorities accept
+	renewBefore   = 30 * 24 * time.Hour
+)
+
+// Auto keeps a private authority, and a server certificate that it signed, in a
+// directory: ca.pem, ca-key.pem, server.pem, server-key.pem. Keys can be read
+// by their owner only.
+type Auto struct {
+	Dir string
+	// Hosts are names and addresses of the server beside localhost and the
+	// machine's own name.
+	Hosts []string
+	// Now is time.Now if nil.
+	Now func() time.Time
+}
+
+// CA returns the path of the authority's certificate, which clients must trust.
+func (a Auto) CA() string { return filepath.Join(a.Dir, "ca.pem") }
+
+// Options returns where the server's certificate is; Ensure renews it there.
+func (a Auto) Options() Options {
+	return Options{CertFile: a.path("server.pem"), KeyFile: a.path("server-key.pem"), Refresh: a.Ensure}
+}
+
+// Exports returns shell commands that make clients trust the authority.
+func (a Auto) Exports() []string {
+	path, err := filepath.Abs(a.CA())
+	if err != nil {
+		path = a.CA()
+	}
+	return []string{"export SSL_CERT_FILE=" + quote(path), "export GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=" + quote(path)}
+}
+
+// quote writes s as one word of a POSIX shell.
+func quote(s string) string {
+	for _, r := range s {
+		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '/' || r == '.' || r == '_' || r == '-') {
+			out := "'"
+			for _, r := range s {
+				if r == '\'' {
+					out += `'\''`
+				} else {
+					out += string(r)
+				}
+			}
+			return out + "'"
+		}
+	}
+	return s
+}
+
+func (a Auto) path(name string) string { return filepath.Join(a.Dir, name) }
+
+func (a Auto) now() time.Time {
+	if a.Now == nil {
+		return time.Now()
+	}
+	return a.Now()
+}
+
+// Ensure makes what is missing, for other names, or soon to end. It is cheap
+// when there is nothing to do.
+func (a Auto) Ensure() error {
+	ca, err := load(a.CA(), a.path("ca-key.pem"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Perhaps there is a key: it was written just before a crash.
+		if err := os.MkdirAll(a.Dir, 0o700); err != nil {
+			return fmt.Errorf("make a certificate authority: %w", err)
+		}
+		if ca, err = a.makeAuthority(); err != nil {
+			return fmt.Errorf("make a certificate authority: %w", err)
+		}
+	case err != nil:
+		return fmt.Errorf("load the certificate authority: %w", err)
+	}
+	cert, err := load(a.path("server.pem"), a.path("server-key.pem"))
+	if err == nil && a.good(cert.Leaf, ca.Leaf) {
+		return nil
+	}
+	// A certificate that cannot be read is replaced too: whatever it was, it was
+	// made here.
+	if err := a.makeServer(ca); err != nil {
+		return fmt.Errorf("make a server certificate: %w", err)
+	}
+	return nil
+}
+
+// load reads a pair. It fails with fs.ErrNotExist only if the certificate is
+// not there.
+func load(certFile, keyFile string) (tls.Certificate, error) {
+	if _, err := os.Stat(certFile); err != nil {
+		return tls.Certificate{}, err
+	}
+	if _, err := os.Stat(keyFile); err != nil {
+		return tls.Certificate{}, fmt.Errorf("%s has no key: %v", certFile, err)
+	}
+	return tls.LoadX509KeyPair(certFile, keyFile)
+}
+
+func (a Auto) good(c, ca *x509.Certificate) bool {
+	if c.CheckSignatureFrom(ca) != nil || c.NotAfter.Sub(a.now()) < renewBefore {
+		return false
+	}
+	for _, h := range a.hosts() {
+		if ip := net.ParseIP(h); ip != nil {
+			if !slices.ContainsFunc(c.IPAddresses, ip.Equal) {
+				return false
+			}
+		} else if !slices.Contains(c.DNSNames, h) {
+			return false
+		}
+	}
+	return true
+}
+
+func (a Auto) hosts() []string {
+	out := []string{"localhost", "127.0.0.1", "::1"}
+	if name, err := os.Hostname(); err == nil && name != "" {
+		out = append(out, name)
+	}
+	for _, h := range a.Hosts {
+		// What listens everywhere is reached by some other name.
+		if ip := net.ParseIP(h); h != "" && (ip == nil || !ip.IsUnspecified()) && !slices.Contains(out, h) {
+			out = append(out, h)
+		}
+	}
+	return out
+}
+
+func serial() (*big.Int, error) {
+	return rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
+}
+
+func (a Auto) makeAuthority() (out tls.Certificate, err error) {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return out, err
+	}
+	n, err := serial()
+	if err != nil {
+		return out, err
+	}
+	t := &x509.Certificate{
+		SerialNumber:          n,
+		Subject:               pkix.Name{CommonName: "Trestle private CA " + n.Text(36)[:6]},
+		NotBefore:             a.now().Add(-time.Hour),
+		NotAfter:              a.now().Add(authorityLife),
+		IsCA:                  true,
+		BasicConstraintsValid: true,
+		MaxPathLenZero:        true,
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, t, key.Public(), key)
+	if err != nil {
+		return out, err
+	}
+	if err := writePair(a.CA(), a.path("ca-key.pem"), der, key); err != nil {
+		return out, err
+	}
+	return load(a.CA(), a.path("ca-key.pem"))
+}
+
+func (a Auto) makeServer(ca tls.Certificate) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
+	n, err := serial()
+	if err != nil {
+		return err
+	}
+	t := &x509.Certificate{
+		SerialNumber: n,
+		Subject:      pkix.Name{CommonName: "Trestle server"},
+		NotBefore:    a.now().Add(-time.Hour),
+		NotAfter:     a.now().Add(serverLife),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+	}
+	if t.NotAfter.After(ca.Leaf.NotAfter) {
+		t.NotAfter = ca.Leaf.NotAfter
+	}
+	for _, h := range a.hosts() {
+		if ip := net.ParseIP(h); ip != nil {
+			t.IPAddresses = append(t.IPAddresses, ip)
+		} else {
+			t.DNSNames = append(t.DNSNames, h)
+		}
+	}
+	der, err := x509.CreateCertificate(rand.Reader, t, ca.Leaf, key.Public(), ca.PrivateKey)
+	if err != nil {
+		return err
+	}
+	return writePair(a.path("server.pem"), a.path("server-key.pem"), der, key)
+}
+
+// writePair writes the key first: a reader that sees the new certificate sees
+// its key too, and one that comes in between fails and keeps what it has.
+func writePair(certFile, keyFile string, der []byte, key *ecdsa.PrivateKey) error {
+	k, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return err
+	}
+	if err := WriteFile(keyFile, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: k}), 0o600); err != nil {
+		return err
+	}
+	return WriteFile(certFile, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), 0o644)
+}
+
+// WriteFile replaces a file durably: a crash leaves the old or the new one. The
+// new one never has wider permissions than perm.
+func WriteFile(path string, b []byte, perm fs.FileMode) error {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Chmod(perm), f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	d, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
