@@ -299,6 +299,9 @@ func (g *gcRun) step() {
 		g.now = g.now.Add(time.Duration(g.IntN(12)) * time.Millisecond)
 		if g.IntN(4) == 0 { // the clock is set back
 			g.now = g.now.Add(-time.Duration(g.IntN(10)) * time.Millisecond)
+			if g.now.UnixMicro() < 0 { // no timestamp is negative
+				g.now = time.UnixMicro(0)
+			}
 		}
 		if g.now.After(g.latest) {
 			g.latest = g.now

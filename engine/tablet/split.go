@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -141,8 +142,11 @@ func clip(r *metadata.Row) {
 	r.Files = files
 	dels := r.RangeDel[:0:0]
 	for _, d := range r.RangeDel {
-		if part := (row.Range{Start: d.Start, End: d.End}).Intersect(bounds); !part.Empty() {
-			dels = append(dels, metadata.RangeTombstone{Start: part.Start, End: part.End, Seq: d.Seq})
+		part := row.Range{Start: d.Start, End: d.End}.Intersect(bounds)
+		d = metadata.RangeTombstone{Start: part.Start, End: part.End, Seq: d.Seq}
+		// Nothing is in memory, so what it deletes is in files.
+		if !part.Empty() && slices.ContainsFunc(files, func(f metadata.FileRef) bool { return deletes(d, &f) }) {
+			dels = append(dels, d)
 		}
 	}
 	r.RangeDel = dels
