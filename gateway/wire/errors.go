@@ -68,7 +68,8 @@ func Code(err error) codes.Code {
 
 // Status turns an error into what the client is told. What is not written for
 // clients (an unknown error, the text behind corruption) goes to log with an
-// id, and the client gets the id only. A gRPC status stays as it is.
+// id, and the client gets the id only. A gRPC status stays as it is, but that
+// of a method that is not built gets the details of its kind.
 func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 	if err == nil {
 		return nil
@@ -83,10 +84,17 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 		case errors.Is(err, context.DeadlineExceeded):
 			return status.New(codes.DeadlineExceeded, "The deadline passed before the request was done")
 		}
-		if st, ok := status.FromError(err); ok {
+		st, ok := status.FromError(err)
+		switch {
+		case ok && st.Code() == codes.Unimplemented && len(st.Proto().GetDetails()) == 0:
+			// A method that is not built, as generated code refuses it.
+			f = &fault.Error{Kind: fault.Unimplemented, Msg: st.Message()}
+			k = fault.Unimplemented
+		case ok:
 			return st
+		default:
+			k = fault.Internal
 		}
-		k = fault.Internal
 	}
 	row := &kinds[k]
 	msg := row.text

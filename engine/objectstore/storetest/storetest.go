@@ -1,4 +1,3 @@
-// Package storetest is the suite that every form of objectstore.Store passes.
 package storetest
 
 import (
