@@ -391,8 +391,8 @@ func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry
 
 // inEntry says of an error in which entry of a MutateRows it is.
 func inEntry(err error, i int) error {
-	f, ok := err.(*fault.Error)
-	if !ok {
+	var f *fault.Error
+	if !errors.As(err, &f) {
 		return err
 	}
 	c := *f

@@ -2,6 +2,7 @@ package engine
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -101,10 +102,11 @@ type gcRun struct {
 	// spent holds the cells of the model that a rule could have collected.
 	spent map[string]bool
 	log   []string
+	seed  uint64
 }
 
 func newGCRun(t *testing.T, seed uint64) *gcRun {
-	g := &gcRun{t: t, fs: vfs.NewMem(), spent: map[string]bool{}, now: time.UnixMicro(10_000), keys: []string{"a", "a\x00", "b", "c", "d\xff"}}
+	g := &gcRun{t: t, seed: seed, fs: vfs.NewMem(), spent: map[string]bool{}, now: time.UnixMicro(10_000), keys: []string{"a", "a\x00", "b", "c", "d\xff"}}
 	g.Rand = rand.New(rand.NewPCG(seed, 99))
 	g.families, g.aggregates, g.qualifiers = []string{"a", "b"}, []string{"sum"}, []string{"", "q", "q\x00"}
 	g.latest = g.now
@@ -121,7 +123,8 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 	if g.IntN(2) == 0 {
 		splits = []string{"b"}
 	}
-	for name, f := range sch.Families {
+	for _, name := range sch.FamilyNames() {
+		f := sch.Families[name]
 		f.GC = g.rule(2)
 		sch.Families[name] = f
 	}
@@ -220,7 +223,13 @@ func (g *gcRun) fail(format string, args ...any) {
 	if n := len(g.log); n > 40 {
 		g.log = g.log[n-40:]
 	}
-	g.t.Fatalf(format+"\n%s", append(args, strings.Join(g.log, "\n"))...)
+	args = append([]any{g.seed}, args...)
+	args = append(args, show(g.wanted()), strings.Join(g.log, "\n"))
+	if sch, err := g.s.Table(ctx, g.table); err == nil {
+		b, _ := json.Marshal(sch.Families)
+		args = append(args, string(b))
+	}
+	g.t.Fatalf("seed %d: "+format+"\nwanted (some may be gone):\n%s\nlog:\n%s\nfamilies %s", args...)
 }
 
 // writable tells whether muts write nothing whose outcome depends on a spent
@@ -254,7 +263,7 @@ func (g *gcRun) step() {
 			}
 		}
 		if g.writable(key, e.Mutations) {
-			g.write(fmt.Sprintf("mutate %q %+v", key, e.Mutations), func(b backend.Backend) (string, error) { return "", b.MutateRow(ctx, g.table, e) })
+			g.write(fmt.Sprintf("mutate %q %s", key, brief(e.Mutations)), func(b backend.Backend) (string, error) { return "", b.MutateRow(ctx, g.table, e) })
 		}
 	case n < 45:
 		rules := g.rules()
@@ -310,7 +319,8 @@ func (g *gcRun) step() {
 		g.mark(before)
 	default:
 		f, r := g.pick(g.families), g.rule(1)
-		g.write("rule", func(b backend.Backend) (string, error) {
+		b, _ := json.Marshal(r)
+		g.write(fmt.Sprintf("rule of %s: %s", f, b), func(b backend.Backend) (string, error) {
 			_, err := b.UpdateTable(ctx, g.table, func(s *schema.Table) error {
 				fam := s.Families[f]
 				fam.GC = r
@@ -320,6 +330,24 @@ func (g *gcRun) step() {
 			return "", err
 		})
 	}
+}
+
+// brief renders mutations.
+func brief(muts []row.Mutation) string {
+	var b strings.Builder
+	for _, m := range muts {
+		switch m.Op {
+		case row.SetCell:
+			fmt.Fprintf(&b, " set %s:%q@%d=%s", m.Family, m.Qualifier, m.Timestamp, m.Value)
+		case row.AddToCell:
+			fmt.Fprintf(&b, " add %s:%q@%d+%d", m.Family, m.Qualifier, m.Timestamp, m.Input.Int)
+		case row.DeleteColumn:
+			fmt.Fprintf(&b, " delete %s:%q[%d,%d)", m.Family, m.Qualifier, m.Times.Start, m.Times.End)
+		default:
+			fmt.Fprintf(&b, " delete %s", m.Family)
+		}
+	}
+	return b.String()
 }
 
 // check reads in several ways.

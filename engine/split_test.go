@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -32,7 +33,7 @@ func restless(t testing.TB, o engine.Options) *engine.Store {
 			select {
 			case <-stop:
 				return
-			default:
+			case <-time.After(10 * time.Millisecond):
 			}
 			tables, err := s.ListTables(ctx, "projects/p/instances/i")
 			if err != nil || len(tables) == 0 {

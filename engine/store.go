@@ -195,7 +195,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	go s.remover()
 	defer func() {
 		if err != nil {
-			s.stop()
+			err = errors.Join(err, s.stop())
 		}
 	}()
 	if err := s.openMeta(ctx); err != nil {

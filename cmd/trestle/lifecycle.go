@@ -46,7 +46,7 @@ func diskSpace(dir string) (free, used int64) {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return 0, 0
 	}
-	return int64(s.Bavail) * int64(s.Bsize), int64(s.Blocks-s.Bfree) * int64(s.Bsize)
+	return int64(s.Bavail) * s.Bsize, int64(s.Blocks-s.Bfree) * s.Bsize
 }
 
 // diskCheck fails if fewer than minFree bytes are free.
@@ -55,7 +55,7 @@ func diskCheck(dir string, minFree int64) error {
 	if err := unix.Statfs(dir, &s); err != nil {
 		return fmt.Errorf("look at %s: %w", dir, err)
 	}
-	if free := int64(s.Bavail) * int64(s.Bsize); free < minFree {
+	if free := int64(s.Bavail) * s.Bsize; free < minFree {
 		return fmt.Errorf("%d bytes free in %s, fewer than %d: writes may be refused", free, dir, minFree)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/gateway"
 )
@@ -32,6 +34,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	}
 	free, used := diskSpace(cfg.DataDir)
 	eo := engineOptions(cfg, free+used, m, log)
+	limitMemory(cfg)
 	store, err := engine.Open(ctx, eo)
 	if err != nil {
 		return nil, err
@@ -51,22 +54,40 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	}, nil
 }
 
-// engineOptions gives a quarter of the memory to memtables, but no more than
-// what a restart can replay in about a second, and the rest to the block cache.
-// disk is the size of the file system, 0 if that is not known: on a small one
-// the commit log takes an eighth at most, and a twentieth is left to flushes,
-// without which the log could never be trimmed.
+// The parts of the memory setting. Go's heap holds memtables, requests and
+// answers; the garbage collector is told to keep it within heapShare, twice
+// what lives there under load. What is over 1 in the sum is seldom used at the
+// same time.
+const (
+	cacheShare    = 0.4
+	memtableShare = 0.2
+	heapShare     = 0.75
+)
+
+// limitMemory tells the garbage collector what it may use.
+func limitMemory(cfg *settings.Serve) {
+	share := heapShare
+	if !cacheOutsideHeap {
+		share += cacheShare
+	}
+	debug.SetMemoryLimit(int64(share * float64(cfg.Memory)))
+}
+
+// engineOptions gives memtables no more than what a restart can replay in less
+// than a second. disk is the size of the file system, 0 if that is not known:
+// on a small one the commit log takes an eighth at most, and a twentieth is
+// left to flushes, without which the log could never be trimmed.
 func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) engine.Options {
 	o := engine.Options{
 		Dir:           cfg.DataDir,
-		MemtableBytes: min(cfg.Memory/4, 512<<20),
+		CacheBytes:    int64(cacheShare * float64(cfg.Memory)),
+		MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
 		SegmentBytes:  64 << 20,
 		LogBytes:      512 << 20,
 		KeepFreeBytes: min(256<<20, disk/20),
 		Log:           log,
 		OnCommit:      func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
 	}
-	o.CacheBytes = cfg.Memory - o.MemtableBytes
 	if cfg.Temporary {
 		o.SegmentBytes = 8 << 20 // a test run starts many of them
 		o.FS = tempfs.New(vfs.Default)
@@ -81,14 +102,13 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 	return o
 }
 
-// gatewayOptions lets requests and answers take as much memory each, beside the
-// engine's, as half of the setting.
+// gatewayOptions lets requests and answers take a quarter of the memory each.
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
 		Reflection:    true, // what it tells is public
-		RequestMemory: cfg.Memory / 2,
-		ReadMemory:    max(cfg.Memory/2, gateway.MinReadMemory),
+		RequestMemory: max(cfg.Memory/4, 2*schema.MaxRow),
+		ReadMemory:    max(cfg.Memory/4, gateway.MinReadMemory),
 		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Observer:      m,
 		Log:           log,

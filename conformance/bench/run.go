@@ -223,7 +223,7 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 					wrongOnce.Do(func() { r.wrong = err })
 					cancel()
 					return
-				case sliceCtx.Err() != nil && context.Cause(sliceCtx) == context.Canceled:
+				case sliceCtx.Err() != nil && errors.Is(context.Cause(sliceCtx), context.Canceled):
 					return // another worker ended the slice
 				default:
 					w.errors[status.Code(err)]++

@@ -101,7 +101,7 @@ func (s *Server) Close() {
 		ctx, cancel := context.WithDeadline(context.Background(), time.Now())
 		defer cancel()
 		_ = s.front.Stop(ctx)
-		<-s.done
+		_ = <-s.done // what Serve returned
 		if s.own != nil {
 			_ = s.own.Close()
 		}

@@ -104,7 +104,7 @@ func (s *segment) close(size int64) {
 	if size >= 0 {
 		truncate(s.file, size)
 	}
-	s.file.Close() // what matters is synced
+	_ = s.file.Close() // what matters is synced
 }
 
 func (s *segment) room() uint64 {
@@ -561,7 +561,7 @@ func (w *Writer) Close() error {
 	defer w.mu.Unlock()
 	if s := w.mu.spare; s != nil {
 		s.close(-1)
-		w.log.fs.Remove(w.log.path(s.number)) // if it stays, the next Start removes it
+		_ = w.log.fs.Remove(w.log.path(s.number)) // if it stays, the next Start removes it
 		w.mu.spare = nil
 	}
 	w.dir.Close()

@@ -36,9 +36,9 @@ type dfaState struct {
 // The state 0 stands for one that is not known yet, the next one for that
 // without threads, which nothing leads out of.
 const (
-	stateUnknown uint32 = 0
-	deadState           = 1
-	firstState          = 2
+	stateUnknown = 0
+	deadState    = 1
+	firstState   = 2
 )
 
 const (

@@ -137,7 +137,7 @@ var handles = sync.Pool{New: func() any { return new(dataHandle) }}
 
 // window returns how much to read for a block of n bytes at off.
 func (h *dataHandle) window(n int, off int64) int64 {
-	h.RecordCacheHit(nil, off, int64(n))
+	h.skipped(off, int64(n))
 	switch {
 	case n > aheadBytes:
 		return 0
@@ -168,7 +168,9 @@ func (h *dataHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
 }
 
 // RecordCacheHit is told of the blocks that need no reading.
-func (h *dataHandle) RecordCacheHit(_ context.Context, off, size int64) {
+func (h *dataHandle) RecordCacheHit(_ context.Context, off, size int64) { h.skipped(off, size) }
+
+func (h *dataHandle) skipped(off, size int64) {
 	if off == h.end {
 		h.row = min(h.row+1, 16)
 	} else {

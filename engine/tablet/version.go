@@ -4,7 +4,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/merge"
@@ -151,16 +150,4 @@ func (v *version) bytes() int64 {
 		n += m.Bytes()
 	}
 	return n
-}
-
-// minMemSeq returns the smallest sequence number of an entry that only memtables
-// hold, or cell.MaxSeq.
-func (v *version) minMemSeq() cell.Seq {
-	least := cell.MaxSeq
-	for _, m := range v.mems {
-		if !m.Empty() {
-			least = min(least, m.MinSeq())
-		}
-	}
-	return least
 }

@@ -127,10 +127,8 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 			return err
 		}
 	}
-	from := col
-	if ts != nil {
-		from = cell.AppendTimestamp(append([]byte(nil), col...), *ts)
-		if !r.it.SeekGE(from) {
+	if ts != nil && r.it.Valid() {
+		if !r.it.SeekGE(cell.AppendTimestamp(append([]byte(nil), col...), *ts)) {
 			return r.it.Error()
 		}
 	}

@@ -123,7 +123,7 @@ func random(n int, seed uint64) []byte {
 	b := make([]byte, n)
 	var s [32]byte
 	s[0] = byte(seed)
-	rand.NewChaCha8(s).Read(b)
+	_, _ = rand.NewChaCha8(s).Read(b)
 	return b
 }
 

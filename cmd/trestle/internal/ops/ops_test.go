@@ -17,7 +17,7 @@ import (
 func get(t *testing.T, h http.Handler, path string) (int, string) {
 	t.Helper()
 	w := httptest.NewRecorder()
-	h.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 	b, err := io.ReadAll(w.Body)
 	if err != nil {
 		t.Fatal(err)
