@@ -98,6 +98,10 @@ func (e *evaluation) eval(f *filter.Node, in []row.Cell) []row.Cell {
 		return keep(func(c *row.Cell) bool { return e.match(f.Pattern, c.Value) })
 	case filter.ColumnRange:
 		return keep(func(c *row.Cell) bool { return c.Family == f.Family && between(f, c.Qualifier) })
+	case filter.Columns:
+		return e.eval(f.Children[0], keep(func(c *row.Cell) bool {
+			return slices.ContainsFunc(f.Columns[c.Family], func(r row.Range) bool { return r.Contains(c.Qualifier) })
+		}))
 	case filter.ValueRange:
 		return keep(func(c *row.Cell) bool { return between(f, c.Value) })
 	case filter.TimestampRange:

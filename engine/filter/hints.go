@@ -157,6 +157,19 @@ func (n *node) hints() Hints {
 		rows := h.Rows
 		h = h.or(pred)
 		h.Rows = rows
+
+	case Columns:
+		h.None = true
+		for _, ranges := range n.Columns {
+			for _, r := range ranges {
+				if h.None {
+					h.None, h.Qualifiers = false, r
+				}
+				h.Qualifiers = hull(h.Qualifiers, r)
+			}
+		}
+		h.Families = func(s string) bool { return len(n.Columns[s]) > 0 }
+		h = h.and(n.children[0].hints())
 	}
 	return h
 }

@@ -1,6 +1,9 @@
 package filter
 
-import "github.com/trestledb/trestle/engine/cell"
+import (
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/row"
+)
 
 // An Op names a kind of filter, after the fields of google.bigtable.v2.RowFilter.
 type Op uint8
@@ -27,6 +30,12 @@ const (
 	CellsPerColumnLimit               // N
 	StripValue                        //
 	ApplyLabel                        // Label
+
+	// Columns is no filter of clients: it stands around a client's filter, its
+	// only child, and leaves that filter nothing but what is in Node.Columns. It
+	// does not count against the limits of filters, and names no family: see
+	// LiteralFamilies.
+	Columns
 )
 
 // A Node is a filter as the client sent it. Which fields count depends on Op.
@@ -43,6 +52,8 @@ type Node struct {
 	N     int32
 	P     float64
 	Label string
+	// Columns are qualifiers by family, as row.Union leaves ranges.
+	Columns map[string][]row.Range
 }
 
 // A Bound is one end of a range of byte strings. The zero Bound is unbounded.

@@ -2,6 +2,7 @@ package filter
 
 import (
 	"bytes"
+	"sort"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/row"
@@ -48,6 +49,8 @@ func (b *builder) build(n *node, next stage) stage {
 		return b.interleave(n, next)
 	case Condition:
 		return b.condition(n, next)
+	case Columns:
+		return &columnSet{to: to{b.build(n.children[0], next)}, families: n.Columns}
 	case BlockAll:
 		return block{}
 	case Sink:
@@ -500,6 +503,33 @@ func (s *columnRange) cell(c *row.Cell) Next {
 		return n
 	}
 	return NextRow
+}
+
+type columnSet struct {
+	to
+	families map[string][]row.Range
+	// name is the family that was looked up last.
+	name   string
+	known  bool
+	ranges []row.Range
+}
+
+func (s *columnSet) cell(c *row.Cell) Next {
+	if !s.known || c.Family != s.name {
+		s.name, s.known = c.Family, true
+		s.ranges = s.families[c.Family]
+	}
+	i := sort.Search(len(s.ranges), func(i int) bool {
+		end := s.ranges[i].End
+		return len(end) == 0 || bytes.Compare(c.Qualifier, end) < 0
+	})
+	switch {
+	case i == len(s.ranges):
+		return NextFamily
+	case bytes.Compare(c.Qualifier, s.ranges[i].Start) < 0:
+		return NextColumn
+	}
+	return s.next.cell(c)
 }
 
 type timestampRange struct {

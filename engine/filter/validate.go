@@ -26,11 +26,13 @@ func (n *Node) ValidateAs(field string) error {
 
 // LiteralFamilies returns the names of the families that the filter names
 // outright: by a family regex that is nothing but a literal, or in a column
-// range. Each comes once. n has been validated.
+// range. Each comes once. What is named inside of Columns counts only if
+// Columns has that family. n has been validated.
 func (n *Node) LiteralFamilies() []string {
 	var names []string
+	in := func(string) bool { return true }
 	add := func(name string) {
-		if !slices.Contains(names, name) {
+		if in(name) && !slices.Contains(names, name) {
 			names = append(names, name)
 		}
 	}
@@ -51,6 +53,13 @@ func (n *Node) LiteralFamilies() []string {
 			for _, c := range n.Children {
 				walk(c, depth+1)
 			}
+		case Columns:
+			outer := in
+			in = func(name string) bool { return outer(name) && len(n.Columns[name]) > 0 }
+			for _, c := range n.Children {
+				walk(c, depth)
+			}
+			in = outer
 		}
 	}
 	walk(n, 1)
@@ -213,6 +222,20 @@ func (c *checker) check(n *Node, depth int) (*node, *problem) {
 			return nil, invalid("apply_label_transformer", "apply_label_transformer must be at most %d characters long, but found %s", schema.MaxLabel, n.Label)
 		}
 		out.label = true
+
+	case Columns:
+		if len(n.Children) != 1 {
+			return nil, invalid("", "filter %d has %d filters instead of 1", n.Op, len(n.Children))
+		}
+		k, bad := c.check(n.Children[0], depth)
+		if bad != nil {
+			return nil, bad // the client knows of no filter around its own
+		}
+		out.children = []*node{k}
+		if k != nil {
+			out.label, out.sink, out.late, out.state = k.label, k.sink, k.late, k.state
+			out.out, out.work = k.out, k.work
+		}
 
 	default:
 		return nil, invalid("", "unknown filter %d", n.Op)
