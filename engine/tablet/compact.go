@@ -278,7 +278,9 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, job *compaction.Job) (
 			files[f.ref.ID] = f
 		}
 	}
-	out := t.newOutput(v, job.Runs[0])
+	t.progress.begin(rawBytes(job, files))
+	defer t.progress.end()
+	out := t.newOutput(v, job.Runs[0], t.instantOf(v, job.Runs[0]))
 	for i := range job.Parts {
 		p := &job.Parts[i]
 		if p.Move {
@@ -387,7 +389,7 @@ func (t *Tablet) newOutput(v *version, run uint64) *output {
 // entry outside of it is older than one in it.
 func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error {
 	o.gc.Complete = complete
-	n := 0
+	n, done := 0, int64(0)
 	for ok := it.First(); ok; ok = it.Next() {
 		if n++; n%1024 == 0 {
 			if err := ctx.Err(); err != nil {
@@ -418,8 +420,11 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 		}
 		if err := o.w.Add(e); err != nil {
 			return err
+			o.t.progress.advance(done)
+			done = 0
 		}
 	}
+		done += int64(len(e.Key) + len(e.Value))
 	return o.t.readError(it.Error())
 }
 

@@ -155,6 +155,7 @@ type emitter struct {
 	w     scan.Writer
 	key   []byte
 	cells int64
+	bytes int64 // of all cells' values, this row's and earlier ones'
 }
 
 // Cell implements filter.Output.
@@ -163,6 +164,7 @@ func (o *emitter) Cell(c *row.Cell) {
 		o.w.StartRow(o.key)
 	}
 	o.cells++
+	o.bytes += int64(len(c.Value))
 	o.w.Cell(c)
 }
 
@@ -184,7 +186,11 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 	}
 	// The version first, the sequence number second: see the package comment.
 	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, nil)
-	defer t.closeReader(r, &err)
+	seen := stats.RowsSeen
+	defer func() {
+		t.load.read(stats.RowsSeen-seen, r.out.bytes, r.rowKey)
+		t.closeReader(r, &err)
+	}()
 	r.out.w = w
 	r.pipe = q.program.Pipeline(&r.out, rand.Float64)
 	r.left = limit
@@ -489,6 +495,7 @@ func (t *Tablet) closeReader(r *reader, err *error) {
 func (t *Tablet) readError(err error) error {
 	if fault.KindOf(err) == fault.Corruption {
 		t.env.Stats.Corruptions.Add(1)
+		t.env.damage(t, err)
 		t.env.Log.Error("corruption", "tablet", uint64(t.id), "error", err)
 	}
 	return err

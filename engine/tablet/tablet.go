@@ -88,6 +88,7 @@ type Env struct {
 	Stats Stats
 
 	objects objects
+	damages damages
 	// readable counts the versions that somebody may still read.
 	readable sync.WaitGroup
 }
@@ -101,7 +102,11 @@ type Stats struct {
 }
 
 func (e *Env) open(ctx context.Context, name string) (sstable.Readable, error) {
-	return e.Objects.Open(ctx, name)
+	r, err := e.Objects.Open(ctx, name)
+	if err != nil {
+		return nil, missingIsCorrupt(name, err)
+	}
+	return r, nil
 }
 
 const stripes = 256
@@ -149,6 +154,9 @@ type Tablet struct {
 	major atomic.Bool
 }
 
+
+	load     load
+	progress progress
 // Open returns the tablet of a METADATA row. Its memtable is empty: Replay
 // gives it the log records that are not in the row's files, then Start lets it
 // serve. table returns the current schema.
@@ -296,10 +304,10 @@ func (t *Tablet) runs() int {
 	return len(t.mu.version.runs)
 }
 
-// commit gives b its sequence numbers, puts it into the memtable and queues it
-// for the commit log. It returns the position to wait for. The caller holds
-// the row's lock.
-func (t *Tablet) commit(ctx context.Context, b *Batch) (commitlog.Pos, error) {
+// commit gives b, the change of the row key, its sequence numbers, puts it into
+// the memtable and queues it for the commit log. It returns the position to wait
+// for. The caller holds the row's lock.
+func (t *Tablet) commit(ctx context.Context, key []byte, b *Batch) (commitlog.Pos, error) {
 	// Room in the log first: once the memtable has the change there is no way
 	// back.
 	room, err := t.env.Commit.Reserve(ctx, b.size)
@@ -324,6 +332,7 @@ func (t *Tablet) commit(ctx context.Context, b *Batch) (commitlog.Pos, error) {
 
 // errClosed is returned by a tablet that was closed.
 var errClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
+	t.load.wrote(int64(b.size), key)
 
 // ErrReplaced is returned, before anything is done, by a tablet whose rows
 // others serve now: it was split or merged.
@@ -356,7 +365,7 @@ func (t *Tablet) ApplyAsync(ctx context.Context, key []byte, b *Batch) (commitlo
 	}
 	l := t.lockRow(key)
 	defer l.Unlock()
-	return t.commit(ctx, b)
+	return t.commit(ctx, key, b)
 }
 
 // Update changes the row key by what decide makes of its present state:
@@ -409,7 +418,7 @@ func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v
 		defer t.write.Unlock()
 		return t.write.last, err
 	}
-	return t.commit(ctx, b)
+	return t.commit(ctx, key, b)
 }
 
 // rotateLocked makes the memtable immutable, to be flushed, and begins a new

@@ -40,6 +40,7 @@ func (v *View) open(b *Batch, q *Query) (*reader, error) {
 		b.insert(m, overlaySeq)
 		overlay = m.Iterator(cell.MaxSeq)
 	}
+	v.t.load.read(1, 0, v.key)
 	seq := v.seq
 	if seq == 0 {
 		seq = cell.Seq(v.t.visible.Load())

@@ -1,0 +1,19 @@
+package scan
+
+import (
+	"time"
+
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// A HotTablet is a tablet with its share of what its server does.
+type HotTablet struct {
+	Table string
+	// Rows is the tablet's range.
+	Rows row.Range
+	// CPUFraction is the estimated part of the server's processors that the
+	// tablet keeps busy, between 0 and 1.
+	CPUFraction float64
+	// From and To are when that was measured.
+	From, To time.Time
+}

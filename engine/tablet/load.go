@@ -1,0 +1,142 @@
+package tablet
+
+import (
+	"bytes"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// LoadWindow is how far back a Load looks: what was LoadWindow ago counts for
+// 1/e of what is now.
+const LoadWindow = 15 * time.Second
+
+// A Load is what a tablet is asked for, per second.
+type Load struct {
+	Reads       float64 // calls that read
+	RowsRead    float64 // rows they looked at
+	RowsWritten float64
+	Bytes       float64 // of the values read and of the changes written
+}
+
+// Rows returns rows read or written per second.
+func (l Load) Rows() float64 { return l.RowsRead + l.RowsWritten }
+
+// sampleSize is how many keys are kept of the rows read or written in a
+// LoadWindow.
+const sampleSize = 64
+
+// load counts what a tablet is asked for. Counting takes two atomic additions
+// and, for sampleSize rows of a window's many, a lock.
+type load struct {
+	reads, rowsRead, rowsWritten, bytes atomic.Int64
+	// sampled is the number of rows of this window.
+	sampled atomic.Int64
+
+	mu struct {
+		sync.Mutex
+		at    time.Time // of rates
+		last  [4]int64  // the counts at that time
+		rates Load
+		// Every row of the window is in sample with the same probability
+		// (reservoir sampling); before has that of the window before.
+		window         time.Time
+		sample, before [][]byte
+	}
+}
+
+// read counts a call that looked at rows, the last of which is key.
+func (l *load) read(rows, bytes int64, key []byte) {
+	l.reads.Add(1)
+	if rows > 0 {
+		l.rowsRead.Add(rows)
+		l.bytes.Add(bytes)
+		l.note(rows, key)
+	}
+}
+
+// wrote counts a change of the row key.
+func (l *load) wrote(bytes int64, key []byte) {
+	l.rowsWritten.Add(1)
+	l.bytes.Add(bytes)
+	l.note(1, key)
+}
+
+// note puts key into the sample as often as rows of a window's rows should be.
+func (l *load) note(rows int64, key []byte) {
+	n := l.sampled.Add(rows)
+	if n > sampleSize*rows && rand.Int64N(n) >= sampleSize*rows {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.sample) < sampleSize {
+		l.mu.sample = append(l.mu.sample, bytes.Clone(key))
+		return
+	}
+	i := rand.IntN(sampleSize)
+	l.mu.sample[i] = append(l.mu.sample[i][:0], key...)
+}
+
+// observe returns the rates as of now. Between two calls the load is taken to
+// have been even, so the result does not depend on how often it is called as
+// long as that is more often than the load changes.
+func (l *load) observe(now time.Time) Load {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	counts := [4]int64{l.reads.Load(), l.rowsRead.Load(), l.rowsWritten.Load(), l.bytes.Load()}
+	if l.mu.at.IsZero() {
+		l.mu.at, l.mu.window, l.mu.last = now, now, counts
+		return l.mu.rates
+	}
+	dt := now.Sub(l.mu.at).Seconds()
+	if dt < 0.5 {
+		return l.mu.rates // too short to tell, or the clock was set back
+	}
+	weight := 1 - math.Exp(-dt/LoadWindow.Seconds())
+	for i, rate := range []*float64{&l.mu.rates.Reads, &l.mu.rates.RowsRead, &l.mu.rates.RowsWritten, &l.mu.rates.Bytes} {
+		*rate += weight * (float64(counts[i]-l.mu.last[i])/dt - *rate)
+	}
+	l.mu.at, l.mu.last = now, counts
+	if now.Sub(l.mu.window) >= LoadWindow {
+		l.mu.before, l.mu.sample, l.mu.window = l.mu.sample, nil, now
+		l.sampled.Store(0)
+	}
+	return l.mu.rates
+}
+
+// Load returns what the tablet was asked for lately. The first call begins to
+// watch and returns zero.
+func (t *Tablet) Load(now time.Time) Load { return t.load.observe(now) }
+
+// HotKey returns a row that parts the tablet's load of the last seconds into
+// two, each with a quarter of it at least. It returns false if there is no such
+// row: most of the load is on one row, or there is hardly any.
+func (t *Tablet) HotKey() ([]byte, bool) {
+	t.load.mu.Lock()
+	keys := slices.Concat(t.load.mu.before, t.load.mu.sample)
+	for i := range keys {
+		keys[i] = bytes.Clone(keys[i]) // the sample overwrites them
+	}
+	t.load.mu.Unlock()
+	if len(keys) < sampleSize/2 {
+		return nil, false
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	best, off := -1, len(keys)
+	for i := len(keys) / 4; i <= len(keys)-len(keys)/4; i++ {
+		if i == 0 || i == len(keys) || bytes.Equal(keys[i-1], keys[i]) || !t.splits(keys[i]) {
+			continue
+		}
+		if d := max(2*i-len(keys), len(keys)-2*i); d < off {
+			best, off = i, d
+		}
+	}
+	if best < 0 {
+		return nil, false
+	}
+	return keys[best], true
+}
