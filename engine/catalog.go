@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"sort"
 	"strings"
 	"time"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -330,11 +332,29 @@ func (s *Store) UpdateTable(ctx context.Context, name string, change func(*schem
 		return nil, err
 	}
 	sch.Version++
+	old := t.schema.Load()
+	if n := sch.NextFamily; n > cell.FirstSystemFamily || n < old.NextFamily {
+		return nil, fault.New(fault.FailedPrecondition, "table %s has had too many column families", name)
+	}
+	noteRules(sch, old)
 	if err := s.storeSchema(ctx, sch); err != nil {
 		return nil, err
 	}
 	t.schema.Store(sch)
 	return sch, nil
+}
+
+// noteRules notes since when the rules of sch are in force.
+func noteRules(sch, old *schema.Table) {
+	for name, f := range sch.Families {
+		f.GCVersion = sch.Version
+		for _, g := range old.Families {
+			if g.ID == f.ID && reflect.DeepEqual(g.GC, f.GC) {
+				f.GCVersion = g.GCVersion
+			}
+		}
+		sch.Families[name] = f
+	}
 }
 
 // DeleteTable implements backend.Tables.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -83,6 +84,75 @@ func TestGC(t *testing.T) {
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// TestRollback: who deletes the newest version gets the one before, and keeps
+// it, even if the two were compacted by a rule by which that one could go only
+// while there was a newer one.
+func TestRollback(t *testing.T) {
+	twoOld := &schema.GCRule{Intersection: []*schema.GCRule{{MaxVersions: 1}, {MaxAge: time.Millisecond}}}
+	for name, tc := range map[string]struct{ before, after *schema.GCRule }{
+		"intersection": {twoOld, nil},
+		"new rule":     {nil, &schema.GCRule{MaxVersions: 1}},
+	} {
+		for _, flushed := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, deletion flushed %v", name, flushed), func(t *testing.T) {
+				now := time.UnixMicro(3000)
+				s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Now: func() time.Time { return now }})
+				defer mustClose(t, s)
+				sch := newSchema("t", 1000, "f")
+				sch.Families["f"] = schema.Family{Name: "f", GC: tc.before}
+				table := mustCreate(t, s, sch)
+				tt := s.catalog.byName[table].list()[0]
+				for i := range 2 { // in two runs, so that there is something to compact
+					mustPut(t, s, table, "r", setCell("f", "q", int64(2+i)*1000, fmt.Sprint("v", i)))
+					if err := s.flush(ctx, tt); err != nil {
+						t.Fatal(err)
+					}
+				}
+				// A bad version, and the way back.
+				mustPut(t, s, table, "r", row.Mutation{Op: row.DeleteColumn, Family: "f", Qualifier: []byte("q"),
+					Times: cell.TimeRange{Start: 3000, End: 4000}})
+				if flushed {
+					tt.Rotate()
+				}
+				now = now.Add(time.Hour)
+				if tc.after != nil {
+					if _, err := s.UpdateTable(ctx, table, func(s *schema.Table) error {
+						s.Families["f"] = schema.Family{Name: "f", ID: s.Families["f"].ID, GC: tc.after}
+						return nil
+					}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				want := "\"r\" f:\"q\"@2000=\"v0\"\n"
+				for range 2 {
+					tt.RequestMajor()
+					if _, err := tt.Compact(ctx); err != nil {
+						t.Fatal(err)
+					}
+					if got := content(s, table, row.All); got != want {
+						t.Errorf("got %q, want %q", got, want)
+					}
+					if err := s.flush(ctx, tt); err != nil {
+						t.Fatal(err)
+					}
+				}
+				mustPut(t, s, table, "r", setCell("f", "q", 1000, "older"))
+				if err := s.flush(ctx, tt); err != nil {
+					t.Fatal(err)
+				}
+				now = now.Add(time.Hour)
+				tt.RequestMajor()
+				if _, err := tt.Compact(ctx); err != nil {
+					t.Fatal(err)
+				}
+				if got := content(s, table, row.All); got != want {
+					t.Errorf("what can be collected was not: got %q, want %q", got, want)
+				}
+			})
 		}
 	}
 }

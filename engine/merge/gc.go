@@ -24,11 +24,18 @@ const (
 	Bury
 )
 
+// A Rule is the garbage collection rule of a family.
+type Rule struct {
+	*schema.GCRule
+	// New says that the rule was not in force at GC.AsOf.
+	New bool
+}
+
 // GC decides what a compaction writes.
 //
-// Dropping by rule is always legal: a compaction that sees some of the runs
-// can only under-estimate how many newer cells a column has. What must never
-// happen is that dropping an entry uncovers an older one. So unless Complete,
+// A cell may go if a rule ever allowed it: a compaction that sees some of the
+// runs can only under-estimate how many newer cells a column had. What must
+// never happen is that dropping an entry uncovers an older one. So unless Complete,
 // tombstones stay and collected cells are buried.
 type GC struct {
 	Resolver
@@ -36,12 +43,17 @@ type GC struct {
 	Complete bool
 	// Families gives the rules of the table by family id. Cells of other
 	// families belong to families that were dropped.
-	Families map[cell.FamilyID]*schema.GCRule
+	Families map[cell.FamilyID]Rule
 	// Rows is the tablet's range: rows outside are those of another tablet, which
 	// has the same files since a split.
 	Rows row.Range
 	// Now is the time that ages are counted from, in microseconds.
 	Now int64
+	// AsOf is a time at which the inputs, and what is older, were everything that
+	// there was. What came since, a deletion of the newest version say, makes
+	// cells count again that newer ones had outnumbered; so only who was
+	// outnumbered and old enough at AsOf goes by both.
+	AsOf int64
 
 	column  uint64
 	rank    int
@@ -97,7 +109,7 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 	}
 	rank := g.rank
 	g.rank++
-	if !rule.Collects(rank, s.Timestamp, g.Now) {
+	if !rule.Collects(0, s.Timestamp, g.Now) && (rule.New || !rule.Collects(rank, s.Timestamp, g.AsOf)) {
 		return Keep, nil
 	}
 	g.Collected++

@@ -277,6 +277,7 @@ func compactions(t *rapid.T) {
 	n := newNaive()
 	n.rules = map[cell.FamilyID]*schema.GCRule{0: rule(t, 2), 1: rule(t, 1), 258: nil}
 	var runs [][]cell.Entry // oldest first, as they are made
+	var instants []int64    // when they were all there was
 	var ranges []RangeTombstone
 	now := int64(0)
 	check := func(after string) {
@@ -319,12 +320,15 @@ func compactions(t *rapid.T) {
 			now++
 		}
 		n.collect(now)
-		runs = append(runs, sorted(run))
+		runs, instants = append(runs, sorted(run)), append(instants, now)
 		check("a write")
 		if rapid.Bool().Draw(t, "compact") {
 			lo := rapid.IntRange(0, len(runs)-1).Draw(t, "lo")
 			hi := rapid.IntRange(lo, len(runs)-1).Draw(t, "hi") + 1
-			g := GC{Complete: lo == 0, Families: n.rules, Now: now}
+			g := GC{Complete: lo == 0, Families: map[cell.FamilyID]Rule{}, Now: now, AsOf: instants[hi-1]}
+			for f, r := range n.rules {
+				g.Families[f] = Rule{GCRule: r}
+			}
 			g.Ranges = ranges
 			var out []cell.Entry
 			it := merged(runs[lo:hi])
@@ -342,6 +346,7 @@ func compactions(t *rapid.T) {
 				}
 			}
 			runs = slices.Replace(runs, lo, hi, out)
+			instants = slices.Replace(instants, lo, hi, g.AsOf)
 			check(fmt.Sprintf("compacting [%d, %d)", lo, hi))
 			if g.Complete && hi == len(runs) {
 				for _, e := range runs[0] {
@@ -546,7 +551,7 @@ func TestMalformed(t *testing.T) {
 
 // TestOutside: a compaction leaves out the rows of another tablet.
 func TestOutside(t *testing.T) {
-	g := GC{Rows: row.Range{Start: []byte("b"), End: []byte("d")}, Families: map[cell.FamilyID]*schema.GCRule{0: nil}}
+	g := GC{Rows: row.Range{Start: []byte("b"), End: []byte("d")}, Families: map[cell.FamilyID]Rule{0: {}}}
 	got := ""
 	for _, r := range []string{"a", "b", "b\x00", "c", "d", "e"} {
 		for _, k := range [][]byte{cell.AppendRow(nil, []byte(r)), cellKey(r, 0, "q", 3), cellKey(r, 0, "q", 2)} {

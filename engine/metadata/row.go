@@ -32,8 +32,19 @@ type FileRef struct {
 	// Cleared says that the file holds nothing that range tombstones with
 	// sequence numbers up to it delete.
 	Cleared cell.Seq `json:",omitempty"`
+	// Instant is when the run and all older ones were everything that the tablet
+	// held. All files of a run have the same.
+	Instant Instant
 	// Info is what the file holds, as its writer counted.
 	sstable.Info
+}
+
+// An Instant is a time at which a tablet held certain entries and no others. Its
+// zero value is not known.
+type Instant struct {
+	// Time is in microseconds, Schema the version of the table's schema.
+	Time   int64  `json:",omitempty"`
+	Schema uint64 `json:",omitempty"`
 }
 
 // A RangeTombstone deletes the rows in [Start, End) written before Seq. An

@@ -62,6 +62,8 @@ type Family struct {
 	ID   cell.FamilyID
 	// GC is nil for a family that keeps everything.
 	GC *GCRule `json:",omitempty"`
+	// GCVersion is the Version of the table in which GC last changed.
+	GCVersion uint64 `json:",omitempty"`
 	// Aggregate is NotAggregate for an ordinary family.
 	Aggregate Aggregate `json:",omitempty"`
 	// Extra is the value type as the gateway keeps it.

@@ -46,7 +46,7 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	it := m.Iterator(cell.MaxSeq)
-	out := t.newOutput(v, v.row.NextRun)
+	out := t.newOutput(v, v.row.NextRun, m.instant)
 	err := out.add(ctx, it, len(v.runs) == 0)
 	if err = errors.Join(err, it.Close()); err == nil {
 		err = out.cut()
@@ -237,6 +237,26 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
+// instantOf returns the latest instant at which a run of v and all older ones
+// were everything that the tablet held.
+func (t *Tablet) instantOf(v *version, id uint64) metadata.Instant {
+	at := slices.IndexFunc(v.runs, func(u run) bool { return u.id == id })
+	if at == 0 {
+		s, now := t.schema(), t.env.Now()
+		if t.holdsOnly(v) && t.schema() == s {
+			return metadata.Instant{Time: now.UnixMicro(), Schema: s.Version}
+		}
+	}
+	return v.runs[at].files[0].ref.Instant
+}
+
+// holdsOnly tells whether the SSTables and range tombstones of v are all there is.
+func (t *Tablet) holdsOnly(v *version) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.mu.version == v && !slices.ContainsFunc(v.mems, func(m *mem) bool { return !m.Empty() })
+}
+
 func (t *Tablet) setRewriting(on bool) {
 	t.change.Lock()
 	defer t.change.Unlock()
@@ -373,13 +393,18 @@ type output struct {
 	w     *tableWriter
 	last  []byte // row prefix of the last entry written
 	files []metadata.FileRef
+	// instant is the newest input's.
+	instant metadata.Instant
 	// carried names the files that it did not write.
 	carried map[string]bool
 }
 
-func (t *Tablet) newOutput(v *version, run uint64) *output {
-	o := &output{t: t, run: run, carried: map[string]bool{}}
-	o.gc = merge.GC{Families: families(t.schema()), Now: t.env.Now().UnixMicro()}
+func (t *Tablet) newOutput(v *version, run uint64, instant metadata.Instant) *output {
+	o := &output{t: t, run: run, instant: instant, carried: map[string]bool{}}
+	o.gc = merge.GC{Families: map[cell.FamilyID]merge.Rule{}, Now: t.env.Now().UnixMicro(), AsOf: instant.Time}
+	for _, f := range t.schema().Families {
+		o.gc.Families[f.ID] = merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
+	}
 	o.gc.Ranges = v.rangeDel
 	o.gc.Rows = t.bounds
 	return o
@@ -395,8 +420,11 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 			if err := ctx.Err(); err != nil {
 				return err
 			}
+			o.t.progress.advance(done)
+			done = 0
 		}
 		e := it.Entry()
+		done += int64(len(e.Key) + len(e.Value))
 		action, err := o.gc.Decide(e)
 		if err != nil {
 			return o.t.fatal(err)
@@ -420,11 +448,8 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 		}
 		if err := o.w.Add(e); err != nil {
 			return err
-			o.t.progress.advance(done)
-			done = 0
 		}
 	}
-		done += int64(len(e.Key) + len(e.Value))
 	return o.t.readError(it.Error())
 }
 
@@ -440,6 +465,7 @@ func (o *output) cut() error {
 		for _, d := range o.gc.Ranges {
 			ref.Cleared = max(ref.Cleared, d.Seq)
 		}
+		ref.Instant = o.instant
 		o.files = append(o.files, ref)
 	}
 	return err
@@ -451,7 +477,7 @@ func (o *output) carry(f *metadata.FileRef) error {
 		return err
 	}
 	ref := *f
-	ref.Run = o.run
+	ref.Run, ref.Instant = o.run, o.instant
 	o.carried[ref.Object] = true
 	o.files = append(o.files, ref)
 	return nil

@@ -118,6 +118,8 @@ type Tablet struct {
 	bounds row.Range
 	schema func() *schema.Table
 
+	// started says that nothing is replayed any more.
+	started bool
 	// visible is the sequence number up to which everything is durable and in
 	// the memtables.
 	visible atomic.Uint64
@@ -152,11 +154,11 @@ type Tablet struct {
 	replaced atomic.Bool
 	// major asks the next compaction to be a major one.
 	major atomic.Bool
-}
-
 
 	load     load
 	progress progress
+}
+
 // Open returns the tablet of a METADATA row. Its memtable is empty: Replay
 // gives it the log records that are not in the row's files, then Start lets it
 // serve. table returns the current schema.
@@ -235,7 +237,10 @@ func (t *Tablet) note(m *mem, pos commitlog.Pos, before int64) {
 }
 
 // Start makes everything replayed visible.
-func (t *Tablet) Start() { t.visible.Store(uint64(t.write.seq)) }
+func (t *Tablet) Start() {
+	t.started = true
+	t.visible.Store(uint64(t.write.seq))
+}
 
 // Durable implements commitlog.Sink.
 func (t *Tablet) Durable(seq uint64) { t.visible.Store(seq) }
@@ -327,12 +332,12 @@ func (t *Tablet) commit(ctx context.Context, key []byte, b *Batch) (commitlog.Po
 	t.write.seq += cell.Seq(n)
 	pos := t.env.Commit.Append(room, uint64(t.id), uint64(first), n, b.encode, t)
 	t.note(m, pos, before)
+	t.load.wrote(int64(b.size), key)
 	return pos, nil
 }
 
 // errClosed is returned by a tablet that was closed.
 var errClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
-	t.load.wrote(int64(b.size), key)
 
 // ErrReplaced is returned, before anything is done, by a tablet whose rows
 // others serve now: it was split or merged.
@@ -424,6 +429,9 @@ func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v
 // rotateLocked makes the memtable immutable, to be flushed, and begins a new
 // one. The caller holds the write lock.
 func (t *Tablet) rotateLocked() {
+	if t.started {
+		t.write.mem.instant = metadata.Instant{Time: t.env.Now().UnixMicro(), Schema: t.schema().Version}
+	}
 	m := &mem{Memtable: memtable.New()}
 	t.write.mem = m
 	t.env.Memory.add(m.Bytes())

@@ -17,6 +17,9 @@ type mem struct {
 	*memtable.Memtable
 	first atomic.Pointer[commitlog.Pos] // of the oldest record in it
 	last  commitlog.Pos                 // of the newest; the write lock guards it until the memtable is immutable
+	// instant is when it became immutable, its entries and older ones being all
+	// there were. Not known of one that was filled by replay.
+	instant metadata.Instant
 }
 
 // An object is an SSTable in the object store that versions refer to, of one
