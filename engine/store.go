@@ -52,6 +52,11 @@ type Options struct {
 	SplitBytes int64
 	// SplitCheck is how often tablets are looked at for that. Default 5 s.
 	SplitCheck time.Duration
+	// SplitRate is the number of rows read or written per second from which on a
+	// tablet is split that takes most of the load for SplitHotAfter, 1 minute by
+	// default. Negative means never. Default 10 000.
+	SplitRate     float64
+	SplitHotAfter time.Duration
 	// Tablet are the settings of tablets.
 	Tablet tablet.Options
 	// MajorCheck is how often idle tablets are looked at for something to
@@ -89,6 +94,12 @@ func (o Options) WithDefaults() Options {
 	o.Tablet = o.Tablet.WithDefaults()
 	if o.MajorCheck == 0 {
 		o.MajorCheck = time.Minute
+	}
+	if o.SplitRate == 0 {
+		o.SplitRate = 10_000
+	}
+	if o.SplitHotAfter == 0 {
+		o.SplitHotAfter = time.Minute
 	}
 	if o.SplitCheck == 0 {
 		o.SplitCheck = 5 * time.Second

@@ -178,12 +178,13 @@ func (w *worker) tick() {
 	}
 }
 
-// split splits tablets that have grown too large.
+// split splits tablets that have grown too large, or take too much of the load.
 func (w *worker) split() {
 	defer w.done.Done()
 	if w != w.s.work {
 		return // the METADATA tablet stays whole
 	}
+	hot := map[*tablet.Tablet]time.Time{}
 	checks := time.NewTicker(w.s.o.SplitCheck)
 	defer checks.Stop()
 	for {
@@ -192,6 +193,7 @@ func (w *worker) split() {
 			return
 		case <-checks.C:
 			w.s.splitLarge(w.ctx)
+			w.s.splitHot(w.ctx, hot)
 		}
 	}
 }
