@@ -39,3 +39,6 @@ const (
 	PolicyUsed = policyUsed
 	Recheck    = recheck
 )
+
+// ForgetTokens drops what is remembered of tokens.
+func (a *Auth) ForgetTokens() { a.cache = newTokenCache() }

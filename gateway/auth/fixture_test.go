@@ -20,7 +20,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/gateway"
@@ -28,6 +30,7 @@ import (
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/jws"
 	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 const (
@@ -53,7 +56,9 @@ func newFixture(t testing.TB, o auth.Options, transport ...credentials.Transport
 	t.Helper()
 	f := &fixture{t: t, b: model.New(model.Options{}), log: &lines{}}
 	log := slog.New(slog.NewJSONHandler(f.log, nil))
-	o.TokenURI = tokenURI
+	if o.TokenURI == "" {
+		o.TokenURI = tokenURI
+	}
 	if o.Names == nil {
 		o.Names = []string{"localhost", "127.0.0.1", "bigtable.example.com"}
 	}
@@ -328,4 +333,18 @@ var ping = &bigtablepb.PingAndWarmRequest{Name: instance}
 func (f *fixture) list(tok string) error {
 	_, err := adminpb.NewBigtableTableAdminClient(f.connect(tok)).ListTables(f.t.Context(), &adminpb.ListTablesRequest{Parent: instance})
 	return err
+}
+
+// mutateRowRequest is a request as the gateway decodes it.
+func mutateRowRequest(t testing.TB) *wire.MutateRowRequest {
+	t.Helper()
+	b, err := proto.Marshal(&bigtablepb.MutateRowRequest{TableName: table, RowKey: []byte("row"), Mutations: []*bigtablepb.Mutation{setCell("a")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := new(wire.MutateRowRequest)
+	if err := req.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool()); err != nil {
+		t.Fatal(err)
+	}
+	return req
 }

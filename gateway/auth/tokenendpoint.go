@@ -78,6 +78,9 @@ func (a *Auth) exchange(assertion string) (*tokenAnswer, *refusal) {
 		}
 		return nil, errMalformed
 	}
+	if t.Claims.Subject == "" {
+		t.Claims.Subject = t.Claims.Issuer // only who asks for somebody else names a subject
+	}
 	r := a.registry.Load()
 	p, refused := a.verifyOwn(r, t, now, func(aud string) bool { return aud == a.o.TokenURI })
 	if refused != nil {

@@ -189,7 +189,7 @@ func (a *Auth) verifyOwn(r *registry, t *jws.Token, now time.Time, audience func
 	if key == nil || key.revoked.Load() || t.Verify(key.public) != nil {
 		return nil, errSignature
 	}
-	if c.Issuer != c.Subject || !strings.EqualFold(c.Issuer, key.email) {
+	if c.Subject != c.Issuer || !strings.EqualFold(c.Issuer, key.email) {
 		return nil, errIssuer
 	}
 	if err := checkTimes(c, now); err != nil {
