@@ -382,9 +382,25 @@ func churn(s *Store, rng *rand.Rand, stop <-chan struct{}) error {
 		case 2:
 			t.Rotate()
 		case 3:
-			t.RequestMajor()
-			fallthrough
+			// Splits and merges may be refused, among others because each other's
+			// work got in between.
+			tables, _ := s.ListTables(ctx, strings.TrimSuffix(parent, "/tables/"))
+			if len(tables) == 0 {
+				continue
+			}
+			name, key := tables[rng.IntN(len(tables))].Name, []byte([]string{"k", "w0a", "w1", "w1a", "w2b"}[rng.IntN(5)])
+			if rng.IntN(2) == 0 {
+				err = s.SplitTablet(ctx, name, key)
+			} else {
+				err = s.MergeTablets(ctx, name, key)
+			}
+			if k := fault.KindOf(err); k == fault.Invalid || k == fault.NotFound {
+				err = nil
+			}
 		case 4:
+			if rng.IntN(2) == 0 {
+				t.RequestMajor()
+			}
 			_, err = t.Compact(ctx)
 		default:
 			s.work.trim()
@@ -411,7 +427,7 @@ func crashRun(t *testing.T, seed uint64) {
 	}
 	for round := range 2 {
 		o := crashOptions(rng)
-		c := newCrasher(fs, 1+rng.IntN([]int{60, 300, 1500}[rng.IntN(3)]), rng, h)
+		c := newCrasher(fs, 1+rng.IntN([]int{60, 400, 2500}[rng.IntN(3)]), rng, h)
 		o.FS = c.wrap()
 		s := mustOpen(t, o)
 		if round == 0 {
@@ -433,7 +449,7 @@ func crashRun(t *testing.T, seed uint64) {
 		for _, w := range workers {
 			w.real = s
 			w.remodel()
-			steps := 20 + rng.IntN(60)
+			steps := 30 + rng.IntN(150)
 			running.Go(func() {
 				for i := 0; i < steps && !c.crashed() && !t.Failed(); i++ {
 					w.step()
@@ -533,11 +549,12 @@ func checkStore(t *testing.T, s *Store) {
 		if err := r.Check(); err != nil {
 			t.Error(err)
 		}
+		mine := map[string]bool{}
 		for _, f := range r.Files {
-			if used[f.Object] {
-				t.Errorf("object %s is named twice", f.Object)
+			if mine[f.Object] {
+				t.Errorf("object %s is named twice by tablet %d", f.Object, r.Tablet)
 			}
-			used[f.Object] = true
+			mine[f.Object], used[f.Object] = true, true
 		}
 	}
 	objects, err := s.objects.List(ctx, "", "", 0)

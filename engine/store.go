@@ -555,6 +555,9 @@ func (s *Store) flush(ctx context.Context, t *tablet.Tablet) error {
 	t.Rotate()
 	for {
 		more, err := t.Flush(ctx)
+		if errors.Is(err, tablet.ErrReplaced) {
+			return nil // and flushed before that
+		}
 		if err != nil || !more {
 			return err
 		}
