@@ -53,26 +53,32 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 			}
 		}
 		mine, other := cut(rest, list[at].Bounds(), req.Reversed)
-		limit := int64(0)
-		if req.Limit > 0 {
-			limit = req.Limit - stats.RowsReturned
-		}
-		left, full, err := list[at].Read(ctx, q, mine, limit, w, &stats)
-		if err != nil && !errors.Is(err, tablet.ErrReplaced) {
-			return stats, err
-		}
-		if req.Limit > 0 && stats.RowsReturned >= req.Limit {
-			return stats, nil
-		}
-		if full {
-			if err := w.Flush(); err != nil {
+		for len(mine) > 0 {
+			limit := int64(0)
+			if req.Limit > 0 {
+				limit = req.Limit - stats.RowsReturned
+			}
+			var full bool
+			mine, full, err = list[at].Read(ctx, q, mine, limit, w, &stats)
+			if errors.Is(err, tablet.ErrReplaced) {
+				break // what is left is for others
+			}
+			if err != nil {
 				return stats, err
+			}
+			if req.Limit > 0 && stats.RowsReturned >= req.Limit {
+				return stats, nil
+			}
+			if full {
+				if err := w.Flush(); err != nil {
+					return stats, err
+				}
 			}
 		}
 		if req.Reversed {
-			rest = append(other, left...)
+			rest = append(other, mine...)
 		} else {
-			rest = append(left, other...)
+			rest = append(mine, other...)
 		}
 	}
 	return stats, nil
