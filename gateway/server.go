@@ -80,6 +80,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	data.Register(s.grpc, data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
+		View:     a.View,
 		LaxNames: o.Emulator,
 		Budget:   chunk.NewBudget(o.ReadMemory),
 		Log:      o.Log,

@@ -91,7 +91,8 @@ func TestRefusals(t *testing.T) {
 	}{
 		{"no name", read(&bigtablepb.ReadRowsRequest{}), codes.InvalidArgument, "Exactly one of"},
 		{"two names", read(&bigtablepb.ReadRowsRequest{TableName: testTable, MaterializedViewName: "x"}), codes.InvalidArgument, "Exactly one of"},
-		{"view", read(&bigtablepb.ReadRowsRequest{AuthorizedViewName: testTable + "/authorizedViews/v"}), codes.Unimplemented, "not supported"},
+		{"view", read(&bigtablepb.ReadRowsRequest{AuthorizedViewName: testTable + "/authorizedViews/v"}), codes.NotFound, "Authorized view not found"},
+		{"view name", read(&bigtablepb.ReadRowsRequest{AuthorizedViewName: testTable + "/authorizedViews/"}), codes.InvalidArgument, "Authorized view name expected in the form"},
 		{"bad name", read(&bigtablepb.ReadRowsRequest{TableName: "t"}), codes.InvalidArgument, "When parsing 't' : Table name expected"},
 		{"no table", read(&bigtablepb.ReadRowsRequest{TableName: testInstance + "/tables/nope"}), codes.NotFound, ""},
 		{"limit", read(&bigtablepb.ReadRowsRequest{TableName: testTable, RowsLimit: -1}), codes.InvalidArgument, "rows_limit"},

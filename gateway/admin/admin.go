@@ -77,6 +77,7 @@ type Admin struct {
 
 	key      tokenKey
 	profiles profileCache
+	views    viewCache
 	purge    purgeClock
 }
 

@@ -25,10 +25,13 @@ var unsetETag = []byte{0x00, 0x20, 0x01}
 func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (string, error) {
 	const field = "resource"
 	if tables {
-		// Backups, authorized views and schema bundles are well-formed here, but
-		// there are none.
-		if f, ok := childForm(resource); ok {
-			return "", missing(field, f, resource)
+		switch {
+		case views.form.split(resource) != nil:
+			return views.policyKey(ctx, a, field, resource)
+		case bundles.form.split(resource) != nil:
+			return bundles.policyKey(ctx, a, field, resource)
+		case backupForm.split(resource) != nil:
+			return "", refuse(fault.Unimplemented, field, "Backups are not supported")
 		}
 		t, _, err := a.tableAt(ctx, field, resource)
 		if err != nil {
@@ -36,8 +39,10 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		}
 		return fmt.Sprintf("%s%s#%d", policyPrefix, t.Name, t.ID), nil
 	}
-	if f, ok := childForm(resource); ok && strings.HasSuffix(f, "view") && f != "Authorized view" {
-		return "", missing(field, f, resource)
+	for _, f := range []form{logicalViewForm, materializedViewForm} {
+		if f.split(resource) != nil {
+			return "", a.noSQLView(ctx, field, f, resource)
+		}
 	}
 	ids, err := a.parse(field, instanceForm, resource)
 	if err != nil {
@@ -47,25 +52,6 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		return "", err
 	}
 	return policyPrefix + resource, nil
-}
-
-// childForms are the kinds of resources that can have a policy and of which
-// there are none.
-var childForms = []form{
-	{"Backup", []string{"projects", "instances", "clusters", "backups"}},
-	{"Authorized view", []string{"projects", "instances", "tables", "authorizedViews"}},
-	{"Schema bundle", []string{"projects", "instances", "tables", "schemaBundles"}},
-	{"Logical view", []string{"projects", "instances", "logicalViews"}},
-	{"Materialized view", []string{"projects", "instances", "materializedViews"}},
-}
-
-func childForm(resource string) (string, bool) {
-	for _, f := range childForms {
-		if f.split(resource) != nil {
-			return f.kind, true
-		}
-	}
-	return "", false
 }
 
 // policyAt returns the policy in a record and the record's version, or an
@@ -85,10 +71,11 @@ func (a *Admin) policyAt(ctx context.Context, key string) (*iampb.Policy, uint64
 	return p, version, nil
 }
 
-// Policy returns the policy of an instance or a table, by its full resource
-// name; it is empty if none was set.
+// Policy returns the policy of an instance, a table or something below a table,
+// by its full resource name; it is empty if none was set.
 func (a *Admin) Policy(ctx context.Context, resource string) (*iampb.Policy, error) {
-	key, err := a.policyKey(ctx, resource, tableForm.split(resource) != nil)
+	instances := slices.ContainsFunc([]form{instanceForm, logicalViewForm, materializedViewForm}, func(f form) bool { return f.split(resource) != nil })
+	key, err := a.policyKey(ctx, resource, !instances)
 	if err != nil {
 		return nil, err
 	}
@@ -187,10 +174,9 @@ func (a *Admin) testPermissions(ctx context.Context, req *iampb.TestIamPermissio
 	return &iampb.TestIamPermissionsResponse{Permissions: held}, nil
 }
 
-// dropPolicies forgets the policies of an instance and of what was in it.
-func (a *Admin) dropPolicies(ctx context.Context, instance string) error {
+// dropRecords deletes the record root and those below it.
+func (a *Admin) dropRecords(ctx context.Context, root string) error {
 	versions := map[string]uint64{}
-	root := policyPrefix + instance
 	err := a.b.ListRecords(ctx, root, func(key string, _ []byte, version uint64) error {
 		if key == root || strings.HasPrefix(key, root+"/") {
 			versions[key] = version

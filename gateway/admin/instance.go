@@ -299,12 +299,15 @@ func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
 		if t.DeletionProtection {
 			return refuse(fault.FailedPrecondition, "name", "Instance %s cannot be deleted: table %s has deletion protection", name, t.Name)
 		}
+		if err := a.noProtectedViews(ctx, "Instance "+name, t); err != nil {
+			return err
+		}
 	}
 	return nil
 }
 
 // finishDelete removes what is left of an instance that is marked as deleted:
-// tables, policies and at last the record.
+// tables, policies, what was below tables, and at last the record.
 func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 	name := i.pb.GetName()
 	ts, err := a.b.ListTables(ctx, name)
@@ -324,8 +327,10 @@ func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 			return err
 		}
 	}
-	if err := a.dropPolicies(ctx, name); err != nil {
-		return err
+	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix} {
+		if err := a.dropRecords(ctx, prefix+name); err != nil {
+			return err
+		}
 	}
 	defer a.profiles.forget(name)
 	switch err := a.b.DeleteRecord(ctx, instancePrefix+name, i.version); fault.KindOf(err) {

@@ -613,8 +613,11 @@ func TestPolicies(t *testing.T) {
 	if p := must(s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testTable}))(t); len(p.Bindings) != 0 {
 		t.Error(p)
 	}
+	if _, err := s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testInstance + "/clusters/c/backups/b"}); status.Code(err) != codes.Unimplemented {
+		t.Error(err)
+	}
 	for resource, tables := range map[string]bool{
-		testInstance + "/clusters/c/backups/b": true, testTable + "/authorizedViews/v": true, testTable + "/schemaBundles/b": true,
+		testTable + "/authorizedViews/v": true, testTable + "/schemaBundles/b": true,
 		testInstance + "/logicalViews/v": false, testInstance + "/materializedViews/v": false,
 	} {
 		var err error

@@ -27,6 +27,8 @@ var (
 var placeholders = map[string]string{
 	"projects": "<project_id>", "instances": "<instance_id>", "clusters": "<cluster_id>",
 	"appProfiles": "<app_profile_id>", "tables": "<table_id>",
+	"authorizedViews": "<authorized_view_id>", "schemaBundles": "<schema_bundle_id>",
+	"logicalViews": "<logical_view_id>", "materializedViews": "<materialized_view_id>", "backups": "<backup_id>",
 }
 
 func (f form) String() string {
@@ -70,7 +72,7 @@ func (a *Admin) parse(field string, f form, name string, wildcard ...bool) ([]st
 			ok = a.o.Emulator || isLowerID(ids[i])
 		case "clusters":
 			ok = isLowerID(ids[i])
-		case "tables", "appProfiles":
+		case "tables", "appProfiles", "authorizedViews", "schemaBundles", "logicalViews", "materializedViews", "backups":
 			ok = isTableID(ids[i])
 		}
 	}

@@ -303,6 +303,9 @@ func (s *tableServer) DeleteTable(ctx context.Context, req *adminpb.DeleteTableR
 	if t.DeletionProtection {
 		return nil, errProtected("name", "Table", t.Name)
 	}
+	if err := s.noProtectedViews(ctx, "Table "+t.Name, t); err != nil {
+		return nil, err
+	}
 	if err := s.b.DeleteTable(ctx, t.Name); err != nil {
 		return nil, orMissing(err, "name", "Table", t.Name)
 	}

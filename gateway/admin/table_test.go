@@ -817,12 +817,10 @@ func TestUnimplemented(t *testing.T) {
 	}{
 		{"google.bigtable.admin.v2.BigtableTableAdmin", []string{
 			"CreateTableFromSnapshot", "SnapshotTable", "GetSnapshot", "ListSnapshots", "DeleteSnapshot", "CreateBackup", "GetBackup", "UpdateBackup",
-			"DeleteBackup", "ListBackups", "RestoreTable", "CopyBackup", "CreateAuthorizedView", "ListAuthorizedViews", "GetAuthorizedView",
-			"UpdateAuthorizedView", "DeleteAuthorizedView", "CreateSchemaBundle", "UpdateSchemaBundle", "GetSchemaBundle", "ListSchemaBundles", "DeleteSchemaBundle",
+			"DeleteBackup", "ListBackups", "RestoreTable", "CopyBackup",
 		}},
 		{"google.bigtable.admin.v2.BigtableInstanceAdmin", []string{
-			"UpdateMemoryLayer", "ListMemoryLayers", "GetMemoryLayer", "ListHotTablets", "CreateLogicalView", "GetLogicalView", "ListLogicalViews",
-			"UpdateLogicalView", "DeleteLogicalView", "CreateMaterializedView", "GetMaterializedView", "ListMaterializedViews", "UpdateMaterializedView", "DeleteMaterializedView",
+			"ListHotTablets",
 		}},
 		{"google.longrunning.Operations", []string{"WaitOperation"}},
 	} {

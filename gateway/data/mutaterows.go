@@ -15,7 +15,8 @@ import (
 
 func (s *Service) mutateRows(req *wire.MutateRowsRequest, stream grpc.ServerStream) error {
 	ctx := stream.Context()
-	if err := s.open(ctx, req.Table, req.View, "", req.Profile, write); err != nil {
+	t, err := s.open(ctx, req.Table, req.View, "", req.Profile, write)
+	if err != nil {
 		return err
 	}
 	if err := req.Check(); err != nil {
@@ -23,7 +24,14 @@ func (s *Service) mutateRows(req *wire.MutateRowsRequest, stream grpc.ServerStre
 	}
 	res := newResults(ctx, s, len(req.Entries), stream)
 	defer res.stop() //nolint:errcheck // only of use when the backend panics
-	err := s.backend.MutateRows(ctx, req.Table, req.Entries, res.done)
+	entries, places := t.split(req.Entries, res.done)
+	done := res.done
+	if places != nil {
+		done = func(i int, err error) { res.done(places[i], err) }
+	}
+	if len(entries) > 0 {
+		err = s.backend.MutateRows(ctx, t.table, entries, done)
+	}
 	return res.close(err)
 }
 

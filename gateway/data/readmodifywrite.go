@@ -10,13 +10,19 @@ import (
 )
 
 func (s *Service) readModifyWriteRow(ctx context.Context, req *wire.ReadModifyWriteRowRequest) (any, error) {
-	if err := s.open(ctx, req.Table, req.View, "", req.Profile, transact); err != nil {
+	t, err := s.open(ctx, req.Table, req.View, "", req.Profile, transact)
+	if err != nil {
 		return nil, err
 	}
 	if err := req.Check(); err != nil {
 		return nil, err
 	}
-	cells, err := s.backend.ReadModifyWriteRow(ctx, req.Table, req.Key, req.Rules)
+	if t.view != nil {
+		if err := t.view.CheckRules(req.Key, req.Rules); err != nil {
+			return nil, err
+		}
+	}
+	cells, err := s.backend.ReadModifyWriteRow(ctx, t.table, req.Key, req.Rules)
 	if err != nil {
 		return nil, err
 	}

@@ -18,7 +18,8 @@ import (
 func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) error {
 	start := time.Now()
 	ctx := stream.Context()
-	if err := s.open(ctx, req.Table, req.View, req.Materialized, req.Profile, read); err != nil {
+	t, err := s.open(ctx, req.Table, req.View, req.Materialized, req.Profile, read)
+	if err != nil {
 		return err
 	}
 	features := wire.Features(ctx)
@@ -45,8 +46,8 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 		LastScanned: features.GetLastScannedRowResponses(),
 	})
 	defer w.Close()
-	stats, err := s.backend.ReadRows(ctx, &scan.Request{Table: req.Table, Ranges: req.Ranges, Limit: req.Limit,
-		Reversed: req.Reversed, Filter: req.Filter}, w)
+	stats, err := s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges(req.Ranges), Limit: req.Limit,
+		Reversed: req.Reversed, Filter: t.filter(req.Filter)}, w)
 	if err != nil {
 		// What was read is good: the client resumes behind it.
 		if ctx.Err() == nil {

@@ -9,8 +9,10 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
 	"github.com/trestledb/trestle/gateway/chunk"
+	"github.com/trestledb/trestle/gateway/view"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -36,6 +38,10 @@ type Options struct {
 	// Instance says whether an instance exists: nil, or NotFound. A nil func
 	// accepts any.
 	Instance func(ctx context.Context, name string) error
+	// View resolves an authorized view: its table and what it lets through, or
+	// NotFound. It is on the path of every request that names one. A nil func
+	// knows none.
+	View func(ctx context.Context, name string) (*schema.Table, *view.View, error)
 	// LaxNames accepts any project and instance id, and takes any instance to
 	// exist, as the emulator does.
 	LaxNames bool
@@ -96,9 +102,9 @@ const (
 	transact // read and write one row atomically
 )
 
-// open checks the resource names and the app profile of a request. It does not
-// ask whether the table exists: the backend tells.
-func (s *Service) open(ctx context.Context, table, view, materialized, profile string, a access) error {
+// open checks the resource names and the app profile of a request and returns
+// what it is about. It does not ask whether the table exists: the backend tells.
+func (s *Service) open(ctx context.Context, table, view, materialized, profile string, a access) (target, error) {
 	named := 0
 	for _, n := range [...]string{table, view, materialized} {
 		if n != "" {
@@ -107,21 +113,21 @@ func (s *Service) open(ctx context.Context, table, view, materialized, profile s
 	}
 	if named != 1 {
 		if a == read {
-			return fault.InvalidField("table_name", "Exactly one of table_name, authorized_view_name and materialized_view_name must be set, but %d are", named)
+			return target{}, fault.InvalidField("table_name", "Exactly one of table_name, authorized_view_name and materialized_view_name must be set, but %d are", named)
 		}
-		return fault.InvalidField("table_name", "Exactly one of table_name and authorized_view_name must be set, but %d are", named)
+		return target{}, fault.InvalidField("table_name", "Exactly one of table_name and authorized_view_name must be set, but %d are", named)
 	}
 	switch {
 	case view != "":
-		return fault.New(fault.Unimplemented, "Authorized views are not supported")
+		return s.openView(ctx, view, profile, a)
 	case materialized != "":
-		return fault.New(fault.Unimplemented, "Materialized views are not supported")
+		return target{}, fault.New(fault.Unimplemented, "Materialized views are not supported")
 	}
 	instance, err := wire.CheckTable("table_name", table, s.opt.LaxNames)
 	if err != nil {
-		return err
+		return target{}, err
 	}
-	return s.profile(ctx, instance, profile, a)
+	return target{table: table}, s.profile(ctx, instance, profile, a)
 }
 
 func (s *Service) profile(ctx context.Context, instance, id string, a access) error {

@@ -54,6 +54,18 @@ func CheckTable(field, name string, lax bool) (instance string, err error) {
 	return inst, nil
 }
 
+// CheckView checks the name of an authorized view and returns that of its
+// instance. lax accepts any project and instance id.
+func CheckView(field, name string, lax bool) (instance string, err error) {
+	table, id, ok := strings.Cut(name, "/authorizedViews/")
+	if ok && validTableID(id) {
+		if inst, err := CheckTable(field, table, lax); err == nil {
+			return inst, nil
+		}
+	}
+	return "", fault.InvalidField(field, "When parsing '%s' : Authorized view name expected in the form 'projects/<project_id>/instances/<instance_id>/tables/<table_id>/authorizedViews/<authorized_view_id>'.", name)
+}
+
 // validInstance tells whether id could name an instance. The length is checked
 // where instances are created.
 func validInstance(id string) bool {

@@ -1,0 +1,91 @@
+package data
+
+import (
+	"context"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/view"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// A target is the table of a request, whole or as an authorized view shows it.
+type target struct {
+	table  string
+	view   *view.View    // nil for the whole table
+	schema *schema.Table // beside a view only
+}
+
+// openView is open for a request that names an authorized view.
+func (s *Service) openView(ctx context.Context, name, profile string, a access) (target, error) {
+	instance, err := wire.CheckView("authorized_view_name", name, s.opt.LaxNames)
+	if err != nil {
+		return target{}, err
+	}
+	if err := s.profile(ctx, instance, profile, a); err != nil {
+		return target{}, err
+	}
+	if s.opt.View == nil {
+		return target{}, fault.New(fault.NotFound, "Authorized view not found: %s", name)
+	}
+	t, v, err := s.opt.View(ctx, name)
+	if err != nil {
+		return target{}, err
+	}
+	return target{table: t.Name, view: v, schema: t}, nil
+}
+
+// ranges returns those of the ranges that the target has.
+func (t *target) ranges(ranges []row.Range) []row.Range {
+	if t.view == nil {
+		return ranges
+	}
+	return t.view.Intersect(ranges)
+}
+
+// filter returns the client's filter for what the target has of a row.
+func (t *target) filter(client *filter.Node) *filter.Node {
+	if t.view == nil {
+		return client
+	}
+	return t.view.Filter(client)
+}
+
+// check refuses mutations of a row that reach outside of the target.
+func (t *target) check(key []byte, muts []row.Mutation) error {
+	if t.view == nil {
+		return nil
+	}
+	return t.view.Check(key, muts, t.schema.Families)
+}
+
+// split reports the entries that reach outside of the target to done, and
+// returns the others with the places that they had; no places if all are left.
+func (t *target) split(entries []row.Entry, done func(int, error)) (rest []row.Entry, places []int) {
+	if t.view == nil {
+		return entries, nil
+	}
+	refused := false
+	for i := range entries {
+		err := t.check(entries[i].Key, entries[i].Mutations)
+		if err != nil {
+			done(i, err)
+		}
+		if err != nil && !refused {
+			refused = true
+			rest = append(rest, entries[:i]...)
+			for j := range i {
+				places = append(places, j)
+			}
+		}
+		if err == nil && refused {
+			rest, places = append(rest, entries[i]), append(places, i)
+		}
+	}
+	if !refused {
+		return entries, nil
+	}
+	return rest, places
+}
