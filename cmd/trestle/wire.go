@@ -107,7 +107,7 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
 		Reflection:    true, // what it tells is public
-		RequestMemory: max(cfg.Memory/4, 2*schema.MaxRow),
+		RequestMemory: max(cfg.Memory/4, schema.MaxRow+schema.MaxRow/8),
 		ReadMemory:    max(cfg.Memory/4, gateway.MinReadMemory),
 		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Observer:      m,
