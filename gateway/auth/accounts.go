@@ -201,21 +201,23 @@ func (s *Accounts) Update(ctx context.Context, email string, change func(*Accoun
 // service accounts: a JSON file that every client library takes. Nothing else
 // has the private half.
 func (s *Accounts) Mint(ctx context.Context, email string) (file []byte, key Key, err error) {
+	a, err := s.Get(ctx, email)
+	if err != nil {
+		return nil, key, err
+	}
+	if file, key, err = s.generate(a); err != nil {
+		return nil, key, err
+	}
+	return file, key, s.register(ctx, email, key)
+}
+
+// generate makes a key that nobody knows yet.
+func (s *Accounts) generate(a *Account) (file []byte, key Key, err error) {
 	private, err := rsa.GenerateKey(rand.Reader, keyBits)
 	if err != nil {
 		return nil, key, err
 	}
 	if key, err = newKey(private.Public(), s.now()); err != nil {
-		return nil, key, err
-	}
-	a, err := s.Update(ctx, email, func(a *Account) error {
-		if len(a.Keys) >= maxKeys {
-			return fault.New(fault.FailedPrecondition, "Service account %s has %d keys already, delete one first", a.Email, len(a.Keys))
-		}
-		a.Keys = append(slices.Clone(a.Keys), key)
-		return nil
-	})
-	if err != nil {
 		return nil, key, err
 	}
 	der, err := x509.MarshalPKCS8PrivateKey(private)
@@ -239,6 +241,18 @@ func (s *Accounts) Mint(ctx context.Context, email string) (file []byte, key Key
 		a.Email, a.UniqueID, s.uri("/auth"), s.uri("/token"), s.uri("/certs"), s.uri("/x509/" + url.PathEscape(a.Email)),
 	}, "", "  ")
 	return append(file, '\n'), key, err
+}
+
+// register adds a key to an account.
+func (s *Accounts) register(ctx context.Context, email string, key Key) error {
+	_, err := s.Update(ctx, email, func(a *Account) error {
+		if len(a.Keys) >= maxKeys {
+			return fault.New(fault.FailedPrecondition, "Service account %s has %d keys already, delete one first", a.Email, len(a.Keys))
+		}
+		a.Keys = append(slices.Clone(a.Keys), key)
+		return nil
+	})
+	return err
 }
 
 // uri returns the token URI with another path.
@@ -265,14 +279,7 @@ func (s *Accounts) AddKey(ctx context.Context, email string, pub crypto.PublicKe
 	if err != nil {
 		return key, fault.InvalidField("public_key_data", "The key cannot be stored: %s", err)
 	}
-	_, err = s.Update(ctx, email, func(a *Account) error {
-		if len(a.Keys) >= maxKeys {
-			return fault.New(fault.FailedPrecondition, "Service account %s has %d keys already, delete one first", a.Email, len(a.Keys))
-		}
-		a.Keys = append(slices.Clone(a.Keys), key)
-		return nil
-	})
-	return key, err
+	return key, s.register(ctx, email, key)
 }
 
 // DeleteKey removes a key: NotFound if the account has none of that id.
