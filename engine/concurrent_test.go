@@ -361,7 +361,10 @@ func TestCloseUnderLoad(t *testing.T) {
 			_, err := s.ReadModifyWriteRow(ctx, table, []byte("n"), []row.Rule{{Family: "f", Qualifier: []byte("n"), Increment: 1}})
 			return err
 		})
-		work("record", func(n int) error { _, err := s.PutRecord(ctx, fmt.Sprint(n), []byte("v"), 0); return ignoreAborted(err) })
+		work("record", func(n int) error {
+			_, err := s.PutRecord(ctx, fmt.Sprint(n), []byte("v"), 0)
+			return ignoreAborted(err)
+		})
 		work("admin", func(n int) error {
 			name := fmt.Sprintf("t%d", n)
 			_, err := s.CreateTable(ctx, newSchema(name, 1000, "f"), [][]byte{[]byte("m")})
