@@ -12,6 +12,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // Options configure a Server. The zero value is a good server without TLS.
@@ -47,6 +48,9 @@ type Options struct {
 	// Admin are the options of the admin services. Its Emulator, Zone and Log
 	// are set from those here.
 	Admin admin.Options
+	// Auth says who callers are and what they may do. Nil lets everybody do
+	// everything. It is the caller's, to be closed after the Server is stopped.
+	Auth *auth.Auth
 	// Register adds further services.
 	Register []func(grpc.ServiceRegistrar)
 	// Unary and Stream run inside the server's own interceptors, so that what

@@ -13,6 +13,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+	"google.golang.org/grpc/tap"
 
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
@@ -39,12 +40,28 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	o = o.WithDefaults()
 	g := newGate(o.RequestMemory, o.ReceiveTimeout)
 	in := newInterceptor(g, o)
+	unary, stream := []grpc.UnaryServerInterceptor{in.unary}, []grpc.StreamServerInterceptor{in.stream}
+	admit := g.admit
+	if o.Auth != nil {
+		// Who calls is known before anything of a request is read, what it may do
+		// before any handler sees the request.
+		admit = func(ctx context.Context, info *tap.Info) (context.Context, error) {
+			ctx, err := o.Auth.Tap(ctx, info)
+			if err != nil {
+				return nil, err
+			}
+			return g.admit(ctx, info)
+		}
+		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
+		b = o.Auth.Guard(b)
+		o.Admin.Permissions = o.Auth.TestPermissions
+	}
 	opts := []grpc.ServerOption{
 		experimental.BufferPool(g),
-		grpc.InTapHandle(g.admit),
+		grpc.InTapHandle(admit),
 		grpc.ForceServerCodecV2(wire.NewCodec(g)),
-		grpc.ChainUnaryInterceptor(append([]grpc.UnaryServerInterceptor{in.unary}, o.Unary...)...),
-		grpc.ChainStreamInterceptor(append([]grpc.StreamServerInterceptor{in.stream}, o.Stream...)...),
+		grpc.ChainUnaryInterceptor(append(unary, o.Unary...)...),
+		grpc.ChainStreamInterceptor(append(stream, o.Stream...)...),
 		// Windows of fixed size spare a ping and its answer per request, by which
 		// gRPC would measure the path. A stream gets its whole message's worth of
 		// window once a handler wants it; the connection's is given back as bytes
@@ -85,6 +102,10 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		Budget:   chunk.NewBudget(o.ReadMemory),
 		Log:      o.Log,
 	}))
+	if o.Auth != nil {
+		o.Auth.UsePolicies(a.Policy)
+		o.Auth.Register(s.grpc)
+	}
 	for _, register := range o.Register {
 		register(s.grpc)
 	}

@@ -26,7 +26,6 @@ import (
 
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/gateway"
-	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/jws"
 	"github.com/trestledb/trestle/gateway/backend"
@@ -72,12 +71,8 @@ func newFixture(t testing.TB, o auth.Options, transport ...credentials.Transport
 	if len(transport) > 0 {
 		server, f.dial = transport[0], transport[1]
 	}
-	f.a.UsePolicies(admin.New(f.b, admin.Options{}).Policy)
-	srv, err := gateway.New(f.a.Guard(f.b), gateway.Options{
-		Admin:       admin.Options{Permissions: f.a.TestPermissions},
-		Register:    []func(grpc.ServiceRegistrar){f.a.Register},
-		Unary:       []grpc.UnaryServerInterceptor{f.a.Unary},
-		Stream:      []grpc.StreamServerInterceptor{f.a.Stream},
+	srv, err := gateway.New(f.b, gateway.Options{
+		Auth:        f.a,
 		Credentials: server,
 		Reflection:  true,
 		Log:         slog.New(slog.DiscardHandler),
