@@ -30,26 +30,11 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 	if err != nil {
 		return err
 	}
-	mem := vfs.NewMem()
-	if err := copyMetadata(fs, mem, dir, root); err != nil {
-		return fmt.Errorf("copy METADATA of %s: %w", dir, err)
-	}
-	s := &Store{o: Options{Dir: dir, FS: mem, NoBackground: true, Durability: commitlog.Async}.WithDefaults(), failed: make(chan struct{}), removes: make(chan string, 1)}
-	s.o.Log = slog.New(slog.DiscardHandler)
-	if s.root, err = metadata.OpenRoot(mem, dir, root.Row); err != nil {
+	s, err := copyOfMetadata(ctx, fs, dir, root)
+	if err != nil {
 		return err
 	}
-	if s.objects, err = objectstore.OpenLocal(mem, mem.PathJoin(dir, "sst"), objectstore.LocalOptions{}); err != nil {
-		return err
-	}
-	s.cache = sstable.NewCache(4<<20, 0)
-	s.removing.Add(1)
-	go s.remover()
-	s.closing.Store(true)
 	defer func() { err = errors.Join(err, s.stop()) }()
-	if err := s.openMeta(ctx); err != nil {
-		return err
-	}
 	row, err := json.Marshal(root.Row)
 	if err != nil {
 		return err
@@ -63,6 +48,31 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 		_, err = fmt.Fprintln(w, line)
 		return err
 	})
+}
+
+// copyOfMetadata returns a Store of nothing but the METADATA tablet of a data
+// directory, on a copy in memory. Its caller stops it.
+func copyOfMetadata(ctx context.Context, fs vfs.FS, dir string, root *metadata.Root) (_ *Store, err error) {
+	mem := vfs.NewMem()
+	if err := copyMetadata(fs, mem, dir, root); err != nil {
+		return nil, fmt.Errorf("copy METADATA of %s: %w", dir, err)
+	}
+	s := &Store{o: Options{Dir: dir, FS: mem, NoBackground: true, Durability: commitlog.Async}.WithDefaults(), failed: make(chan struct{}), removes: make(chan string, 1)}
+	s.o.Log = slog.New(slog.DiscardHandler)
+	if s.root, err = metadata.OpenRoot(mem, dir, root.Row); err != nil {
+		return nil, err
+	}
+	if s.objects, err = objectstore.OpenLocal(mem, mem.PathJoin(dir, "sst"), objectstore.LocalOptions{}); err != nil {
+		return nil, err
+	}
+	s.cache = sstable.NewCache(4<<20, 0)
+	s.removing.Add(1)
+	go s.remover()
+	s.closing.Store(true)
+	if err := s.openMeta(ctx); err != nil {
+		return nil, errors.Join(err, s.stop())
+	}
+	return s, nil
 }
 
 // describeRow makes a line of a row of the METADATA tablet.

@@ -300,4 +300,3 @@ func (s *Store) Damage() []Damage {
 	})
 	return out
 }
-

@@ -67,6 +67,14 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 			break
 		}
 	}
+	// A redo point names a record that is in the log: one that a crash took could
+	// not be told from one that is missing.
+	if next.Redo != (commitlog.Pos{}) {
+		if err := t.env.Commit.Wait(ctx, next.Redo); err != nil {
+			out.abort()
+			return false, err
+		}
+	}
 	t.trimRanges(next, newer)
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return false, t.lost(out, err)
