@@ -1,0 +1,286 @@
+package engine
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+var _ backend.HotTabletLister = (*Store)(nil)
+
+// A hand is a clock moved by hand.
+type hand struct {
+	mu  sync.Mutex
+	now time.Time
+}
+
+func (h *hand) Now() time.Time {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.now
+}
+
+func (h *hand) advance(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.now = h.now.Add(d)
+}
+
+func hotStore(t testing.TB, rate float64) (*Store, *hand, string) {
+	h := &hand{now: clock()}
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Now: h.Now, SplitRate: rate, SplitHotAfter: time.Minute, Log: slog.New(slog.DiscardHandler)})
+	t.Cleanup(func() { mustClose(t, s) })
+	return s, h, mustCreate(t, s, newSchema("t", 1000, "f"), "m")
+}
+
+// serveLoad has s serve load for d, with a check every five seconds as the
+// worker does it: keys names the rows that are written in each.
+func serveLoad(t testing.TB, s *Store, h *hand, table string, hot map[*tablet.Tablet]time.Time, d time.Duration, keys func(i int) string, n int) {
+	for range int(d / (5 * time.Second)) {
+		for i := range n {
+			mustPut(t, s, table, keys(i), setCell("f", "q", 1000, "v"))
+		}
+		h.advance(5 * time.Second)
+		s.splitHot(ctx, hot)
+	}
+}
+
+func starts(s *Store, table string) string {
+	infos, err := s.Tablets(table)
+	if err != nil {
+		return err.Error()
+	}
+	var list []string
+	for _, i := range infos {
+		list = append(list, fmt.Sprintf("%q", i.Rows.Start))
+	}
+	return strings.Join(list, " ")
+}
+
+// TestSplitHot: a tablet that takes most of a high load for a minute is split
+// where the load is parted.
+func TestSplitHot(t *testing.T) {
+	s, h, table := hotStore(t, 100)
+	hot := map[*tablet.Tablet]time.Time{}
+	s.splitHot(ctx, hot)
+	keys := func(int) string { return fmt.Sprintf("c%02d", rand.IntN(100)) }
+	// 200 rows a second: hot, but not for long enough yet.
+	serveLoad(t, s, h, table, hot, 55*time.Second, keys, 1000)
+	if got := starts(s, table); got != `"" "m"` {
+		t.Fatalf("after 55 s the tablets start at %s", got)
+	}
+	serveLoad(t, s, h, table, hot, 30*time.Second, keys, 1000)
+	infos, err := s.Tablets("t")
+	if err != nil || len(infos) != 3 {
+		t.Fatalf("%v, the tablets start at %s", err, starts(s, table))
+	}
+	if at := string(infos[1].Rows.Start); at < "c20" || at > "c80" {
+		t.Errorf("split at %q", at)
+	}
+	// Each half has half of the load: that is how it should be.
+	serveLoad(t, s, h, table, hot, 3*time.Minute, keys, 1000)
+	if infos, _ := s.Tablets("t"); len(infos) != 3 {
+		t.Errorf("later the tablets start at %s", starts(s, table))
+	}
+	for i := range 100 {
+		if k := fmt.Sprintf("c%02d", i); !strings.Contains(content(s, table, row.Single([]byte(k))), k) {
+			t.Errorf("row %s is gone", k)
+		}
+	}
+}
+
+// TestSplitHotNot: nothing is gained by splitting these.
+func TestSplitHotNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		rate float64
+		keys func(i int) string
+		n    int
+	}{
+		"one hot row": {100, func(i int) string {
+			if i%10 == 0 {
+				return fmt.Sprintf("c%02d", rand.IntN(100))
+			}
+			return "c50"
+		}, 1000},
+		"the load is everywhere": {100, func(i int) string { return fmt.Sprintf("%c%d", "cx"[i%2], rand.IntN(100)) }, 2000},
+		"little load":            {1000, func(int) string { return fmt.Sprintf("c%02d", rand.IntN(100)) }, 1000},
+		"off":                    {-1, func(int) string { return fmt.Sprintf("c%02d", rand.IntN(100)) }, 2000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, h, table := hotStore(t, c.rate)
+			serveLoad(t, s, h, table, map[*tablet.Tablet]time.Time{}, 3*time.Minute, c.keys, c.n)
+			if got := starts(s, table); got != `"" "m"` {
+				t.Errorf("the tablets start at %s", got)
+			}
+		})
+	}
+	// A burst is over before anything is done about it.
+	s, h, table := hotStore(t, 100)
+	hot := map[*tablet.Tablet]time.Time{}
+	for range 4 {
+		serveLoad(t, s, h, table, hot, 30*time.Second, func(int) string { return fmt.Sprintf("c%02d", rand.IntN(100)) }, 1000)
+		serveLoad(t, s, h, table, hot, time.Minute, func(int) string { return "c" }, 1)
+	}
+	if got := starts(s, table); got != `"" "m"` {
+		t.Errorf("after bursts the tablets start at %s", got)
+	}
+}
+
+// TestHotTablets: the load of each tablet is told, and fades.
+func TestHotTablets(t *testing.T) {
+	s, h, table := hotStore(t, -1)
+	const in = "projects/p/instances/i"
+	if hot, err := s.HotTablets(ctx, in); err != nil || len(hot) > 0 {
+		t.Fatalf("at the start %v %v", hot, err)
+	}
+	for range 12 { // a minute
+		for i := range 500 {
+			mustPut(t, s, table, fmt.Sprintf("z%d", i), setCell("f", "q", 1000, "v"))
+			if i%5 == 0 {
+				content(s, table, row.Single([]byte("a")))
+				mustPut(t, s, table, "a", setCell("f", "q", 1000, "v"))
+			}
+		}
+		h.advance(5 * time.Second)
+		if _, err := s.HotTablets(ctx, in); err != nil {
+			t.Fatal(err)
+		}
+	}
+	hot, err := s.HotTablets(ctx, in+"/clusters/c")
+	if err != nil || len(hot) != 2 || string(hot[0].Rows.Start) != "m" || hot[0].Table != table || !(hot[0].CPUFraction > hot[1].CPUFraction) ||
+		hot[1].CPUFraction <= 0 || hot[0].CPUFraction > 1 || !hot[0].To.Equal(h.Now()) || !hot[0].From.Before(hot[0].To) {
+		t.Fatalf("%+v %v", hot, err)
+	}
+	infos, err := s.Tablets("t")
+	if err != nil || len(infos) != 2 {
+		t.Fatal(err)
+	}
+	// After four times the window 98 of 100 rows a second show.
+	if l := infos[1].Load; l.RowsWritten < 96 || l.RowsWritten > 100 || l.RowsRead != 0 {
+		t.Errorf("z: %+v", l)
+	}
+	if l := infos[0].Load; l.RowsWritten < 19 || l.RowsWritten > 20 || l.Reads < 19 || l.Reads > 20 || l.RowsRead < 19 || l.Bytes == 0 {
+		t.Errorf("a: %+v", l)
+	}
+	if hot, _ := s.HotTablets(ctx, "projects/p/instances/other"); len(hot) > 0 {
+		t.Errorf("another instance: %v", hot)
+	}
+	h.advance(10 * time.Minute)
+	if hot, _ := s.HotTablets(ctx, in); len(hot) > 0 {
+		t.Errorf("ten minutes later: %v", hot)
+	}
+}
+
+// TestOperate: what an operator does to tablets.
+func TestOperate(t *testing.T) {
+	fs := vfs.NewMem()
+	s := mustOpen(t, Options{FS: fs, Dir: "d", NoBackground: true, Log: loud(), CacheBytes: 1})
+	defer mustClose(t, s)
+	table := filled(t, s, "t", 300)
+	for i := range 300 {
+		mustPut(t, s, table, fmt.Sprintf("row%05d", i), setCell("f", "q", 1000, "again"))
+	}
+	if err := s.SplitAt(ctx, "t", []byte("row00100")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.SplitAt(ctx, "t", []byte("row00200")); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.MergeAt(ctx, "t", []byte("row00150")); err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, s, table, "row00000", setCell("f", "q", 1000, "in memory"))
+	infos, err := s.Tablets("")
+	if err != nil || len(infos) != 3 || infos[2].Table != MetadataTable || infos[0].MemtableBytes == 0 || infos[0].Redo == "" ||
+		infos[1].MemtableBytes != 0 || infos[1].Redo != "" || infos[1].Bytes == 0 {
+		t.Fatalf("%+v %v", infos, err)
+	}
+	if err := s.FlushTablets(ctx, "t", row.All); err != nil {
+		t.Fatal(err)
+	}
+	if infos, _ = s.Tablets("t"); infos[0].MemtableBytes != 0 || infos[0].Runs < 2 {
+		t.Errorf("after a flush %+v", infos[0])
+	}
+	before := content(s, table, row.All)
+	var done, total int64
+	if err := s.CompactTablets(ctx, "t", row.Range{End: []byte("row00050")}, func(d, n int64) { done, total = d, n }); err != nil || done != total || total == 0 {
+		t.Fatalf("%d of %d %v", done, total, err)
+	}
+	if infos, _ = s.Tablets("t"); infos[0].Runs != 1 || infos[0].LastMajor.IsZero() || infos[1].Runs < 1 {
+		t.Errorf("after a compaction of the first %+v", infos)
+	}
+	if err := s.CompactTablets(ctx, MetadataTable, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got := content(s, table, row.All); got != before {
+		t.Error("the compactions changed the content")
+	}
+
+	none := func(d ObjectDamage) { t.Errorf("damaged: %+v", d) }
+	for _, name := range []string{"t", MetadataTable} {
+		if err := s.VerifyTablets(ctx, name, row.All, none, func(d, n int64) { done, total = d, n }); err != nil || done != total || total == 0 {
+			t.Fatalf("%s: %d of %d %v", name, done, total, err)
+		}
+	}
+	object := s.catalog.byName[table].list()[0].Row().Files[0].Object
+	// In place: the store has the file open.
+	f, err := fs.OpenReadWrite("d/sst/"+object, "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.WriteAt(flip(100)(readAll(t, fs, "d/sst/"+object))[:101], 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var found []ObjectDamage
+	if err := s.VerifyTablets(ctx, "t", row.All, func(d ObjectDamage) { found = append(found, d) }, func(int64, int64) {}); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 1 || found[0].Object != object || found[0].Table != table || fault.KindOf(found[0].Err) != fault.Corruption {
+		t.Errorf("%+v", found)
+	}
+	damage := s.Damage()
+	if len(damage) != 1 || damage[0].Object != object || damage[0].Table != table || damage[0].Reads != 1 {
+		t.Errorf("%+v", damage)
+	}
+	// A tablet that is split hands its damage on.
+	if _, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.All}}); fault.KindOf(err) != fault.Corruption {
+		t.Errorf("read: %v", err)
+	}
+	if damage = s.Damage(); len(damage) != 1 || damage[0].Reads != 2 {
+		t.Errorf("%+v", damage)
+	}
+	if err := s.SplitAt(ctx, table, []byte("row00050")); err != nil {
+		t.Fatal(err)
+	}
+	if damage = s.Damage(); len(damage) != 2 || damage[0].Tablet == damage[1].Tablet {
+		t.Errorf("after a split %+v", damage)
+	}
+	other := newSchema("t", 1000, "f")
+	other.Name = "projects/p/instances/other/tables/t"
+	mustCreate(t, s, other)
+	for what, err := range map[string]error{
+		"two tables of a name": s.SplitAt(ctx, "t", []byte("x")),
+		"no table":             s.FlushTablets(ctx, "nobody", row.All),
+		"METADATA is whole":    s.SplitAt(ctx, MetadataTable, []byte("x")),
+		"the last":             s.MergeAt(ctx, table, []byte("zzz")),
+	} {
+		if err == nil {
+			t.Errorf("%s: no error", what)
+		}
+	}
+}
