@@ -226,18 +226,23 @@ func (t *Tablet) exceeding() bool {
 }
 
 // mergeRows returns the row of a and b together, under b's version. The runs of
-// b keep their order behind those of a, with which they share no row; so do
-// sequence numbers, each side's being compared with its own only.
+// b come before those of a, with which they share no row; each side's keep their
+// order. They are numbered anew, as numbers that only grow would double with
+// each merge of what was split. So do sequence numbers stay, each side's being
+// compared with its own only.
 func mergeRows(a, b *metadata.Row) *metadata.Row {
 	m := b.Clone()
 	m.Start = a.Start
-	m.Files = nil
-	for _, f := range b.Files {
-		f.Run += a.NextRun
-		m.Files = append(m.Files, f)
+	m.NextRun = 0
+	m.Files = append(slices.Clone(b.Files), a.Files...)
+	for i := len(m.Files) - 1; i >= 0; {
+		// Files come newest run first: count up from the last.
+		run, side := m.Files[i].Run, i < len(b.Files)
+		for ; i >= 0 && m.Files[i].Run == run && (i < len(b.Files)) == side; i-- {
+			m.Files[i].Run = m.NextRun
+		}
+		m.NextRun++
 	}
-	m.Files = append(m.Files, a.Files...)
-	m.NextRun = a.NextRun + b.NextRun
 	m.RangeDel = append(m.RangeDel, a.RangeDel...)
 	m.MaxSeq = max(a.MaxSeq, b.MaxSeq)
 	m.FlushedSeq = max(a.FlushedSeq, b.FlushedSeq)
