@@ -8,6 +8,11 @@
 //	instances/<instance>        an instance with its clusters and app profiles
 //	policies/<resource>         the IAM policy of an instance
 //	policies/<table>#<table id> the IAM policy of a table
+//	policies/<table>#<table id>/authorizedViews/<view>#<incarnation>
+//	                            the IAM policy of an authorized view, and
+//	                            likewise of a schema bundle
+//	views/<table>#<table id>/   the authorized views of a table
+//	bundles/<table>#<table id>/ the schema bundles of a table
 //	operations/<...>            a long-running operation, by its own name
 //	secrets/tokens              the key that signs page and consistency tokens
 //	setup/defaults              the default instance was made once
