@@ -417,7 +417,10 @@ func (s *Store) UndeleteTable(ctx context.Context, name string) (*schema.Table, 
 
 // purge removes the tables that can no longer be undeleted.
 func (s *Store) purge(ctx context.Context) {
-	s.admin.Lock()
+	// Writers may be waiting for the caller to make room.
+	if !s.admin.TryLock() {
+		return
+	}
 	defer s.admin.Unlock()
 	s.catalog.RLock()
 	var dead []*table

@@ -381,6 +381,24 @@ func (s *Store) openMeta(ctx context.Context) (err error) {
 	}
 	s.watch(s.metaEnv.Commit)
 	s.meta.Start()
+	return s.relieveMeta(ctx)
+}
+
+// relieveMeta makes room in a METADATA tablet that its workers left full, since
+// settling METADATA rows takes writes before the workers begin.
+func (s *Store) relieveMeta(ctx context.Context) error {
+	if used, _ := s.metaEnv.Memory.Used(); used > s.metaEnv.Memory.Limit()/2 {
+		if err := s.flush(ctx, s.meta); err != nil {
+			return fmt.Errorf("flush METADATA: %w", err)
+		}
+	}
+	for s.meta.Runs() > s.metaEnv.Options.MaxRuns/2 {
+		if more, err := s.meta.Compact(ctx); err != nil {
+			return fmt.Errorf("compact METADATA: %w", err)
+		} else if !more {
+			break
+		}
+	}
 	return nil
 }
 

@@ -98,11 +98,8 @@ func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
 			level = w.s.o.Log.Warn // a full disk: it heals when there is room
 		}
 		level("background work failed, will try again", "tablet", uint64(t.ID()), "error", err)
-		select {
-		case <-time.After(retryDelay):
-			q.put(t)
-		case <-w.ctx.Done():
-		}
+		// Others need not wait for it.
+		time.AfterFunc(retryDelay, func() { q.put(t) })
 	}
 }
 
@@ -127,7 +124,7 @@ func (w *worker) compact(t *tablet.Tablet) error {
 
 // ignoreClosed drops the error of work on a tablet that was closed meanwhile.
 func ignoreClosed(err error) error {
-	if errors.Is(err, fault.Unavailable) {
+	if errors.Is(err, tablet.ErrClosed) || errors.Is(err, tablet.ErrReplaced) {
 		return nil
 	}
 	return err

@@ -108,9 +108,16 @@ type adder interface {
 	AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind)
 }
 
-func (b *Batch) insert(m adder, first cell.Seq) {
+func (b *Batch) insert(m adder, first cell.Seq) { b.insertFrom(0, m, first) }
+
+// insertFrom leaves out the operations before n. The first of all, not of those
+// given to m, has the sequence number first.
+func (b *Batch) insertFrom(n int, m adder, first cell.Seq) {
 	start := 0
-	for i := range b.ops {
+	if n > 0 {
+		start = b.ops[n-1].end
+	}
+	for i := n; i < len(b.ops); i++ {
 		o := &b.ops[i]
 		m.AddParts(b.prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i), o.kind)
 		start = o.end
@@ -138,6 +145,9 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 		part := payload[w : w+int(l)]
 		payload = payload[w+int(l):]
 		return part, true
+	}
+	if n < 0 || first+cell.Seq(n) > cell.MaxSeq || first > cell.MaxSeq {
+		return bad("no such sequence number")
 	}
 	prefix, ok := take()
 	if !ok || cell.EscapedLen(prefix) != len(prefix) {

@@ -280,11 +280,11 @@ func (t *Tablet) admit(ctx context.Context) error {
 	if err := t.env.Memory.wait(ctx); err != nil {
 		return err
 	}
-	if t.runs() < t.env.Options.MaxRuns {
+	if t.Runs() < t.env.Options.MaxRuns {
 		return nil
 	}
 	start := time.Now()
-	for delay := time.Millisecond; t.runs() >= t.env.Options.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
+	for delay := time.Millisecond; t.Runs() >= t.env.Options.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
 		if time.Since(start) > stallLimit {
 			return &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
 				Msg: "compacting the tablet's SSTables does not keep up"}
@@ -299,8 +299,8 @@ func (t *Tablet) admit(ctx context.Context) error {
 	return nil
 }
 
-// runs returns the number of runs.
-func (t *Tablet) runs() int {
+// Runs returns the number of runs.
+func (t *Tablet) Runs() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.version == nil {
@@ -336,8 +336,8 @@ func (t *Tablet) commit(ctx context.Context, key []byte, b *Batch) (commitlog.Po
 	return pos, nil
 }
 
-// errClosed is returned by a tablet that was closed.
-var errClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
+// ErrClosed is returned by a tablet that was closed.
+var ErrClosed = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet is closed"}
 
 // ErrReplaced is returned, before anything is done, by a tablet whose rows
 // others serve now: it was split or merged.
@@ -348,7 +348,7 @@ func (t *Tablet) gone() error {
 	if t.replaced.Load() {
 		return ErrReplaced
 	}
-	return errClosed
+	return ErrClosed
 }
 
 // Apply applies b, the change of the row key. When it returns nil the change

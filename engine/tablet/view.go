@@ -17,6 +17,11 @@ type View struct {
 	ctx context.Context
 	key []byte
 	seq cell.Seq // 0 for the visible one
+
+	// overlay holds the first done operations of a batch, which only grows while
+	// the View is in use.
+	overlay *memtable.Memtable
+	done    int
 }
 
 // View returns the durable state of a row.
@@ -28,7 +33,7 @@ func (t *Tablet) View(ctx context.Context, key []byte) *View {
 const overlaySeq = cell.MaxSeq >> 1
 
 // open returns a reader of the row as it would be once b (nil for none) is
-// applied.
+// applied. It is always the same batch, or nil.
 func (v *View) open(b *Batch, q *Query) (*reader, error) {
 	pinned := v.t.pin()
 	if pinned == nil {
@@ -36,9 +41,12 @@ func (v *View) open(b *Batch, q *Query) (*reader, error) {
 	}
 	var overlay cell.Iterator
 	if b != nil && b.Len() > 0 {
-		m := memtable.New()
-		b.insert(m, overlaySeq)
-		overlay = m.Iterator(cell.MaxSeq)
+		if v.overlay == nil {
+			v.overlay = memtable.New()
+		}
+		b.insertFrom(v.done, v.overlay, overlaySeq)
+		v.done = b.Len()
+		overlay = v.overlay.Iterator(cell.MaxSeq)
 	}
 	v.t.load.read(1, 0, v.key)
 	seq := v.seq

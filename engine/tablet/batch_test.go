@@ -1,0 +1,122 @@
+package tablet
+
+import (
+	"bytes"
+	"fmt"
+	"math"
+	"testing"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/memtable"
+)
+
+// collected is what an adder was given.
+type collected []string
+
+func (c *collected) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind) {
+	*c = append(*c, fmt.Sprintf("%x %x %d %d %x", prefix, suffix, seq, kind, value))
+}
+
+func exampleBatch() *Batch {
+	b := NewBatch([]byte("row\x00key"))
+	b.Set(1, []byte("q"), 1000, []byte("value"))
+	b.DeleteRow()
+	b.DeleteFamily(2)
+	b.DeleteColumn(3, []byte("q\x00"), cell.TimeRange{Start: 1, End: math.MaxInt64})
+	b.SetToken([]byte("a token"), 77)
+	b.Set(0, nil, 0, nil)
+	return b
+}
+
+func TestRecord(t *testing.T) {
+	b := exampleBatch()
+	payload := b.encode(nil)
+	if len(payload) > b.size {
+		t.Errorf("%d bytes, reserved for %d", len(payload), b.size)
+	}
+	var want, got collected
+	b.insert(&want, 5)
+	if len(want) != 6 {
+		t.Errorf("%d operations", len(want))
+	}
+	if err := DecodeRecord(payload, 5, b.Len(), &got); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, %v, want %v", got, err, want)
+	}
+	for n := range b.Len() + 1 {
+		var rest collected
+		b.insertFrom(n, &rest, 5)
+		if fmt.Sprint(rest) != fmt.Sprint(want[n:]) {
+			t.Errorf("from %d: %v", n, rest)
+		}
+	}
+	// A record is taken whole or not at all.
+	for i := range payload {
+		var none collected
+		if err := DecodeRecord(payload[:i], 5, b.Len(), &none); fault.KindOf(err) != fault.Corruption || len(none) > 0 {
+			t.Errorf("cut to %d: %v, %d operations", i, err, len(none))
+		}
+	}
+	for _, n := range []int{-1, b.Len() - 1, b.Len() + 1, math.MaxInt32} {
+		var none collected
+		if err := DecodeRecord(payload, 5, n, &none); fault.KindOf(err) != fault.Corruption || len(none) > 0 {
+			t.Errorf("%d operations: %v", n, err)
+		}
+	}
+	for _, first := range []cell.Seq{cell.MaxSeq, cell.MaxSeq + 1, math.MaxUint64} {
+		if err := DecodeRecord(payload, first, b.Len(), memtable.New()); fault.KindOf(err) != fault.Corruption {
+			t.Errorf("sequence number %d: %v", first, err)
+		}
+	}
+	b.Free()
+	again := NewBatch([]byte("other"))
+	defer again.Free()
+	if again.Len() != 0 || bytes.Contains(again.encode(nil), []byte("row")) {
+		t.Error("a batch remembers an earlier one")
+	}
+}
+
+func FuzzDecodeRecord(f *testing.F) {
+	b := exampleBatch()
+	f.Add(b.encode(nil), uint64(1), b.Len())
+	f.Add([]byte{}, uint64(0), 0)
+	f.Fuzz(func(t *testing.T, payload []byte, first uint64, n int) {
+		m := memtable.New()
+		err := DecodeRecord(payload, cell.Seq(first), n, m)
+		if err != nil {
+			if fault.KindOf(err) != fault.Corruption {
+				t.Fatalf("%v", err)
+			}
+			if !m.Empty() {
+				t.Fatalf("%d operations of a malformed record", m.Count())
+			}
+			return
+		}
+		if m.Count() != n {
+			t.Fatalf("%d operations, want %d", m.Count(), n)
+		}
+		// Whatever was accepted can be read and flushed.
+		it := m.Iterator(cell.MaxSeq)
+		defer it.Close()
+		for ok := it.First(); ok; ok = it.Next() {
+			k := it.Entry().Key
+			if p := cell.EscapedLen(k); p < 0 {
+				t.Fatalf("key %x has no row", k)
+			} else if _, err := cell.ParseSuffix(k[p:]); err != nil {
+				t.Fatal(err)
+			}
+		}
+	})
+}
+
+func BenchmarkBatch(b *testing.B) {
+	key, value := []byte("user0000000000000001"), make([]byte, 1000)
+	var payload []byte
+	b.ReportAllocs()
+	for b.Loop() {
+		t := NewBatch(key)
+		t.Set(1, []byte("field0"), 1_700_000_000_000_000, value)
+		payload = t.encode(payload[:0])
+		t.Free()
+	}
+}
