@@ -1,0 +1,46 @@
+"""Smoke test of the Python client, with BIGTABLE_EMULATOR_HOST set."""
+
+import datetime
+
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import bigtable
+from google.cloud.bigtable import column_family, row_filters
+
+client = bigtable.Client(project="p", admin=True, credentials=AnonymousCredentials())
+table = client.instance("python").table("smoke")
+if table.exists():
+    table.delete()
+table.create(
+    initial_split_keys=[b"m"],
+    column_families={"f": column_family.MaxVersionsGCRule(2), "g": None},
+)
+rows = []
+for i in range(1000):
+    row = table.direct_row(f"row{i:05d}")
+    row.set_cell("f", b"q", str(i).encode(), timestamp=datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc))
+    row.set_cell("g", b"\x00\xff", b"x")
+    rows.append(row)
+for status in table.mutate_rows(rows):
+    assert status.code == 0, status
+assert sum(1 for _ in table.read_rows()) == 1000
+assert table.read_row(b"row00042").cells["f"][b"q"][0].value == b"42"
+got = [
+    r.row_key
+    for r in table.read_rows(
+        start_key=b"row00010", end_key=b"row00020", filter_=row_filters.ValueRegexFilter(b"1[357]")
+    )
+]
+assert got == [b"row00013", b"row00015", b"row00017"], got
+for want in (5, 11):
+    counter = table.append_row(b"counter")
+    counter.increment_cell_value("f", b"n", 5 if want == 5 else 6)
+    assert counter.commit()["f"][b"n"][0][0] == want.to_bytes(8, "big")
+conditional = table.conditional_row(b"row00001", row_filters.ValueRegexFilter(b"1"))
+conditional.set_cell("f", b"hit", b"y", state=True)
+assert conditional.commit()
+bad = table.direct_row("x")
+bad.set_cell("nofam", b"q", b"v")
+assert [s.code for s in table.mutate_rows([bad])] == [5]
+assert [s.row_key for s in table.sample_row_keys()] == [b"m", b""]
+table.delete()
+print("python ok")
