@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -389,6 +391,61 @@ func fullDisk(t *testing.T, part string) {
 	check(s)
 	mustClose(t, s)
 }
+
+// TestFullDiskInSplit: a disk that fills up in the middle of a split or merge
+// holds it up, and neither loses anything nor ends the process.
+func TestFullDiskInSplit(t *testing.T) {
+	for n := range 6 {
+		synctest.Test(t, func(t *testing.T) {
+			fs := newFaulty(vfs.NewMem())
+			s := mustOpen(t, Options{FS: fs, Dir: "d", Log: loud(), NoBackground: true})
+			table := filled(t, s, "t", 10)
+			want := content(s, table, row.All)
+			// METADATA's log refuses from its n-th record on.
+			left := n
+			full := true
+			s.env.Meta = metaFunc(func(c context.Context, r *metadata.Row) error {
+				if left--; left < 0 && full {
+					return errors.Join(fault.New(fault.Exhausted, "disk full"), metadata.ErrNotApplied)
+				}
+				return metaRows{s}.CAS(c, r)
+			})
+			go func() {
+				time.Sleep(time.Minute)
+				full = false
+			}()
+			try := func(do func() error) {
+				for {
+					err := do()
+					if err == nil {
+						return
+					}
+					if fault.KindOf(err) != fault.Exhausted {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+				}
+			}
+			try(func() error { return s.SplitTablet(ctx, table, []byte("row00005")) })
+			if got := content(s, table, row.All); got != want {
+				t.Errorf("after the split: %s", got)
+			}
+			try(func() error { return s.MergeTablets(ctx, table, nil) })
+			if got := content(s, table, row.All); got != want {
+				t.Errorf("after the merge: %s", got)
+			}
+			if err := s.Err(); err != nil {
+				t.Errorf("the store failed: %v", err)
+			}
+			time.Sleep(2 * time.Minute)
+			mustClose(t, s)
+		})
+	}
+}
+
+type metaFunc func(context.Context, *metadata.Row) error
+
+func (f metaFunc) CAS(ctx context.Context, r *metadata.Row) error { return f(ctx, r) }
 
 // TestFlippedSSTable: a damaged block is Corruption for whoever needs it, never a
 // wrong row, and other tablets serve on.

@@ -3,8 +3,10 @@ package tablet
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -49,7 +51,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	if err := t.env.Meta.CAS(ctx, l); err != nil {
 		return t.lost(nil, err)
 	}
-	if err := t.env.Meta.CAS(ctx, r); err != nil {
+	if err := insist(ctx, func() error { return t.env.Meta.CAS(ctx, r) }); err != nil {
 		return t.halfway(err)
 	}
 	t.replaceBy(adopt, Open(t.env, l, t.schema), Open(t.env, r, t.schema))
@@ -107,6 +109,23 @@ func (t *Tablet) replaceBy(adopt func(...*Tablet), others ...*Tablet) {
 	t.replaced.Store(true)
 	adopt(others...)
 	t.closeLocked()
+}
+
+// insist does what cannot be left undone, again while it changes nothing for
+// want of room: a full disk must not end the process, which might not find the
+// room to start again.
+func insist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if !errors.Is(err, metadata.ErrNotApplied) || !errors.Is(err, fault.Exhausted) {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // halfway ends the process between the first and the last step of a change that
@@ -201,11 +220,11 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	if err := b.env.Meta.CAS(ctx, m); err != nil {
 		return b.lost(nil, err)
 	}
-	if err := forget(old); err != nil {
+	if err := insist(ctx, func() error { return forget(old) }); err != nil {
 		return b.halfway(err)
 	}
 	m.Op = nil
-	if err := b.env.Meta.CAS(ctx, m); err != nil {
+	if err := insist(ctx, func() error { return b.env.Meta.CAS(ctx, m) }); err != nil {
 		return b.halfway(err)
 	}
 	a.replaced.Store(true)
