@@ -35,6 +35,7 @@ func commands() []command {
 	return []command{
 		{"serve", "run a server on a data directory", serve},
 		{"config", "print the settings of serve and where each comes from", config},
+		{"iam", "manage service accounts, keys and policies", iam},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},
 		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},

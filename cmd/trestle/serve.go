@@ -28,13 +28,26 @@ func serve(p *process, args []string) int {
 	err = runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
 		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
 		if at.http != "" {
-			fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at.http)
+			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
 		}
 		if at.debug != "" {
 			fmt.Fprintf(p.stdout, "profiler             http://%s/debug/pprof/\n", at.debug)
 		}
 		fmt.Fprintf(p.stdout, "data directory       %s\n", at.dir)
-		fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+		for _, n := range at.notices {
+			fmt.Fprintf(p.stdout, "\n%s\n", n)
+		}
+		fmt.Fprintln(p.stdout)
+		if cfg.TLSAuto {
+			ca := autoTLS(at.cfg)
+			fmt.Fprintf(p.stdout, "certificate authority %s\n\n%s\n", ca.CA(), strings.Join(ca.Exports(), "\n"))
+		}
+		switch {
+		case cfg.AuthOn() && len(at.notices) > 0:
+			fmt.Fprintf(p.stdout, "export GOOGLE_APPLICATION_CREDENTIALS=%s\n", rootKey(at.cfg))
+		case !cfg.AuthOn() && !cfg.TLS():
+			fmt.Fprintf(p.stdout, "export BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+		}
 	}, nil)
 	if err != nil {
 		return p.failed(err)
@@ -56,6 +69,15 @@ func dialable(addr string) string {
 		host = "localhost"
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// httpURL is where the HTTP of a server is, which speaks TLS if others can reach
+// it.
+func httpURL(cfg *settings.Serve) string {
+	if cfg.TLS() && !settings.IsLoopback(cfg.HTTPListen) {
+		return "https://" + cfg.HTTPListen
+	}
+	return "http://" + cfg.HTTPListen
 }
 
 // printHelp writes a command's text and flags.

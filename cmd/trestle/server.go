@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -43,6 +44,10 @@ type stack struct {
 	failed <-chan struct{}
 	// minFree is the disk space in bytes below which writes may be refused.
 	minFree int64
+	// token is the token endpoint; nil if there is none.
+	token http.Handler
+	// notices are what an administrator should be told once.
+	notices []string
 }
 
 // An opener opens the store in cfg.DataDir and builds the gateway.
@@ -54,6 +59,9 @@ type announcement struct {
 	http  string // empty if off
 	debug string // empty if off
 	dir   string
+	// notices are what an administrator should be told once.
+	notices []string
+	cfg     *settings.Serve
 }
 
 // runServer runs a server until ctx ends, then stops it in order. ready is
@@ -81,6 +89,12 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	defer l.Close()
 	at.grpc = l.Addr().String()
 
+	cfg.Listen, at.cfg = at.grpc, &cfg
+	certificates, err := openTLS(&cfg, log)
+	if err != nil {
+		return err
+	}
+	token := new(lateHandler)
 	metrics, health := ops.NewMetrics(), new(ops.Health)
 	phase := newPhase("opening the data directory")
 	health.Set("server", phase.check)
@@ -89,7 +103,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		handler             http.Handler
 		at                  *string
 	}{
-		{"http-listen", cfg.HTTPListen, "metrics and health", ops.Handler(metrics, health), &at.http},
+		{"http-listen", cfg.HTTPListen, "metrics and health", withToken(ops.Handler(metrics, health), token), &at.http},
 		{"debug-listen", cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
 	} {
 		if h.addr == "" {
@@ -98,6 +112,11 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		hl, err := listen(h.addr)
 		if err != nil {
 			return fmt.Errorf("listen for %s: %w; choose another address with --%s, or %q", h.what, err, h.setting, settings.Off)
+		}
+		*h.at = hl.Addr().String()
+		if certificates != nil && !settings.IsLoopback(*h.at) {
+			// Others can listen on the way, and what /token is given are secrets.
+			hl = tls.NewListener(hl, certificates.HTTP())
 		}
 		srv := ops.Server(h.handler)
 		done := make(chan struct{})
@@ -111,8 +130,8 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 			_ = srv.Close()
 			<-done
 		}()
-		*h.at = hl.Addr().String()
 	}
+	cfg.HTTPListen = at.http
 
 	st, err := open(ctx, &cfg, metrics, log)
 	if err != nil {
@@ -128,6 +147,11 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	})
 	health.Set("store", st.ready)
 	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })
+
+	if st.token != nil {
+		token.h.Store(&st.token)
+	}
+	at.notices = st.notices
 
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -39,14 +40,38 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	if err != nil {
 		return nil, err
 	}
-	front, err := gateway.New(counted{store, m}, gatewayOptions(cfg, m, log))
+	fail := func(err error) (*stack, error) { return nil, errors.Join(err, store.Close(ctx)) }
+	certificates, err := openTLS(cfg, log)
 	if err != nil {
-		return nil, errors.Join(err, store.Close(ctx))
+		return fail(err)
+	}
+	who, notices, closeAuth, err := openAuth(ctx, cfg, store, m, log)
+	if err != nil {
+		return fail(err)
+	}
+	o := gatewayOptions(cfg, m, log)
+	o.Auth = who
+	if certificates != nil {
+		o.Credentials = certificates.Credentials()
+	}
+	front, err := gateway.New(counted{store, m}, o)
+	if err != nil {
+		closeAuth()
+		return fail(err)
+	}
+	var token http.Handler
+	if who != nil {
+		token = who.TokenHandler()
 	}
 	return &stack{
-		serve:   front.Serve,
-		drain:   front.Stop,
-		close:   store.Close,
+		serve: front.Serve,
+		drain: front.Stop,
+		close: func(ctx context.Context) error {
+			closeAuth()
+			return store.Close(ctx)
+		},
+		token:   token,
+		notices: notices,
 		failed:  store.Failed(),
 		ready:   store.Err,
 		minFree: eo.KeepFreeBytes,

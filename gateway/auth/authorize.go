@@ -144,6 +144,9 @@ func (a *Auth) check(ctx context.Context, c *call, k *check, name string) ([]str
 		return nil, nil
 	case len(families) > 0 && c.rule.families:
 		return families, nil
+	case c.rule.inert:
+		c.inert = true
+		return nil, nil
 	}
 	return nil, a.deniedOn(c, perm, name)
 }

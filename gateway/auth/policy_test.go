@@ -110,11 +110,18 @@ func TestNoOracle(t *testing.T) {
 	if _, err := ta.GetTable(t.Context(), &adminpb.GetTableRequest{Name: table + "x"}); status.Code(err) != codes.NotFound {
 		t.Error(err)
 	}
+	// Connections are warmed for anybody, wherever.
+	bt := bigtableClient(f.connect(f.account("other-acc", false).token(nil)))
+	for _, name := range []string{instance, project + "/instances/inst-2"} {
+		if _, err := bt.PingAndWarm(t.Context(), &bigtablepb.PingAndWarmRequest{Name: name}); err != nil {
+			t.Error(err)
+		}
+	}
 	// Names that are none are told so, before anything else.
 	if _, err := ta.GetTable(t.Context(), &adminpb.GetTableRequest{Name: "tables/t"}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}
-	bt := bigtableClient(f.connect(acc.token(nil)))
+	bt = bigtableClient(f.connect(acc.token(nil)))
 	if _, err := bt.MutateRow(t.Context(), &bigtablepb.MutateRowRequest{RowKey: []byte("r")}); status.Code(err) != codes.InvalidArgument {
 		t.Error(err)
 	}

@@ -19,7 +19,8 @@ import (
 //
 // Instead of permissions there may be one word: "open" needs no credentials,
 // "authenticated" nothing but them, "tables" is checked for each table as it is
-// used, "off" is not there for callers with credentials.
+// used, "off" is not there for callers with credentials. "inert" beside
+// permissions gives who lacks them an answer that is the same for all resources.
 var ruleText = map[string]map[string]string{
 	"google.bigtable.v2.Bigtable": {
 		"ReadRows":                              "read  tables.readRows@table_name? authorizedViews.readRows@authorized_view_name? materializedViews.readRows@materialized_view_name?",
@@ -28,12 +29,12 @@ var ruleText = map[string]map[string]string{
 		"MutateRows":                            "write tables.mutateRows@table_name? authorizedViews.mutateRows@authorized_view_name?",
 		"CheckAndMutateRow":                     "write tables.mutateRows@table_name? tables.readRows@table_name? authorizedViews.mutateRows@authorized_view_name? authorizedViews.readRows@authorized_view_name?",
 		"ReadModifyWriteRow":                    "write tables.mutateRows@table_name? tables.readRows@table_name? authorizedViews.mutateRows@authorized_view_name? authorizedViews.readRows@authorized_view_name?",
-		"PingAndWarm":                           "read  instances.ping@name",
+		"PingAndWarm":                           "read  instances.ping@name inert",
 		"GenerateInitialChangeStreamPartitions": "read  tables.readRows@table_name",
 		"ReadChangeStream":                      "read  tables.readRows@table_name",
 		"PrepareQuery":                          "read  instances.executeQuery@instance_name tables",
 		"ExecuteQuery":                          "read  instances.executeQuery@instance_name tables",
-		"GetClientConfiguration":                "read  instances.ping@instance_name",
+		"GetClientConfiguration":                "read  instances.ping@instance_name inert",
 		// A session carries requests that no rule looks at. Clients call the
 		// methods above when there are no sessions.
 		"OpenTable": "read off", "OpenAuthorizedView": "read off", "OpenMaterializedView": "read off",
@@ -125,6 +126,7 @@ type rule struct {
 	open   bool
 	off    bool
 	tables bool // each table is checked as it is used
+	inert  bool // see call.inert
 	// families allows permissions that hold for some families only.
 	families bool
 	// changes says that afterwards policies may be others.
@@ -197,6 +199,8 @@ func parseRule(text string) (*rule, error) {
 			r.off = true
 		case "tables":
 			r.tables = true
+		case "inert":
+			r.inert = true
 		case "authenticated":
 		default:
 			name, field, ok := strings.Cut(w, "@")

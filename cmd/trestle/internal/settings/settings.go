@@ -168,10 +168,36 @@ func (s *Set) validate() (errs []error) {
 	if s.Temporary && s.Origin("data-dir") != Default {
 		errs = append(errs, fmt.Errorf("temporary (%s) and data-dir (%s) exclude each other", s.Origin("temporary"), s.Origin("data-dir")))
 	}
-	for _, a := range []struct{ name, addr string }{{"listen", s.Listen}, {"http-listen", s.HTTPListen}} {
-		if !s.Insecure && !IsLoopback(a.addr) {
-			errs = append(errs, fmt.Errorf("%s (%s): others could reach %s, and there is neither TLS nor authentication: "+
-				"use a loopback address such as 127.0.0.1, or set insecure to allow it all the same", a.name, s.Origin(a.name), a.addr))
+	if !s.Insecure && !IsLoopback(s.Listen) && !(s.TLS() && s.AuthOn()) {
+		what := "there is neither TLS nor authentication"
+		switch {
+		case s.TLS():
+			what = "there is no authentication (auth)"
+		case s.AuthOn():
+			what = "there is no TLS (tls-auto or tls-cert)"
+		}
+		errs = append(errs, fmt.Errorf("listen (%s): others could reach %s, and %s: "+
+			"use a loopback address such as 127.0.0.1, or tls-auto with auth, or set insecure to allow it all the same", s.Origin("listen"), s.Listen, what))
+	}
+	if !s.Insecure && !IsLoopback(s.HTTPListen) && !s.TLS() {
+		errs = append(errs, fmt.Errorf("http-listen (%s): others could reach %s, and there is no TLS: "+
+			"use a loopback address such as 127.0.0.1, or set insecure to allow it all the same", s.Origin("http-listen"), s.HTTPListen))
+	}
+	if (s.TLSCert == "") != (s.TLSKey == "") {
+		errs = append(errs, fmt.Errorf("tls-cert (%s) and tls-key (%s) go together", s.Origin("tls-cert"), s.Origin("tls-key")))
+	}
+	if s.TLSAuto && s.TLSCert != "" {
+		errs = append(errs, fmt.Errorf("tls-auto (%s) and tls-cert (%s) exclude each other", s.Origin("tls-auto"), s.Origin("tls-cert")))
+	}
+	if s.TLSClientCA != "" && !s.TLS() {
+		errs = append(errs, fmt.Errorf("tls-client-ca (%s) needs TLS", s.Origin("tls-client-ca")))
+	}
+	if (s.OIDCIssuer == "") != (s.OIDCAudience == "") {
+		errs = append(errs, fmt.Errorf("oidc-issuer (%s) and oidc-audience (%s) go together", s.Origin("oidc-issuer"), s.Origin("oidc-audience")))
+	}
+	for _, f := range []struct{ name, value string }{{"token-file", s.TokenFile}, {"oidc-issuer", s.OIDCIssuer}, {"tls-client-ca", s.TLSClientCA}} {
+		if f.value != "" && !s.AuthOn() {
+			errs = append(errs, fmt.Errorf("%s (%s) needs auth to be on", f.name, s.Origin(f.name)))
 		}
 	}
 	if !IsLoopback(s.DebugListen) {

@@ -93,6 +93,18 @@ func TestPublicAddressNeedsInsecure(t *testing.T) {
 		{[]string{"--listen=/run/trestle.sock", "--http-listen=off"}, ""},
 		{[]string{"--debug-listen=0.0.0.0:6060", "--insecure"}, "loopback addresses only"},
 		{[]string{"--temporary", "--data-dir=/x"}, "exclude each other"},
+		{[]string{"--listen=0.0.0.0:1", "--tls-auto"}, "there is no authentication"},
+		{[]string{"--listen=0.0.0.0:1", "--auth=on"}, "there is no TLS"},
+		{[]string{"--listen=0.0.0.0:1", "--http-listen=:2", "--tls-auto", "--auth=on"}, ""},
+		{[]string{"--http-listen=:2"}, "there is no TLS"},
+		{[]string{"--tls-cert=c", "--tls-key=k", "--tls-client-ca=a", "--auth=on", "--names=db.example.com, 10.1.2.3"}, ""},
+		{[]string{"--tls-cert=c"}, "go together"},
+		{[]string{"--tls-cert=c", "--tls-key=k", "--tls-auto"}, "exclude each other"},
+		{[]string{"--tls-client-ca=a", "--auth=on"}, "needs TLS"},
+		{[]string{"--oidc-issuer=https://x", "--auth=on"}, "go together"},
+		{[]string{"--token-file=f"}, "needs auth"},
+		{[]string{"--names=a b"}, "not a list of host names"},
+		{[]string{"--names=a,,b"}, "not a list of host names"},
 		{[]string{"serve"}, "takes only flags"},
 	} {
 		_, err := NewFlags("serve").Resolve(c.args, nil)

@@ -2,23 +2,35 @@ package settings
 
 import (
 	"log/slog"
+	"strings"
 )
 
 // Serve is the configuration of `trestle serve`.
 type Serve struct {
-	DataDir     string
-	Temporary   bool
-	Listen      string
-	HTTPListen  string // empty: no HTTP
-	DebugListen string // empty: no profiler
-	Memory      int64  // bytes
-	Durability  string // Sync or Async
-	Emulator    bool
-	Insecure    bool
-	Zone        string
-	Cluster     string
-	LogFormat   string // Text or JSON
-	LogLevel    slog.Level
+	DataDir      string
+	Temporary    bool
+	Listen       string
+	HTTPListen   string // empty: no HTTP
+	DebugListen  string // empty: no profiler
+	Memory       int64  // bytes
+	Durability   string // Sync or Async
+	Emulator     bool
+	Insecure     bool
+	TLSAuto      bool
+	TLSCert      string // empty: none, as for the files below
+	TLSKey       string
+	TLSClientCA  string
+	Names        string // by which clients reach the server, separated by commas
+	Auth         string // On or Off
+	TokenFile    string
+	OIDCIssuer   string
+	OIDCAudience string
+	AuditLog     string // AuditToLog, Off or a file
+	AuditData    bool
+	Zone         string
+	Cluster      string
+	LogFormat    string // Text or JSON
+	LogLevel     slog.Level
 }
 
 // The values of Serve.Durability.
@@ -33,6 +45,26 @@ const (
 	JSON = "json"
 )
 
+// On is the other value of what can be Off.
+const On = "on"
+
+// AuditToLog as Serve.AuditLog writes the audit log among other lines.
+const AuditToLog = "log"
+
+// TLS tells whether the server speaks TLS.
+func (c *Serve) TLS() bool { return c.TLSAuto || c.TLSCert != "" }
+
+// ServerNames returns the host names by which clients reach the server.
+func (c *Serve) ServerNames() []string {
+	if c.Names == "" {
+		return nil
+	}
+	return strings.Split(c.Names, ",")
+}
+
+// AuthOn tells whether callers must say who they are.
+func (c *Serve) AuthOn() bool { return c.Auth == On }
+
 // table is every setting there is, in the order in which help and `trestle
 // config` show them.
 func (c *Serve) table() []setting {
@@ -45,7 +77,18 @@ func (c *Serve) table() []setting {
 		{"memory", "25%", "memory for caches and memtables: bytes, or with KiB, MiB, GiB, or % of what the machine or its cgroup has", memory(&c.Memory)},
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},
 		{"emulator", "false", "accept any project and instance without creating it first", boolean(&c.Emulator)},
-		{"insecure", "false", "allow to listen on addresses that others can reach, without TLS or authentication", boolean(&c.Insecure)},
+		{"insecure", "false", "allow to listen on addresses that others can reach, without TLS and authentication", boolean(&c.Insecure)},
+		{"tls-auto", "false", "speak TLS with a certificate that is made in the data directory, signed by an authority that is made there too", boolean(&c.TLSAuto)},
+		{"tls-cert", "", "speak TLS with the certificate chain in this PEM file; it is read again when it changes", file(&c.TLSCert)},
+		{"tls-key", "", "PEM file with the key of tls-cert", file(&c.TLSKey)},
+		{"tls-client-ca", "", "PEM file with the authorities of client certificates, which are accepted as credentials", file(&c.TLSClientCA)},
+		{"names", "", "host names by which clients reach the server, separated by commas: for tls-auto, and as audience of tokens", list(&c.Names)},
+		{"auth", Off, "on: callers must have credentials, and may do what policies allow (see trestle iam)", oneOf(&c.Auth, Off, On)},
+		{"token-file", "", "file of static tokens, one \"TOKEN MEMBER\" per line, that only its owner may read", file(&c.TokenFile)},
+		{"oidc-issuer", "", "URL of an OpenID Connect provider whose tokens are accepted", file(&c.OIDCIssuer)},
+		{"oidc-audience", "", "audience that tokens of oidc-issuer must be for", file(&c.OIDCAudience)},
+		{"audit-log", AuditToLog, "where to write who did what: log (with everything else), off, or a file for JSON lines", text(&c.AuditLog)},
+		{"audit-data", "false", "audit requests for data too, not only administrative ones", boolean(&c.AuditData)},
 		{"zone", "local-a", "zone that clients are told they talk to", name(&c.Zone)},
 		{"cluster", "trestle", "cluster that clients are told they talk to", name(&c.Cluster)},
 		{"log-format", Text, "format of the log on stderr: text or json", oneOf(&c.LogFormat, Text, JSON)},

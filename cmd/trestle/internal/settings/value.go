@@ -31,6 +31,29 @@ func text(p *string) value {
 	}
 }
 
+// file is a text that may be empty.
+func file(p *string) value {
+	return value{set: func(s string) error { *p = s; return nil }, get: func() string { return *p }, kind: "TEXT"}
+}
+
+// list is host names separated by commas, perhaps none.
+func list(p *string) value {
+	return value{
+		set: func(s string) error {
+			var words []string
+			for w := range strings.SplitSeq(s, ",") {
+				if w = strings.TrimSpace(w); s != "" && (w == "" || strings.ContainsAny(w, " /:") && net.ParseIP(w) == nil) {
+					return fmt.Errorf("%q is not a list of host names", s)
+				}
+				words = append(words, w)
+			}
+			*p = strings.Join(words, ",")
+			return nil
+		},
+		get: func() string { return *p }, kind: "NAMES",
+	}
+}
+
 func boolean(p *bool) value {
 	return value{
 		set: func(s string) (err error) {

@@ -1,0 +1,391 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	btadmin "cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/iam/admin/apiv1/adminpb"
+	"cloud.google.com/go/iam/apiv1/iampb"
+	"github.com/spf13/pflag"
+	"google.golang.org/genproto/googleapis/type/expr"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
+)
+
+// iamFlags are the flags of `trestle iam`.
+type iamFlags struct {
+	*pflag.FlagSet
+	server, creds, ca, dataDir, tokenURI string
+	plaintext                            bool
+	timeout                              time.Duration
+
+	project, account, display, out string
+	member, role, condition        string
+}
+
+// An iamVerb is a command below `trestle iam`.
+type iamVerb struct {
+	words string // that name it
+	args  string // names of its arguments
+	help  string
+	run   func(ctx context.Context, c *grpc.ClientConn, f *iamFlags, arg string, out io.Writer) error
+}
+
+var iamVerbs = []iamVerb{
+	{"service-accounts create", "ID", "make a service account in --project", createAccount},
+	{"service-accounts list", "", "list the service accounts of --project", listAccounts},
+	{"service-accounts delete", "EMAIL", "delete a service account with its keys", deleteAccount},
+	{"keys create", "", "make a key of --service-account and write it to --out", createKey},
+	{"keys list", "", "list the keys of --service-account", listKeys},
+	{"keys delete", "KEY_ID", "delete a key of --service-account", deleteKey},
+	{"policy get", "RESOURCE", "print the policy of projects/P, or of an instance, table, view or backup by its full name", getPolicy},
+	{"policy add-binding", "RESOURCE", "give --role to --member", addBinding},
+	{"policy remove-binding", "RESOURCE", "take --role from --member", removeBinding},
+}
+
+const iamHelp = `Usage: trestle iam COMMAND [flags]
+
+Manages who may do what: service accounts, their keys, and policies. It asks the
+server --server, as whoever --credentials say, or works on the data directory of a
+server that is stopped: --data-dir.
+
+`
+
+// iam manages accounts and policies.
+func iam(p *process, args []string) int {
+	f := &iamFlags{FlagSet: pflag.NewFlagSet("iam", pflag.ContinueOnError)}
+	f.SortFlags = false
+	f.SetOutput(io.Discard)
+	f.StringVar(&f.server, "server", "127.0.0.1:8086", "`HOST:PORT` of the server")
+	f.StringVar(&f.creds, "credentials", env(p, "GOOGLE_APPLICATION_CREDENTIALS"), "`FILE` with a service account's key; by default $GOOGLE_APPLICATION_CREDENTIALS")
+	f.StringVar(&f.ca, "ca", "", "`FILE` with the authorities of the server's certificate; by default those of the system, or $SSL_CERT_FILE")
+	f.BoolVar(&f.plaintext, "plaintext", false, "connect without TLS")
+	f.StringVar(&f.dataDir, "data-dir", "", "`PATH` of the data directory of a stopped server, instead of --server")
+	f.StringVar(&f.tokenURI, "token-uri", "http://127.0.0.1:8087/token", "with --data-dir: `URL` of the token endpoint to write into a new key")
+	f.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to try")
+	f.StringVar(&f.project, "project", "", "`ID` of a project")
+	f.StringVar(&f.account, "service-account", "", "`EMAIL` of a service account")
+	f.StringVar(&f.display, "display-name", "", "`TEXT` that tells a new account's purpose")
+	f.StringVar(&f.out, "out", "", "`FILE` for a new key, which must not be there yet; standard output if empty")
+	f.StringVar(&f.member, "member", "", "user:NAME, serviceAccount:EMAIL, allUsers or allAuthenticatedUsers")
+	f.StringVar(&f.role, "role", "", "roles/bigtable.viewer, reader, user or admin, or another role of `trestle iam --help`")
+	f.StringVar(&f.condition, "condition", "", "`EXPRESSION` that limits a binding to column families: resource.family in [\"a\", \"b\"]")
+	f.Lookup("role").Usage = "role, such as roles/bigtable.reader"
+	err := f.Parse(settings.DoubleDash(f.FlagSet, args))
+	if helpAsked(err) {
+		text := iamHelp
+		for _, v := range iamVerbs {
+			text += fmt.Sprintf("  %-34s %s\n", strings.TrimSpace(v.words+" "+v.args), v.help)
+		}
+		printHelp(p, f.FlagSet, text)
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(settings.FlagError(f.FlagSet, err))
+	}
+	verb, arg, err := findVerb(f.Args())
+	if err != nil {
+		return p.misused(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
+	defer cancel()
+	conn, closeConn, err := f.connect(ctx)
+	if err != nil {
+		return p.failed(err)
+	}
+	err = verb.run(ctx, conn, f, arg, p.stdout)
+	err = errors.Join(describe(err), closeConn())
+	if err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+func env(p *process, name string) string {
+	for _, kv := range p.environ {
+		if v, ok := strings.CutPrefix(kv, name+"="); ok {
+			return v
+		}
+	}
+	return ""
+}
+
+func findVerb(args []string) (*iamVerb, string, error) {
+	for i := range iamVerbs {
+		v := &iamVerbs[i]
+		words := strings.Fields(v.words)
+		if len(args) < 2 || !slices.Equal(args[:2], words) {
+			continue
+		}
+		switch rest := args[2:]; {
+		case v.args == "" && len(rest) == 0:
+			return v, "", nil
+		case v.args != "" && len(rest) == 1:
+			return v, rest[0], nil
+		}
+		return nil, "", fmt.Errorf("usage: trestle iam %s %s [flags]", v.words, v.args)
+	}
+	return nil, "", fmt.Errorf("%q is not a command of trestle iam; `trestle iam --help` lists them", strings.Join(args, " "))
+}
+
+// describe writes what a server answered as an error of our own.
+func describe(err error) error {
+	if s, ok := status.FromError(err); ok && err != nil {
+		if s.Code() == codes.Unauthenticated {
+			return fmt.Errorf("%s; give --credentials FILE", s.Message())
+		}
+		return fmt.Errorf("%s: %s", s.Code(), s.Message())
+	}
+	return err
+}
+
+// connect returns a connection to the server, or to one of our own over the
+// data directory.
+func (f *iamFlags) connect(ctx context.Context) (*grpc.ClientConn, func() error, error) {
+	if f.dataDir != "" {
+		return offline(ctx, f.dataDir, f.tokenURI)
+	}
+	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
+	if !f.plaintext {
+		cfg := &tls.Config{MinVersion: tls.VersionTLS12}
+		if f.ca != "" {
+			pem, err := os.ReadFile(f.ca)
+			if err != nil {
+				return nil, nil, fmt.Errorf("read the authorities: %w", err)
+			}
+			cfg.RootCAs = x509.NewCertPool()
+			if !cfg.RootCAs.AppendCertsFromPEM(pem) {
+				return nil, nil, fmt.Errorf("no certificate in %s", f.ca)
+			}
+		}
+		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
+	}
+	if f.creds != "" {
+		file, err := auth.ReadPrivate(f.creds)
+		if err != nil {
+			return nil, nil, fmt.Errorf("read --credentials: %w", err)
+		}
+		c, err := auth.NewKeyCredentials(file, f.plaintext)
+		if err != nil {
+			return nil, nil, err
+		}
+		opts = append(opts, grpc.WithPerRPCCredentials(c))
+	}
+	conn, err := grpc.NewClient(f.server, opts...)
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, conn.Close, nil
+}
+
+// needs returns an error that names the flags that are empty.
+func (f *iamFlags) needs(names ...string) error {
+	var errs []error
+	for _, n := range names {
+		if f.Lookup(n).Value.String() == "" {
+			errs = append(errs, fmt.Errorf("--%s is missing", n))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func accountName(email string) string { return "projects/-/serviceAccounts/" + email }
+
+func createAccount(ctx context.Context, c *grpc.ClientConn, f *iamFlags, id string, out io.Writer) error {
+	if err := f.needs("project"); err != nil {
+		return err
+	}
+	a, err := adminpb.NewIAMClient(c).CreateServiceAccount(ctx, &adminpb.CreateServiceAccountRequest{Name: "projects/" + f.project, AccountId: id,
+		ServiceAccount: &adminpb.ServiceAccount{DisplayName: f.display}})
+	if err == nil {
+		fmt.Fprintln(out, a.GetEmail())
+	}
+	return err
+}
+
+func listAccounts(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, out io.Writer) error {
+	if err := f.needs("project"); err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "EMAIL\tDISPLAY NAME\tDISABLED")
+	req := &adminpb.ListServiceAccountsRequest{Name: "projects/" + f.project, PageSize: 100}
+	for {
+		r, err := adminpb.NewIAMClient(c).ListServiceAccounts(ctx, req)
+		if err != nil {
+			return err
+		}
+		for _, a := range r.GetAccounts() {
+			fmt.Fprintf(w, "%s\t%s\t%v\n", a.GetEmail(), a.GetDisplayName(), a.GetDisabled())
+		}
+		if req.PageToken = r.GetNextPageToken(); req.PageToken == "" {
+			return w.Flush()
+		}
+	}
+}
+
+func deleteAccount(ctx context.Context, c *grpc.ClientConn, _ *iamFlags, email string, _ io.Writer) error {
+	_, err := adminpb.NewIAMClient(c).DeleteServiceAccount(ctx, &adminpb.DeleteServiceAccountRequest{Name: accountName(email)})
+	return err
+}
+
+func createKey(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, out io.Writer) error {
+	if err := f.needs("service-account"); err != nil {
+		return err
+	}
+	if f.out != "" {
+		if _, err := os.Stat(f.out); err == nil {
+			return fmt.Errorf("%s is there already", f.out)
+		}
+	}
+	k, err := adminpb.NewIAMClient(c).CreateServiceAccountKey(ctx, &adminpb.CreateServiceAccountKeyRequest{Name: accountName(f.account)})
+	if err != nil {
+		return err
+	}
+	if f.out == "" {
+		_, err = out.Write(k.GetPrivateKeyData())
+		return err
+	}
+	if err := servertls.WriteFile(f.out, k.GetPrivateKeyData(), 0o600); err != nil {
+		return fmt.Errorf("write the key %s, which nobody has now: %w", k.GetName(), err)
+	}
+	fmt.Fprintf(out, "%s\n\nexport GOOGLE_APPLICATION_CREDENTIALS=%s\n", k.GetName(), f.out)
+	return nil
+}
+
+func listKeys(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, out io.Writer) error {
+	if err := f.needs("service-account"); err != nil {
+		return err
+	}
+	r, err := adminpb.NewIAMClient(c).ListServiceAccountKeys(ctx, &adminpb.ListServiceAccountKeysRequest{Name: accountName(f.account)})
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "KEY ID\tCREATED")
+	for _, k := range r.GetKeys() {
+		fmt.Fprintf(w, "%s\t%s\n", k.GetName()[strings.LastIndexByte(k.GetName(), '/')+1:], k.GetValidAfterTime().AsTime().Format(time.RFC3339))
+	}
+	return w.Flush()
+}
+
+func deleteKey(ctx context.Context, c *grpc.ClientConn, f *iamFlags, id string, _ io.Writer) error {
+	if err := f.needs("service-account"); err != nil {
+		return err
+	}
+	_, err := adminpb.NewIAMClient(c).DeleteServiceAccountKey(ctx, &adminpb.DeleteServiceAccountKeyRequest{Name: accountName(f.account) + "/keys/" + id})
+	return err
+}
+
+// A policyClient is the service that keeps the policies of some resources.
+type policyClient interface {
+	GetIamPolicy(ctx context.Context, in *iampb.GetIamPolicyRequest, opts ...grpc.CallOption) (*iampb.Policy, error)
+	SetIamPolicy(ctx context.Context, in *iampb.SetIamPolicyRequest, opts ...grpc.CallOption) (*iampb.Policy, error)
+}
+
+// policiesOf returns the service that keeps the policy of a resource.
+func policiesOf(c *grpc.ClientConn, resource string) policyClient {
+	switch parts := strings.Split(resource, "/"); {
+	case len(parts) <= 2:
+		return iampb.NewIAMPolicyClient(c)
+	case len(parts) == 4, strings.Contains(resource, "/logicalViews/"), strings.Contains(resource, "/materializedViews/"):
+		return btadmin.NewBigtableInstanceAdminClient(c)
+	}
+	return btadmin.NewBigtableTableAdminClient(c)
+}
+
+func getPolicy(ctx context.Context, c *grpc.ClientConn, _ *iamFlags, resource string, out io.Writer) error {
+	p, err := policiesOf(c, resource).GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: resource, Options: &iampb.GetPolicyOptions{RequestedPolicyVersion: 3}})
+	if err != nil {
+		return err
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ROLE\tMEMBER\tCONDITION")
+	for _, b := range p.GetBindings() {
+		for _, m := range b.GetMembers() {
+			fmt.Fprintf(w, "%s\t%s\t%s\n", b.GetRole(), m, b.GetCondition().GetExpression())
+		}
+	}
+	return w.Flush()
+}
+
+// changePolicy reads, changes and writes a policy until nobody else comes in
+// between.
+func changePolicy(ctx context.Context, c *grpc.ClientConn, resource string, change func(*iampb.Policy) error) error {
+	s := policiesOf(c, resource)
+	for {
+		p, err := s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: resource, Options: &iampb.GetPolicyOptions{RequestedPolicyVersion: 3}})
+		if err != nil {
+			return err
+		}
+		if err := change(p); err != nil {
+			return err
+		}
+		p.Version = 3
+		if _, err = s.SetIamPolicy(ctx, &iampb.SetIamPolicyRequest{Resource: resource, Policy: p}); status.Code(err) != codes.Aborted {
+			return err
+		}
+	}
+}
+
+func (f *iamFlags) is(b *iampb.Binding) bool {
+	return b.GetRole() == f.role && b.GetCondition().GetExpression() == f.condition
+}
+
+func addBinding(ctx context.Context, c *grpc.ClientConn, f *iamFlags, resource string, _ io.Writer) error {
+	if err := f.needs("member", "role"); err != nil {
+		return err
+	}
+	return changePolicy(ctx, c, resource, func(p *iampb.Policy) error {
+		for _, b := range p.GetBindings() {
+			if f.is(b) {
+				if !slices.Contains(b.GetMembers(), f.member) {
+					b.Members = append(b.Members, f.member)
+				}
+				return nil
+			}
+		}
+		b := &iampb.Binding{Role: f.role, Members: []string{f.member}}
+		if f.condition != "" {
+			b.Condition = &expr.Expr{Title: "families", Expression: f.condition}
+		}
+		p.Bindings = append(p.Bindings, b)
+		return nil
+	})
+}
+
+func removeBinding(ctx context.Context, c *grpc.ClientConn, f *iamFlags, resource string, _ io.Writer) error {
+	if err := f.needs("member", "role"); err != nil {
+		return err
+	}
+	return changePolicy(ctx, c, resource, func(p *iampb.Policy) error {
+		for i, b := range p.GetBindings() {
+			j := slices.Index(b.GetMembers(), f.member)
+			if !f.is(b) || j < 0 {
+				continue
+			}
+			if b.Members = slices.Delete(b.Members, j, j+1); len(b.GetMembers()) == 0 {
+				p.Bindings = slices.Delete(p.Bindings, i, i+1)
+			}
+			return nil
+		}
+		return fmt.Errorf("%s does not have %s on %s with this condition", f.member, f.role, resource)
+	})
+}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// autoTLS is where --tls-auto keeps its authority and certificate.
+func autoTLS(cfg *settings.Serve) servertls.Auto {
+	return servertls.Auto{Dir: absolute(cfg.DataDir, "tls"), Hosts: append(hostsOf(cfg), cfg.ServerNames()...)}
+}
+
+// hostsOf returns the hosts that the server listens on.
+func hostsOf(cfg *settings.Serve) (out []string) {
+	for _, addr := range []string{cfg.Listen, cfg.HTTPListen} {
+		if host, _, err := net.SplitHostPort(addr); err == nil && host != "" && !slices.Contains(out, host) {
+			out = append(out, host)
+		}
+	}
+	return out
+}
+
+// openTLS returns the server's certificates, nil if TLS is off.
+func openTLS(cfg *settings.Serve, log *slog.Logger) (*servertls.Server, error) {
+	o := servertls.Options{CertFile: cfg.TLSCert, KeyFile: cfg.TLSKey}
+	switch {
+	case !cfg.TLS():
+		return nil, nil
+	case cfg.TLSAuto:
+		if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
+			return nil, fmt.Errorf("make the data directory: %w", err)
+		}
+		o = autoTLS(cfg).Options()
+	}
+	o.ClientCAFile, o.Log = cfg.TLSClientCA, log
+	return servertls.New(o)
+}
+
+// rootKey is where the first start with authentication writes the key of the
+// account that may do everything.
+func rootKey(cfg *settings.Serve) string { return absolute(cfg.DataDir, "root-key.json") }
+
+// absolute joins a path that is shown to people, who may be elsewhere.
+func absolute(elem ...string) string {
+	path := filepath.Join(elem...)
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// openAuth returns what decides who may do what, nil if authentication is off.
+// It notes in notices what an administrator should be told. Close it before r.
+func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *ops.Metrics, log *slog.Logger) (a *auth.Auth, notices []string, release func(), err error) {
+	if !cfg.AuthOn() {
+		return nil, nil, func() {}, nil
+	}
+	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_auth_failures_total",
+		Help: "Requests refused for their credentials, by reason, or (permission) for what their caller may do."}, []string{"reason"})
+	m.Registry.MustRegister(failures)
+	o := auth.Options{
+		Names:     append(append(hostsOf(cfg), "localhost", "127.0.0.1", "::1"), cfg.ServerNames()...),
+		TokenURI:  tokenURI(cfg),
+		TokenFile: cfg.TokenFile,
+		AuditData: cfg.AuditData,
+		Refused:   func(reason string) { failures.WithLabelValues(reason).Inc() },
+		Log:       log,
+	}
+	if name, err := os.Hostname(); err == nil {
+		o.Names = append(o.Names, name)
+	}
+	if cfg.OIDCIssuer != "" {
+		o.Issuers = []auth.Issuer{{URL: cfg.OIDCIssuer, Audience: cfg.OIDCAudience}}
+	}
+	var file io.Closer
+	switch cfg.AuditLog {
+	case settings.Off:
+	case settings.AuditToLog:
+		o.Audit = log
+	default:
+		f, err := os.OpenFile(cfg.AuditLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+		if err != nil {
+			return nil, nil, nil, fmt.Errorf("open the audit log: %w", err)
+		}
+		file, o.Audit = f, slog.New(slog.NewJSONHandler(f, nil))
+	}
+	closeFile := func() {
+		if file != nil {
+			_ = file.Close()
+		}
+	}
+	made, err := (&auth.Accounts{Records: r, TokenURI: o.TokenURI}).Bootstrap(ctx, rootKey(cfg))
+	if err == nil {
+		a, err = auth.Open(ctx, r, o)
+	}
+	if err != nil {
+		closeFile()
+		return nil, nil, nil, err
+	}
+	if made {
+		notices = append(notices, fmt.Sprintf("The key of an account that may do everything was made: %s\nMake accounts for others with `trestle iam`, then move it to a safe place.",
+			rootKey(cfg)))
+	}
+	return a, notices, func() {
+		a.Close()
+		closeFile()
+	}, nil
+}
+
+// tokenURI is the token endpoint as clients reach it.
+func tokenURI(cfg *settings.Serve) string {
+	scheme := "http"
+	if cfg.TLS() && !settings.IsLoopback(cfg.HTTPListen) {
+		scheme = "https"
+	}
+	host, port, err := net.SplitHostPort(dialable(cfg.HTTPListen))
+	if err != nil { // no HTTP: clients that need the endpoint cannot be served
+		host, port = "localhost", "8087"
+	}
+	if names := cfg.ServerNames(); len(names) > 0 && !settings.IsLoopback(cfg.HTTPListen) {
+		host = names[0]
+	}
+	return scheme + "://" + net.JoinHostPort(host, port) + "/token"
+}
+
+// A lateHandler answers 503 until there is a handler.
+type lateHandler struct{ h atomic.Pointer[http.Handler] }
+
+func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if h := l.h.Load(); h != nil {
+		(*h).ServeHTTP(w, r)
+		return
+	}
+	http.Error(w, "there is no token endpoint, or not yet", http.StatusServiceUnavailable)
+}
+
+// withToken adds the token endpoint to a handler.
+func withToken(h, token http.Handler) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/", h)
+	mux.Handle("/token", token)
+	return mux
+}
+
+// offline returns a connection to a server over the data directory of one that
+// is stopped. Its caller owns the directory, and so may do everything.
+func offline(ctx context.Context, dir, tokenURI string) (*grpc.ClientConn, func() error, error) {
+	if _, err := os.Stat(dir); err != nil {
+		return nil, nil, fmt.Errorf("open the data directory: %w", err)
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	store, err := engine.Open(ctx, engine.Options{Dir: dir, Log: quiet, CacheBytes: 16 << 20, MemtableBytes: 8 << 20})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open %s (is its server stopped?): %w", dir, err)
+	}
+	a, err := auth.Open(ctx, store, auth.Options{Anonymous: true, TokenURI: tokenURI, Log: quiet})
+	if err != nil {
+		return nil, nil, errors.Join(err, store.Close(ctx))
+	}
+	front, err := gateway.New(store, gateway.Options{Auth: a, Log: quiet})
+	if err != nil {
+		a.Close()
+		return nil, nil, errors.Join(err, store.Close(ctx))
+	}
+	l := bufconn.Listen(1 << 20)
+	served := make(chan error, 1)
+	go func() { served <- front.Serve(l) }()
+	conn, err := grpc.NewClient("passthrough:///offline", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+	done := func() error {
+		var errs []error
+		if conn != nil {
+			errs = append(errs, conn.Close())
+		}
+		errs = append(errs, front.Stop(ctx), <-served)
+		a.Close()
+		return errors.Join(append(errs, store.Close(ctx))...)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(err, done())
+	}
+	return conn, done, nil
+}
