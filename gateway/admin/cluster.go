@@ -311,6 +311,7 @@ func (s *instanceServer) DeleteCluster(ctx context.Context, req *adminpb.DeleteC
 			}
 		}
 		delete(i.clusters, ids[2])
+		delete(i.layers, ids[2])
 		return nil
 	})
 	if err != nil {

@@ -5,7 +5,8 @@
 // (backend.Records), changed by compare-and-set, so that any number of
 // gateways may serve the same store:
 //
-//	instances/<instance>        an instance with its clusters and app profiles
+//	instances/<instance>        an instance with its clusters, memory layers
+//	                            and app profiles
 //	policies/<resource>         the IAM policy of an instance
 //	policies/<table>#<table id> the IAM policy of a table
 //	policies/<table>#<table id>/authorizedViews/<view>#<incarnation>

@@ -20,6 +20,8 @@ type instance struct {
 	pb       *adminpb.Instance
 	clusters map[string]*adminpb.Cluster    // by id
 	profiles map[string]*adminpb.AppProfile // by id
+	// layers are the memory layers that somebody has set, by id of the cluster.
+	layers map[string]*adminpb.MemoryLayer
 	// deleting is set while the instance's tables are deleted. Nobody sees such
 	// an instance; what is left of it goes when it is deleted or created again.
 	deleting bool
@@ -32,6 +34,7 @@ type storedInstance struct {
 	Instance []byte            `json:"instance"`
 	Clusters map[string][]byte `json:"clusters"`
 	Profiles map[string][]byte `json:"profiles"`
+	Layers   map[string][]byte `json:"layers,omitempty"`
 	Deleting bool              `json:"deleting,omitempty"`
 }
 
@@ -46,12 +49,15 @@ func (i *instance) marshal() ([]byte, error) {
 		}
 		return b
 	}
-	s := storedInstance{Instance: enc(i.pb), Clusters: map[string][]byte{}, Profiles: map[string][]byte{}, Deleting: i.deleting}
+	s := storedInstance{Instance: enc(i.pb), Clusters: map[string][]byte{}, Profiles: map[string][]byte{}, Layers: map[string][]byte{}, Deleting: i.deleting}
 	for id, c := range i.clusters {
 		s.Clusters[id] = enc(c)
 	}
 	for id, p := range i.profiles {
 		s.Profiles[id] = enc(p)
+	}
+	for id, l := range i.layers {
+		s.Layers[id] = enc(l)
 	}
 	if err != nil {
 		return nil, err
@@ -64,7 +70,8 @@ func unmarshalInstance(b []byte) (*instance, error) {
 	if err := json.Unmarshal(b, &s); err != nil {
 		return nil, fault.New(fault.Corruption, "read instance record: %w", err)
 	}
-	i := &instance{pb: new(adminpb.Instance), clusters: map[string]*adminpb.Cluster{}, profiles: map[string]*adminpb.AppProfile{}, deleting: s.Deleting}
+	i := &instance{pb: new(adminpb.Instance), clusters: map[string]*adminpb.Cluster{}, profiles: map[string]*adminpb.AppProfile{},
+		layers: map[string]*adminpb.MemoryLayer{}, deleting: s.Deleting}
 	var err error
 	dec := func(b []byte, m proto.Message) {
 		if e := proto.Unmarshal(b, m); e != nil {
@@ -79,6 +86,10 @@ func unmarshalInstance(b []byte) (*instance, error) {
 	for id, b := range s.Profiles {
 		i.profiles[id] = new(adminpb.AppProfile)
 		dec(b, i.profiles[id])
+	}
+	for id, b := range s.Layers {
+		i.layers[id] = new(adminpb.MemoryLayer)
+		dec(b, i.layers[id])
 	}
 	if err != nil {
 		return nil, fault.New(fault.Corruption, "read instance record: %w", err)
