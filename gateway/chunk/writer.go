@@ -66,6 +66,7 @@ type Writer struct {
 	family    []byte
 	qualifier []byte
 	cells     int
+	open      bool // between StartRow and EndRow
 	chunkAt   int
 	bodyAt    int
 
@@ -108,7 +109,7 @@ func NewWriter(o Options) *Writer {
 func (w *Writer) StartRow(key []byte) {
 	w.row = w.position()
 	w.key = append(w.key[:0], key...)
-	w.cells, w.err = 0, nil
+	w.cells, w.err, w.open = 0, nil, true
 }
 
 func (w *Writer) position() position {
@@ -262,6 +263,7 @@ func (w *Writer) tooLarge() error {
 // EndRow implements scan.Writer. After an error the rows before this one are
 // still there to be flushed.
 func (w *Writer) EndRow() (full bool, err error) {
+	w.open = false
 	if w.err != nil {
 		return false, w.err
 	}
@@ -305,8 +307,15 @@ func (w *Writer) Scanned(key []byte) {
 	}
 }
 
-// Flush implements scan.Writer: it sends the rows that are complete.
-func (w *Writer) Flush() error { return w.send(nil) }
+// Flush implements scan.Writer: it sends the rows that are complete. A read that
+// failed may have left a row without its end; that is dropped.
+func (w *Writer) Flush() error {
+	if w.open {
+		w.open = false
+		w.truncate(w.row)
+	}
+	return w.send(nil)
+}
 
 // Finish sends what is left. tail holds further encoded fields of the last
 // message, and makes it be sent even if there is no row for it.

@@ -312,6 +312,35 @@ func TestStatsOfAnEmptyRead(t *testing.T) {
 	}
 }
 
+// TestAbandonedRow: a read that fails in the middle of a row gives the rows
+// before it.
+func TestAbandonedRow(t *testing.T) {
+	for before := range 3 {
+		c := &collect{t: t}
+		w := NewWriter(Options{Send: c.send})
+		big := bytes.Repeat([]byte("x"), 300<<10)
+		for i := range before {
+			w.StartRow(fmt.Appendf(nil, "row%d", i))
+			w.Cell(&row.Cell{Family: "f", Qualifier: []byte("q"), Value: big})
+			if _, err := w.EndRow(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.StartRow([]byte("torn"))
+		for i := range 3 {
+			w.Cell(&row.Cell{Family: "f", Qualifier: fmt.Append(nil, i), Value: big})
+		}
+		if err := w.Flush(); err != nil {
+			t.Fatal(err)
+		}
+		w.Close()
+		rows, err := validate(c.msgs)
+		if err != nil || len(rows) != before {
+			t.Errorf("%d rows instead of %d, %v", len(rows), before, err)
+		}
+	}
+}
+
 func TestTooLargeRow(t *testing.T) {
 	out := &collect{t: t}
 	budget := NewBudget(1 << 30)
