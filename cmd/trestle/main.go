@@ -36,6 +36,8 @@ func commands() []command {
 		{"serve", "run a server on a data directory", serve},
 		{"config", "print the settings of serve and where each comes from", config},
 		{"iam", "manage service accounts, keys and policies", iam},
+		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},
+		{"check", "verify every checksum and invariant of a data directory that no server has open", check},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},
 		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},

@@ -42,6 +42,8 @@ type stack struct {
 	// failed is closed when the store can no longer be trusted: the process ends,
 	// and the next start recovers what was acknowledged.
 	failed <-chan struct{}
+	// operator is the store for those who run it; nil if it cannot be operated.
+	operator ops.Operator
 	// minFree is the disk space in bytes below which writes may be refused.
 	minFree int64
 	// token is the token endpoint; nil if there is none.
@@ -96,6 +98,10 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	token := new(lateHandler)
 	metrics, health := ops.NewMetrics(), new(ops.Health)
+	admin := ops.NewAdmin(settings.IsLoopback(cfg.HTTPListen), cfg.Insecure)
+	defer admin.Close()
+	health.SetWarnings(admin.Warnings)
+	metrics.ObserveDamage(admin)
 	phase := newPhase("opening the data directory")
 	health.Set("server", phase.check)
 	for _, h := range []struct {
@@ -103,7 +109,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		handler             http.Handler
 		at                  *string
 	}{
-		{"http-listen", cfg.HTTPListen, "metrics and health", withToken(ops.Handler(metrics, health), token), &at.http},
+		{"http-listen", cfg.HTTPListen, "metrics and health", withToken(admin.With(ops.Handler(metrics, health)), token), &at.http},
 		{"debug-listen", cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
 	} {
 		if h.addr == "" {
@@ -153,6 +159,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	at.notices = st.notices
 
+	admin.Start(st.operator)
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()
 	phase.set("")
@@ -183,6 +190,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	if err := st.drain(drainCtx); err != nil {
 		log.Warn("requests were cut off", "error", err)
 	}
+	admin.Close()
 	if err := st.close(stopCtx); err != nil {
 		return errors.Join(serveErr, fmt.Errorf("close the store: %w", err))
 	}

@@ -70,12 +70,13 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 			closeAuth()
 			return store.Close(ctx)
 		},
-		token:   token,
-		notices: notices,
-		failed:  store.Failed(),
-		ready:   store.Err,
-		minFree: eo.KeepFreeBytes,
-		stats:   func() ops.Stats { return statsOf(store.Stats()) },
+		token:    token,
+		notices:  notices,
+		failed:   store.Failed(),
+		ready:    store.Err,
+		minFree:  eo.KeepFreeBytes,
+		operator: store,
+		stats:    func() ops.Stats { return statsOf(store.Stats()) },
 	}, nil
 }
 

@@ -12,6 +12,7 @@ type Health struct {
 	mu struct {
 		sync.Mutex
 		checks []check // in the order of registration
+		warn   func() []string
 	}
 }
 
@@ -35,11 +36,20 @@ func (h *Health) Set(name string, fn func() error) {
 	h.mu.checks = append(h.mu.checks, check{name, fn})
 }
 
-// Report runs every check. It returns one line for each, and whether all
-// passed.
+// SetWarnings makes fn tell what an operator should know of a server that is
+// ready all the same, a line each.
+func (h *Health) SetWarnings(fn func() []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.mu.warn = fn
+}
+
+// Report runs every check. It returns one line for each and each warning, and
+// whether all checks passed.
 func (h *Health) Report() (lines string, ready bool) {
 	h.mu.Lock()
 	checks := append([]check(nil), h.mu.checks...)
+	warn := h.mu.warn
 	h.mu.Unlock()
 	var b strings.Builder
 	ready = true
@@ -49,6 +59,11 @@ func (h *Health) Report() (lines string, ready bool) {
 			fmt.Fprintf(&b, "[-] %s: %v\n", c.name, err)
 		} else {
 			fmt.Fprintf(&b, "[+] %s: ok\n", c.name)
+		}
+	}
+	if warn != nil {
+		for _, w := range warn() {
+			fmt.Fprintf(&b, "[!] %s\n", w)
 		}
 	}
 	return b.String(), ready

@@ -1,0 +1,183 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Job is something that takes longer than a request should.
+type Job struct {
+	ID string `json:"id"`
+	// What is compact, flush or verify.
+	What string `json:"what"`
+	Selection
+	State JobState `json:"state"`
+	// BytesDone of BytesTotal are an estimate; both are 0 for a flush.
+	BytesDone  int64      `json:"bytes_done"`
+	BytesTotal int64      `json:"bytes_total"`
+	Started    time.Time  `json:"started"`
+	Ended      *time.Time `json:"ended,omitempty"`
+	Error      string     `json:"error,omitempty"`
+	// Damaged are the SSTables that verify found not to be what was written.
+	Damaged []DamagedObject `json:"damaged,omitempty"`
+}
+
+// A JobState is how far a job has come.
+type JobState string
+
+// The states.
+const (
+	Running   JobState = "running"
+	Done      JobState = "done"
+	Failed    JobState = "failed"
+	Cancelled JobState = "cancelled"
+)
+
+// A DamagedObject is an engine.ObjectDamage in JSON.
+type DamagedObject struct {
+	Table  string `json:"table"`
+	Tablet string `json:"tablet"`
+	Start  string `json:"start"` // of the tablet
+	End    string `json:"end"`
+	Object string `json:"object"`
+	Error  string `json:"error"`
+}
+
+// What is kept in memory.
+const (
+	maxRunning = 4
+	maxJobs    = 100
+	maxDamaged = 1000 // of one job
+)
+
+// jobs are those under way and the last that ended.
+type jobs struct {
+	ctx    context.Context
+	cancel context.CancelFunc
+	group  sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		last   int
+		closed bool
+		list   []*running // oldest first
+	}
+}
+
+// running is a job that is under way or has ended.
+type running struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+
+	mu  sync.Mutex
+	job Job
+}
+
+func (s *jobs) init() { s.ctx, s.cancel = context.WithCancel(context.Background()) }
+
+func (s *jobs) close() {
+	s.mu.Lock()
+	s.mu.closed = true
+	s.mu.Unlock()
+	s.cancel()
+	s.group.Wait()
+}
+
+// start begins a job.
+func (s *jobs) start(what string, sel Selection, do func(context.Context, *running) error) (*Job, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.closed {
+		return nil, fault.New(fault.Unavailable, "the server is stopping")
+	}
+	n := 0
+	for _, j := range s.mu.list {
+		if j.describe().State == Running {
+			n++
+		}
+	}
+	if n >= maxRunning {
+		return nil, fault.New(fault.Aborted, "%d jobs are running already; wait for one or cancel it", n)
+	}
+	if len(s.mu.list) >= maxJobs {
+		i := slices.IndexFunc(s.mu.list, func(j *running) bool { return j.describe().State != Running })
+		s.mu.list = slices.Delete(s.mu.list, i, i+1)
+	}
+	s.mu.last++
+	ctx, cancel := context.WithCancel(s.ctx)
+	j := &running{cancel: cancel, done: make(chan struct{}),
+		job: Job{ID: strconv.Itoa(s.mu.last), What: what, Selection: sel, State: Running, Started: time.Now().UTC()}}
+	s.mu.list = append(s.mu.list, j)
+	s.group.Go(func() {
+		defer cancel()
+		defer close(j.done)
+		j.end(ctx, do(ctx, j))
+	})
+	return j.describe(), nil
+}
+
+func (s *jobs) find(id string) *running {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, j := range s.mu.list {
+		if j.job.ID == id { // never changes
+			return j
+		}
+	}
+	return nil
+}
+
+func (s *jobs) list() []*Job {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := []*Job{}
+	for _, j := range s.mu.list {
+		out = append(out, j.describe())
+	}
+	return out
+}
+
+func (j *running) describe() *Job {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := j.job
+	c.Damaged = slices.Clone(c.Damaged)
+	return &c
+}
+
+func (j *running) report(done, total int64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.job.BytesDone, j.job.BytesTotal = done, total
+}
+
+func (j *running) damaged(d engine.ObjectDamage) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if len(j.job.Damaged) < maxDamaged {
+		j.job.Damaged = append(j.job.Damaged, DamagedObject{Table: d.Table, Tablet: strconv.FormatUint(uint64(d.Tablet), 16),
+			Start: EscapeKey(d.Rows.Start), End: EscapeKey(d.Rows.End), Object: d.Object, Error: d.Err.Error()})
+	}
+}
+
+func (j *running) end(ctx context.Context, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	now := time.Now().UTC()
+	j.job.Ended = &now
+	switch {
+	case err == nil:
+		j.job.State = Done
+	case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		j.job.State, j.job.Error = Cancelled, "it was cancelled"
+	default:
+		j.job.State, j.job.Error = Failed, err.Error()
+	}
+}

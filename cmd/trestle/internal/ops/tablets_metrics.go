@@ -1,0 +1,33 @@
+package ops
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// damageCollector tells which SSTables are damaged. There is a time series for
+// each that reads found damaged and that is still in use, so normally none.
+type damageCollector struct {
+	a    *Admin
+	desc *prometheus.Desc
+}
+
+// ObserveDamage adds the metric of damaged SSTables.
+func (m *Metrics) ObserveDamage(a *Admin) {
+	m.Registry.MustRegister(&damageCollector{a, prometheus.NewDesc("bigtable_corrupt_sstable_reads_total",
+		"Reads that met bytes of an SSTable that were not what was written, by SSTable. bigtable_corruption_total counts all.",
+		[]string{"table", "tablet", "object"}, nil)})
+}
+
+func (c *damageCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
+
+func (c *damageCollector) Collect(out chan<- prometheus.Metric) {
+	op := c.a.op.Load()
+	if op == nil {
+		return
+	}
+	for _, d := range (*op).Damage() {
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(d.Reads), d.Table, fmt.Sprintf("%x", uint64(d.Tablet)), d.Object)
+	}
+}

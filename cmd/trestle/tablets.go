@@ -1,0 +1,257 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"slices"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// A tabletVerb is a command below `trestle tablets`.
+type tabletVerb struct {
+	help string
+	run  func(c *adminClient, sel ops.Selection) error
+}
+
+var tabletVerbs = map[string]tabletVerb{
+	"list":    {"print the tablets of --table, or all", (*adminClient).list},
+	"split":   {"split the tablet of --table that serves --key there: --key becomes the first row of the second", (*adminClient).split},
+	"merge":   {"merge the tablet of --table that serves --key with the next one", (*adminClient).merge},
+	"compact": {"rewrite the tablet of --key, or --all of --table, without what is deleted or expired", (*adminClient).job},
+	"flush":   {"write memtables to SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
+	"verify":  {"check the checksums of all SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
+}
+
+// tablets asks a server about its tablets, or to do something to them.
+func tablets(p *process, args []string) int {
+	help := "Usage: trestle tablets VERB [--table TABLE] [--key KEY | --all] [--admin URL] [--json]\n\n"
+	for _, v := range slices.Sorted(maps.Keys(tabletVerbs)) {
+		help += fmt.Sprintf("  %-8s %s\n", v, tabletVerbs[v].help)
+	}
+	help += "\nTABLE is the full name of a table or, if no other is called so, the last part of it. In KEY, \\xNN stands for any byte\nand \\\\ for a backslash. An interrupt cancels what was begun."
+	verb := ""
+	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		verb, args = args[0], args[1:]
+	}
+	flags := settings.NewFlags("tablets " + verb)
+	sel := ops.Selection{}
+	flags.StringVar(&sel.Table, "table", "", "the table")
+	key := flags.String("key", "", "a row key: the tablet that serves it is meant")
+	flags.BoolVar(&sel.All, "all", false, "all tablets of the table")
+	admin := flags.String("admin", "", "where the server's admin service is; by default http-listen")
+	asJSON := flags.Bool("json", false, "print what the server answers")
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, help)
+		return exitOK
+	}
+	v, ok := tabletVerbs[verb]
+	if err == nil && !ok {
+		err = fmt.Errorf("tablets takes a verb: %s", strings.Join(slices.Sorted(maps.Keys(tabletVerbs)), ", "))
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	if flags.Changed("key") {
+		sel.Key = key
+	}
+	if *admin == "" {
+		if cfg.HTTPListen == "" {
+			return p.misused(fmt.Errorf("http-listen (%s) is off, so there is no admin service", cfg.Origin("http-listen")))
+		}
+		*admin = "http://" + dialable(cfg.HTTPListen)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	c := &adminClient{p: p, ctx: ctx, base: strings.TrimSuffix(*admin, "/"), verb: verb, json: *asJSON}
+	if err := v.run(c, sel); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// An adminClient speaks with ops.Admin.
+type adminClient struct {
+	p    *process
+	ctx  context.Context
+	base string
+	verb string
+	json bool
+}
+
+// call makes a request and decodes the answer into out.
+func (c *adminClient) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return fmt.Errorf("reach the admin service: %w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 256<<20))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if resp.StatusCode >= 300 {
+		var e struct{ Error string }
+		if json.Unmarshal(answer, &e) != nil || e.Error == "" {
+			e.Error = fmt.Sprintf("%s is no admin service: it answers %s", c.base, resp.Status)
+		}
+		return errors.New(e.Error)
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("decode the answer: %w", err)
+	}
+	return nil
+}
+
+// print prints an answer as JSON.
+func (c *adminClient) print(v any) error {
+	e := json.NewEncoder(c.p.stdout)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func (c *adminClient) list(sel ops.Selection) error {
+	var got ops.TabletList
+	if err := c.call(c.ctx, http.MethodGet, "/admin/tablets?table="+url.QueryEscape(sel.Table), nil, &got); err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(got)
+	}
+	for rest := got.Tablets; len(rest) > 0; {
+		n, size := 0, int64(0)
+		for n < len(rest) && rest[n].Table == rest[0].Table {
+			size += rest[n].Bytes
+			n++
+		}
+		if len(rest) < len(got.Tablets) {
+			fmt.Fprintln(c.p.stdout)
+		}
+		plural := "s"
+		if n == 1 {
+			plural = ""
+		}
+		fmt.Fprintf(c.p.stdout, "%s: %d tablet%s, %s\n", rest[0].Table, n, plural, byteSize(size))
+		if err := printTablets(c.p.stdout, rest[:n]); err != nil {
+			return err
+		}
+		rest = rest[n:]
+	}
+	return nil
+}
+
+func printTablets(out io.Writer, list []ops.Tablet) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "  TABLET\tFROM\tTO\tSIZE\tMEMORY\tRUNS\tFILES\tREAD/S\tWRITTEN/S\tLAST MAJOR\tREDO")
+	for _, t := range list {
+		major, redo := "-", "-"
+		if t.LastMajor != nil {
+			major = t.LastMajor.UTC().Format("2006-01-02 15:04:05Z")
+		}
+		if t.Redo != "" {
+			redo = t.Redo
+		}
+		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", t.Tablet, t.Start, t.End, byteSize(t.Bytes), byteSize(t.MemtableBytes),
+			t.Runs, t.Files, rate(t.RowsReadPerSecond), rate(t.RowsWrittenPerSecond), major, redo)
+	}
+	return w.Flush()
+}
+
+func rate(r float64) string {
+	if r > 0 && r < 10 {
+		return fmt.Sprintf("%.1f", r)
+	}
+	return fmt.Sprintf("%.0f", r)
+}
+
+func (c *adminClient) split(sel ops.Selection) error { return c.change(sel, "split at") }
+func (c *adminClient) merge(sel ops.Selection) error {
+	return c.change(sel, "merged with the next one the tablet of")
+}
+
+func (c *adminClient) change(sel ops.Selection, done string) error {
+	var got struct{}
+	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, sel, &got); err != nil {
+		return err
+	}
+	if c.json {
+		return c.print(got)
+	}
+	_, err := fmt.Fprintf(c.p.stdout, "%s: %s %s\n", sel.Table, done, *sel.Key)
+	return err
+}
+
+// job starts a job and waits for its end, telling on stderr how far it is.
+func (c *adminClient) job(sel ops.Selection) error {
+	var j ops.Job
+	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, sel, &j); err != nil {
+		return err
+	}
+	for j.State == ops.Running {
+		err := c.call(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, &j)
+		if c.ctx.Err() != nil {
+			// The interrupt is meant for the job.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
+			defer cancel()
+			return errors.Join(errors.New("interrupted"), c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, &j))
+		}
+		if err != nil {
+			return err
+		}
+		if j.State == ops.Running && j.BytesTotal > 0 {
+			fmt.Fprintf(c.p.stderr, "%s %s: %s of %s\n", c.verb, sel.Table, byteSize(j.BytesDone), byteSize(j.BytesTotal))
+		}
+	}
+	if c.json {
+		if err := c.print(j); err != nil {
+			return err
+		}
+	} else {
+		for _, d := range j.Damaged {
+			fmt.Fprintf(c.p.stdout, "damage  %s of tablet %s of %s, rows [%s, %s): %s\n", d.Object, d.Tablet, d.Table, d.Start, d.End, d.Error)
+		}
+		if j.State == ops.Done {
+			size := ""
+			if j.BytesTotal > 0 {
+				size = ", " + byteSize(j.BytesTotal)
+			}
+			fmt.Fprintf(c.p.stdout, "%s %s: done%s in %v\n", c.verb, sel.Table, size, j.Ended.Sub(j.Started).Round(time.Millisecond))
+		}
+	}
+	switch {
+	case j.State != ops.Done:
+		return fmt.Errorf("%s %s: %s", c.verb, sel.Table, j.Error)
+	case len(j.Damaged) > 0:
+		return fmt.Errorf("%d SSTables are damaged: rows in the blocks concerned answer DATA_LOSS", len(j.Damaged))
+	}
+	return nil
+}
