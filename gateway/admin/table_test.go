@@ -819,9 +819,6 @@ func TestUnimplemented(t *testing.T) {
 			"CreateTableFromSnapshot", "SnapshotTable", "GetSnapshot", "ListSnapshots", "DeleteSnapshot", "CreateBackup", "GetBackup", "UpdateBackup",
 			"DeleteBackup", "ListBackups", "RestoreTable", "CopyBackup",
 		}},
-		{"google.bigtable.admin.v2.BigtableInstanceAdmin", []string{
-			"ListHotTablets",
-		}},
 		{"google.longrunning.Operations", []string{"WaitOperation"}},
 	} {
 		for _, m := range desc.methods {
