@@ -28,8 +28,9 @@ const (
 	// maxBundle bounds the schemas of one bundle, in bytes. They are kept with
 	// what the store reads at its start.
 	maxBundle = 4 << 20
-	// bundlePage ends a page of a listing once it has that many bytes.
-	bundlePage = 8 << 20
+	// bundlePage bounds the bytes of a page with more than one bundle. Many
+	// clients take messages up to 4 MiB only.
+	bundlePage = maxBundle - 64<<10
 )
 
 // A schemas is what a bundle holds, read: one of the two.
@@ -168,15 +169,16 @@ func (s *tableServer) ListSchemaBundles(ctx context.Context, req *adminpb.ListSc
 		if key <= p.after {
 			return nil
 		}
-		if size >= bundlePage || p.size > 0 && len(resp.SchemaBundles) == int(p.size) {
-			return errPageFull
-		}
 		c, err := bundles.decode(key, b, version)
 		if err != nil {
 			return err
 		}
+		size += proto.Size(c.pb)
+		if n := len(resp.SchemaBundles); n > 0 && size > bundlePage || p.size > 0 && n == int(p.size) {
+			return errPageFull
+		}
 		resp.SchemaBundles = append(resp.SchemaBundles, c.pb)
-		size, last = size+proto.Size(c.pb), key
+		last = key
 		return nil
 	})
 	if errors.Is(err, errPageFull) {
