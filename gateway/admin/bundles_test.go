@@ -148,7 +148,6 @@ func TestSchemaBundles(t *testing.T) {
 		{"incompatible avro", updating("a", avroSchema(`"int"`), "avro_schema"), codes.FailedPrecondition, "no schema reads what schema #0, of type long, wrote; R is gone", ""},
 		{"kind", updating("p", avroSchema(`"int"`), "avro_schema"), codes.InvalidArgument, "cannot be changed", "schema_bundle.type"},
 		{"kind unset", updating("p", &adminpb.SchemaBundle{}, "*"), codes.InvalidArgument, "One of", "schema_bundle.type"},
-		{"kind of the mask", updating("p", protoSchema("z"), "avro_schema"), codes.InvalidArgument, "", "schema_bundle.type"},
 		{"mask", updating("p", protoSchema("z"), "colour"), codes.InvalidArgument, "Unknown field 'colour'", "update_mask"},
 		{"etag", updating("p", stale, "proto_schema"), codes.Aborted, "changed since it was read", ""},
 		{"delete etag", func(ctx context.Context, s *server) error {
