@@ -2,6 +2,7 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -83,7 +84,7 @@ func (a *Auth) authorize(ctx context.Context, c *call, req any) error {
 
 func checkPolicy(p *iampb.Policy) error {
 	err := iam.Check(p)
-	if f, ok := err.(*fault.Error); ok {
+	if f, ok := errors.AsType[*fault.Error](err); ok {
 		f.Msg = "Error in field 'policy' : " + f.Msg
 		f.Field = "policy." + f.Field
 	}

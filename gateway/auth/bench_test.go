@@ -110,3 +110,26 @@ func FuzzVerify(f *testing.F) {
 		}
 	})
 }
+
+// BenchmarkServer is a write through gRPC, with and without authentication.
+func BenchmarkServer(b *testing.B) {
+	f := newFixture(b, auth.Options{})
+	acc := f.account("some-acc", false)
+	f.grant(table, "roles/bigtable.user "+acc.member())
+	for _, mode := range []string{"off", "on"} {
+		b.Run(mode, func(b *testing.B) {
+			conn := f.connect(acc.token(nil))
+			if mode == "off" {
+				conn = f.open()
+			}
+			bt := bigtableClient(conn)
+			req := &bigtablepb.MutateRowRequest{TableName: table, RowKey: []byte("row"), Mutations: []*bigtablepb.Mutation{setCell("a")}}
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := bt.MutateRow(b.Context(), req); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

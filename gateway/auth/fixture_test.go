@@ -343,3 +343,27 @@ func mutateRowRequest(t testing.TB) *wire.MutateRowRequest {
 	}
 	return req
 }
+
+// open returns a connection to another gateway over the same tables, without
+// authentication.
+func (f *fixture) open() *grpc.ClientConn {
+	f.t.Helper()
+	srv, err := gateway.New(f.b, gateway.Options{Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	go func() { _ = srv.Serve(l) }()
+	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() {
+		_ = conn.Close()
+		_ = srv.Stop(context.Background())
+	})
+	return conn
+}

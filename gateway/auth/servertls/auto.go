@@ -118,7 +118,7 @@ func load(certFile, keyFile string) (tls.Certificate, error) {
 		return tls.Certificate{}, err
 	}
 	if _, err := os.Stat(keyFile); err != nil {
-		return tls.Certificate{}, fmt.Errorf("%s has no key: %v", certFile, err)
+		return tls.Certificate{}, fmt.Errorf("%s has no key: %s", certFile, err.Error()) // it is not fs.ErrNotExist
 	}
 	return tls.LoadX509KeyPair(certFile, keyFile)
 }
