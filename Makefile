@@ -15,21 +15,23 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 TEST_TIMEOUT ?= 10m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
+CRASH_SEEDS ?= 200     # power cuts of an engine, each with its seed
 META_CHECKS ?= 500     # random histories for each random test
 META_STEPS ?= 100      # operations in each of them, on average
 LOAD ?= 5s             # for each workload that records a history
 BENCH ?= .             # which Go benchmarks
 BENCHTIME ?= 1s        # for each of them
+ROWS ?= 1000000        # of the real data set
 SDK ?= 1               # 0: leave out the client's own suites, which download and compile
 
 # What is listed with a comment behind it has spaces in its value.
-$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK,$(eval $(v) := $(strip $($(v)))))
+$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK ROWS CRASH_SEEDS,$(eval $(v) := $(strip $($(v)))))
 
 # Conformance tests run against this binary.
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz crash meta conformance bench sim check clean
+.PHONY: help build run test race lint fmt fuzz crash meta conformance realdata bench sim check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -66,16 +68,21 @@ fuzz: ## Run each fuzz target for FUZZTIME
 		done; \
 	done
 
-crash: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost
+crash: build ## Kill a server CRASH_ROUNDS times, cut the power CRASH_SEEDS times: nothing acknowledged may be lost
 	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
+	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./engine -run '^TestCrash$$' -count=1 -timeout 60m
 
 meta: ## Run META_CHECKS random histories against the models
 	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
+	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./engine -run '^TestGC$$' -count=1 -timeout 60m
 
 conformance: build ## Check a server: all RPCs, abuse, histories, the client's own suites, cbt
 	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/sweep
 	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
 	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
+
+realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
+	$(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

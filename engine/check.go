@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"os"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -187,11 +187,11 @@ func checkFormatFile(fs vfs.FS, dir string) error {
 		b, err = io.ReadAll(f)
 		err = errors.Join(err, f.Close())
 	}
-	if err != nil && !oserror.IsNotExist(err) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if len(b) == 0 {
-		if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); oserror.IsNotExist(err) {
+		if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); errors.Is(err, os.ErrNotExist) {
 			return errNewDirectory
 		}
 		return fault.New(fault.Corruption, "is missing or empty")
@@ -530,7 +530,7 @@ func (s *countingSink) AddParts(prefix, _, _ []byte, _ cell.Seq, _ cell.Kind) {
 // sstables checks every SSTable that a METADATA row names, and notes the others.
 func (c *checker) sstables(ctx context.Context) error {
 	names, err := c.fs.List(c.path("sst"))
-	if err != nil && !oserror.IsNotExist(err) {
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	there := map[string]bool{}

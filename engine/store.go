@@ -11,8 +11,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"os"
 
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -233,7 +233,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 func makeDir(fs vfs.FS, dir string) error {
 	if _, err := fs.Stat(dir); err == nil {
 		return nil
-	} else if !oserror.IsNotExist(err) {
+	} else if !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	parent := fs.PathDir(dir)
@@ -261,9 +261,9 @@ func syncDir(fs vfs.FS, dir string) error {
 func checkFormat(fs vfs.FS, dir string) error {
 	name := fs.PathJoin(dir, "FORMAT")
 	_, err := fs.Stat(fs.PathJoin(dir, "ROOT"))
-	fresh := oserror.IsNotExist(err)
+	fresh := errors.Is(err, os.ErrNotExist)
 	f, err := fs.Open(name)
-	if oserror.IsNotExist(err) {
+	if errors.Is(err, os.ErrNotExist) {
 		if !fresh {
 			return fault.New(fault.Corruption, "%s has no FORMAT file but is not new", dir)
 		}
@@ -295,7 +295,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 // checkRoot refuses a directory that has lost its ROOT file: a new one would
 // know of no table, and all SSTables would be swept.
 func checkRoot(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); !oserror.IsNotExist(err) {
+	if _, err := fs.Stat(fs.PathJoin(dir, "ROOT")); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	for _, sub := range []string{"log", "ulog", "sst"} {

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/cockroachdb/errors/oserror"
+	"os"
 
 	"github.com/trestledb/trestle/engine/fault"
 )
@@ -18,7 +18,7 @@ const retryInterval = 250 * time.Millisecond
 // zeroChunk is written at a time where the file system cannot allocate.
 const zeroChunk = 1 << 20
 
-func isNotExist(err error) bool { return oserror.IsNotExist(err) }
+func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
 // prepare keeps one allocated segment ahead of the one in use.
 func (w *Writer) prepare() {

@@ -9,8 +9,8 @@ import (
 	"io"
 	"sync"
 
-	"github.com/cockroachdb/errors/oserror"
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"os"
 
 	"github.com/trestledb/trestle/engine/fault"
 )
@@ -87,7 +87,7 @@ func ReadRoot(fs vfs.FS, dir string) (*Root, error) {
 	return root, root.Row.Check()
 }
 
-func isNotExist(err error) bool { return oserror.IsNotExist(err) }
+func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
 type wrapped struct {
 	CRC32C uint32
