@@ -321,7 +321,7 @@ func writeFormat(fs vfs.FS, dir, name string) error {
 	}
 	// Whoever made the directory may have died before it synced its name. One
 	// that an operator made need not be in a directory that can be read.
-	if err := syncDir(fs, fs.PathDir(dir)); err != nil && !oserror.IsPermission(err) {
+	if err := syncDir(fs, fs.PathDir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("sync the parent of %s: %w", dir, err)
 	}
 	return syncDir(fs, dir)
