@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -57,3 +58,13 @@ func (c counted) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 	}
 	return cells, err
 }
+
+// HotTablets implements backend.HotTabletLister as far as the backend does.
+func (c counted) HotTablets(ctx context.Context, parent string) ([]backend.HotTablet, error) {
+	if b, ok := c.Backend.(backend.HotTabletLister); ok {
+		return b.HotTablets(ctx, parent)
+	}
+	return nil, fault.New(fault.Unimplemented, "this server does not measure the load of tablets")
+}
+
+var _ backend.HotTabletLister = counted{}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -36,6 +37,7 @@ type operated struct {
 	dir   string
 	proc  *proc
 	url   string // of the ops listener
+	addr  string // of the API
 	table *bigtable.Table
 	admin *bigtable.AdminClient
 }
@@ -43,7 +45,8 @@ type operated struct {
 func (o *operated) start() {
 	o.proc = startTrestle(o.t, "real", o.dir, "serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB")
 	o.url = strings.TrimSuffix(strings.Fields(o.proc.line("metrics and health"))[0], "/metrics")
-	admin, client := clients(o.t, o.proc.line("export BIGTABLE_EMULATOR_HOST="))
+	o.addr = o.proc.line("export BIGTABLE_EMULATOR_HOST=")
+	admin, client := clients(o.t, o.addr)
 	o.admin, o.table = admin, client.Open("users")
 }
 
@@ -179,6 +182,31 @@ func TestTablets(t *testing.T) {
 	}
 	if out, _ := o.tablets("list", "--table=users"); !strings.Contains(out, "2 tablets") {
 		t.Errorf("after all that was refused:\n%s", out)
+	}
+	// What the load is made of shows, here and through the API.
+	conn := dial(t, o.addr)
+	if _, err := adminpb.NewBigtableInstanceAdminClient(conn).CreateInstance(t.Context(), &adminpb.CreateInstanceRequest{Parent: "projects/project", InstanceId: "instance",
+		Instance: &adminpb.Instance{DisplayName: "instance"}, Clusters: map[string]*adminpb.Cluster{"trestle": {Location: "projects/project/locations/local-a", ServeNodes: 1}}}); err != nil {
+		t.Fatal(err)
+	}
+	hot := func() []*adminpb.HotTablet {
+		resp, err := adminpb.NewBigtableInstanceAdminClient(conn).ListHotTablets(t.Context(), &adminpb.ListHotTabletsRequest{Parent: "projects/project/instances/instance/clusters/trestle"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetHotTablets()
+	}
+	hot()
+	for end := time.Now().Add(1500 * time.Millisecond); time.Now().Before(end); {
+		all()
+	}
+	list = ops.TabletList{}
+	out, _ = o.tablets("list", "--json", "--table=users")
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Tablets) != 2 || !(list.Tablets[1].RowsReadPerSecond > list.Tablets[0].RowsReadPerSecond && list.Tablets[0].RowsReadPerSecond > 10) {
+		t.Errorf("%v %s", err, out)
+	}
+	if got := hot(); len(got) != 2 || got[0].GetStartKey() != "user00100" || !(got[0].GetNodeCpuUsagePercent() > got[1].GetNodeCpuUsagePercent()) || got[1].GetNodeCpuUsagePercent() <= 0 {
+		t.Errorf("%v", got)
 	}
 	if body := httpGet(t, o.url+"/readyz"); strings.Contains(body, "[!]") || !strings.HasSuffix(body, "\nready\n") {
 		t.Errorf("readyz: %s", body)

@@ -111,6 +111,7 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 		SegmentBytes:  64 << 20,
 		LogBytes:      512 << 20,
 		KeepFreeBytes: min(256<<20, disk/20),
+		SplitRate:     float64(cfg.SplitRate),
 		Log:           log,
 		OnCommit:      func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
 	}

@@ -14,6 +14,7 @@ type Serve struct {
 	DebugListen  string // empty: no profiler
 	Memory       int64  // bytes
 	Durability   string // Sync or Async
+	SplitRate    int64  // rows per second; -1: off
 	Emulator     bool
 	Insecure     bool
 	TLSAuto      bool
@@ -72,10 +73,11 @@ func (c *Serve) table() []setting {
 		{"data-dir", "./trestle-data", "directory that holds the data; created if it is not there", text(&c.DataDir)},
 		{"temporary", "false", "keep the data in a new temporary directory and remove it at exit", boolean(&c.Temporary)},
 		{"listen", "127.0.0.1:8086", "HOST:PORT (or /path of a unix socket) of the Bigtable gRPC API", address(&c.Listen, false)},
-		{"http-listen", "127.0.0.1:8087", "HOST:PORT of /metrics, /healthz, /livez and /readyz; \"off\" for none", address(&c.HTTPListen, true)},
+		{"http-listen", "127.0.0.1:8087", "HOST:PORT of /metrics, /healthz, /livez, /readyz and, on a loopback address, /admin; \"off\" for none", address(&c.HTTPListen, true)},
 		{"debug-listen", "off", "loopback HOST:PORT of the Go profiler (/debug/pprof); \"off\" for none", address(&c.DebugListen, true)},
 		{"memory", "25%", "memory for caches and memtables: bytes, or with KiB, MiB, GiB, or % of what the machine or its cgroup has", memory(&c.Memory)},
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},
+		{"split-rate", "10000", "rows read or written per second from which on a tablet that takes most of the load for a minute is split; \"off\" for never", rate(&c.SplitRate)},
 		{"emulator", "false", "accept any project and instance without creating it first", boolean(&c.Emulator)},
 		{"insecure", "false", "allow to listen on addresses that others can reach, without TLS and authentication", boolean(&c.Insecure)},
 		{"tls-auto", "false", "speak TLS with a certificate that is made in the data directory, signed by an authority that is made there too", boolean(&c.TLSAuto)},

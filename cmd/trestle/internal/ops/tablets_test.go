@@ -1,0 +1,245 @@
+package ops
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// fakeOperator blocks in Compact until it is cancelled or released.
+type fakeOperator struct {
+	release chan struct{}
+	rows    chan row.Range
+}
+
+func (f *fakeOperator) Tablets(table string) ([]engine.TabletInfo, error) {
+	if table == "none" {
+		return nil, fault.New(fault.NotFound, "Table not found: none")
+	}
+	return []engine.TabletInfo{{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"}}, nil
+}
+func (f *fakeOperator) SplitAt(context.Context, string, []byte) error {
+	return fault.New(fault.Exhausted, "disk full")
+}
+func (f *fakeOperator) MergeAt(context.Context, string, []byte) error { return errors.New("no kind") }
+func (f *fakeOperator) FlushTablets(context.Context, string, row.Range) error {
+	return fault.New(fault.Unavailable, "not now")
+}
+func (f *fakeOperator) CompactTablets(ctx context.Context, _ string, rows row.Range, report func(done, total int64)) error {
+	f.rows <- rows
+	report(3, 10)
+	select {
+	case <-f.release:
+		report(10, 10)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+func (f *fakeOperator) VerifyTablets(_ context.Context, _ string, _ row.Range, damaged func(engine.ObjectDamage), report func(done, total int64)) error {
+	damaged(engine.ObjectDamage{Table: "t", Tablet: 1, Object: "x.sst", Err: errors.New("bad")})
+	report(1, 1)
+	return nil
+}
+func (f *fakeOperator) Damage() []engine.Damage {
+	return []engine.Damage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
+}
+
+type service struct {
+	t *testing.T
+	h http.Handler
+}
+
+// ask makes a request of this machine.
+func (s service) ask(method, path, body string) (int, map[string]any) {
+	s.t.Helper()
+	req := httptest.NewRequest(method, "http://127.0.0.1:8087"+path, strings.NewReader(body))
+	req.Header.Set("Content-Type", "application/json; charset=utf-8")
+	w := httptest.NewRecorder()
+	s.h.ServeHTTP(w, req)
+	var got map[string]any
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		s.t.Errorf("%s %s: %v: %s", method, path, err, w.Body)
+	}
+	return w.Code, got
+}
+
+func TestAdmin(t *testing.T) {
+	a := NewAdmin(true, false)
+	s := service{t, a.With(http.NotFoundHandler())}
+	if code, _ := s.ask("GET", "/admin/tablets", ""); code != http.StatusServiceUnavailable {
+		t.Errorf("while the store is opened: %d", code)
+	}
+	if w := a.Warnings(); w != nil {
+		t.Errorf("while the store is opened: %q", w)
+	}
+	f := &fakeOperator{release: make(chan struct{}), rows: make(chan row.Range, 10)}
+	a.Start(f)
+	code, got := s.ask("GET", "/admin/tablets?table=t", "")
+	first := got["tablets"].([]any)[0].(map[string]any)
+	if code != 200 || first["tablet"] != "abc" || first["start"] != `a\x00\xff` || first["end"] != `b\\` || first["redo"] != "1:2" || first["last_major"] != nil {
+		t.Errorf("%d %v", code, got)
+	}
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		what               string
+	}{
+		{"GET", "/admin/tablets?table=none", "", 404, "none"},
+		{"POST", "/admin/tablets/split", `{"table":"t","key":"k"}`, 507, "disk full"},
+		{"POST", "/admin/tablets/merge", `{"table":"t","key":"k"}`, 500, "no kind"},
+		{"POST", "/admin/tablets/merge", `{"table":"t"}`, 400, "key"},
+		{"POST", "/admin/tablets/merge", `{"table":"t","all":true}`, 400, "key"},
+		{"POST", "/admin/tablets/merge", `{"key":"k"}`, 400, "table"},
+		{"POST", "/admin/tablets/merge", `nonsense`, 400, "decode"},
+		{"POST", "/admin/tablets/flush", `{"table":"t","all":true,"key":"k"}`, 400, "either"},
+		{"POST", "/admin/tablets/flush", `{"table":"none","all":true}`, 404, "none"},
+		{"GET", "/admin/jobs/77", "", 404, "77"},
+		{"DELETE", "/admin/jobs/77", "", 404, "77"},
+	} {
+		if code, got := s.ask(c.method, c.path, c.body); code != c.code || !strings.Contains(got["error"].(string), c.what) {
+			t.Errorf("%s %s %s: %d %v", c.method, c.path, c.body, code, got)
+		}
+	}
+
+	// A job runs, tells how far it is, and ends.
+	code, got = s.ask("POST", "/admin/tablets/compact", `{"table":"t","key":"k\\x00"}`)
+	if code != http.StatusAccepted || got["state"] != "running" || got["id"] != "1" {
+		t.Fatalf("%d %v", code, got)
+	}
+	if rows := <-f.rows; !rows.IsSingle() || string(rows.Start) != "k\x00" {
+		t.Errorf("compacted %q", rows)
+	}
+	for got["bytes_done"] != 3.0 {
+		_, got = s.ask("GET", "/admin/jobs/1?wait=0.01", "")
+	}
+	close(f.release)
+	if _, got = s.ask("GET", "/admin/jobs/1?wait=30", ""); got["state"] != "done" || got["bytes_done"] != 10.0 || got["ended"] == nil {
+		t.Errorf("%v", got)
+	}
+	if code, _ := s.ask("GET", "/admin/jobs/1?wait=1000", ""); code != 400 {
+		t.Errorf("a long wait: %d", code)
+	}
+	// One that fails, and one that finds damage.
+	s.ask("POST", "/admin/tablets/flush", `{"table":"t","all":true}`)
+	if _, got = s.ask("GET", "/admin/jobs/2?wait=30", ""); got["state"] != "failed" || got["error"] != "not now" {
+		t.Errorf("%v", got)
+	}
+	s.ask("POST", "/admin/tablets/verify", `{"table":"t","all":true}`)
+	if _, got = s.ask("GET", "/admin/jobs/3?wait=30", ""); got["state"] != "done" || got["damaged"].([]any)[0].(map[string]any)["object"] != "x.sst" {
+		t.Errorf("%v", got)
+	}
+	// No more than a few at a time; cancelled they end.
+	f.release = make(chan struct{})
+	for range maxRunning {
+		s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`)
+		<-f.rows
+	}
+	if code, got := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusConflict {
+		t.Errorf("one too many: %d %v", code, got)
+	}
+	s.ask("DELETE", "/admin/jobs/4", "")
+	if _, got = s.ask("GET", "/admin/jobs/4?wait=30", ""); got["state"] != "cancelled" {
+		t.Errorf("%v", got)
+	}
+	a.Close()
+	if _, got = s.ask("GET", "/admin/jobs", ""); len(got["jobs"].([]any)) != 7 || strings.Contains(string(must(json.Marshal(got))), "running") {
+		t.Errorf("after Close: %v", got)
+	}
+	if code, _ := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusServiceUnavailable {
+		t.Errorf("after Close: %d", code)
+	}
+	if w := a.Warnings(); len(w) != 1 || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t, rows [, k): 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
+		t.Errorf("%q", w)
+	}
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// TestJobsAreForgotten: only the last are kept.
+func TestJobsAreForgotten(t *testing.T) {
+	a := NewAdmin(true, false)
+	defer a.Close()
+	s := service{t, a.With(http.NotFoundHandler())}
+	a.Start(&fakeOperator{})
+	for range maxJobs + 3 {
+		_, got := s.ask("POST", "/admin/tablets/verify", `{"table":"t","all":true}`)
+		s.ask("GET", "/admin/jobs/"+got["id"].(string)+"?wait=30", "")
+	}
+	if _, got := s.ask("GET", "/admin/jobs", ""); len(got["jobs"].([]any)) != maxJobs {
+		t.Errorf("%d are kept", len(got["jobs"].([]any)))
+	}
+	if code, _ := s.ask("GET", "/admin/jobs/3", ""); code != 404 {
+		t.Errorf("the third: %d", code)
+	}
+}
+
+// TestAdminIsPrivate: others get nothing unless they may.
+func TestAdminIsPrivate(t *testing.T) {
+	for _, c := range []struct {
+		loopback, insecure bool
+		host, origin       string
+		want               int
+	}{
+		{true, false, "localhost:8087", "", 200}, {true, false, "127.0.0.1:8087", "", 200}, {true, false, "[::1]:8087", "", 200}, {true, false, "[::1]", "", 200},
+		{true, false, "example.com", "", 403}, {true, false, "localhost.example.com:8087", "", 403}, {true, false, "10.0.0.1", "", 403},
+		{true, false, "localhost", "http://localhost", 403},
+		{false, false, "10.0.0.1", "", 403}, {false, false, "localhost", "", 403},
+		{false, true, "10.0.0.1", "", 200}, {true, true, "example.com", "", 200}, {false, true, "10.0.0.1", "http://example.com", 403},
+	} {
+		a := NewAdmin(c.loopback, c.insecure)
+		a.Start(&fakeOperator{})
+		req := httptest.NewRequest("GET", "/admin/tablets", nil)
+		req.Host = c.host
+		if c.origin != "" {
+			req.Header.Set("Origin", c.origin)
+		}
+		w := httptest.NewRecorder()
+		a.With(http.NotFoundHandler()).ServeHTTP(w, req)
+		if w.Code != c.want {
+			t.Errorf("%+v: %d", c, w.Code)
+		}
+		a.Close()
+	}
+}
+
+func FuzzKey(f *testing.F) {
+	f.Add([]byte("a\\b\x00\xff é"))
+	f.Fuzz(func(t *testing.T, key []byte) {
+		if got, err := UnescapeKey(EscapeKey(key)); err != nil || !bytes.Equal(got, key) {
+			t.Errorf("%q becomes %q, %v", key, got, err)
+		}
+		if got, err := UnescapeKey(string(key)); err == nil && len(got) > len(key) {
+			t.Errorf("%q grows to %q", key, got)
+		}
+	})
+}
+
+func TestUnescapeKey(t *testing.T) {
+	for in, want := range map[string]string{"": "", "abc": "abc", `\x00\\x`: "\x00\\x", `é`: "é", `\xC3\xa9`: "é"} {
+		if got, err := UnescapeKey(in); err != nil || string(got) != want {
+			t.Errorf("%s: %q %v", in, got, err)
+		}
+	}
+	for _, in := range []string{`\`, `a\`, `\n`, `\x`, `\x1`, `\xg0`, `\x+1`} {
+		if got, err := UnescapeKey(in); fault.KindOf(err) != fault.Invalid {
+			t.Errorf("%s: %q %v", in, got, err)
+		}
+	}
+}

@@ -1,0 +1,31 @@
+package settings
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// rate is a positive number per second, or Off, which is -1.
+func rate(p *int64) value {
+	return value{
+		set: func(s string) error {
+			if s == Off {
+				*p = -1
+				return nil
+			}
+			n, err := strconv.ParseInt(s, 10, 64)
+			if err != nil || n <= 0 {
+				return fmt.Errorf("%q is neither a positive number nor %q", s, Off)
+			}
+			*p = n
+			return nil
+		},
+		get: func() string {
+			if *p < 0 {
+				return Off
+			}
+			return strconv.FormatInt(*p, 10)
+		},
+		kind: "ROWS",
+	}
+}
