@@ -149,7 +149,7 @@ func findVerb(args []string) (*iamVerb, string, error) {
 func describe(err error) error {
 	if s, ok := status.FromError(err); ok && err != nil {
 		if s.Code() == codes.Unauthenticated {
-			return fmt.Errorf("%s; give --credentials FILE", s.Message())
+			return fmt.Errorf("%s; see --credentials", strings.TrimSuffix(s.Message(), "."))
 		}
 		return fmt.Errorf("%s: %s", s.Code(), s.Message())
 	}

@@ -41,6 +41,9 @@ func TestSecured(t *testing.T) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
+	if info, err := os.Stat(dir); err != nil || info.Mode().Perm()&0o007 != 0 {
+		t.Errorf("%s is open to others: %v %v", dir, info.Mode(), err)
+	}
 	pool := x509.NewCertPool()
 	if pem, err := os.ReadFile(ca); err != nil || !pool.AppendCertsFromPEM(pem) {
 		t.Fatal(err)

@@ -77,6 +77,9 @@ func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *op
 	if !cfg.AuthOn() {
 		return nil, nil, func() {}, nil
 	}
+	if err := closeToOthers(cfg.DataDir); err != nil {
+		return nil, nil, nil, err
+	}
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_auth_failures_total",
 		Help: "Requests refused for their credentials, by reason, or (permission) for what their caller may do."}, []string{"reason"})
 	m.Registry.MustRegister(failures)
@@ -127,6 +130,20 @@ func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *op
 		a.Close()
 		closeFile()
 	}, nil
+}
+
+// closeToOthers takes away what those who are neither owner nor in the group
+// may do with a directory: it has the rows, and the secret that authenticates
+// access tokens.
+func closeToOthers(dir string) error {
+	info, err := os.Stat(dir)
+	if err == nil && info.Mode().Perm()&0o007 != 0 {
+		err = os.Chmod(dir, info.Mode().Perm()&^0o007)
+	}
+	if err != nil {
+		return fmt.Errorf("close the data directory to others: %w", err)
+	}
+	return nil
 }
 
 // tokenURI is the token endpoint as clients reach it.
