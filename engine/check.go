@@ -39,7 +39,7 @@ type Finding struct {
 
 // CheckSummary says how much Check looked at.
 type CheckSummary struct {
-	Tables, Tablets   int
+	Tables, Tablets   int // deleted tables that can be undeleted included
 	SSTables          int
 	SSTableBytes      int64
 	Entries           int64 // of SSTables
@@ -388,7 +388,7 @@ func (c *checker) metadata(ctx context.Context) error {
 			c.use(&r.Files[i], r)
 		}
 	}
-	c.sum.Tables, c.sum.Tablets = len(live), len(c.rows)
+	c.sum.Tables, c.sum.Tablets = len(c.names), len(c.rows)
 	return nil
 }
 
@@ -629,14 +629,14 @@ func (c *checker) entries(ctx context.Context, r *sstable.Reader, where, of, do 
 		return err
 	}
 	if u != nil && !sameInfo(&says, &u.ref.Info) {
-		c.damage(where, doRestore, "METADATA says other things of it than it says itself: it is not the SSTable that was written%s", of)
+		c.damage(where, doRestore, "METADATA says other things of it than it says itself: it is not the one that was written; an SSTable%s", of)
 		return nil
 	}
 	if err := r.VerifyChecksums(ctx); err != nil {
 		if fault.KindOf(err) != fault.Corruption {
 			return err
 		}
-		c.damage(where, do, "%v; %s%s", err, c.readable(ctx, r, &says), of)
+		c.damage(where, do, "%v; %s; it is an SSTable%s", err, c.readable(ctx, r, &says), of)
 		return nil
 	}
 	got, wrong, err := readEntries(ctx, r)
@@ -645,7 +645,7 @@ func (c *checker) entries(ctx context.Context, r *sstable.Reader, where, of, do 
 	case err != nil && fault.KindOf(err) != fault.Corruption:
 		return err
 	case err != nil:
-		c.damage(where, do, "%v; %s%s", err, c.readable(ctx, r, &says), of)
+		c.damage(where, do, "%v; %s; it is an SSTable%s", err, c.readable(ctx, r, &says), of)
 	case wrong != "":
 		c.damage(where, doRestore, "%s; an SSTable%s", wrong, of)
 	case got.Entries != says.Entries || got.Tombstones != says.Tombstones || got.Shadowed != says.Shadowed || got.RawBytes != says.RawBytes ||

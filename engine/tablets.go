@@ -98,7 +98,7 @@ func (s *Store) Tablets(name string) ([]TabletInfo, error) {
 // SplitAt and MergeAt are SplitTablet and MergeTablets for an operator, who may
 // give the last part of a table's name.
 func (s *Store) SplitAt(ctx context.Context, name string, key []byte) error {
-	name, err := s.fullName(name)
+	name, err := s.userTable(name)
 	if err != nil {
 		return err
 	}
@@ -107,11 +107,20 @@ func (s *Store) SplitAt(ctx context.Context, name string, key []byte) error {
 
 // MergeAt merges the tablet that serves key with the one after it.
 func (s *Store) MergeAt(ctx context.Context, name string, key []byte) error {
-	name, err := s.fullName(name)
+	name, err := s.userTable(name)
 	if err != nil {
 		return err
 	}
 	return s.MergeTablets(ctx, name, key)
+}
+
+// userTable is fullName of anything but METADATA.
+func (s *Store) userTable(name string) (string, error) {
+	name, err := s.fullName(name)
+	if err == nil && name == MetadataTable {
+		err = fault.New(fault.FailedPrecondition, "METADATA is one tablet, and stays one")
+	}
+	return name, err
 }
 
 // eachTablet calls do for every tablet of a table that may serve a row of rows,

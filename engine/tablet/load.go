@@ -38,9 +38,10 @@ type load struct {
 
 	mu struct {
 		sync.Mutex
+		start time.Time // of watching
 		at    time.Time // of rates
 		last  [4]int64  // the counts at that time
-		rates Load
+		rates Load      // as if there had been no load before start
 		// Every row of the window is in sample with the same probability
 		// (reservoir sampling); before has that of the window before.
 		window         time.Time
@@ -89,12 +90,12 @@ func (l *load) observe(now time.Time) Load {
 	defer l.mu.Unlock()
 	counts := [4]int64{l.reads.Load(), l.rowsRead.Load(), l.rowsWritten.Load(), l.bytes.Load()}
 	if l.mu.at.IsZero() {
-		l.mu.at, l.mu.window, l.mu.last = now, now, counts
+		l.mu.start, l.mu.at, l.mu.window, l.mu.last = now, now, now, counts
 		return l.mu.rates
 	}
 	dt := now.Sub(l.mu.at).Seconds()
 	if dt < 0.5 {
-		return l.mu.rates // too short to tell, or the clock was set back
+		return l.sinceStartLocked() // too short to tell, or the clock was set back
 	}
 	weight := 1 - math.Exp(-dt/LoadWindow.Seconds())
 	for i, rate := range []*float64{&l.mu.rates.Reads, &l.mu.rates.RowsRead, &l.mu.rates.RowsWritten, &l.mu.rates.Bytes} {
@@ -105,7 +106,18 @@ func (l *load) observe(now time.Time) Load {
 		l.mu.before, l.mu.sample, l.mu.window = l.mu.sample, nil, now
 		l.sampled.Store(0)
 	}
-	return l.mu.rates
+	return l.sinceStartLocked()
+}
+
+// sinceStartLocked returns the rates without the part that the time before start
+// has in them.
+func (l *load) sinceStartLocked() Load {
+	part := 1 - math.Exp(-l.mu.at.Sub(l.mu.start).Seconds()/LoadWindow.Seconds())
+	if part <= 0 {
+		return Load{}
+	}
+	r := l.mu.rates
+	return Load{r.Reads / part, r.RowsRead / part, r.RowsWritten / part, r.Bytes / part}
 }
 
 // Load returns what the tablet was asked for lately. The first call begins to
