@@ -375,6 +375,11 @@ func Filters() []*filter.Node {
 	}
 	pattern := func(o filter.Op, p string) *filter.Node { return &filter.Node{Op: o, Pattern: []byte(p)} }
 	label := func(l string) *filter.Node { return &filter.Node{Op: filter.ApplyLabel, Label: l} }
+	type cols = map[string][]row.Range
+	inside := func(c cols, child *filter.Node) *filter.Node {
+		return &filter.Node{Op: filter.Columns, Columns: c, Children: []*filter.Node{child}}
+	}
+	q, qs := row.Single([]byte("q")), row.Prefix([]byte("q"))
 	pass, block, strip, sink := op(filter.PassAll), op(filter.BlockAll), op(filter.StripValue), op(filter.Sink)
 	var none filter.Bound
 	return []*filter.Node{
@@ -419,6 +424,10 @@ func Filters() []*filter.Node {
 		op(filter.Interleave, op(filter.Chain, keepFamily("a"), sink), keepFamily("b")),
 		op(filter.Chain, sink, pass),
 		op(filter.Chain, op(filter.Chain, keepFamily("a"), keepQualifier("q.*")), op(filter.Chain, n(filter.CellsPerColumnLimit, 2), strip)),
+		inside(nil, nil), inside(cols{"b": {row.All}}, nil), inside(cols{"a": {q}, "c": {qs}}, nil), inside(cols{"b": {row.Single(nil), q}, "a": {qs}}, pass),
+		inside(cols{"b": {q}, "c": {row.All}}, n(filter.CellsPerRowOffset, 2)),
+		inside(cols{"b": {qs}}, op(filter.Condition, keepFamily("a"), pass, label("not-there"))),
+		inside(cols{"a": {qs}, "nowhere": {row.All}}, op(filter.Interleave, keepFamily("b|a"), op(filter.Chain, keepQualifier("q"), sink))),
 	}
 }
 
