@@ -178,7 +178,7 @@ func (f *iamFlags) connect(ctx context.Context) (*grpc.ClientConn, func() error,
 		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
 	}
 	if f.creds != "" {
-		file, err := auth.ReadPrivate(f.creds)
+		file, err := os.ReadFile(f.creds)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read --credentials: %w", err)
 		}

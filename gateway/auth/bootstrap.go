@@ -54,16 +54,3 @@ func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err e
 	}
 	return true, s.register(ctx, email, key)
 }
-
-// ReadPrivate reads a file that holds a secret. It fails if others than its
-// owner may read it.
-func ReadPrivate(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if err := private(info); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return os.ReadFile(path)
-}
