@@ -22,6 +22,7 @@ const (
 	minInstanceID, maxInstanceID = 6, 33
 	minDisplay, maxDisplay       = 4, 30
 	maxLabels                    = 64
+	maxTags                      = 50
 )
 
 const lowerIDPattern = `[a-z][a-z0-9\\-]+[a-z0-9]`
@@ -64,6 +65,9 @@ func (s *instanceServer) CreateInstance(ctx context.Context, req *adminpb.Create
 		i.pb.Edition = adminpb.Instance_ENTERPRISE
 	}
 	if err := checkInstance(i.pb); err != nil {
+		return nil, within("instance", -1, err)
+	}
+	if err := checkTags(in.GetTags()); err != nil {
 		return nil, within("instance", -1, err)
 	}
 	if len(req.GetClusters()) == 0 {
@@ -125,6 +129,25 @@ func checkInstance(pb *adminpb.Instance) error {
 		}
 		if v := pb.GetLabels()[k]; !isLabel(v, false) {
 			return refuse(fault.Invalid, "labels", `Error in field 'labels' : Value '%s' of key '%s' should match [\p{Ll}\p{Lo}\p{N}_-]{0,63} and be shorter than 128 bytes`, v, k)
+		}
+	}
+	return nil
+}
+
+// checkTags refuses what is not of the form of tags, "tagKeys/123":
+// "tagValues/456" or "123/environment": "production".
+func checkTags(tags map[string]string) error {
+	if n := len(tags); n > maxTags {
+		return refuse(fault.Invalid, "tags", "Error in field 'tags' : At most %d tags are allowed, but found %d", maxTags, n)
+	}
+	for _, k := range slices.Sorted(maps.Keys(tags)) {
+		of, name, ok := strings.Cut(k, "/")
+		if !ok || of == "" || name == "" || strings.Contains(name, "/") {
+			return refuse(fault.Invalid, "tags", "Error in field 'tags' : Key '%s' should have the form 'tagKeys/<id>' or '<parent_id>/<short_name>'", k)
+		}
+		v := tags[k]
+		if id, ok := strings.CutPrefix(v, "tagValues/"); v == "" || of == "tagKeys" && (!ok || id == "") {
+			return refuse(fault.Invalid, "tags", "Error in field 'tags' : Value '%s' of key '%s' should have the form 'tagValues/<id>', or be a short name if the key is", v, k)
 		}
 	}
 	return nil

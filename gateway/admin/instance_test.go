@@ -36,7 +36,7 @@ func TestCreateInstance(t *testing.T) {
 	s := serve(t, model.New(model.Options{}), Options{Now: c.now})
 	req := &adminpb.CreateInstanceRequest{
 		Parent: testProject, InstanceId: "inst-one",
-		Instance: &adminpb.Instance{DisplayName: "Büro", Labels: map[string]string{"team": "été-1", "empty": ""}, Tags: map[string]string{"tagKeys/1": "tagValues/2"}},
+		Instance: &adminpb.Instance{DisplayName: "Büro", Labels: map[string]string{"team": "été-1", "empty": ""}, Tags: map[string]string{"tagKeys/1": "tagValues/2", "123/environment": "production"}},
 		Clusters: map[string]*adminpb.Cluster{"cluster-one": cluster(1), "cluster-two": autoscaled(3, 5, 60, 0)},
 	}
 	meta := new(adminpb.CreateInstanceMetadata)
@@ -136,6 +136,11 @@ func TestCreateInstanceRefusals(t *testing.T) {
 		{"long label", in(func(i *adminpb.Instance) { i.Labels = map[string]string{strings.Repeat("é", 64): ""} }), invalid, "should match", "instance.labels"},
 		{"label value", in(func(i *adminpb.Instance) { i.Labels = map[string]string{"k": "V"} }), invalid, "Value 'V' of key 'k'", "instance.labels"},
 		{"many labels", in(func(i *adminpb.Instance) { i.Labels = many }), invalid, "At most 64 labels are allowed, but found 65", "instance.labels"},
+		{"many tags", in(func(i *adminpb.Instance) { i.Tags = many }), invalid, "At most 50 tags are allowed, but found 65", "instance.tags"},
+		{"tag key", in(func(i *adminpb.Instance) { i.Tags = map[string]string{"1/env": "x", "env": "x"} }), invalid, "Key 'env' should have the form", "instance.tags"},
+		{"no tag key", in(func(i *adminpb.Instance) { i.Tags = map[string]string{"1/": "x"} }), invalid, "Key '1/'", "instance.tags"},
+		{"tag value", in(func(i *adminpb.Instance) { i.Tags = map[string]string{"tagKeys/1": "x"} }), invalid, "Value 'x' of key 'tagKeys/1'", "instance.tags"},
+		{"no tag value", in(func(i *adminpb.Instance) { i.Tags = map[string]string{"1/env": ""} }), invalid, "Value '' of key '1/env'", "instance.tags"},
 		{"no clusters", req(func(r *adminpb.CreateInstanceRequest) { r.Clusters = nil }), invalid,
 			"Error in field 'clusters' : Need to have at least one cluster map element in CreateInstanceRequest.", "clusters"},
 		{"cluster id", req(func(r *adminpb.CreateInstanceRequest) { r.Clusters["-clstr2"] = cluster(2) }), invalid,
