@@ -82,6 +82,10 @@ func (w *worker) stop() {
 // retryDelay is how long a tablet whose work failed is left alone.
 const retryDelay = time.Second
 
+// damagedDelay is the same for work that met corruption: it will again, after
+// reading as much, until somebody has done something about it.
+const damagedDelay = time.Minute
+
 func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
 	defer w.done.Done()
 	for {
@@ -99,7 +103,11 @@ func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
 		}
 		level("background work failed, will try again", "tablet", uint64(t.ID()), "error", err)
 		// Others need not wait for it.
-		time.AfterFunc(retryDelay, func() { q.put(t) })
+		delay := retryDelay
+		if errors.Is(err, fault.Corruption) {
+			delay = damagedDelay
+		}
+		time.AfterFunc(delay, func() { q.put(t) })
 	}
 }
 

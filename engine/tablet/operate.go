@@ -66,6 +66,7 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 	for t.major.Load() {
 		// One that is not a major one may come first, or another goroutine do it.
 		if _, err := t.Compact(ctx); err != nil {
+			t.major.Store(false)
 			return err
 		}
 	}
