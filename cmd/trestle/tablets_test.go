@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -383,6 +385,40 @@ func TestCheckAfterKill(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 	if _, errs, code := tool(t, o.dir, "check"); code != exitUsage || !strings.Contains(errs, "takes one data directory") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+}
+
+// TestTabletsInterrupted: an interrupt cancels the job.
+func TestTabletsInterrupted(t *testing.T) {
+	running, cancelled := make(chan struct{}), make(chan struct{})
+	var once, twice sync.Once
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.Method {
+		case http.MethodGet:
+			once.Do(func() { close(running) })
+			<-r.Context().Done()
+		case http.MethodDelete:
+			twice.Do(func() { close(cancelled) })
+		}
+		fmt.Fprint(w, `{"id":"7","state":"running"}`)
+	}))
+	defer srv.Close()
+	p := startTrestle(t, "real", t.TempDir(), "tablets", "compact", "--table=t", "--all", "--admin", srv.URL)
+	<-running
+	p.signal(syscall.SIGINT)
+	if _, code, _ := p.exit(); code != exitFailure || !strings.Contains(p.stderr.String(), "interrupted") {
+		t.Errorf("exit code %d: %s", code, p.stderr)
+	}
+	select {
+	case <-cancelled:
+	default:
+		t.Error("the job was not cancelled")
+	}
+	// What answers there need not be an admin service.
+	other := httptest.NewServer(http.NotFoundHandler())
+	defer other.Close()
+	if _, errs, code := tool(t, t.TempDir(), "tablets", "list", "--admin", other.URL); code != exitFailure || !strings.Contains(errs, "is no admin service") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 }
