@@ -281,13 +281,18 @@ func (c *checker) tabletName(r *metadata.Row) string {
 // metadata checks what the METADATA tablet holds, on a copy in memory.
 func (c *checker) metadata(ctx context.Context) error {
 	// Its log first, by itself: what is wrong there has a file and an offset.
-	_, err := c.log(ctx, "log", []commitlog.Pos{c.root.Row.Redo}, func(rec *commitlog.Record) {
+	var seen cell.Seq
+	whole, err := c.log(ctx, "log", []*metadata.Row{c.root.Row}, func(rec *commitlog.Record) {
+		seen = cell.Seq(rec.FirstSeq) + cell.Seq(rec.N) - 1
 		if metadata.TabletID(rec.Tablet) != metaTabletID {
 			c.damage("log", doRestore, "a record at %v is of tablet %x instead of METADATA", rec.Pos, rec.Tablet)
 		}
 	})
 	if err != nil {
 		return err
+	}
+	if whole {
+		c.logEnd("log", c.root.Row, seen)
 	}
 	if !c.exists("log") && c.root.Row.Version == 1 {
 		c.rows = map[metadata.TabletID]*metadata.Row{} // nothing was ever in it
@@ -423,9 +428,10 @@ func (c *checker) settle(ctx context.Context, s *Store) ([]*metadata.Row, error)
 	return rows, nil
 }
 
-// log reads a commit log from end to end and decodes every record. redo are the
-// points from which on it must be whole. It returns false if it is not sound.
-func (c *checker) log(ctx context.Context, name string, redo []commitlog.Pos, each func(*commitlog.Record)) (bool, error) {
+// log reads a commit log from end to end and decodes every record. rows are the
+// tablets that must find in it what they have yet to replay. It returns false if
+// it is not sound.
+func (c *checker) log(ctx context.Context, name string, rows []*metadata.Row, each func(*commitlog.Record)) (bool, error) {
 	if !c.exists(name) {
 		if c.root != nil && c.root.Row.Version > 1 || len(c.rows) > 0 {
 			c.damage(name, doRestore, "the directory is missing, and with it all changes that are in no SSTable")
@@ -450,16 +456,7 @@ func (c *checker) log(ctx context.Context, name string, redo []commitlog.Pos, ea
 		return ctx.Err()
 	})
 	if err == nil {
-		redo = slices.DeleteFunc(slices.Clone(redo), func(p commitlog.Pos) bool { return p == commitlog.Pos{} })
-		if len(redo) > 0 {
-			// It covers the points between the first and the last if it covers these.
-			for _, from := range []commitlog.Pos{slices.MinFunc(redo, commitlog.Pos.Compare), slices.MaxFunc(redo, commitlog.Pos.Compare)} {
-				if err = l.Replay(from, func(commitlog.Record) error { return errEnough }); err != nil && !errors.Is(err, errEnough) {
-					break
-				}
-				err = nil
-			}
-		}
+		err = uncovered(l, rows)
 	}
 	if err != nil && fault.KindOf(err) == fault.Corruption {
 		sound = false
@@ -471,13 +468,34 @@ func (c *checker) log(ctx context.Context, name string, redo []commitlog.Pos, ea
 
 var errEnough = errors.New("enough")
 
+// uncovered fails if the log does not hold what is behind the redo point of a
+// row.
+func uncovered(l *commitlog.Log, rows []*metadata.Row) error {
+	var redo []commitlog.Pos
+	for _, r := range rows {
+		if r.Redo != (commitlog.Pos{}) {
+			redo = append(redo, r.Redo)
+		}
+	}
+	if len(redo) == 0 {
+		return nil
+	}
+	// It covers the points between the first and the last if it covers these.
+	for _, from := range []commitlog.Pos{slices.MinFunc(redo, commitlog.Pos.Compare), slices.MaxFunc(redo, commitlog.Pos.Compare)} {
+		err := l.Replay(from, func(commitlog.Record) error { return errEnough })
+		if err != nil && !errors.Is(err, errEnough) {
+			return err
+		}
+	}
+	return nil
+}
+
 // userLog checks the commit log of all tablets but METADATA, and that its
 // records are what the tablets can replay.
 func (c *checker) userLog(ctx context.Context) error {
-	var redo []commitlog.Pos
 	last := map[metadata.TabletID]cell.Seq{}
+	seen := map[metadata.TabletID]cell.Seq{} // of all records
 	for _, r := range c.rows {
-		redo = append(redo, r.Redo)
 		last[r.Tablet] = r.FlushedSeq
 	}
 	bad := map[metadata.TabletID]bool{} // one complaint a tablet is enough
@@ -488,7 +506,7 @@ func (c *checker) userLog(ctx context.Context) error {
 			c.damage("ulog", doRestore, "record of tablet %x at %v: %s", rec.Tablet, rec.Pos, fmt.Sprintf(format, args...))
 		}
 	}
-	_, err := c.log(ctx, "ulog", redo, func(rec *commitlog.Record) {
+	whole, err := c.log(ctx, "ulog", slices.Collect(maps.Values(c.rows)), func(rec *commitlog.Record) {
 		first := cell.Seq(rec.FirstSeq)
 		sink := new(countingSink)
 		if err := tablet.DecodeRecord(rec.Payload, first, rec.N, sink); err != nil {
@@ -498,6 +516,7 @@ func (c *checker) userLog(ctx context.Context) error {
 		c.incarnation("ulog", "the tablet of a record", rec.Tablet)
 		r := c.rows[metadata.TabletID(rec.Tablet)]
 		end := first + cell.Seq(rec.N) - 1
+		seen[metadata.TabletID(rec.Tablet)] = end
 		if r == nil || end <= r.FlushedSeq {
 			return // of a tablet that is gone, or in SSTables already
 		}
@@ -514,7 +533,29 @@ func (c *checker) userLog(ctx context.Context) error {
 		}
 		last[r.Tablet] = end
 	})
-	return err
+	if err != nil || !whole {
+		return err
+	}
+	for id, seq := range seen {
+		if r := c.rows[id]; r != nil {
+			c.logEnd("ulog", r, seq)
+			if seq < r.FlushedSeq {
+				break // it is the same end for all
+			}
+		}
+	}
+	return nil
+}
+
+// logEnd notes a log that ends before changes that are in SSTables already. last
+// is the last change of r's tablet that it holds, 0 for none. Logs are trimmed
+// from the front, so later changes than those in the log never were in it, or
+// are gone from its end.
+func (c *checker) logEnd(name string, r *metadata.Row, last cell.Seq) {
+	if last > 0 && last < r.FlushedSeq {
+		c.note(name, "nothing after a power cut with durability async; else "+doRestore+", as acknowledged changes may be lost",
+			"ends at change %d of %s, of which %d are in SSTables: its end is missing", last, c.tabletName(r), r.FlushedSeq)
+	}
 }
 
 // countingSink takes a decoded record.

@@ -454,3 +454,81 @@ func TestCheckAfterCrash(t *testing.T) {
 		}
 	}
 }
+
+// TestCheckRandomDamage: whatever byte of whatever file is changed, or wherever
+// a file ends, either Check complains or the store is as it was. The one thing
+// it cannot see is that the end of a log is gone as a whole: it looks like
+// changes that were never acknowledged.
+func TestCheckRandomDamage(t *testing.T) {
+	healthy := lived(t)
+	show := func(fs vfs.FS) (string, error) {
+		s, err := Open(ctx, Options{FS: fs, Dir: "d", NoBackground: true, Log: loud()})
+		if err != nil {
+			return "", err
+		}
+		defer mustClose(t, s)
+		all := content(s, parent+"one", row.All)
+		for _, k := range []string{"key", "key2"} {
+			v, _, err := s.GetRecord(ctx, k)
+			all += fmt.Sprintf("%s=%s %v\n", k, v, err)
+		}
+		return all, nil
+	}
+	want, err := show(copyAll(t, healthy))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files []string
+	for _, dir := range []string{"d", "d/log", "d/ulog", "d/sst"} {
+		names, err := healthy.List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			if info, err := healthy.Stat(dir + "/" + n); err == nil && !info.IsDir() && info.Size() > 0 {
+				files = append(files, dir+"/"+n)
+			}
+		}
+	}
+	slices.Sort(files)
+	found := 0
+	first, end := seeds(t, 400)
+	for seed := first; seed < end; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 3))
+		fs := copyAll(t, healthy)
+		name := files[rng.IntN(len(files))]
+		what, endless := "", false
+		isLog := strings.HasSuffix(name, ".log")
+		rewrite(t, fs, name, func(b []byte) []byte {
+			switch at := rng.IntN(len(b)); rng.IntN(4) {
+			case 0:
+				what, endless = fmt.Sprintf("cut at %d", at), isLog
+				return b[:at]
+			case 1:
+				n := min(1+rng.IntN(4096), len(b)-at)
+				endless = isLog && at+n == len(b)
+				what = fmt.Sprintf("%d bytes zeroed at %d", n, at)
+				clear(b[at : at+n])
+			default:
+				what = fmt.Sprintf("changed at %d", at)
+				b[at] ^= byte(1 + rng.IntN(255))
+			}
+			return b
+		})
+		damage, harmless, _ := checked(t, fs, "d")
+		if len(damage)+len(harmless) > 0 {
+			found++
+			continue
+		}
+		if endless {
+			continue
+		}
+		if got, err := show(fs); err != nil || got != want {
+			t.Errorf("seed %d: %s (%d bytes) %s: no complaint, but %v, %d bytes of content instead of %d", seed, name, len(readAll(t, healthy, name)), what, err, len(got), len(want))
+		}
+	}
+	if found == 0 {
+		t.Error("no damage was found at all")
+	}
+	t.Logf("%d of %d found", found, end-first)
+}

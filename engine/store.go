@@ -425,6 +425,11 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("replay commit log: %w", err)
 	}
+	for _, t := range s.catalog.tablets {
+		if err := t.SettleRedo(ctx); err != nil {
+			return fmt.Errorf("settle redo point of tablet %d: %w", t.ID(), err)
+		}
+	}
 	if s.env.Commit, err = s.userLog.Start(); err != nil {
 		return fmt.Errorf("start commit log: %w", err)
 	}

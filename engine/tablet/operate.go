@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/compaction"
 )
 
@@ -71,6 +72,22 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// SettleRedo ends recovery: it makes the redo point in the METADATA row that of
+// the first record replayed. They differ if a power cut took records that were
+// acknowledged but not synced.
+func (t *Tablet) SettleRedo(ctx context.Context) error {
+	t.change.Lock()
+	defer t.change.Unlock()
+	r := t.Row()
+	pos, _ := t.RedoPoint()
+	if r.Redo == (commitlog.Pos{}) || r.Redo == pos {
+		return nil
+	}
+	next := r.Clone()
+	next.Redo = pos
+	return t.change1(ctx, next)
 }
 
 // A State is what an operator wants to know of a tablet.
