@@ -285,3 +285,25 @@ func TestOperate(t *testing.T) {
 		}
 	}
 }
+
+// TestMissingSSTable: a file that somebody deleted under a running store is lost
+// data, not a table that is not found.
+func TestMissingSSTable(t *testing.T) {
+	fs := vfs.NewMem()
+	o := Options{FS: fs, Dir: "d", NoBackground: true, Log: loud()}
+	s := mustOpen(t, o)
+	table := filled(t, s, "t", 10)
+	mustClose(t, s)
+	s = mustOpen(t, o)
+	defer mustClose(t, s)
+	object := s.catalog.byName[table].list()[0].Row().Files[0].Object
+	if err := fs.Remove("d/sst/" + object); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.All}}); fault.KindOf(err) != fault.Corruption {
+		t.Errorf("read: %v", err)
+	}
+	if d := s.Damage(); len(d) != 1 || d[0].Object != object {
+		t.Errorf("%+v", d)
+	}
+}

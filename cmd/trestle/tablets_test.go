@@ -304,8 +304,26 @@ func TestCorruption(t *testing.T) {
 	if err != nil || n != 400-last-1 {
 		t.Errorf("a scan behind gives %d rows and %v", n, err)
 	}
-	// Writes go on, and what is written anew can be read where no old cell is asked for.
-	set(t, o.table, rowOf(399), "new")
+	n = 0
+	err = o.table.ReadRows(t.Context(), bigtable.InfiniteRange(""), func(bigtable.Row) bool { n++; return true }, bigtable.ReverseScan())
+	if status.Code(err) != codes.DataLoss || n > 400-last {
+		t.Errorf("a reversed scan of all gives %d rows and %v", n, err)
+	}
+	// What depends on the lost row fails, and changes nothing.
+	rmw := bigtable.NewReadModifyWrite()
+	rmw.AppendValue("f", "q", []byte("x"))
+	if _, err := o.table.ApplyReadModifyWrite(t.Context(), rowOf(200), rmw); status.Code(err) != codes.DataLoss {
+		t.Errorf("read-modify-write: %v", err)
+	}
+	m := bigtable.NewMutation()
+	m.Set("f", "q", 2000, []byte("x"))
+	if err := o.table.Apply(t.Context(), rowOf(200), bigtable.NewCondMutation(bigtable.PassAllFilter(), nil, m)); status.Code(err) != codes.DataLoss {
+		t.Errorf("check-and-mutate: %v", err)
+	}
+	// Plain writes go on.
+	for _, i := range []int{200, 399} {
+		set(t, o.table, rowOf(i), "new")
+	}
 	if got := value(t, o.table, "nobody"); got != "" {
 		t.Errorf("a row that never was: %q", got)
 	}
