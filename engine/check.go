@@ -306,7 +306,7 @@ func (c *checker) metadata(ctx context.Context) error {
 		c.damage("METADATA tablet", doRestore, "cannot be recovered, so no tablet can be found: %v", err)
 		return nil
 	}
-	defer s.stop()
+	defer func() { _ = s.stop() }() // a copy: nothing is lost with it
 	sound := true
 	bad := func(key []byte, err error) {
 		sound = false

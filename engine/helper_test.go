@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"os"
 	"strconv"
@@ -229,5 +228,3 @@ func (m *maker) rules() []row.Rule {
 
 // clock is a clock that stands still.
 func clock() time.Time { return time.UnixMicro(1_700_000_000_000_000) }
-
-const endOfTime = math.MaxInt64

@@ -103,6 +103,22 @@ func TestSplitHot(t *testing.T) {
 	}
 }
 
+// TestSplitHotByItself: the store watches and splits without being asked.
+func TestSplitHotByItself(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", SplitRate: 50, SplitHotAfter: 700 * time.Millisecond, SplitCheck: 50 * time.Millisecond, Log: loud()})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, newSchema("t", 1000, "f"))
+	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		mustPut(t, s, table, fmt.Sprintf("c%02d", rand.IntN(100)), setCell("f", "q", 1000, "v"))
+		if infos, err := s.Tablets(table); err != nil {
+			t.Fatal(err)
+		} else if len(infos) > 1 {
+			return
+		}
+	}
+	t.Error("the tablet was never split")
+}
+
 // TestSplitHotNot: nothing is gained by splitting these.
 func TestSplitHotNot(t *testing.T) {
 	for name, c := range map[string]struct {

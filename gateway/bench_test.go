@@ -170,7 +170,7 @@ func BenchmarkRead(b *testing.B) {
 	read := &bigtablepb.ReadRowsRequest{TableName: testTable, RowsLimit: 1, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("user1234567890")}}}
 	ours := func(b *testing.B) func() error {
 		c := bigtablepb.NewBigtableClient(gatewayConn(b))
-		return func() error { _, err := readAll(c, context.Background(), read); return err }
+		return func() error { _, err := readAll(context.Background(), c, read); return err }
 	}
 	b.Run("bare/serial", func(b *testing.B) { serial(b, bareCall(b)) })
 	b.Run("gateway/serial", func(b *testing.B) { serial(b, ours(b)) })

@@ -47,7 +47,7 @@ func detail[T proto.Message](err error) (found T) {
 	return found
 }
 
-func readAll(c bigtablepb.BigtableClient, ctx context.Context, req *bigtablepb.ReadRowsRequest) ([]*bigtablepb.ReadRowsResponse, error) {
+func readAll(ctx context.Context, c bigtablepb.BigtableClient, req *bigtablepb.ReadRowsRequest) ([]*bigtablepb.ReadRowsResponse, error) {
 	s, err := c.ReadRows(ctx, req)
 	if err != nil {
 		return nil, err
@@ -59,7 +59,7 @@ func TestRefusals(t *testing.T) {
 	f := newFixture(t, Options{})
 	ctx := context.Background()
 	read := func(req *bigtablepb.ReadRowsRequest) error {
-		_, err := readAll(f.raw, ctx, req)
+		_, err := readAll(ctx, f.raw, req)
 		return err
 	}
 	mutate := func(req *bigtablepb.MutateRowRequest) error {
@@ -175,7 +175,7 @@ func TestReversedWithFeature(t *testing.T) {
 		t.Fatal(err)
 	}
 	ctx := metadata.AppendToOutgoingContext(context.Background(), "bigtable-features", base64.URLEncoding.EncodeToString(b))
-	if _, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable, Reversed: true}); err != nil {
+	if _, err := readAll(ctx, f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable, Reversed: true}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -249,7 +249,7 @@ func TestPanic(t *testing.T) {
 	f.stub.mutateRow = func(context.Context, string, *row.Entry) error { panic("secret") }
 	f.stub.readRows = func(context.Context, *scan.Request, scan.Writer) (scan.Stats, error) { panic("secret") }
 	_, err1 := f.raw.MutateRow(context.Background(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)})
-	_, err2 := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable})
+	_, err2 := readAll(context.Background(), f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable})
 	for _, err := range []error{err1, err2} {
 		id := detail[*errdetails.ErrorInfo](err).GetMetadata()["errorId"]
 		if status.Code(err) != codes.Internal || strings.Contains(err.Error(), "secret") || id == "" || !strings.Contains(f.log.String(), id) || !strings.Contains(f.log.String(), "server_test.go") {
@@ -273,7 +273,7 @@ func TestLargeRow(t *testing.T) {
 		return cs
 	}
 	f.stub.readRows = scripted([]scriptedRow{{"a", cells(2)}, {"b", cells(3)}})
-	got, err := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable})
+	got, err := readAll(context.Background(), f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable})
 	info := detail[*errdetails.ErrorInfo](err)
 	if status.Code(err) != codes.FailedPrecondition || info.GetReason() != "LargeRowReadError" || info.GetMetadata()["rowKeyBase64Encoded"] != "Yg==" {
 		t.Errorf("got %v with %v", err, info)
@@ -468,7 +468,7 @@ func TestReceiveTimeout(t *testing.T) {
 		time.Sleep(600 * time.Millisecond)
 		return scan.Stats{}, nil
 	}
-	if _, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable}); err != nil {
+	if _, err := readAll(ctx, f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable}); err != nil {
 		t.Error(err)
 	}
 }
@@ -550,7 +550,7 @@ func TestInstancesAndProfiles(t *testing.T) {
 	ctx := context.Background()
 	key := []byte("k")
 	read := func(profile string) error {
-		_, err := readAll(f.raw, ctx, &bigtablepb.ReadRowsRequest{TableName: testTable, AppProfileId: profile, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{key}}})
+		_, err := readAll(ctx, f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable, AppProfileId: profile, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{key}}})
 		return err
 	}
 	if err := read(""); status.Code(err) != codes.NotFound || !strings.Contains(err.Error(), "Instance not found") {
@@ -660,7 +660,7 @@ func TestMutateRowsAnswers(t *testing.T) {
 	if status.Code(err) != codes.InvalidArgument || detail[*errdetails.BadRequest](err).GetFieldViolations()[0].GetField() != "entries[1].mutations[0].set_cell.timestamp_micros" {
 		t.Errorf("got %v", err)
 	}
-	got, err := readAll(f.raw, context.Background(), &bigtablepb.ReadRowsRequest{TableName: testTable, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("whole")}}})
+	got, err := readAll(context.Background(), f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("whole")}}})
 	if err != nil || len(got) != 0 {
 		t.Errorf("got %v, %v", got, err)
 	}

@@ -167,7 +167,7 @@ func TestTablets(t *testing.T) {
 		"too much":          func(r *http.Request) { r.Body = http.NoBody },
 		"an unknown member": func(r *http.Request) {},
 	} {
-		req, err := http.NewRequest("POST", o.url+"/admin/tablets/split", strings.NewReader(`{"table":"users","key":"user00050","extra":1}`))
+		req, err := http.NewRequest(http.MethodPost, o.url+"/admin/tablets/split", strings.NewReader(`{"table":"users","key":"user00050","extra":1}`))
 		if err != nil {
 			t.Fatal(err)
 		}

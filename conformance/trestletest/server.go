@@ -35,8 +35,8 @@ type Server struct {
 	store *engine.Store
 	front *gateway.Server
 	dir   string
-	own   net.Listener // nil if the caller brought the listener
-	done  chan error   // the end of Serve
+	own   net.Listener  // nil if the caller brought the listener
+	done  chan struct{} // closed at the end of Serve
 	close sync.Once
 }
 
@@ -71,7 +71,7 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a temporary data directory: %w", err)
 	}
-	s := &Server{Addr: l.Addr().String(), dir: dir, done: make(chan error, 1)}
+	s := &Server{Addr: l.Addr().String(), dir: dir, done: make(chan struct{})}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.RemoveAll(dir))
@@ -89,7 +89,10 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the gateway: %w", err), s.store.Close(context.Background()))
 	}
-	go func() { s.done <- s.front.Serve(l) }()
+	go func() {
+		defer close(s.done)
+		_ = s.front.Serve(l) // what ends it is Close
+	}()
 	return s, nil
 }
 
@@ -101,7 +104,7 @@ func (s *Server) Close() {
 		ctx, cancel := context.WithDeadline(context.Background(), time.Now())
 		defer cancel()
 		_ = s.front.Stop(ctx)
-		_ = <-s.done // what Serve returned
+		<-s.done
 		if s.own != nil {
 			_ = s.own.Close()
 		}

@@ -184,7 +184,6 @@ func TestMemory(t *testing.T) {
 	if extra := m.Bytes() - firstChunk - int64(len(big)); extra < 0 || extra > 1024 {
 		t.Errorf("a value of its own chunk costs %d bytes more than its length", extra)
 	}
-	big = nil
 	before := m.Bytes()
 	const n, size = 10_000, 1000
 	for i := range n {

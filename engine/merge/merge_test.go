@@ -415,7 +415,7 @@ func TestIterator(t *testing.T) {
 				continue
 			case 3:
 				k := key()
-				got, want, next = it.SeekLT(k), ref.SeekLT(k), false
+				got, want = it.SeekLT(k), ref.SeekLT(k)
 				if got != want || got && !bytes.Equal(it.Entry().Key, ref.Entry().Key) {
 					t.Fatalf("SeekLT(%x): %v, want %v", k, got, want)
 				}

@@ -5,8 +5,6 @@ import (
 	"reflect"
 	"testing"
 	"time"
-
-	"github.com/trestledb/trestle/engine/cell"
 )
 
 func example() *Table {
@@ -105,6 +103,5 @@ func FuzzUnmarshal(f *testing.F) {
 		for _, f := range s.Clone().Families {
 			f.GC.Collects(1, 2, 3)
 		}
-		_ = cell.FamilyID(s.NextFamily)
 	})
 }

@@ -96,10 +96,6 @@ func newCache(t testing.TB) *Cache {
 	return c
 }
 
-func clone(e *cell.Entry) cell.Entry {
-	return cell.Entry{Key: bytes.Clone(e.Key), Value: bytes.Clone(e.Value), Seq: e.Seq, Kind: e.Kind}
-}
-
 func equal(a, b *cell.Entry) bool {
 	return bytes.Equal(a.Key, b.Key) && bytes.Equal(a.Value, b.Value) && a.Seq == b.Seq && a.Kind == b.Kind
 }

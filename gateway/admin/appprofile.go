@@ -54,8 +54,8 @@ func defaultIsolation(p *adminpb.AppProfile) {
 			iso.DataBoostIsolationReadOnly.ComputeBillingOwner = adminpb.AppProfile_DataBoostIsolationReadOnly_HOST_PAYS.Enum()
 		}
 		return
-	case *adminpb.AppProfile_Priority_: //nolint:staticcheck // clients may still send it
-		standard = &adminpb.AppProfile_StandardIsolation{Priority: iso.Priority}
+	case *adminpb.AppProfile_Priority_:
+		standard = &adminpb.AppProfile_StandardIsolation{Priority: iso.Priority} //nolint:staticcheck // clients may still send it
 	}
 	if standard == nil {
 		standard = new(adminpb.AppProfile_StandardIsolation)

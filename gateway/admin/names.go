@@ -150,8 +150,8 @@ func refuse(k fault.Kind, field, format string, args ...any) *fault.Error {
 // within says that err is about the field of a message that holds what err
 // speaks of; index is that of the element, or -1 if the field is not repeated.
 func within(field string, index int, err error) error {
-	e, ok := err.(*fault.Error)
-	if !ok {
+	var e *fault.Error
+	if !errors.As(err, &e) {
 		return err
 	}
 	out := *e

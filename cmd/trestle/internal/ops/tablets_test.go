@@ -205,7 +205,7 @@ func TestAdminIsPrivate(t *testing.T) {
 	} {
 		a := NewAdmin(c.loopback, c.insecure)
 		a.Start(&fakeOperator{})
-		req := httptest.NewRequest("GET", "/admin/tablets", nil)
+		req := httptest.NewRequest(http.MethodGet, "/admin/tablets", nil)
 		req.Host = c.host
 		if c.origin != "" {
 			req.Header.Set("Origin", c.origin)
