@@ -193,7 +193,7 @@ func (n *naive) step(t *rapid.T) (e *cell.Entry, d *RangeTombstone) {
 func read(t *rapid.T, runs [][]cell.Entry, ranges []RangeTombstone) (live, tokens map[string]string) {
 	live, tokens = map[string]string{}, map[string]string{}
 	it := merged(runs)
-	r := Resolver{Ranges: ranges}
+	r := Resolver{Ranges: NewRanges(ranges)}
 	var s cell.Suffix
 	last := ""
 	for ok := it.First(); ok; ok = it.Next() {
@@ -329,7 +329,7 @@ func compactions(t *rapid.T) {
 			for f, r := range n.rules {
 				g.Families[f] = Rule{GCRule: r}
 			}
-			g.Ranges = ranges
+			g.Ranges = NewRanges(ranges)
 			var out []cell.Entry
 			it := merged(runs[lo:hi])
 			for ok := it.First(); ok; ok = it.Next() {

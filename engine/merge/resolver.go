@@ -5,15 +5,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/row"
 )
-
-// A RangeTombstone deletes every entry of the rows in Rows whose sequence
-// number is below Seq, tokens included.
-type RangeTombstone struct {
-	Rows row.Range
-	Seq  cell.Seq
-}
 
 // A Verdict is what a Resolver says of an entry.
 type Verdict uint8
@@ -41,7 +33,7 @@ type columnDelete struct {
 // markers of one column.
 type Resolver struct {
 	// Ranges are the tablet's range tombstones.
-	Ranges []RangeTombstone
+	Ranges Ranges
 
 	prefix   []byte   // of the current row; nil before the first
 	rangeDel cell.Seq // what Ranges say of the current row
@@ -54,6 +46,7 @@ type Resolver struct {
 	lastSet  bool
 	columns  uint64 // how many columns were begun
 
+	rowKey []byte           // scratch
 	ranges []cell.TimeRange // scratch
 }
 
@@ -92,16 +85,12 @@ func (r *Resolver) StartRow(key []byte) error {
 	}
 	r.prefix = append(r.prefix[:0], key[:n]...)
 	r.newRow()
-	if len(r.Ranges) > 0 {
-		rowKey, err := cell.RowOf(nil, r.prefix)
-		if err != nil {
+	if !r.Ranges.Empty() {
+		var err error
+		if r.rowKey, err = cell.RowOf(r.rowKey[:0], r.prefix); err != nil {
 			return fault.New(fault.Corruption, "%w", err)
 		}
-		for _, d := range r.Ranges {
-			if d.Seq > r.rangeDel && d.Rows.Contains(rowKey) {
-				r.rangeDel = d.Seq
-			}
-		}
+		r.rangeDel = r.Ranges.Newest(r.rowKey)
 	}
 	return nil
 }

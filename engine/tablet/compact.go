@@ -401,6 +401,9 @@ type output struct {
 	w     *tableWriter
 	last  []byte // row prefix of the last entry written
 	files []metadata.FileRef
+	// cleared is the sequence number of the newest range tombstone that the
+	// output has been held against.
+	cleared cell.Seq
 	// instant is the newest input's.
 	instant metadata.Instant
 	// carried names the files that it did not write.
@@ -414,6 +417,9 @@ func (t *Tablet) newOutput(v *version, run uint64, instant metadata.Instant) *ou
 		o.gc.Families[f.ID] = merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
 	}
 	o.gc.Ranges = v.rangeDel
+	for _, d := range v.row.RangeDel {
+		o.cleared = max(o.cleared, d.Seq)
+	}
 	o.gc.Rows = t.bounds
 	return o
 }
@@ -470,9 +476,7 @@ func (o *output) cut() error {
 	o.w = nil
 	ref, err := w.finish(o.run)
 	if err == nil {
-		for _, d := range o.gc.Ranges {
-			ref.Cleared = max(ref.Cleared, d.Seq)
-		}
+		ref.Cleared = max(ref.Cleared, o.cleared)
 		ref.Instant = o.instant
 		o.files = append(o.files, ref)
 	}

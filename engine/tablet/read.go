@@ -143,7 +143,7 @@ func (r *reader) close() error {
 	r.cell = row.Cell{}
 	clear(r.sources)
 	clear(r.runs)
-	r.res.Ranges = nil
+	r.res.Ranges = merge.Ranges{}
 	r.res.Reset()
 	r.buffer.shrink()
 	readers.Put(r)

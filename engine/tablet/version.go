@@ -109,7 +109,7 @@ type version struct {
 	row      *metadata.Row
 	mems     []*mem // newest first; the first takes the writes
 	runs     []run  // newest first
-	rangeDel []merge.RangeTombstone
+	rangeDel merge.Ranges
 }
 
 // newVersion builds the version of a METADATA row.
@@ -125,9 +125,11 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 		u := &v.runs[len(v.runs)-1]
 		u.files = append(u.files, file{env.acquire(ref.Object), ref})
 	}
-	for _, d := range r.RangeDel {
-		v.rangeDel = append(v.rangeDel, merge.RangeTombstone{Rows: row.Range{Start: d.Start, End: d.End}, Seq: d.Seq})
+	dels := make([]merge.RangeTombstone, len(r.RangeDel))
+	for i, d := range r.RangeDel {
+		dels[i] = merge.RangeTombstone{Rows: row.Range{Start: d.Start, End: d.End}, Seq: d.Seq}
 	}
+	v.rangeDel = merge.NewRanges(dels)
 	return v
 }
 
