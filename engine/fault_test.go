@@ -403,16 +403,17 @@ func TestFullDiskInSplit(t *testing.T) {
 			want := content(s, table, row.All)
 			// METADATA's log refuses from its n-th record on.
 			left := n
-			full := true
+			var full atomic.Bool
+			full.Store(true)
 			s.env.Meta = metaFunc(func(c context.Context, r *metadata.Row) error {
-				if left--; left < 0 && full {
+				if left--; left < 0 && full.Load() {
 					return errors.Join(fault.New(fault.Exhausted, "disk full"), metadata.ErrNotApplied)
 				}
 				return metaRows{s}.CAS(c, r)
 			})
 			go func() {
 				time.Sleep(time.Minute)
-				full = false
+				full.Store(false)
 			}()
 			try := func(do func() error) {
 				for {

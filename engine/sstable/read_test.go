@@ -615,7 +615,9 @@ func TestCacheBoundsOpenFiles(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if fs.most > limit+workers+1 {
+	// Beside those that the Cache keeps, each worker may have one in use that was
+	// put out of the Cache, and be closing another for which it was put out.
+	if fs.most > limit+2*workers {
 		t.Errorf("%d files were open at once", fs.most)
 	}
 	if m := c.Metrics(); m.OpenFiles > limit || fs.open > limit || m.Opens <= n || m.Hits == 0 || m.Bytes == 0 {
