@@ -401,12 +401,7 @@ func inEntry(err error, i int) error {
 	if !errors.As(err, &f) {
 		return err
 	}
-	c := *f
-	if c.Field != "" {
-		c.Field = fmt.Sprintf("entries[%d].%s", i, c.Field)
-	}
-	c.Msg = fmt.Sprintf("Error in field 'entries' : Error in element #%d : %s", i, c.Msg)
-	return &c
+	return f.In("entries", i)
 }
 
 // CheckAndMutateRow implements backend.Data.

@@ -85,6 +85,24 @@ func InvalidField(field, format string, args ...any) *Error {
 	return &Error{Kind: Invalid, Field: field, Msg: fmt.Sprintf(format, args...)}
 }
 
+// In returns a copy of e that says that e was found in the field of a message;
+// index is that of the element, or negative if the field is not repeated. The
+// text nests as the Bigtable API's does.
+func (e *Error) In(field string, index int) *Error {
+	out := *e
+	if index >= 0 {
+		out.Msg = fmt.Sprintf("Error in field '%s' : Error in element #%d : %s", field, index, e.Msg)
+		field = fmt.Sprintf("%s[%d]", field, index)
+	} else {
+		out.Msg = fmt.Sprintf("Error in field '%s' : %s", field, e.Msg)
+	}
+	if e.Field != "" {
+		field += "." + e.Field
+	}
+	out.Field = field
+	return &out
+}
+
 // KindOf returns the kind that err wraps, or 0 if it wraps none.
 func KindOf(err error) Kind {
 	var e *Error

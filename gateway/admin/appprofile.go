@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 const (
@@ -125,7 +126,7 @@ func (s *instanceServer) CreateAppProfile(ctx context.Context, req *adminpb.Crea
 		return nil, err
 	}
 	id := req.GetAppProfileId()
-	if err := newID("app_profile_id", "appProfiles", id, tableIDPattern, isTableID, 1, maxProfileID); err != nil {
+	if err := newID("app_profile_id", "appProfiles", id, tableIDPattern, wire.TableID, 1, maxProfileID); err != nil {
 		return nil, err
 	}
 	if req.GetAppProfile() == nil {

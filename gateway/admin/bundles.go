@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/bundle"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // bundles are the schema bundles of tables.
@@ -87,7 +88,7 @@ func (s *tableServer) CreateSchemaBundle(ctx context.Context, req *adminpb.Creat
 		return nil, err
 	}
 	id := req.GetSchemaBundleId()
-	if err := newID("schema_bundle_id", "schemaBundles", id, tableIDPattern, isTableID, 1, maxChildID); err != nil {
+	if err := newID("schema_bundle_id", "schemaBundles", id, tableIDPattern, wire.TableID, 1, maxChildID); err != nil {
 		return nil, err
 	}
 	pb := &adminpb.SchemaBundle{Name: t.Name + "/schemaBundles/" + id, Etag: randomText(), Type: req.GetSchemaBundle().GetType()}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // newCluster returns the cluster called id as it is stored, made from a
@@ -36,7 +37,7 @@ func newCluster(i *instance, id string, in *adminpb.Cluster) (*adminpb.Cluster, 
 		}}
 	}
 	parts := strings.Split(c.Location, "/")
-	if len(parts) != 4 || parts[0] != "projects" || parts[1] == "" || parts[2] != "locations" || !isLowerID(parts[3]) {
+	if len(parts) != 4 || parts[0] != "projects" || parts[1] == "" || parts[2] != "locations" || !wire.LowerID(parts[3]) {
 		return nil, refuse(fault.Invalid, "location", "Error in field 'location' : When parsing '%s' : Location name expected in the form 'projects/<project_id>/locations/<zone_id>'.", c.Location)
 	}
 	if c.DefaultStorageType == adminpb.StorageType_STORAGE_TYPE_UNSPECIFIED {

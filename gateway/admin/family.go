@@ -10,6 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // newFamily returns the column family that a request describes.
@@ -18,7 +19,7 @@ func newFamily(name string, pb *adminpb.ColumnFamily) (schema.Family, error) {
 	if n := utf8.RuneCountInString(name); n > schema.MaxFamilyName {
 		return f, refuse(fault.Invalid, "", "Invalid id for collection columnFamilies : Length should be between [1,%d], but found %d '%s'", schema.MaxFamilyName, n, name)
 	}
-	if !isFamilyID(name) {
+	if !wire.FamilyID(name) {
 		return f, refuse(fault.Invalid, "", "Invalid id for collection columnFamilies : Should match [-_.a-zA-Z0-9]+ but found '%s'", name)
 	}
 	var err error

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A form is a kind of resource name: collection, id, collection, id and so on.
@@ -69,11 +70,11 @@ func (a *Admin) parse(field string, f form, name string, wildcard ...bool) ([]st
 		}
 		switch c {
 		case "instances":
-			ok = a.o.Emulator || isLowerID(ids[i])
+			ok = a.o.Emulator || wire.LowerID(ids[i])
 		case "clusters":
-			ok = isLowerID(ids[i])
+			ok = wire.LowerID(ids[i])
 		case "tables", "appProfiles", "authorizedViews", "schemaBundles", "logicalViews", "materializedViews", "backups":
-			ok = isTableID(ids[i])
+			ok = wire.TableID(ids[i])
 		}
 	}
 	if !ok {
@@ -96,37 +97,10 @@ func parent(ids []string, f form, n int) string {
 	return b.String()
 }
 
-// isLowerID matches [a-z][-a-z0-9]*.
-func isLowerID(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !('a' <= c && c <= 'z' || i > 0 && (c == '-' || '0' <= c && c <= '9')) {
-			return false
-		}
-	}
-	return s != ""
-}
-
 // isNewLowerID matches [a-z][a-z0-9\-]+[a-z0-9], what a new instance or
 // cluster must be called.
 func isNewLowerID(s string) bool {
-	return len(s) >= 3 && isLowerID(s) && s[len(s)-1] != '-'
-}
-
-// isTableID matches [_a-zA-Z0-9][-_.a-zA-Z0-9]*.
-func isTableID(s string) bool {
-	return isFamilyID(s) && s[0] != '-' && s[0] != '.'
-}
-
-// isFamilyID matches [-_.a-zA-Z0-9]+.
-func isFamilyID(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
-			return false
-		}
-	}
-	return s != ""
+	return len(s) >= 3 && wire.LowerID(s) && s[len(s)-1] != '-'
 }
 
 // newID checks the id of a resource to be created.
@@ -154,19 +128,7 @@ func within(field string, index int, err error) error {
 	if !errors.As(err, &e) {
 		return err
 	}
-	out := *e
-	path := field
-	if index < 0 {
-		out.Msg = fmt.Sprintf("Error in field '%s' : %s", field, e.Msg)
-	} else {
-		out.Msg = fmt.Sprintf("Error in field '%s' : Error in element #%d : %s", field, index, e.Msg)
-		path = fmt.Sprintf("%s[%d]", field, index)
-	}
-	if e.Field != "" {
-		path += "." + e.Field
-	}
-	out.Field = path
-	return &out
+	return e.In(field, index)
 }
 
 // missing is the refusal of a resource that is not there.

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // Logical and materialized views are defined by SQL, which nothing here
@@ -41,7 +42,7 @@ func (a *Admin) newSQLView(ctx context.Context, f form, in, idField, id, queryFi
 	if _, err := a.instanceForTables(ctx, "parent", parent(ids, instanceForm, 2)); err != nil {
 		return err
 	}
-	if err := newID(idField, f.collections[2], id, tableIDPattern, isTableID, 1, maxChildID); err != nil {
+	if err := newID(idField, f.collections[2], id, tableIDPattern, wire.TableID, 1, maxChildID); err != nil {
 		return err
 	}
 	if query == "" {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // CreateTable implements T1.
@@ -22,7 +23,7 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	if err != nil {
 		return nil, err
 	}
-	if err := newID("table_id", "tables", req.GetTableId(), tableIDPattern, isTableID, 1, schema.MaxTableID); err != nil {
+	if err := newID("table_id", "tables", req.GetTableId(), tableIDPattern, wire.TableID, 1, schema.MaxTableID); err != nil {
 		return nil, err
 	}
 	in := parent(ids, instanceForm, 2)

@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/view"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // views are the authorized views of tables.
@@ -57,7 +58,7 @@ func (s *tableServer) CreateAuthorizedView(ctx context.Context, req *adminpb.Cre
 		return nil, err
 	}
 	id := req.GetAuthorizedViewId()
-	if err := newID("authorized_view_id", "authorizedViews", id, tableIDPattern, isTableID, 1, maxChildID); err != nil {
+	if err := newID("authorized_view_id", "authorizedViews", id, tableIDPattern, wire.TableID, 1, maxChildID); err != nil {
 		return nil, err
 	}
 	pb := &adminpb.AuthorizedView{

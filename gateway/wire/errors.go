@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
-	"strconv"
 	"strings"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -168,21 +167,4 @@ func StatusProto(ctx context.Context, log *slog.Logger, err error) *spb.Status {
 // NewErrorID returns an id that ties an answer to a line of the log.
 func NewErrorID() string {
 	return fmt.Sprintf("%016x", rand.Uint64())
-}
-
-// within says that err was found in the field of a message; index is that of
-// the element, or negative if the field is not repeated. The text nests as the
-// API's does.
-func within(err *fault.Error, field string, index int) *fault.Error {
-	if index >= 0 {
-		err.Msg = fmt.Sprintf("Error in field '%s' : Error in element #%d : %s", field, index, err.Msg)
-		field = field + "[" + strconv.Itoa(index) + "]"
-	} else {
-		err.Msg = fmt.Sprintf("Error in field '%s' : %s", field, err.Msg)
-	}
-	if err.Field != "" {
-		field += "." + err.Field
-	}
-	err.Field = field
-	return err
 }

@@ -22,7 +22,7 @@ func Filter(field string, p *bigtablepb.RowFilter) (*filter.Node, error) {
 	}
 	n, err := node(p, 1)
 	if err != nil {
-		return nil, within(err, field, -1)
+		return nil, err.In(field, -1)
 	}
 	if err := n.ValidateAs(field); err != nil {
 		return nil, err
@@ -68,7 +68,7 @@ func node(p *bigtablepb.RowFilter, depth int) (*filter.Node, *fault.Error) {
 			}
 			child, err := node(c.p, depth+1)
 			if err != nil {
-				return nil, within(within(err, c.name, -1), "condition", -1)
+				return nil, err.In(c.name, -1).In("condition", -1)
 			}
 			n.Children[i] = child
 		}
@@ -148,7 +148,7 @@ func nodes(op filter.Op, name string, ps []*bigtablepb.RowFilter, depth int) (*f
 	for i, p := range ps {
 		c, err := node(p, depth+1)
 		if err != nil {
-			return nil, within(within(err, "filters", i), name, -1)
+			return nil, err.In("filters", i).In(name, -1)
 		}
 		n.Children[i] = c
 	}

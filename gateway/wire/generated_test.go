@@ -38,7 +38,7 @@ func mutateRowsOf(p *bigtablepb.MutateRowsRequest) (Target, []row.Entry, *fault.
 	for i, e := range p.GetEntries() {
 		r, err := entryOf(e.GetRowKey(), e.GetMutations(), e.GetIdempotency())
 		if err != nil {
-			return t, nil, within(err, "entries", i)
+			return t, nil, err.In("entries", i)
 		}
 		out = append(out, r)
 	}
@@ -58,7 +58,7 @@ func entryOf(key []byte, muts []*bigtablepb.Mutation, idem *bigtablepb.Idempoten
 		m.from(p)
 		var r row.Mutation
 		if err := m.finish(&r); err != nil {
-			return e, within(err, "mutations", i)
+			return e, err.In("mutations", i)
 		}
 		e.Mutations = append(e.Mutations, r)
 	}
@@ -66,7 +66,7 @@ func entryOf(key []byte, muts []*bigtablepb.Mutation, idem *bigtablepb.Idempoten
 		st := idem.GetStartTime()
 		tok, err := token(idem.GetToken(), st != nil, st.GetSeconds(), st.GetNanos())
 		if err != nil {
-			return e, within(err, "idempotency", -1)
+			return e, err.In("idempotency", -1)
 		}
 		e.Token = tok
 	}
@@ -144,7 +144,7 @@ func camOf(p *bigtablepb.CheckAndMutateRowRequest) (out CheckAndMutateRowRequest
 			m.from(p)
 			var r row.Mutation
 			if err := m.finish(&r); err != nil {
-				out.refuse(within(err, field, i))
+				out.refuse(err.In(field, i))
 				break
 			}
 			ms = append(ms, r)
@@ -181,7 +181,7 @@ func rmwOf(p *bigtablepb.ReadModifyWriteRowRequest) (out ReadModifyWriteRowReque
 			}
 		}
 		if err != nil {
-			out.refuse(within(err, "rules", i))
+			out.refuse(err.In("rules", i))
 			break
 		}
 		out.Rules = append(out.Rules, r)
@@ -231,7 +231,7 @@ func plainRowSet(p *bigtablepb.RowSet) ([]row.Range, error) {
 	var out []row.Range
 	for i, k := range p.GetRowKeys() {
 		if err := checkKey("", k); err != nil {
-			return nil, within(within(err, "row_keys", i), "rows", -1)
+			return nil, err.In("row_keys", i).In("rows", -1)
 		}
 		out = append(out, row.Single(k))
 	}
@@ -240,7 +240,7 @@ func plainRowSet(p *bigtablepb.RowSet) ([]row.Range, error) {
 		var f *fault.Error
 		if errors.As(err, &f) {
 			plain := fault.InvalidField("", "%s", f.Msg[strings.LastIndex(f.Msg, " : ")+3:])
-			return nil, within(within(plain, "row_ranges", i), "rows", -1)
+			return nil, plain.In("row_ranges", i).In("rows", -1)
 		}
 		out = append(out, rr)
 	}

@@ -164,13 +164,13 @@ func (m *mutation) finish(out *row.Mutation) *fault.Error {
 	switch m.op {
 	case row.SetCell:
 		if err := checkColumn(m.family, m.qualifier); err != nil {
-			return within(err, "set_cell", -1)
+			return err.In("set_cell", -1)
 		}
 		if m.timestamp < row.ServerTime {
-			return within(badTimestamp("timestamp_micros", m.timestamp), "set_cell", -1)
+			return badTimestamp("timestamp_micros", m.timestamp).In("set_cell", -1)
 		}
 		if len(m.value) > schema.MaxValue {
-			return within(inField("value", "Cell values must be at most %d bytes, but got %d", schema.MaxValue, len(m.value)), "set_cell", -1)
+			return inField("value", "Cell values must be at most %d bytes, but got %d", schema.MaxValue, len(m.value)).In("set_cell", -1)
 		}
 		if m.origin < 0 || m.origin > bigtablepb.Mutation_CLIENT_AUTO_GENERATED {
 			return inField("timestamp_origin", "Unknown timestamp origin %d", m.origin)
@@ -179,16 +179,16 @@ func (m *mutation) finish(out *row.Mutation) *fault.Error {
 			Truncate: m.origin == bigtablepb.Mutation_CLIENT_AUTO_GENERATED, Value: m.value}
 	case row.DeleteColumn:
 		if err := checkColumn(m.family, m.qualifier); err != nil {
-			return within(err, "delete_from_column", -1)
+			return err.In("delete_from_column", -1)
 		}
 		t, err := timeRange(m.start, m.end, true)
 		if err != nil {
-			return within(within(err, "time_range", -1), "delete_from_column", -1)
+			return err.In("time_range", -1).In("delete_from_column", -1)
 		}
 		*out = row.Mutation{Op: row.DeleteColumn, Family: m.family, Qualifier: m.qualifier, Times: t}
 	case row.DeleteFamily:
 		if m.family == "" {
-			return within(noFamily(), "delete_from_family", -1)
+			return noFamily().In("delete_from_family", -1)
 		}
 		*out = row.Mutation{Op: row.DeleteFamily, Family: m.family}
 	case row.DeleteRow:
@@ -199,7 +199,7 @@ func (m *mutation) finish(out *row.Mutation) *fault.Error {
 			if m.op == row.MergeToCell {
 				name = "merge_to_cell"
 			}
-			return within(err, name, -1)
+			return err.In(name, -1)
 		}
 	default:
 		return &fault.Error{Kind: fault.Invalid, Msg: "No mutation is set"}
@@ -230,7 +230,7 @@ func (m *mutation) finishAggregate(out *row.Mutation) *fault.Error {
 	}
 	in, err := m.input.operand()
 	if err != nil {
-		return within(err, "input", -1)
+		return err.In("input", -1)
 	}
 	if m.op == row.MergeToCell && in.Kind != row.RawInput && in.Kind != row.BytesInput && in.Kind != row.NullInput {
 		return inField("input", "The state to merge must be given as raw_value or bytes_value")
@@ -256,7 +256,7 @@ func timeRange(start, end int64, strict bool) (cell.TimeRange, *fault.Error) {
 
 // inField is a refusal of one field, whose text names the field.
 func inField(name, format string, args ...any) *fault.Error {
-	return within(fault.InvalidField("", format, args...), name, -1)
+	return fault.InvalidField("", format, args...).In(name, -1)
 }
 
 func badTimestamp(name string, ts int64) *fault.Error {

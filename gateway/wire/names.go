@@ -33,7 +33,7 @@ func InstanceOf(name string) (string, bool) {
 // instance id, as the emulator does.
 func CheckInstance(field, name string, lax bool) error {
 	inst, ok := InstanceOf(name)
-	if !ok || inst != name || !lax && !validInstance(name[strings.LastIndexByte(name, '/')+1:]) {
+	if !ok || inst != name || !lax && !LowerID(name[strings.LastIndexByte(name, '/')+1:]) {
 		return fault.InvalidField(field, "When parsing '%s' : Instance name expected in the form 'projects/<project_id>/instances/<instance_id>'.", name)
 	}
 	return nil
@@ -46,7 +46,7 @@ func CheckTable(field, name string, lax bool) (instance string, err error) {
 	if ok {
 		var id string
 		id, ok = strings.CutPrefix(name[len(inst):], "/tables/")
-		ok = ok && validTableID(id) && (lax || validInstance(inst[strings.LastIndexByte(inst, '/')+1:]))
+		ok = ok && validTableID(id) && (lax || LowerID(inst[strings.LastIndexByte(inst, '/')+1:]))
 	}
 	if !ok {
 		return "", fault.InvalidField(field, "When parsing '%s' : Table name expected in the form 'projects/<project_id>/instances/<instance_id>/tables/<table_id>'.", name)
@@ -66,39 +66,34 @@ func CheckView(field, name string, lax bool) (instance string, err error) {
 	return "", fault.InvalidField(field, "When parsing '%s' : Authorized view name expected in the form 'projects/<project_id>/instances/<instance_id>/tables/<table_id>/authorizedViews/<authorized_view_id>'.", name)
 }
 
-// validInstance tells whether id could name an instance. The length is checked
-// where instances are created.
-func validInstance(id string) bool {
-	for i := 0; i < len(id); i++ {
+// LowerID tells whether id matches [a-z][-a-z0-9]*, as ids of instances and
+// clusters do. The length is checked where they are created.
+func LowerID(id string) bool {
+	for i := range len(id) {
 		c := id[i]
-		switch {
-		case 'a' <= c && c <= 'z':
-		case '0' <= c && c <= '9', c == '-':
-			if i == 0 {
-				return false
-			}
-		default:
+		if !('a' <= c && c <= 'z' || i > 0 && (c == '-' || '0' <= c && c <= '9')) {
 			return false
 		}
 	}
 	return id != ""
 }
 
-func validTableID(id string) bool {
-	if id == "" || len(id) > schema.MaxTableID {
-		return false
-	}
-	for i := 0; i < len(id); i++ {
+// TableID tells whether id matches [_a-zA-Z0-9][-_.a-zA-Z0-9]*, as ids of
+// tables and of most other resources do, whatever its length.
+func TableID(id string) bool {
+	return FamilyID(id) && id[0] != '-' && id[0] != '.'
+}
+
+// FamilyID tells whether id matches [-_.a-zA-Z0-9]+, as names of column
+// families do, whatever its length.
+func FamilyID(id string) bool {
+	for i := range len(id) {
 		c := id[i]
-		switch {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '_':
-		case c == '-' || c == '.':
-			if i == 0 {
-				return false
-			}
-		default:
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.') {
 			return false
 		}
 	}
-	return true
+	return id != ""
 }
+
+func validTableID(id string) bool { return len(id) <= schema.MaxTableID && TableID(id) }

@@ -75,7 +75,7 @@ func (e *entry) add(field string, b []byte, m *mutation, names *names) error {
 		e.Mutations = append(e.Mutations, row.Mutation{})
 	}
 	if err := m.finish(&e.Mutations[n]); err != nil {
-		e.invalid = within(err, field, n)
+		e.invalid = err.In(field, n)
 	}
 	return nil
 }
@@ -132,7 +132,7 @@ func (e *entry) finish() *fault.Error {
 	}
 	tok, err := token(e.Token.Token, e.hasStart, e.seconds, e.nanos)
 	if err != nil {
-		return within(err, "idempotency", -1)
+		return err.In("idempotency", -1)
 	}
 	e.Token = tok
 	return nil
@@ -349,7 +349,7 @@ func (r *MutateRowsRequest) decodeEntry(b []byte, index int) error {
 		return nil
 	}
 	if err := r.e.finish(); err != nil {
-		r.invalid = within(err, "entries", index)
+		r.invalid = err.In("entries", index)
 		return nil
 	}
 	r.Entries = append(r.Entries, row.Entry{Key: r.e.Key, Token: r.e.Token})
@@ -369,7 +369,7 @@ func (r *MutateRowsRequest) addTo(muts []row.Mutation, b []byte) ([]row.Mutation
 	}
 	muts = append(muts, row.Mutation{})
 	if err := r.m.finish(&muts[len(muts)-1]); err != nil {
-		r.e.invalid = within(err, "mutations", r.e.count-1)
+		r.e.invalid = err.In("mutations", r.e.count-1)
 	}
 	return muts, nil
 }

@@ -183,7 +183,7 @@ func (r *ReadModifyWriteRowRequest) DecodeWire(data mem.BufferSlice, pool mem.Bu
 			}
 			if invalid == nil && count < schema.MaxMutations {
 				if refused := d.check(); refused != nil {
-					invalid = within(refused, "rules", count)
+					invalid = refused.In("rules", count)
 				} else {
 					r.Rules = append(r.Rules, d.Rule)
 				}
@@ -388,7 +388,7 @@ func (s *rowSet) ranges() ([]row.Range, *fault.Error) {
 	size := 0
 	for i, k := range s.keys {
 		if err := checkKey("", k); err != nil {
-			return nil, within(within(err, "row_keys", i), "rows", -1)
+			return nil, err.In("row_keys", i).In("rows", -1)
 		}
 		size += len(k) + 1
 	}
@@ -403,7 +403,7 @@ func (s *rowSet) ranges() ([]row.Range, *fault.Error) {
 	for i := range s.spans {
 		r, err := s.spans[i].rowRange()
 		if err != nil {
-			return nil, within(within(err, "row_ranges", i), "rows", -1)
+			return nil, err.In("row_ranges", i).In("rows", -1)
 		}
 		out = append(out, r)
 	}
@@ -478,7 +478,7 @@ func RowRange(p *bigtablepb.RowRange) (row.Range, error) {
 	}
 	r, err := s.rowRange()
 	if err != nil {
-		return r, within(err, "row_range", -1)
+		return r, err.In("row_range", -1)
 	}
 	return r, nil
 }
