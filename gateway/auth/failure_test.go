@@ -20,8 +20,6 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/backend"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 )
 
 // flaky are records that can fail.
@@ -203,8 +201,8 @@ func TestConcurrent(t *testing.T) {
 	for range 4 {
 		wg.Go(func() {
 			for ctx.Err() == nil {
-				// The end of the context may be seen by the server first.
-				if _, err := bigtableClient(conn).PingAndWarm(ctx, ping); err != nil && status.Code(err) != codes.DeadlineExceeded && ctx.Err() == nil {
+				// ctx ends the loop, not a call: no error of one is expected.
+				if _, err := bigtableClient(conn).PingAndWarm(t.Context(), ping); err != nil {
 					t.Error(err)
 					return
 				}
