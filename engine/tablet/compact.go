@@ -320,7 +320,7 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, job *compaction.Job) (
 		}
 		var sources []cell.Iterator
 		for _, in := range p.Inputs {
-			u := &runIterator{compaction: true}
+			u := new(runIterator)
 			var fs []file
 			for _, f := range in.Files {
 				fs = append(fs, files[f.ID])

@@ -26,7 +26,7 @@ import (
 //  3. the left child's row is added: from here on the split has happened;
 //  4. the parent's row becomes the right child's.
 //
-// Recover finishes or forgets a split that a crash interrupted. adopt is called
+// A start finishes or forgets a split that a crash interrupted. adopt is called
 // with the children before the parent refuses its first call.
 func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.TabletID, adopt func(children ...*Tablet)) error {
 	if len(at) == 0 || !t.bounds.Contains(at) || bytes.Equal(at, t.bounds.Start) {
