@@ -31,7 +31,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz crash meta conformance realdata bench sim check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata bench sim check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,10 @@ fuzz: ## Run each fuzz target for FUZZTIME
 		done; \
 	done
 
-crash: build ## Kill a server CRASH_ROUNDS times, cut the power CRASH_SEEDS times: nothing acknowledged may be lost
+kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost
 	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
+
+crash: kills ## The same, and cut the power of an engine CRASH_SEEDS times
 	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./engine -run '^TestCrash$$' -count=1 -timeout 60m
 
 meta: ## Run META_CHECKS random histories against the models
