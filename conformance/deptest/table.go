@@ -64,8 +64,13 @@ var allowed = map[string][]string{
 	"gateway/sql":      and(leaves, []string{"gateway/backend", "gateway/wire"}),
 	"gateway":          and(leaves, []string{"gateway/..."}),
 
+	"compat/hbase/pb":      {},
+	"compat/hbase/wire":    {"engine/fault", "compat/hbase/pb"},
+	"compat/hbase/filter":  {"engine/fault", "compat/hbase/pb"},
+	"compat/hbase/zk":      {"engine/fault", "compat/hbase/pb"},
 	"compat/hbase/model":   leaves,
-	"compat/hbase/server":  and(leaves, []string{"compat/hbase/model", "gateway/backend"}),
+	"compat/hbase/server":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
+	"compat/hbase/master":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
 	"compat/hbase/backend": and(leaves, []string{"compat/hbase/model", "gateway/backend"}),
 
 	// The fake that is laid over another module knows nothing of this one.
