@@ -1,0 +1,358 @@
+package plan
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/engine/aggregate"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// A Planner turns the mutations of one request into operations of a tablet.
+type Planner struct {
+	table *schema.Table
+	now   int64 // microseconds, on the table's grid
+}
+
+// New returns a Planner for a request that is judged by a schema and carried out
+// now.
+func New(table *schema.Table, now time.Time) Planner {
+	us := now.UnixMicro()
+	return Planner{table, us - us%table.Granularity}
+}
+
+// Check reports what is wrong with muts under the schema: first what makes them
+// Invalid, then a family that is NotFound. reads tells that planning them takes
+// the present state of the row. path is that of the list in the request.
+func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads bool, err error) {
+	missing := -1
+	for i := range muts {
+		m := &muts[i]
+		if m.Op == row.DeleteRow {
+			continue
+		}
+		f, ok := p.table.Families[m.Family]
+		if !ok && missing < 0 {
+			missing = i
+		}
+		switch m.Op {
+		case row.SetCell:
+			if ok && f.Aggregate != schema.NotAggregate {
+				return false, invalid(path, i, "set_cell.family_name", "SetCell is not allowed in the aggregate column family %s", m.Family)
+			}
+			if m.Timestamp != row.ServerTime && !m.Truncate && m.Timestamp%p.table.Granularity != 0 {
+				return false, p.offGrid(path, i, "set_cell.timestamp_micros", m.Timestamp)
+			}
+		case row.DeleteColumn:
+			for _, ts := range [2]int64{m.Times.Start, m.Times.End} {
+				if ts%p.table.Granularity != 0 && ts != math.MinInt64 && ts != math.MaxInt64 {
+					return false, p.offGrid(path, i, "delete_from_column.time_range", ts)
+				}
+			}
+		case row.AddToCell, row.MergeToCell:
+			reads = true
+			op := "add_to_cell"
+			if m.Op == row.MergeToCell {
+				op = "merge_to_cell"
+			}
+			if ok && f.Aggregate == schema.NotAggregate {
+				return false, invalid(path, i, op+".family_name", "Column family %s is not an aggregate", m.Family)
+			}
+			if m.Timestamp%p.table.Granularity != 0 && !m.Truncate {
+				return false, p.offGrid(path, i, op+".timestamp", m.Timestamp)
+			}
+			if ok {
+				if _, err := combine(f.Aggregate, nil, m); err != nil {
+					return false, invalid(path, i, op+".input", "%v", err)
+				}
+			}
+		}
+	}
+	if missing >= 0 {
+		e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
+		e.Field = fmt.Sprintf("%s[%d]", path, missing)
+		return reads, e
+	}
+	return reads, nil
+}
+
+func invalid(path string, i int, field, format string, args ...any) error {
+	return fault.InvalidField(fmt.Sprintf("%s[%d].%s", path, i, field), "Error in field '%s' : Error in element #%d : %s",
+		path, i, fmt.Sprintf(format, args...))
+}
+
+func (p *Planner) offGrid(path string, i int, field string, ts int64) error {
+	grid := "MILLIS"
+	if p.table.Granularity == 1 {
+		grid = "MICROS"
+	}
+	return invalid(path, i, field, "Timestamp granularity mismatch: timestamp %d is not a multiple of %d microseconds, as required by the table's %s granularity",
+		ts, p.table.Granularity, grid)
+}
+
+func (p *Planner) timestamp(m *row.Mutation) int64 {
+	if m.Op == row.SetCell && m.Timestamp == row.ServerTime {
+		return p.now
+	}
+	return m.Timestamp - m.Timestamp%p.table.Granularity
+}
+
+// combine returns what an aggregate cell holds after m; nil if it is to stay
+// as it is.
+func combine(kind schema.Aggregate, state []byte, m *row.Mutation) ([]byte, error) {
+	if m.Input.Kind == row.NullInput {
+		return nil, nil
+	}
+	if m.Op == row.AddToCell {
+		return aggregate.Add(kind, state, m.Input)
+	}
+	return aggregate.MergeInput(kind, state, m.Input)
+}
+
+// fill adds muts, which have passed check, to b. v is needed only if check said
+// so.
+func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) error {
+	// The accumulators that this batch has changed: several inputs of one cell
+	// compound, and only the last state is stored.
+	var sums map[string][]byte
+	dirty := false // b deletes or sets something, so that a View must look through it
+	for i := range muts {
+		m := &muts[i]
+		f := p.table.Families[m.Family]
+		switch m.Op {
+		case row.SetCell:
+			b.Set(f.ID, m.Qualifier, p.timestamp(m), m.Value)
+		case row.DeleteColumn:
+			b.DeleteColumn(f.ID, m.Qualifier, m.Times)
+		case row.DeleteFamily:
+			b.DeleteFamily(f.ID)
+		case row.DeleteRow:
+			b.DeleteRow()
+		case row.AddToCell, row.MergeToCell:
+			ts := p.timestamp(m)
+			at := string(cell.AppendCell(nil, f.ID, m.Qualifier, ts))
+			state, ok := sums[at]
+			if !ok {
+				overlay := b
+				if !dirty {
+					overlay = nil
+				}
+				var err error
+				if state, _, err = v.Cell(overlay, f.ID, m.Qualifier, ts); err != nil {
+					return err
+				}
+			}
+			next, err := combine(f.Aggregate, state, m)
+			if err != nil {
+				return err
+			}
+			if next == nil {
+				continue
+			}
+			if len(next) > schema.MaxValue {
+				return fault.New(fault.Invalid, "Value of %d bytes; limit %d", len(next), schema.MaxValue)
+			}
+			if sums == nil {
+				sums = map[string][]byte{}
+			}
+			sums[at] = next
+			b.Set(f.ID, m.Qualifier, ts, next)
+			continue
+		}
+		if m.Op != row.SetCell {
+			dirty = true
+			sums = nil
+		}
+	}
+	return nil
+}
+
+// Apply puts an entry that has passed Check, which also said whether it reads,
+// into the log's queue of its tablet and returns what to wait for.
+func (p *Planner) Apply(ctx context.Context, t *tablet.Tablet, e *row.Entry, reads bool) (commitlog.Pos, error) {
+	if !reads && len(e.Token.Token) == 0 {
+		b := tablet.NewBatch(e.Key)
+		defer b.Free()
+		if err := p.fill(nil, b, e.Mutations); err != nil {
+			return commitlog.Pos{}, err
+		}
+		return t.ApplyAsync(ctx, e.Key, b)
+	}
+	return t.UpdateAsync(ctx, e.Key, func(v *tablet.View, b *tablet.Batch) error {
+		if tok := e.Token.Token; len(tok) > 0 {
+			seen, err := v.HasToken(tok, p.now-int64(schema.TokenWindow/time.Microsecond))
+			if err != nil || seen {
+				return err
+			}
+			if err := p.fill(v, b, e.Mutations); err != nil {
+				return err
+			}
+			b.SetToken(tok, p.now)
+			return nil
+		}
+		return p.fill(v, b, e.Mutations)
+	})
+}
+
+// CheckToken reports a token that is too short, or a mutation that is too old
+// at the time now to know whether it was applied before.
+func CheckToken(k row.Token, now time.Time) error {
+	switch {
+	case len(k.Token) == 0:
+		return nil
+	case len(k.Token) < schema.MinTokenBytes:
+		return fault.InvalidField("idempotency.token", "Idempotency token of %d bytes; at least %d are needed", len(k.Token), schema.MinTokenBytes)
+	case !k.Start.IsZero() && now.Sub(k.Start) > schema.TokenWindow:
+		e := fault.New(fault.FailedPrecondition, "Idempotency start_time is older than %v", schema.TokenWindow)
+		e.Field = "idempotency.start_time"
+		return e
+	}
+	return nil
+}
+
+// InEntry says of an error in which entry of a MutateRows it is.
+func InEntry(err error, i int) error {
+	var f *fault.Error
+	if !errors.As(err, &f) {
+		return err
+	}
+	return f.In("entries", i)
+}
+
+// A Condition is what a CheckAndMutateRow asks and does.
+type Condition struct {
+	query           *tablet.Query
+	then, otherwise []row.Mutation
+}
+
+// Condition checks a CheckAndMutateRow of a row.
+func (p *Planner) Condition(key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (*Condition, error) {
+	q, err := tablet.NewQuery(p.table, predicate, false)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := p.Check(key, then, "true_mutations"); err != nil {
+		return nil, err
+	}
+	if _, err := p.Check(key, otherwise, "false_mutations"); err != nil {
+		return nil, err
+	}
+	return &Condition{q, then, otherwise}, nil
+}
+
+// CheckAndMutate carries out a Condition that was made for the row key, and
+// waits until it is durable.
+func (p *Planner) CheckAndMutate(ctx context.Context, t *tablet.Tablet, key []byte, c *Condition) (matched bool, err error) {
+	err = t.Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+		var err error
+		if matched, err = v.Matches(c.query); err != nil {
+			return err
+		}
+		if matched {
+			return p.fill(v, b, c.then)
+		}
+		return p.fill(v, b, c.otherwise)
+	})
+	return matched, err
+}
+
+// CheckRules reports what is wrong with the rules of a ReadModifyWriteRow.
+func (p *Planner) CheckRules(key []byte, rules []row.Rule) error {
+	for i := range rules {
+		f, ok := p.table.Families[rules[i].Family]
+		if !ok {
+			e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
+			e.Field = fmt.Sprintf("rules[%d].family_name", i)
+			return e
+		}
+		if f.Aggregate != schema.NotAggregate {
+			return invalid("rules", i, "family_name", "ReadModifyWriteRow is not allowed in the aggregate column family %s", f.Name)
+		}
+	}
+	return nil
+}
+
+// ReadModifyWrite carries out rules that have passed CheckRules, waits until
+// their effect is durable and returns the new cells.
+func (p *Planner) ReadModifyWrite(ctx context.Context, t *tablet.Tablet, key []byte, rules []row.Rule) ([]row.Cell, error) {
+	var out []row.Cell
+	decide := func(v *tablet.View, b *tablet.Batch) error {
+		out = out[:0]
+		changed := make(map[string]int, len(rules))
+		for i := range rules {
+			r := &rules[i]
+			f := p.table.Families[r.Family]
+			at := string(cell.AppendColumn(nil, f.ID, r.Qualifier))
+			k, again := changed[at]
+			if !again {
+				ts, value, ok, err := v.Newest(nil, f.ID, r.Qualifier)
+				if err != nil {
+					return err
+				}
+				if !ok {
+					ts, value = math.MinInt64, nil
+				}
+				k = len(out)
+				changed[at] = k
+				out = append(out, row.Cell{Family: r.Family, Qualifier: r.Qualifier, Timestamp: max(p.now, ts), Value: value})
+			}
+			var err error
+			if out[k].Value, err = modify(out[k].Value, r); err != nil {
+				return err
+			}
+		}
+		for i := range out {
+			c := &out[i]
+			b.Set(p.table.Families[c.Family].ID, c.Qualifier, c.Timestamp, c.Value)
+		}
+		return nil
+	}
+	if err := t.Update(ctx, key, decide); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(out, func(a, b row.Cell) int {
+		if c := strings.Compare(a.Family, b.Family); c != 0 {
+			return c
+		}
+		return bytes.Compare(a.Qualifier, b.Qualifier)
+	})
+	return out, nil
+}
+
+// modify returns what a rule makes of a column's newest value; nil is none.
+func modify(old []byte, r *row.Rule) ([]byte, error) {
+	if r.IsAppend {
+		if n := len(old) + len(r.Append); n > schema.MaxValue {
+			return nil, fault.New(fault.Invalid, "Value of %d bytes; limit %d", n, schema.MaxValue)
+		}
+		// Never nil, which would be a missing cell.
+		return append(append(make([]byte, 0, len(old)+len(r.Append)), old...), r.Append...), nil
+	}
+	if old != nil && len(old) != 8 {
+		shown := old
+		if len(shown) > 64 {
+			shown = shown[:64]
+		}
+		return nil, fault.New(fault.FailedPrecondition,
+			"Cannot increment value '%s' (family=%s, qualifier=%s). The increment operation can only be performed on 64-bit values",
+			shown, r.Family, r.Qualifier)
+	}
+	n := r.Increment
+	if old != nil {
+		n += int64(binary.BigEndian.Uint64(old))
+	}
+	return binary.BigEndian.AppendUint64(nil, uint64(n)), nil
+}
