@@ -68,7 +68,7 @@ var allowed = map[string][]string{
 	"compat/hbase/pb":      {},
 	"compat/hbase/wire":    {"engine/fault", "compat/hbase/pb"},
 	"compat/hbase/filter":  {"engine/fault", "compat/hbase/pb"},
-	"compat/hbase/zk":      {"engine/fault", "compat/hbase/pb"},
+	"compat/hbase/zk":      {},
 	"compat/hbase/model":   leaves,
 	"compat/hbase/server":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
 	"compat/hbase/master":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
