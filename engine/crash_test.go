@@ -417,6 +417,24 @@ func churn(s *Store, rng *rand.Rand, stop <-chan struct{}) error {
 	}
 }
 
+// relieveMeta does until stop is closed what METADATA's worker would do for who
+// waits for room there.
+func relieveMeta(t *testing.T, s *Store, stop <-chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		case <-time.After(time.Millisecond):
+		}
+		if used, _ := s.metaEnv.Memory.Used(); s.o.NoBackground && used > s.metaEnv.Memory.Limit()/2 {
+			if err := s.flush(ctx, s.meta); err != nil && !errors.Is(err, fault.Unavailable) {
+				t.Errorf("flush METADATA: %v", err)
+				return
+			}
+		}
+	}
+}
+
 func crashRun(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4711))
 	fs := vfs.NewCrashableMem()
@@ -468,9 +486,16 @@ func crashRun(t *testing.T, seed uint64) {
 				}
 			})
 		}
+		// Without background work somebody must make room in METADATA while all
+		// churners wait for it.
+		relieved := make(chan struct{})
+		var relieving sync.WaitGroup
+		relieving.Go(func() { relieveMeta(t, s, relieved) })
 		running.Wait()
 		close(stop)
 		churning.Wait()
+		close(relieved)
+		relieving.Wait()
 		c.crash()
 		mustClose(t, s)
 		if t.Failed() {
