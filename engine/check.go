@@ -11,8 +11,9 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -404,8 +405,7 @@ func (c *checker) settle(ctx context.Context, s *Store) ([]*metadata.Row, error)
 	s.catalog.byName = map[string]*table{}
 	s.catalog.byID = map[uint64]*table{}
 	s.catalog.tablets = map[metadata.TabletID]*tablet.Tablet{}
-	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes)
-	s.work.tablets = s.allTablets
+	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes, s.allTablets, nil)
 	err := s.loadCatalog(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil, err

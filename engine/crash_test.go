@@ -407,8 +407,8 @@ func churn(s *Store, rng *rand.Rand, stop <-chan struct{}) error {
 			}
 			_, err = t.Compact(ctx)
 		default:
-			s.work.trim()
-			s.metaWork.trim()
+			s.work.Trim()
+			s.metaWork.Trim()
 			time.Sleep(time.Duration(rng.IntN(300)) * time.Microsecond)
 		}
 		if err != nil && !errors.Is(err, fault.Unavailable) {

@@ -11,8 +11,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
 	"os"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -21,6 +22,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/worker"
 )
 
 // FormatVersion is the version of the data directory that this program writes
@@ -128,8 +130,8 @@ type Store struct {
 	metaEnv  *tablet.Env
 	env      *tablet.Env
 	meta     *tablet.Tablet
-	metaWork *worker
-	work     *worker
+	metaWork *worker.Worker
+	work     *worker.Worker
 
 	// admin is held by whoever changes the catalog.
 	admin   sync.Mutex
@@ -219,8 +221,8 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		return nil, err
 	}
 	if !o.NoBackground {
-		s.metaWork.start()
-		s.work.start()
+		s.metaWork.Start()
+		s.work.Start(s.splitting)
 	}
 	s.recovered = time.Since(start)
 	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),
@@ -331,8 +333,8 @@ func (s *Store) newID() uint64 { return s.lastID.Add(1) }
 
 // newEnv returns the Env of the tablets on one log. Its Commit is set once the
 // log has been replayed.
-func (s *Store) newEnv(meta metadata.Store, memory int64) (*tablet.Env, *worker) {
-	w := newWorker(s)
+func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tablet.Tablet, checked func(context.Context)) (*tablet.Env, *worker.Worker) {
+	w := worker.New(worker.Options{Tablets: tablets, LogBytes: s.o.LogBytes, MajorCheck: s.o.MajorCheck, Checked: checked, Failed: s.Err, Log: s.o.Log})
 	e := &tablet.Env{
 		Options: s.o.Tablet,
 		Meta:    meta,
@@ -342,11 +344,11 @@ func (s *Store) newEnv(meta metadata.Store, memory int64) (*tablet.Env, *worker)
 		Now:     s.o.Now,
 		NewID:   s.newID,
 		Remove:  s.remove,
-		Work:    w.add,
+		Work:    w.Add,
 		Fatal:   s.fail,
 	}
-	e.Memory = tablet.NewMemory(memory, w.press)
-	w.env = e
+	e.Memory = tablet.NewMemory(memory, w.Press)
+	w.Bind(e)
 	return e, w
 }
 
@@ -358,10 +360,9 @@ func (s *Store) openLog(dir string, segment int64, durability commitlog.Durabili
 
 // openMeta recovers the METADATA tablet.
 func (s *Store) openMeta(ctx context.Context) (err error) {
-	s.metaEnv, s.metaWork = s.newEnv(s.root, 16<<20)
+	s.metaEnv, s.metaWork = s.newEnv(s.root, 16<<20, func() []*tablet.Tablet { return []*tablet.Tablet{s.meta} }, nil)
 	s.metaEnv.Options.MemtableBytes = 2 << 20
 	s.meta = tablet.Open(s.metaEnv, s.root.Row(), func() *schema.Table { return metaSchema })
-	s.metaWork.tablets = func() []*tablet.Tablet { return []*tablet.Tablet{s.meta} }
 	// Always synced: the other log is trimmed, and objects are deleted, once this
 	// one no longer needs them.
 	if s.metaLog, err = s.openLog("log", 4<<20, commitlog.Sync); err != nil {
@@ -404,8 +405,7 @@ func (s *Store) relieveMeta(ctx context.Context) error {
 
 // openTables recovers all other tablets.
 func (s *Store) openTables(ctx context.Context) (err error) {
-	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes)
-	s.work.tablets = s.allTablets
+	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes, s.allTablets, s.purge)
 	if err := s.loadCatalog(ctx); err != nil {
 		return err
 	}
@@ -533,9 +533,9 @@ func (s *Store) Close(ctx context.Context) error {
 	}
 	// The flushes of tablets change METADATA rows, so that tablet's go on till
 	// the last.
-	s.work.stop()
+	s.work.Stop()
 	err := s.lastFlush(ctx, s.allTablets()...)
-	s.metaWork.stop()
+	s.metaWork.Stop()
 	err = errors.Join(err, s.lastFlush(ctx, s.meta))
 	return errors.Join(err, s.stop(), s.lock.Close())
 }
@@ -556,8 +556,8 @@ func (s *Store) lastFlush(ctx context.Context, ts ...*tablet.Tablet) error {
 		}
 	}
 	if s.Err() == nil {
-		s.work.trim()
-		s.metaWork.trim()
+		s.work.Trim()
+		s.metaWork.Trim()
 	}
 	return errors.Join(errs...)
 }
@@ -569,8 +569,8 @@ func (s *Store) Flush(ctx context.Context) error {
 			return err
 		}
 	}
-	s.work.trim()
-	s.metaWork.trim()
+	s.work.Trim()
+	s.metaWork.Trim()
 	return nil
 }
 

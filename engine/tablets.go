@@ -202,8 +202,8 @@ func (s *Store) CompactTablets(ctx context.Context, name string, rows row.Range,
 // SSTables.
 func (s *Store) FlushTablets(ctx context.Context, name string, rows row.Range) error {
 	err := s.eachTablet(ctx, name, rows, func(tt *tablet.Tablet) error { return s.flush(ctx, tt) })
-	s.work.trim()
-	s.metaWork.trim()
+	s.work.Trim()
+	s.metaWork.Trim()
 	return err
 }
 

@@ -43,14 +43,15 @@ var allowed = map[string][]string{
 	"engine/compaction": {"engine/fault", "engine/cell", "engine/schema", "engine/merge", "engine/sstable"},
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
-	"engine":            and(below, []string{"engine/tablet", "engine/plan"}),
+	"engine/worker":     {"engine/fault", "engine/tablet"},
+	"engine":            and(below, []string{"engine/tablet", "engine/plan", "engine/worker"}),
 
 	"cluster/lock":         {"engine/fault"},
 	"cluster/objectstore":  and(leaves, []string{"engine/objectstore"}),
 	"cluster/metadata":     and(leaves, []string{"engine/metadata", "cluster/lock"}),
 	"cluster/rpc":          leaves,
 	"cluster/master":       and(leaves, []string{"cluster/lock", "cluster/metadata", "cluster/rpc"}),
-	"cluster/tabletserver": and(below, []string{"engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/rpc"}),
+	"cluster/tabletserver": and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/rpc"}),
 	"cluster/client":       and(leaves, []string{"cluster/lock", "cluster/metadata", "cluster/rpc"}),
 	"cluster/sim":          and(below, []string{"engine/tablet", "cluster/..."}),
 

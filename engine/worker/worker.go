@@ -1,8 +1,9 @@
-package engine
+package worker
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -10,13 +11,29 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// A worker flushes and compacts the tablets on one commit log: one goroutine
+// Options are what a Worker works with. All are needed, except where said.
+type Options struct {
+	// Tablets returns the tablets on the log, in any order.
+	Tablets func() []*tablet.Tablet
+	// LogBytes is the size of the commit log at which the tablet that holds it
+	// back is flushed.
+	LogBytes int64
+	// MajorCheck is how often idle tablets are looked at for something to
+	// collect.
+	MajorCheck time.Duration
+	// Checked, if set, is called as often, after that.
+	Checked func(context.Context)
+	// Failed returns why the tablets are of no use any more, nil if they are.
+	Failed func() error
+	Log    *slog.Logger
+}
+
+// A Worker flushes and compacts the tablets on one commit log: one goroutine
 // flushes, so that a long compaction never keeps a memtable waiting, another
 // compacts.
-type worker struct {
-	s       *Store
-	env     *tablet.Env
-	tablets func() []*tablet.Tablet
+type Worker struct {
+	o   Options
+	env *tablet.Env
 
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -26,21 +43,22 @@ type worker struct {
 	pressed              chan struct{}
 }
 
-func newWorker(s *Store) *worker {
-	w := &worker{s: s, flushes: newQueue(), compactions: newQueue(), pressed: make(chan struct{}, 1)}
+// New returns a Worker that does nothing until it is started.
+func New(o Options) *Worker {
+	w := &Worker{o: o, flushes: newQueue(), compactions: newQueue(), pressed: make(chan struct{}, 1)}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
-// add asks for work on t.
-func (w *worker) add(t *tablet.Tablet) {
+// Add asks for work on t.
+func (w *Worker) Add(t *tablet.Tablet) {
 	w.flushes.put(t)
 	w.compactions.put(t)
 }
 
-// press asks for room in the memory of memtables. Writers call it with locks
+// Press asks for room in the memory of memtables. Writers call it with locks
 // held.
-func (w *worker) press() {
+func (w *Worker) Press() {
 	select {
 	case w.pressed <- struct{}{}:
 	default:
@@ -49,10 +67,10 @@ func (w *worker) press() {
 
 // relieve makes the largest memtable flush, unless enough is being flushed
 // already.
-func (w *worker) relieve() {
+func (w *Worker) relieve() {
 	var largest *tablet.Tablet
 	var size, active int64
-	for _, t := range w.tablets() {
+	for _, t := range w.o.Tablets() {
 		n := t.MemtableBytes()
 		active += n
 		if n > size {
@@ -64,15 +82,23 @@ func (w *worker) relieve() {
 	}
 }
 
-func (w *worker) start() {
-	w.done.Add(4)
-	go w.split()
+// Bind says what the tablets share. It comes before anything but Add and Press.
+func (w *Worker) Bind(env *tablet.Env) { w.env = env }
+
+// Start begins the work, and whatever else is to go on until Stop.
+func (w *Worker) Start(others ...func(context.Context)) {
+	for _, other := range others {
+		w.done.Go(func() { other(w.ctx) })
+	}
+	w.done.Add(3)
 	go w.loop(w.flushes, w.flush)
 	go w.loop(w.compactions, w.compact)
 	go w.tick()
 }
 
-func (w *worker) stop() {
+// Stop ends the work and waits until it has ended. A Worker that was not started
+// may be stopped too.
+func (w *Worker) Stop() {
 	w.cancel()
 	w.flushes.close()
 	w.compactions.close()
@@ -86,7 +112,7 @@ const retryDelay = time.Second
 // reading as much, until somebody has done something about it.
 const damagedDelay = time.Minute
 
-func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
+func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 	defer w.done.Done()
 	for {
 		t, ok := q.get()
@@ -94,12 +120,12 @@ func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
 			return
 		}
 		err := work(t)
-		if err == nil || w.ctx.Err() != nil || w.s.Err() != nil {
+		if err == nil || w.ctx.Err() != nil || w.o.Failed() != nil {
 			continue
 		}
-		level := w.s.o.Log.Error
+		level := w.o.Log.Error
 		if errors.Is(err, fault.Exhausted) {
-			level = w.s.o.Log.Warn // a full disk: it heals when there is room
+			level = w.o.Log.Warn // a full disk: it heals when there is room
 		}
 		level("background work failed, will try again", "tablet", uint64(t.ID()), "error", err)
 		// Others need not wait for it.
@@ -111,18 +137,18 @@ func (w *worker) loop(q *queue, work func(*tablet.Tablet) error) {
 	}
 }
 
-func (w *worker) flush(t *tablet.Tablet) error {
+func (w *Worker) flush(t *tablet.Tablet) error {
 	for {
 		more, err := t.Flush(w.ctx)
 		if err != nil || !more {
 			return ignoreClosed(err)
 		}
 		w.compactions.put(t)
-		w.trim()
+		w.Trim()
 	}
 }
 
-func (w *worker) compact(t *tablet.Tablet) error {
+func (w *Worker) compact(t *tablet.Tablet) error {
 	more, err := t.Compact(w.ctx)
 	if more {
 		w.compactions.put(t)
@@ -138,29 +164,29 @@ func ignoreClosed(err error) error {
 	return err
 }
 
-// trim deletes the part of the commit log that no tablet needs, and makes the
+// Trim deletes the part of the commit log that no tablet needs, and makes the
 // tablet that needs the oldest part flush when the log is too long.
-func (w *worker) trim() {
+func (w *Worker) Trim() {
 	redo := w.env.Commit.End()
 	var oldest *tablet.Tablet
-	for _, t := range w.tablets() {
+	for _, t := range w.o.Tablets() {
 		if pos, ok := t.RedoPoint(); ok && pos.Less(redo) {
 			redo, oldest = pos, t
 		}
 	}
 	if err := w.env.Commit.Trim(redo); err != nil {
-		w.s.o.Log.Warn("trim commit log", "before", redo, "error", err)
+		w.o.Log.Warn("trim commit log", "before", redo, "error", err)
 	}
-	if w.env.Commit.Bytes() > w.s.o.LogBytes && oldest != nil {
+	if w.env.Commit.Bytes() > w.o.LogBytes && oldest != nil {
 		oldest.Rotate()
 	}
 }
 
 // tick looks at every tablet now and then: a rule by age makes garbage of
 // cells without any write. It also purges deleted tables and bounds the log.
-func (w *worker) tick() {
+func (w *Worker) tick() {
 	defer w.done.Done()
-	majors := time.NewTicker(w.s.o.MajorCheck)
+	majors := time.NewTicker(w.o.MajorCheck)
 	defer majors.Stop()
 	trims := time.NewTicker(time.Second)
 	defer trims.Stop()
@@ -171,82 +197,14 @@ func (w *worker) tick() {
 		case <-w.pressed:
 			w.relieve()
 		case <-trims.C:
-			w.trim()
+			w.Trim()
 		case <-majors.C:
-			for _, t := range w.tablets() {
+			for _, t := range w.o.Tablets() {
 				w.compactions.put(t)
 			}
-			if w == w.s.work {
-				w.s.purge(w.ctx)
+			if w.o.Checked != nil {
+				w.o.Checked(w.ctx)
 			}
 		}
 	}
-}
-
-// split splits tablets that have grown too large, or take too much of the load.
-func (w *worker) split() {
-	defer w.done.Done()
-	if w != w.s.work {
-		return // the METADATA tablet stays whole
-	}
-	hot := map[*tablet.Tablet]time.Time{}
-	checks := time.NewTicker(w.s.o.SplitCheck)
-	defer checks.Stop()
-	for {
-		select {
-		case <-w.ctx.Done():
-			return
-		case <-checks.C:
-			w.s.splitLarge(w.ctx)
-			w.s.splitHot(w.ctx, hot)
-		}
-	}
-}
-
-// A queue holds each tablet at most once.
-type queue struct {
-	mu     sync.Mutex
-	ready  sync.Cond
-	order  []*tablet.Tablet
-	queued map[*tablet.Tablet]bool
-	closed bool
-}
-
-func newQueue() *queue {
-	q := &queue{queued: map[*tablet.Tablet]bool{}}
-	q.ready.L = &q.mu
-	return q
-}
-
-func (q *queue) put(t *tablet.Tablet) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.closed || q.queued[t] {
-		return
-	}
-	q.queued[t] = true
-	q.order = append(q.order, t)
-	q.ready.Signal()
-}
-
-func (q *queue) get() (*tablet.Tablet, bool) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	for len(q.order) == 0 && !q.closed {
-		q.ready.Wait()
-	}
-	if q.closed {
-		return nil, false
-	}
-	t := q.order[0]
-	q.order = q.order[1:]
-	delete(q.queued, t)
-	return t, true
-}
-
-func (q *queue) close() {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.closed = true
-	q.ready.Broadcast()
 }
