@@ -70,7 +70,7 @@ var allowed = map[string][]string{
 	"compat/hbase/wire":    {"engine/fault", "compat/hbase/pb"},
 	"compat/hbase/filter":  {"engine/fault", "compat/hbase/pb"},
 	"compat/hbase/zk":      {},
-	"compat/hbase/model":   leaves,
+	"compat/hbase/model":   and(leaves, []string{"compat/hbase/pb", "gateway/backend"}),
 	"compat/hbase/server":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
 	"compat/hbase/master":  and(leaves, []string{"compat/hbase/...", "gateway/backend"}),
 	"compat/hbase/backend": and(leaves, []string{"compat/hbase/model", "gateway/backend"}),

@@ -1,0 +1,378 @@
+package model
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// The records of the catalog.
+const (
+	recordCluster = "hbase/cluster-id"
+	recordTables  = "hbase/tables/"
+)
+
+// A Stored is what HBase knows of a table and the schema does not.
+type Stored struct {
+	// State is a pb.TableState_State.
+	State int32 `json:",omitempty"`
+	// Descriptor is the pb.TableSchema that the table was given, empty if it was
+	// made through another API.
+	Descriptor []byte `json:",omitempty"`
+}
+
+// A Table is a table as HBase sees it. It is shared: treat it as read-only.
+type Table struct {
+	Name Name
+	// Resource is the full resource name.
+	Resource string
+	Schema   *schema.Table
+	Stored   Stored
+	// Descriptor is Stored.Descriptor, decoded; never nil.
+	Descriptor *pb.TableSchema
+	Unit       Unit
+	// Sticky says that delete markers cover what is written after them.
+	Sticky bool
+	// Families by name. A family of an unknown kind of rule keeps everything.
+	Families map[string]Family
+}
+
+// Enabled tells whether the table may be read and written.
+func (t *Table) Enabled() bool { return t.Stored.State == int32(pb.TableState_ENABLED) }
+
+// Attribute returns an attribute of the table's descriptor.
+func (t *Table) Attribute(name string) string { return attribute(t.Descriptor.GetAttributes(), name) }
+
+func attribute(list []*pb.BytesBytesPair, name string) string {
+	for _, p := range list {
+		if string(p.GetFirst()) == name {
+			return string(p.GetSecond())
+		}
+	}
+	return ""
+}
+
+// A Catalog finds tables and regions. Safe for concurrent use.
+type Catalog struct {
+	b       backend.Backend
+	mapping Mapping
+	server  Server
+	cluster string
+
+	mu struct {
+		sync.Mutex
+		tables    map[string]cached // by resource name
+		layouts   map[uint64][]*Region
+		byName    map[string]*Region // the regions of layouts, as byEncoded
+		byEncoded map[string]*Region
+
+		lastID uint64
+	}
+}
+
+type cached struct {
+	t    *Table
+	read time.Time
+}
+
+// recheck is how old a cached record may be: another process may change it.
+const recheck = time.Second
+
+// Open returns a catalog of the tables of b, all of whose regions are at
+// server. The first Open of a store gives the cluster its id.
+func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Catalog, error) {
+	c := &Catalog{b: b, mapping: m, server: server}
+	c.mu.tables = map[string]cached{}
+	c.mu.layouts = map[uint64][]*Region{}
+	c.mu.byName, c.mu.byEncoded = map[string]*Region{}, map[string]*Region{}
+	for {
+		id, _, err := b.GetRecord(ctx, recordCluster)
+		if errors.Is(err, fault.NotFound) {
+			var r [16]byte
+			_, _ = rand.Read(r[:]) // never fails
+			r[6], r[8] = r[6]&0x0F|0x40, r[8]&0x3F|0x80
+			id = fmt.Appendf(nil, "%x-%x-%x-%x-%x", r[:4], r[4:6], r[6:8], r[8:10], r[10:])
+			if _, err = b.PutRecord(ctx, recordCluster, id, 0); errors.Is(err, fault.Aborted) {
+				continue // somebody else was first
+			}
+		}
+		if err != nil {
+			return nil, fmt.Errorf("HBase cluster id: %w", err)
+		}
+		c.cluster = string(id)
+		return c, nil
+	}
+}
+
+// ClusterID returns the id of the cluster, a UUID that never changes.
+func (c *Catalog) ClusterID() string { return c.cluster }
+
+// Server returns where the regions are.
+func (c *Catalog) Server() Server { return c.server }
+
+// Mapping returns how names map.
+func (c *Catalog) Mapping() Mapping { return c.mapping }
+
+// Backend returns what the catalog reads.
+func (c *Catalog) Backend() backend.Backend { return c.b }
+
+func recordOf(id uint64) string { return fmt.Sprintf("%s%016x", recordTables, id) }
+
+// Table returns a table, or fault.NotFound.
+func (c *Catalog) Table(ctx context.Context, name Name) (*Table, error) {
+	if name.System() {
+		return nil, fault.New(fault.NotFound, "table %s is computed", name)
+	}
+	resource := c.mapping.Resource(name)
+	s, err := c.b.Table(ctx, resource)
+	if err != nil {
+		return nil, err
+	}
+	now := time.Now()
+	c.mu.Lock()
+	have := c.mu.tables[resource]
+	c.mu.Unlock()
+	if have.t != nil && have.t.Schema == s && now.Sub(have.read) < recheck {
+		return have.t, nil
+	}
+	stored, _, err := c.stored(ctx, s.ID)
+	if err != nil {
+		return nil, err
+	}
+	if have.t == nil || have.t.Schema != s || have.t.Stored.State != stored.State || !bytes.Equal(have.t.Stored.Descriptor, stored.Descriptor) {
+		if have.t, err = c.build(name, s, stored); err != nil {
+			return nil, err
+		}
+	}
+	c.mu.Lock()
+	c.mu.tables[resource] = cached{have.t, now}
+	c.mu.Unlock()
+	return have.t, nil
+}
+
+// stored returns the record of a table and its version, 0 if there is none.
+func (c *Catalog) stored(ctx context.Context, id uint64) (s Stored, version uint64, err error) {
+	b, version, err := c.b.GetRecord(ctx, recordOf(id))
+	if errors.Is(err, fault.NotFound) {
+		return s, 0, nil
+	}
+	if err == nil {
+		if jerr := json.Unmarshal(b, &s); jerr != nil {
+			err = fault.New(fault.Corruption, "HBase descriptor of table %d: %w", id, jerr)
+		}
+	}
+	return s, version, err
+}
+
+func (c *Catalog) build(name Name, s *schema.Table, stored Stored) (*Table, error) {
+	t := &Table{Name: name, Resource: s.Name, Schema: s, Stored: stored, Descriptor: &pb.TableSchema{}, Families: map[string]Family{}}
+	if err := proto.Unmarshal(stored.Descriptor, t.Descriptor); err != nil {
+		return nil, fault.New(fault.Corruption, "HBase descriptor of table %s: %w", name, err)
+	}
+	for n, f := range s.Families {
+		t.Families[n], _ = FamilyOf(f.GC)
+	}
+	t.Sticky = len(stored.Descriptor) > 0 && t.Attribute(AttrDeletes) != DeletesLikeBigtable
+	for _, f := range t.Descriptor.GetColumnFamilies() {
+		if strings.EqualFold(attribute(f.GetAttributes(), AttrNewVersions), "true") {
+			t.Sticky = false
+		}
+	}
+	if t.Attribute(AttrTimestampUnit) == TimestampUnitRaw {
+		t.Unit = Raw
+	}
+	return t, nil
+}
+
+// Tables returns the tables of a namespace, sorted by name.
+func (c *Catalog) Tables(ctx context.Context, namespace string) ([]*Table, error) {
+	if namespace == SystemNamespace {
+		return nil, nil
+	}
+	list, err := c.b.ListTables(ctx, c.mapping.InstanceName(namespace))
+	if err != nil {
+		return nil, err
+	}
+	var out []*Table
+	for _, s := range list {
+		name, ok := c.mapping.Name(s.Name)
+		if !ok {
+			continue
+		}
+		t, err := c.Table(ctx, name)
+		if errors.Is(err, fault.NotFound) {
+			continue // deleted a moment ago
+		}
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// Update changes what is stored beside the schema of the table with a schema
+// id. An error of change is returned as it is and stores nothing.
+func (c *Catalog) Update(ctx context.Context, id uint64, change func(*Stored) error) error {
+	for {
+		s, version, err := c.stored(ctx, id)
+		if err != nil {
+			return err
+		}
+		if err := change(&s); err != nil {
+			return err
+		}
+		b, err := json.Marshal(&s)
+		if err != nil {
+			return err
+		}
+		if _, err = c.b.PutRecord(ctx, recordOf(id), b, version); !errors.Is(err, fault.Aborted) {
+			c.forget()
+			return err
+		}
+	}
+}
+
+// Remove forgets what was stored of a table that is gone.
+func (c *Catalog) Remove(ctx context.Context, id uint64) error {
+	c.mu.Lock()
+	for _, r := range c.mu.layouts[id] {
+		delete(c.mu.byName, string(r.name))
+		delete(c.mu.byEncoded, r.encoded)
+	}
+	delete(c.mu.layouts, id)
+	c.mu.Unlock()
+	defer c.forget()
+	for {
+		_, version, err := c.stored(ctx, id)
+		if err != nil || version == 0 {
+			return err
+		}
+		if err = c.b.DeleteRecord(ctx, recordOf(id), version); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+func (c *Catalog) forget() {
+	c.mu.Lock()
+	clear(c.mu.tables)
+	c.mu.Unlock()
+}
+
+// Regions returns the regions of a table in the order of rows: its tablets, now.
+func (c *Catalog) Regions(ctx context.Context, t *Table) ([]*Region, error) {
+	var ends [][]byte
+	err := c.b.SampleRowKeys(ctx, t.Resource, row.All, func(s scan.Sample) error {
+		ends = append(ends, bytes.Clone(s.Key))
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(ends) == 0 || len(ends[len(ends)-1]) > 0 {
+		ends = append(ends, nil)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.layoutLocked(t, ends), nil
+}
+
+// layoutLocked gives the ranges that ends divide their regions. Those that were
+// there keep their names; the others get ids above all earlier ones, so that
+// clients take them for newer.
+func (c *Catalog) layoutLocked(t *Table, ends [][]byte) []*Region {
+	have := c.mu.layouts[t.Schema.ID]
+	same := len(have) == len(ends)
+	for i := 0; same && i < len(ends); i++ {
+		same = bytes.Equal(have[i].End, ends[i])
+	}
+	if same {
+		return have
+	}
+	byStart := make(map[string]*Region, len(have))
+	for _, r := range have {
+		byStart[string(r.Start)] = r
+	}
+	id := max(uint64(time.Now().UnixMilli()), c.mu.lastID+1, c.server.StartCode)
+	out := make([]*Region, len(ends))
+	var start []byte
+	for i, end := range ends {
+		r := byStart[string(start)]
+		if r != nil && bytes.Equal(r.End, end) {
+			delete(byStart, string(start))
+		} else {
+			r = NewRegion(t.Name, t.Schema.ID, start, end, id)
+			c.mu.lastID = id
+			c.mu.byName[string(r.name)] = r
+			c.mu.byEncoded[r.encoded] = r
+		}
+		out[i] = r
+		start = end
+	}
+	for _, r := range byStart {
+		delete(c.mu.byName, string(r.name))
+		delete(c.mu.byEncoded, r.encoded)
+	}
+	c.mu.layouts[t.Schema.ID] = out
+	return out
+}
+
+// ErrMoved is what Region returns for a region that is here no more, if it
+// ever was: the client is to look it up again.
+var ErrMoved = errors.New("region is not here")
+
+// Region returns the region that a message names, with its table, which is nil
+// for hbase:meta.
+func (c *Catalog) Region(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {
+	r := c.find(s)
+	if r == nil {
+		// A client of an earlier start; or regions that nobody has listed yet.
+		return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
+	}
+	if r == MetaRegion {
+		return r, nil, nil
+	}
+	t, err := c.Table(ctx, r.Table)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return nil, nil, fmt.Errorf("%w: %v: table %s does not exist", ErrMoved, r, r.Table)
+	case err != nil:
+		return nil, nil, err
+	case t.Schema.ID != r.TableID:
+		return nil, nil, fmt.Errorf("%w: %v: table %s was made anew", ErrMoved, r, r.Table)
+	case !t.Enabled():
+		return nil, nil, fmt.Errorf("%w: %v: table %s is disabled", ErrMoved, r, r.Table)
+	}
+	return r, t, nil
+}
+
+func (c *Catalog) find(s *pb.RegionSpecifier) *Region {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.GetType() == pb.RegionSpecifier_ENCODED_REGION_NAME {
+		if string(s.GetValue()) == metaEncoded {
+			return MetaRegion
+		}
+		return c.mu.byEncoded[string(s.GetValue())]
+	}
+	if string(s.GetValue()) == metaName {
+		return MetaRegion
+	}
+	return c.mu.byName[string(s.GetValue())]
+}
