@@ -25,6 +25,7 @@ import (
 //	"s" table u64                     schema
 //	"t" table u64 00 end of range     METADATA row of a tablet
 //	"t" table u64 01                  the same, of the last tablet of the table
+//	"b" backup u64 ...                backup, see there
 //	"r" key                           record of the gateway
 
 func schemaKey(table uint64) []byte { return binary.BigEndian.AppendUint64([]byte{'s'}, table) }
@@ -115,7 +116,7 @@ func (s *Store) loadCatalog(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return s.loadBackups(ctx)
 }
 
 // forget deletes a METADATA row.
@@ -174,17 +175,27 @@ func (t *table) list() []*tablet.Tablet {
 
 // check reports a gap or overlap between the tablets (invariant I5).
 func (t *table) check() error {
+	var ranges []row.Range
+	for _, tt := range t.list() {
+		ranges = append(ranges, tt.Bounds())
+	}
+	if err := checkTiles(ranges); err != nil {
+		return fmt.Errorf("%s: %w", t.schema.Load().Name, err)
+	}
+	return nil
+}
+
+// checkTiles reports a gap or overlap between the ranges of tablets.
+func checkTiles(ranges []row.Range) error {
 	var end []byte
-	list := t.list()
-	for i, tt := range list {
-		b := tt.Bounds()
+	for i, b := range ranges {
 		if i > 0 && len(end) == 0 || string(b.Start) != string(end) {
-			return fault.New(fault.Corruption, "the tablets of %s do not tile the key space: %q follows %q", t.schema.Load().Name, b.Start, end)
+			return fault.New(fault.Corruption, "the tablets do not tile the key space: %q follows %q", b.Start, end)
 		}
 		end = b.End
 	}
-	if len(list) == 0 || len(end) != 0 {
-		return fault.New(fault.Corruption, "the tablets of %s end at %q", t.schema.Load().Name, end)
+	if len(ranges) == 0 || len(end) != 0 {
+		return fault.New(fault.Corruption, "the tablets end at %q", end)
 	}
 	return nil
 }
@@ -260,10 +271,6 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 		f.Name = n
 		sch.AddFamily(f)
 	}
-	t := new(table)
-	t.schema.Store(sch)
-	// The tablets first: without a schema they are orphans that the next start
-	// removes, so the schema is the commit point.
 	var rows []*metadata.Row
 	start := []byte(nil)
 	for i := range len(splits) + 1 {
@@ -272,13 +279,28 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 		if i < len(splits) {
 			r.End, start = splits[i], splits[i]
 		}
-		if err := s.env.Meta.CAS(ctx, r); err != nil {
-			return nil, err
-		}
 		rows = append(rows, r)
 	}
-	if err := s.storeSchema(ctx, sch); err != nil {
+	if err := s.addTable(ctx, sch, rows); err != nil {
 		return nil, err
+	}
+	return sch, nil
+}
+
+// addTable stores a table that is new, with the METADATA rows of its tablets, and
+// lets it serve. Its caller holds the admin lock.
+func (s *Store) addTable(ctx context.Context, sch *schema.Table, rows []*metadata.Row) error {
+	t := new(table)
+	t.schema.Store(sch)
+	// The tablets first: without a schema they are orphans that the next start
+	// removes, so the schema is the commit point.
+	for _, r := range rows {
+		if err := s.env.Meta.CAS(ctx, r); err != nil {
+			return err
+		}
+	}
+	if err := s.storeSchema(ctx, sch); err != nil {
+		return err
 	}
 	s.catalog.Lock()
 	defer s.catalog.Unlock()
@@ -289,7 +311,7 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 	}
 	s.catalog.byID[sch.ID] = t
 	s.catalog.byName[sch.Name] = t
-	return sch, nil
+	return nil
 }
 
 func (s *Store) storeSchema(ctx context.Context, sch *schema.Table) error {
@@ -415,13 +437,15 @@ func (s *Store) UndeleteTable(ctx context.Context, name string) (*schema.Table, 
 	return sch, nil
 }
 
-// purge removes the tables that can no longer be undeleted.
+// purge removes the tables that can no longer be undeleted, and the backups that
+// have expired.
 func (s *Store) purge(ctx context.Context) {
 	// Writers may be waiting for the caller to make room.
 	if !s.admin.TryLock() {
 		return
 	}
 	defer s.admin.Unlock()
+	s.purgeBackups(ctx)
 	s.catalog.RLock()
 	var dead []*table
 	for _, t := range s.catalog.byID {

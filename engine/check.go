@@ -41,6 +41,7 @@ type Finding struct {
 // CheckSummary says how much Check looked at.
 type CheckSummary struct {
 	Tables, Tablets   int // deleted tables that can be undeleted included
+	Backups           int // snapshots included
 	SSTables          int
 	SSTableBytes      int64
 	Entries           int64 // of SSTables
@@ -92,6 +93,8 @@ type checker struct {
 	// METADATA cannot be read.
 	rows  map[metadata.TabletID]*metadata.Row
 	names map[uint64]string // of tables, by id
+	// frozen are the rows of backups, with the backup's name.
+	frozen map[*metadata.Row]string
 	// objects are the SSTables that rows name.
 	objects map[string]*usedObject
 }
@@ -272,6 +275,9 @@ func (c *checker) tabletName(r *metadata.Row) string {
 	if r.Tablet == metaTabletID {
 		return "METADATA tablet"
 	}
+	if name := c.frozen[r]; name != "" {
+		return fmt.Sprintf("tablet %x of backup %s", uint64(r.Tablet), name)
+	}
 	name := c.names[r.Table]
 	if name == "" {
 		name = fmt.Sprintf("%x", r.Table)
@@ -313,7 +319,9 @@ func (c *checker) metadata(ctx context.Context) error {
 		sound = false
 		c.damage(fmt.Sprintf("METADATA row %q", key), doRestore, "%v", err)
 	}
-	c.names = map[uint64]string{}
+	c.names, c.frozen = map[uint64]string{}, map[*metadata.Row]string{}
+	var backup *schema.Backup // the last
+	tiles := map[string][]row.Range{}
 	live := map[string]uint64{}
 	byID := map[metadata.TabletID]bool{}
 	var rows []*metadata.Row
@@ -348,6 +356,28 @@ func (c *checker) metadata(ctx context.Context) error {
 			}
 			byID[r.Tablet] = true
 			rows = append(rows, r)
+		case len(key) == 9 && key[0] == 'b':
+			b, err := schema.UnmarshalBackup(value)
+			if err == nil && !bytes.Equal(backupKey(b.ID), key) {
+				err = fmt.Errorf("holds backup %x", b.ID)
+			}
+			if err != nil {
+				bad(key, fmt.Errorf("decode backup: %w", err))
+				return nil
+			}
+			backup, tiles[b.Name] = b, nil
+			c.incarnation("backup "+b.Name, "its id", b.ID)
+		case len(key) >= 10 && key[0] == 'b':
+			r, err := metadata.Unmarshal(value)
+			switch {
+			case err != nil:
+				bad(key, err)
+			case backup == nil || !bytes.Equal(frozenKey(backup.ID, r), key):
+				c.note(fmt.Sprintf("METADATA row %q", key), doDeleteOld, "its backup does not exist: it was being made or deleted")
+			default:
+				c.frozen[r] = backup.Name
+				tiles[backup.Name] = append(tiles[backup.Name], row.Range{Start: r.Start, End: r.End})
+			}
 		case len(key) > 0 && key[0] == 'r':
 			if _, _, err := splitRecord(string(key[1:]), value); err != nil {
 				bad(key, err)
@@ -394,7 +424,17 @@ func (c *checker) metadata(ctx context.Context) error {
 			c.use(&r.Files[i], r)
 		}
 	}
-	c.sum.Tables, c.sum.Tablets = len(c.names), len(c.rows)
+	for r := range c.frozen {
+		for i := range r.Files {
+			c.use(&r.Files[i], r)
+		}
+	}
+	for name, ranges := range tiles {
+		if err := checkTiles(ranges); err != nil {
+			c.damage("backup "+name, "delete the backup", "%v", err)
+		}
+	}
+	c.sum.Tables, c.sum.Tablets, c.sum.Backups = len(c.names), len(c.rows), len(tiles)
 	return nil
 }
 
@@ -592,7 +632,7 @@ func (c *checker) sstables(ctx context.Context) error {
 			}
 		case c.objects[n] != nil || !known:
 		default:
-			c.note("sst/"+n, doDeleteOld, "no tablet names it: it was written, or was to be deleted, when the server ended")
+			c.note("sst/"+n, doDeleteOld, "no tablet or backup names it: it was written, or was to be deleted, when the server ended")
 		}
 	}
 	cache := sstable.NewCache(4<<20, 4)

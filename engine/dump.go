@@ -91,6 +91,19 @@ func describeRow(key, value []byte) (string, error) {
 		}
 		b, err := json.Marshal(r)
 		return fmt.Sprintf("tablet %x of table %x [%q, %q) %s", uint64(r.Tablet), binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
+	case len(key) == 9 && key[0] == 'b':
+		b, err := schema.UnmarshalBackup(value)
+		if err != nil {
+			return "", fault.New(fault.Corruption, "decode backup: %w", err)
+		}
+		return fmt.Sprintf("backup %x %s", b.ID, value), nil
+	case len(key) >= 10 && key[0] == 'b':
+		r, err := metadata.Unmarshal(value)
+		if err != nil {
+			return "", err
+		}
+		b, err := json.Marshal(r)
+		return fmt.Sprintf("tablet %x of backup %x [%q, %q) %s", uint64(r.Tablet), binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
 	case len(key) > 0 && key[0] == 'r':
 		v, version, err := splitRecord(string(key[1:]), value)
 		if err != nil {

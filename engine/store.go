@@ -141,6 +141,7 @@ type Store struct {
 		byName  map[string]*table // live ones
 		byID    map[uint64]*table // all
 		tablets map[metadata.TabletID]*tablet.Tablet
+		backups map[string]*backup // expired ones included, until they are purged
 	}
 
 	removes   chan string
@@ -499,13 +500,20 @@ func (s *Store) remover() {
 	}
 }
 
-// sweep deletes the objects that no METADATA row names: a crash came between
+// sweep deletes the objects that neither a tablet nor a backup names: a crash came between
 // writing them and naming them, or between forgetting and deleting them.
 func (s *Store) sweep(ctx context.Context) error {
 	used := map[string]bool{}
 	for _, t := range append(s.allTablets(), s.meta) {
 		for _, f := range t.Row().Files {
 			used[f.Object] = true
+		}
+	}
+	for _, b := range s.allBackups() {
+		for _, t := range b.tablets {
+			for _, f := range t.Row().Files {
+				used[f.Object] = true
+			}
 		}
 	}
 	objects, err := s.objects.List(ctx, "", "", 0)
@@ -598,6 +606,9 @@ func (s *Store) stop() error {
 		s.env.KeepObjects()
 		for _, t := range s.allTablets() {
 			t.Close()
+		}
+		for _, b := range s.allBackups() {
+			b.release()
 		}
 		s.env.Drain()
 	}

@@ -38,6 +38,7 @@ func Run(t *testing.T, open OpenFunc) {
 		{"ReadModifyWrite", rmwTests},
 		{"Concurrent", concurrentTests},
 		{"Records", recordTests},
+		{"Backups", backupTests},
 		{"Context", contextTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {

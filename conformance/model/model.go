@@ -28,6 +28,7 @@ type Backend struct {
 		live    map[string]*table
 		deleted []*table // oldest first
 		records map[string]record
+		backups map[string]*backup
 		nextID  uint64
 	}
 }
@@ -40,6 +41,7 @@ func New(o Options) *Backend {
 	}
 	b.mu.live = map[string]*table{}
 	b.mu.records = map[string]record{}
+	b.mu.backups = map[string]*backup{}
 	b.mu.nextID = 1
 	return b
 }

@@ -18,6 +18,7 @@ type Backend interface {
 	Tables
 	Data
 	Records
+	Backups
 }
 
 // Tables keeps schemas. Names are full resource names.
