@@ -183,6 +183,7 @@ type usedToken struct {
 func rowReg(table, key string) string { return "row " + table + " " + key }
 func tableReg(table string) string    { return "table " + table }
 func recordReg(key string) string     { return "record " + key }
+func backupReg(name string) string    { return "backup " + name }
 
 func (w *crashWorker) own() string { return parent + "own" + w.id }
 
@@ -196,6 +197,30 @@ func tableState(b backend.Backend, name string) string {
 		return "error: " + err.Error()
 	}
 	return fmt.Sprintf("%v protected=%v\n%s", s.FamilyNames(), s.DeletionProtection, content(b, name, row.All))
+}
+
+// restoreScratch restores a backup to a table of its own, and returns its name.
+func restoreScratch(b backend.Backend, name string) (string, error) {
+	scratch := parent + "scratch" + name
+	// A crash may have left it behind.
+	if err := b.DeleteTable(ctx, scratch); err != nil && !errors.Is(err, fault.NotFound) {
+		return "", err
+	}
+	_, err := b.RestoreTable(ctx, name, scratch, func(*schema.Table) error { return nil })
+	return scratch, err
+}
+
+// backupState renders the table that a backup would be restored to.
+func backupState(b backend.Backend, name string) string {
+	scratch, err := restoreScratch(b, name)
+	if errors.Is(err, fault.NotFound) {
+		return ""
+	}
+	state := tableState(b, scratch)
+	if err = errors.Join(err, b.DeleteTable(ctx, scratch)); err != nil {
+		return "error: " + err.Error()
+	}
+	return state
 }
 
 func recordState(b backend.Backend, key string) string {
@@ -214,6 +239,8 @@ func state(b backend.Backend, reg string) string {
 		return content(b, f[1], row.Single([]byte(f[2])))
 	case "table":
 		return tableState(b, f[1])
+	case "backup":
+		return backupState(b, f[1])
 	}
 	return recordState(b, f[1])
 }
@@ -323,7 +350,15 @@ func (w *crashWorker) admin() {
 	reg := []string{tableReg(own)}
 	splits := [][]byte{[]byte("k"), []byte("m")}[:w.IntN(3)]
 	f := w.pick([]string{"a", "b", "c"})
-	n := w.IntN(12)
+	n := w.IntN(18)
+	backups := []string{"backup" + w.id, "copy" + w.id}
+	from := w.IntN(2)
+	switch n {
+	case 12, 13, 14:
+		reg = []string{backupReg(backups[from])}
+	case 15:
+		reg = []string{backupReg(backups[1-from])}
+	}
 	e := &row.Entry{Key: []byte(w.pick([]string{"a", "k", "l", "z"})), Mutations: []row.Mutation{setCell(f, "q", w.timestamp(), string(w.value()))}}
 	w.both(fmt.Sprint("admin ", n), reg, func(b backend.Backend) (string, error) {
 		var err error
@@ -348,6 +383,14 @@ func (w *crashWorker) admin() {
 			})
 		case 7:
 			err = b.DropRowRange(ctx, own, []byte("k"))
+		case 12, 13:
+			_, err = b.CreateBackup(ctx, own, &schema.Backup{Name: backups[from]})
+		case 14:
+			err = b.DeleteBackup(ctx, backups[from])
+		case 15:
+			_, err = b.CopyBackup(ctx, backups[from], &schema.Backup{Name: backups[1-from]})
+		case 16, 17:
+			_, err = b.RestoreTable(ctx, backups[from], own, func(*schema.Table) error { return nil })
 		default:
 			err = b.MutateRow(ctx, own, e)
 		}
@@ -596,6 +639,13 @@ func checkStore(t *testing.T, s *Store) {
 			mine[f.Object], used[f.Object] = true, true
 		}
 	}
+	for _, b := range s.allBackups() {
+		for _, f := range b.tablets {
+			for _, o := range f.Row().Files {
+				used[o.Object] = true
+			}
+		}
+	}
 	objects, err := s.objects.List(ctx, "", "", 0)
 	// What was let go of lately may be on its way out.
 	for start := time.Now(); err == nil && len(objects) > len(used) && time.Since(start) < 5*time.Second; {
@@ -662,6 +712,19 @@ func (w *crashWorker) remodel() {
 	w.h.ack(tableReg(own))
 	for _, name := range append(slices.Clone(crashTables), own) {
 		copyTable(name)
+	}
+	for _, name := range []string{"backup" + w.id, "copy" + w.id} {
+		scratch, err := restoreScratch(w.real, name)
+		if errors.Is(err, fault.NotFound) {
+			continue
+		}
+		copyTable(scratch)
+		if _, e := w.model.CreateBackup(ctx, scratch, &schema.Backup{Name: name}); err == nil {
+			err = e
+		}
+		if err = errors.Join(err, w.model.DeleteTable(ctx, scratch), w.real.DeleteTable(ctx, scratch)); err != nil {
+			w.t.Errorf("backup %s: %v", name, err)
+		}
 	}
 	err := w.real.ListRecords(ctx, w.id, func(k string, v []byte, _ uint64) error {
 		_, err := w.model.PutRecord(ctx, k, v, 0)

@@ -1,0 +1,489 @@
+package engine
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+func asItIs(*schema.Table) error { return nil }
+
+func mustBackup(t testing.TB, b backend.Backend, table, name string) *schema.Backup {
+	t.Helper()
+	made, err := b.CreateBackup(ctx, table, &schema.Backup{Name: name})
+	if err != nil {
+		t.Fatalf("back up %s: %v", table, err)
+	}
+	return made
+}
+
+func mustRestore(t testing.TB, b backend.Backend, from, name string) {
+	t.Helper()
+	if _, err := b.RestoreTable(ctx, from, name, asItIs); err != nil {
+		t.Fatalf("restore %s: %v", from, err)
+	}
+}
+
+// objects returns the names of the objects that there are once those that were
+// let go of are gone: at most most.
+func objects(t testing.TB, s *Store, most int) []string {
+	t.Helper()
+	for start := time.Now(); ; time.Sleep(100 * time.Microsecond) {
+		list, err := s.objects.List(ctx, "", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) > most && time.Since(start) < 5*time.Second {
+			continue
+		}
+		var names []string
+		for _, o := range list {
+			names = append(names, o.Name)
+		}
+		return names
+	}
+}
+
+// referenced returns the objects that METADATA rows and backups name.
+func referenced(s *Store) map[string]bool {
+	used := map[string]bool{}
+	for _, tt := range append(s.allTablets(), s.meta) {
+		for _, f := range tt.Row().Files {
+			used[f.Object] = true
+		}
+	}
+	for _, b := range s.allBackups() {
+		for _, f := range b.tablets {
+			for _, o := range f.Row().Files {
+				used[o.Object] = true
+			}
+		}
+	}
+	return used
+}
+
+// TestI7_NothingReferencedIsDeleted: what METADATA, a backup or a pinned reader
+// names is there, whatever happens to all others that name it too; and in the
+// end nothing else is.
+func TestI7_NothingReferencedIsDeleted(t *testing.T) {
+	first, end := seeds(t, 20)
+	for seed := first; seed < end; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		now := clock()
+		o := Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true, Now: func() time.Time { return now }}
+		o.Tablet.FileBytes = 1 << 10
+		o.Tablet.TargetRuns = 1 + rng.IntN(3)
+		s := mustOpen(t, o)
+		var tables, backups []string
+		wants := map[string]string{} // content of backups
+		last := 0
+		name := func(prefix string) string { last++; return fmt.Sprint(prefix, last) }
+		pins := map[int][]*tablet.Frozen{}
+		check := func(what string) {
+			t.Helper()
+			used := referenced(s)
+			for _, fs := range pins {
+				for _, f := range fs {
+					for _, o := range f.Row().Files {
+						used[o.Object] = true
+					}
+				}
+			}
+			there := objects(t, s, len(used))
+			for _, o := range there {
+				if !used[o] {
+					t.Errorf("seed %d: after %s: object %s is there, and nobody names it", seed, what, o)
+				}
+				delete(used, o)
+			}
+			for o := range used {
+				t.Errorf("seed %d: after %s: object %s is gone", seed, what, o)
+			}
+		}
+		for step := range 120 {
+			n := rng.IntN(20)
+			switch {
+			case n < 2 || len(tables) == 0:
+				tables = append(tables, mustCreate(t, s, newSchema(name("t"), 1000, "f"), "m"))
+			case n < 7:
+				for range 20 {
+					mustPut(t, s, tables[rng.IntN(len(tables))], fmt.Sprintf("%c%d", 'a'+rune(rng.IntN(26)), rng.IntN(20)),
+						setCell("f", "q", int64(step)*1000, fmt.Sprintf("%0200d", step)))
+				}
+			case n < 9:
+				tts := s.allTablets()
+				tt := tts[rng.IntN(len(tts))]
+				if rng.IntN(2) == 0 {
+					tt.RequestMajor()
+				}
+				if err := s.flush(ctx, tt); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tt.Compact(ctx); err != nil {
+					t.Fatal(err)
+				}
+			case n < 10:
+				from := tables[rng.IntN(len(tables))]
+				var err error
+				if rng.IntN(2) == 0 {
+					err = s.SplitTablet(ctx, from, []byte{byte('b' + rng.IntN(24))})
+				} else {
+					err = s.MergeTablets(ctx, from, []byte("a"))
+				}
+				if err != nil && !errors.Is(err, fault.Invalid) {
+					t.Fatal(err)
+				}
+			case n < 12:
+				from := tables[rng.IntN(len(tables))]
+				backups = append(backups, name("b"))
+				mustBackup(t, s, from, backups[len(backups)-1])
+				wants[backups[len(backups)-1]] = content(s, from, row.All)
+			case n < 13 && len(backups) > 0:
+				from := backups[rng.IntN(len(backups))]
+				backups = append(backups, name("c"))
+				to := backups[len(backups)-1]
+				if _, err := s.CopyBackup(ctx, from, &schema.Backup{Name: to}); err != nil {
+					t.Fatal(err)
+				}
+				wants[to] = wants[from]
+			case n < 14 && len(backups) > 0:
+				to := parent + name("r")
+				from := backups[rng.IntN(len(backups))]
+				mustRestore(t, s, from, to)
+				if got := content(s, to, row.All); got != wants[from] {
+					t.Fatalf("seed %d: %s restored is\n%s\nwant\n%s", seed, from, got, wants[from])
+				}
+				tables = append(tables, to)
+			case n < 15 && len(backups) > 0:
+				at := rng.IntN(len(backups))
+				if rng.IntN(2) == 0 {
+					if err := s.DeleteBackup(ctx, backups[at]); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					_, err := s.UpdateBackup(ctx, backups[at], func(b *schema.Backup) error { b.ExpireTime = now.Add(time.Hour); return nil })
+					if err != nil {
+						t.Fatal(err)
+					}
+					now = now.Add(time.Hour)
+					s.purge(ctx)
+				}
+				backups = slices.Delete(backups, at, at+1)
+			case n < 17:
+				at := rng.IntN(len(tables))
+				if err := s.DeleteTable(ctx, tables[at]); err != nil {
+					t.Fatal(err)
+				}
+				tables = slices.Delete(tables, at, at+1)
+				if rng.IntN(2) == 0 {
+					now = now.Add(schema.UndeleteWindow)
+					s.purge(ctx)
+				}
+			case n < 18: // a reader comes
+				tts := s.allTablets()
+				r := tts[rng.IntN(len(tts))].Row()
+				pins[step] = append(pins[step], tablet.Hold(s.env, r))
+			case n < 19: // and goes
+				for at := range pins {
+					for _, f := range pins[at] {
+						f.Release()
+					}
+					delete(pins, at)
+					break
+				}
+			default:
+				for at := range pins {
+					for _, f := range pins[at] {
+						f.Release()
+					}
+				}
+				clear(pins)
+				mustClose(t, s)
+				s = mustOpen(t, o)
+			}
+			check(fmt.Sprint("step ", step, " of kind ", n))
+			if t.Failed() {
+				t.FailNow()
+			}
+		}
+		for _, fs := range pins {
+			for _, f := range fs {
+				f.Release()
+			}
+		}
+		for _, b := range backups {
+			if err := s.DeleteBackup(ctx, b); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, name := range tables {
+			if err := s.DeleteTable(ctx, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		now = now.Add(schema.UndeleteWindow)
+		s.purge(ctx)
+		clear(pins)
+		check("everything")
+		if left, mine := objects(t, s, 0), s.meta.Row().Files; len(left) != len(mine) {
+			t.Errorf("seed %d: objects %v are left, METADATA has %d", seed, left, len(mine))
+		}
+		mustClose(t, s)
+	}
+}
+
+// scanHash is a hash over all cells of a table.
+func scanHash(t testing.TB, b backend.Backend, table string) string {
+	t.Helper()
+	rows, err := readRows(b, &scan.Request{Table: table, Ranges: []row.Range{row.All}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := sha256.New()
+	for _, r := range rows {
+		for _, c := range r.Cells {
+			fmt.Fprintf(h, "%q %s:%q@%d=%q\n", r.Key, c.Family, c.Qualifier, c.Timestamp, c.Value)
+		}
+	}
+	return fmt.Sprintf("%d rows %x", len(rows), h.Sum(nil))
+}
+
+// TestI11_ScanHashIsKept: a split, a merge, and a backup that outlives its table
+// change no row.
+func TestI11_ScanHashIsKept(t *testing.T) {
+	first, end := seeds(t, 10)
+	for seed := first; seed < end; seed++ {
+		rng := rand.New(rand.NewPCG(seed, 11))
+		m := maker{Rand: rng, families: []string{"f", "g"}, aggregates: []string{"n"}, qualifiers: []string{"", "q"}, big: 20}
+		o := Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true, Now: clock}
+		o.Tablet.FileBytes = 4 << 10
+		s := mustOpen(t, o)
+		name := mustCreate(t, s, newSchema("t", 1000, "f", "g", "n=sum"), "300")
+		_, err := s.UpdateTable(ctx, name, func(t *schema.Table) error {
+			f := t.Families["g"]
+			f.GC = &schema.GCRule{MaxVersions: 2}
+			t.Families["g"] = f
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1500 {
+			if err := s.MutateRow(ctx, name, &row.Entry{Key: fmt.Appendf(nil, "%03d", rng.IntN(600)), Mutations: m.mutations()}); err != nil {
+				t.Fatal(err)
+			}
+			if i%500 == 250 {
+				if err := s.DropRowRange(ctx, name, fmt.Appendf(nil, "%02d", rng.IntN(60))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if i%400 == 399 {
+				if err := s.Flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		// What the rules collect is gone first.
+		if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+			t.Fatal(err)
+		}
+		want := scanHash(t, s, name)
+		same := func(what, table string) {
+			t.Helper()
+			if got := scanHash(t, s, table); got != want {
+				t.Fatalf("seed %d: after %s: %s, want %s", seed, what, got, want)
+			}
+		}
+		if err := s.SplitTablet(ctx, name, []byte("150")); err != nil {
+			t.Fatal(err)
+		}
+		same("a split", name)
+		mustBackup(t, s, name, "backup")
+		if err := s.MergeTablets(ctx, name, []byte("150")); err != nil {
+			t.Fatal(err)
+		}
+		same("a merge", name)
+		if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+			t.Fatal(err)
+		}
+		same("a major compaction", name)
+		mustPut(t, s, name, "later", setCell("f", "q", 1000, "v"))
+		if err := s.DeleteTable(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		written := s.env.Stats.FlushBytes.Load() + s.env.Stats.CompactionOut.Load()
+		for i := range 2 {
+			mustRestore(t, s, "backup", name+fmt.Sprint(i))
+			same("a restore", name+fmt.Sprint(i))
+		}
+		if now := s.env.Stats.FlushBytes.Load() + s.env.Stats.CompactionOut.Load(); now != written {
+			t.Errorf("seed %d: restoring wrote %d bytes", seed, now-written)
+		}
+		if n := len(s.catalog.byName[name+"0"].list()); n != 3 {
+			t.Errorf("seed %d: the restored table has %d tablets, want 3", seed, n)
+		}
+		mustPut(t, s, name+"0", "later", setCell("f", "q", 1000, "v"))
+		same("a change of another restored table", name+"1")
+		if err := s.DeleteBackup(ctx, "backup"); err != nil {
+			t.Fatal(err)
+		}
+		same("the backup's end", name+"1")
+		mustClose(t, s)
+		s = mustOpen(t, o)
+		same("a restart", name+"1")
+		if err := s.CompactTablets(ctx, name+"1", row.All, nil); err != nil {
+			t.Fatal(err)
+		}
+		same("a restored table's compaction", name+"1")
+		mustClose(t, s)
+	}
+}
+
+// TestCrashInBackup takes the power away at every operation of the file system
+// during a backup's life, and again at every operation of the start after it.
+func TestCrashInBackup(t *testing.T) {
+	const name, restored = parent + "t", parent + "restored"
+	step := 1
+	if testing.Short() {
+		step = 7
+	}
+	for at := 1; ; at += step {
+		fs := vfs.NewCrashableMem()
+		// What was done for sure.
+		var done []string
+		marks := &history{regs: map[string]*register{"done": {states: []string{""}}}}
+		rng := rand.New(rand.NewPCG(uint64(at), 1))
+		c := newCrasher(fs, 1<<40, rng, marks)
+		o := Options{Dir: "data", FS: c.wrap(), NoBackground: true, Now: clock}
+		o.Tablet.FileBytes = 1 << 10
+		s := mustOpen(t, o)
+		mustCreate(t, s, newSchema("t", 1000, "f"), "m")
+		for i := range 20 {
+			mustPut(t, s, name, fmt.Sprint(string(rune('a'+i)), i), setCell("f", "q", 1000, fmt.Sprintf("%0100d", i)))
+		}
+		want := content(s, name, row.All)
+		c.n.Store(int64(at))
+		mark := func(what string) {
+			done = append(done, what)
+			marks.begin("done", what)
+			marks.ack("done")
+		}
+		mustBackup(t, s, name, "backup")
+		mark("created")
+		mustPut(t, s, name, "later", setCell("f", "q", 1000, "v"))
+		if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.CopyBackup(ctx, "backup", &schema.Backup{Name: "copy"}); err != nil {
+			t.Fatal(err)
+		}
+		mark("copied")
+		mustRestore(t, s, "backup", restored)
+		mark("restored")
+		if err := s.DeleteBackup(ctx, "backup"); err != nil {
+			t.Fatal(err)
+		}
+		mark("deleted")
+		finished := !c.crashed()
+		c.crash()
+		mustClose(t, s)
+		acked := c.acked["done"] // 1 for created, and so on
+		again := newCrasher(c.clone, 1+at%40, rng, &history{})
+		for _, fs := range []vfs.FS{again.wrap(), nil} {
+			if fs == nil {
+				again.crash()
+				fs = again.clone
+			}
+			o.FS = fs
+			s := mustOpen(t, o)
+			checkStore(t, s)
+			has := func(b string) bool { _, err := s.Backup(ctx, b); return err == nil }
+			exact := func(what string, must, may bool) {
+				state := ""
+				switch what {
+				case "backup", "copy":
+					if has(what) {
+						state = content(s, mustScratch(t, s, what), row.All)
+					}
+				default:
+					if _, err := s.Table(ctx, what); err == nil {
+						state = content(s, what, row.All)
+					}
+				}
+				if state != want && (state != "" || must) || state != "" && !may {
+					t.Errorf("crash at operation %d, after %v: %s holds\n%s\nwant\n%s", at, done[:acked], what, state, want)
+				}
+			}
+			exact("backup", acked >= 1 && acked < 3, acked < 4)
+			exact("copy", acked >= 2, true)
+			exact(restored, acked >= 3, true)
+			mustClose(t, s)
+			if t.Failed() {
+				t.FailNow()
+			}
+			// Nothing is wrong with the directory, either.
+			if _, err := Check(ctx, o.FS, o.Dir, func(f Finding) {
+				if !f.Harmless {
+					t.Errorf("crash at operation %d: check: %+v", at, f)
+				}
+			}); err != nil {
+				t.Error(err)
+			}
+		}
+		if finished {
+			t.Logf("%d operations", at)
+			break
+		}
+	}
+}
+
+func mustScratch(t *testing.T, s *Store, backup string) string {
+	t.Helper()
+	name, err := restoreScratch(s, backup)
+	if err != nil {
+		t.Fatalf("restore %s: %v", backup, err)
+	}
+	return name
+}
+
+// TestExpiredBackupFreesTheDisk: once nothing else names them, the SSTables of
+// an expired backup go, in the background.
+func TestExpiredBackupFreesTheDisk(t *testing.T) {
+	now := clock()
+	o := Options{FS: vfs.NewMem(), Dir: "data", MajorCheck: time.Hour, Now: func() time.Time { return now }}
+	s := mustOpen(t, o)
+	defer mustClose(t, s)
+	name := mustCreate(t, s, newSchema("t", 1000, "f"))
+	mustPut(t, s, name, "r", setCell("f", "q", 1000, "v"))
+	if _, err := s.CreateBackup(ctx, name, &schema.Backup{Name: "b", ExpireTime: now.Add(8 * 24 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	file := slices.Collect(maps.Keys(referenced(s)))
+	if err := s.DeleteTable(ctx, name); err != nil {
+		t.Fatal(err)
+	}
+	now = now.Add(schema.UndeleteWindow)
+	s.purge(ctx)
+	if got := objects(t, s, 1); !slices.Contains(got, file[0]) {
+		t.Fatalf("the backup's %v is gone: there is %v", file, got)
+	}
+	now = now.Add(24 * time.Hour)
+	s.purge(ctx)
+	if got := objects(t, s, 0); len(got) != 0 {
+		t.Errorf("%v is left", got)
+	}
+}
