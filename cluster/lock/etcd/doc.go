@@ -1,0 +1,2 @@
+// Package etcd is the lock service on etcd.
+package etcd

@@ -1,0 +1,240 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Service keeps its items in etcd, below a prefix.
+type Service struct {
+	c      *clientv3.Client
+	prefix string
+	// limit bounds a call whose context has no earlier end: one that is not
+	// answered by then may have been carried out.
+	limit time.Duration
+}
+
+// New returns a Service that keeps its items below prefix, which ends with "/".
+// The caller closes the client.
+func New(c *clientv3.Client, prefix string) *Service {
+	return &Service{c: c, prefix: prefix, limit: 5 * time.Second}
+}
+
+var _ lock.Service = (*Service)(nil)
+
+// failed translates an error of etcd.
+func failed(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	return fault.New(fault.Unavailable, "etcd: %w", err)
+}
+
+func (s *Service) item(key []byte, value []byte, version, created int64) lock.Item {
+	return lock.Item{Key: strings.TrimPrefix(string(key), s.prefix), Value: value, Version: version, Created: created}
+}
+
+// Get implements lock.Service.
+func (s *Service) Get(ctx context.Context, key string) (lock.Item, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	r, err := s.c.Get(ctx, s.prefix+key)
+	if err != nil {
+		return lock.Item{}, failed(err)
+	}
+	if len(r.Kvs) == 0 {
+		return lock.Item{}, fault.New(fault.NotFound, "item %s does not exist", key)
+	}
+	kv := r.Kvs[0]
+	return s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision), nil
+}
+
+// List implements lock.Service. It reads pages of one revision.
+func (s *Service) List(ctx context.Context, prefix string) ([]lock.Item, int64, error) {
+	const page = 1000
+	from, end := s.prefix+prefix, clientv3.GetPrefixRangeEnd(s.prefix+prefix)
+	var out []lock.Item
+	var revision int64
+	for {
+		one, cancel := context.WithTimeout(ctx, s.limit)
+		r, err := s.c.Get(one, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision),
+			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+		cancel()
+		if err != nil {
+			return nil, 0, failed(err)
+		}
+		if revision == 0 {
+			revision = r.Header.Revision
+		}
+		for _, kv := range r.Kvs {
+			out = append(out, s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision))
+		}
+		if !r.More {
+			return out, revision, nil
+		}
+		from = string(r.Kvs[len(r.Kvs)-1].Key) + "\x00"
+	}
+}
+
+// Put implements lock.Service.
+func (s *Service) Put(ctx context.Context, key string, value []byte, version int64) (int64, error) {
+	return s.change(ctx, key, version, clientv3.OpPut(s.prefix+key, string(value), clientv3.WithIgnoreLease()), clientv3.OpPut(s.prefix+key, string(value)))
+}
+
+// Delete implements lock.Service.
+func (s *Service) Delete(ctx context.Context, key string, version int64) error {
+	op := clientv3.OpDelete(s.prefix + key)
+	if version == 0 {
+		return fault.New(fault.Aborted, "item %s: nothing has version 0", key)
+	}
+	_, err := s.change(ctx, key, version, op, op)
+	return err
+}
+
+// change does op to an item that exists, or fresh to one that does not.
+func (s *Service) change(ctx context.Context, key string, version int64, op, fresh clientv3.Op) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	if version == 0 {
+		op = fresh
+	}
+	r, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.prefix+key), "=", version)).Then(op).Commit()
+	if err != nil {
+		return 0, failed(err)
+	}
+	if !r.Succeeded {
+		return 0, fault.New(fault.Aborted, "item %s has not version %d", key, version)
+	}
+	return r.Header.Revision, nil
+}
+
+// Watch implements lock.Service.
+func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each func(lock.Event) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	// Without a leader the stream would be silent: an error is better.
+	ch := s.c.Watch(clientv3.WithRequireLeader(ctx), s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1))
+	for r := range ch {
+		if err := r.Err(); err != nil {
+			return failed(err)
+		}
+		for _, e := range r.Events {
+			event := lock.Event{Item: s.item(e.Kv.Key, e.Kv.Value, e.Kv.ModRevision, e.Kv.CreateRevision), Deleted: e.Type == clientv3.EventTypeDelete}
+			if event.Deleted {
+				event.Value, event.Created = nil, 0
+			}
+			if err := each(event); err != nil {
+				return err
+			}
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return fault.New(fault.Unavailable, "etcd: the watch ended")
+}
+
+// A session is a lease.
+type session struct {
+	s    *Service
+	id   clientv3.LeaseID
+	ttl  time.Duration
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu       sync.Mutex
+	deadline time.Time
+}
+
+// NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
+// up, and the session's holder counts with what was asked for.
+func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Session, error) {
+	one, cancel := context.WithTimeout(ctx, s.limit)
+	defer cancel()
+	sent := time.Now()
+	r, err := s.c.Grant(one, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return nil, failed(err)
+	}
+	if granted := time.Duration(r.TTL) * time.Second; granted < ttl {
+		return nil, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, ttl)
+	}
+	kept, stop := context.WithCancel(context.Background())
+	l := &session{s: s, id: r.ID, ttl: ttl, stop: stop, done: make(chan struct{}), deadline: sent.Add(ttl)}
+	go l.keep(kept)
+	return l, nil
+}
+
+// keep renews the lease, noting when each renewal that was answered was sent:
+// the service counts from later on.
+func (l *session) keep(ctx context.Context) {
+	defer close(l.done)
+	for {
+		left := time.Until(l.Deadline())
+		if left <= 0 {
+			return
+		}
+		select {
+		case <-time.After(min(l.ttl/3, left)):
+		case <-ctx.Done():
+			return
+		}
+		sent := time.Now()
+		one, cancel := context.WithTimeout(ctx, min(l.ttl/3, max(time.Until(l.Deadline()), time.Millisecond)))
+		_, err := l.s.c.KeepAliveOnce(one, l.id)
+		cancel()
+		switch {
+		case err == nil:
+			l.mu.Lock()
+			l.deadline = sent.Add(l.ttl)
+			l.mu.Unlock()
+		case errors.Is(err, rpctypes.ErrLeaseNotFound):
+			return
+		}
+	}
+}
+
+// Hold implements lock.Session.
+func (l *session) Hold(ctx context.Context, key string, value []byte) (lock.Item, error) {
+	op := clientv3.OpPut(l.s.prefix+key, string(value), clientv3.WithLease(l.id))
+	v, err := l.s.change(ctx, key, 0, op, op)
+	if err != nil {
+		return lock.Item{}, err
+	}
+	return lock.Item{Key: key, Value: value, Version: v, Created: v}, nil
+}
+
+// Deadline implements lock.Session.
+func (l *session) Deadline() time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.deadline
+}
+
+// Done implements lock.Session.
+func (l *session) Done() <-chan struct{} { return l.done }
+
+// Close implements lock.Session.
+func (l *session) Close(ctx context.Context) error {
+	l.stop()
+	<-l.done
+	one, cancel := context.WithTimeout(ctx, l.s.limit)
+	defer cancel()
+	_, err := l.s.c.Revoke(one, l.id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return nil
+	}
+	return failed(err)
+}

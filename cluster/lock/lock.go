@@ -1,0 +1,106 @@
+package lock
+
+import (
+	"context"
+	"time"
+)
+
+// An Item is a named value.
+type Item struct {
+	Key   string
+	Value []byte
+	// Version changes with every change of the item, and only grows, over all
+	// items of a service. It is at least 1.
+	Version int64
+	// Created is the Version with which the item came into being.
+	Created int64
+}
+
+// An Event is a change of an item.
+type Event struct {
+	Item
+	// Deleted says that the item is gone; its Value is nil.
+	Deleted bool
+}
+
+// A Service keeps items. Keys are paths of printable characters. All methods
+// are safe for concurrent use.
+//
+// Errors wrap a fault.Kind: NotFound, Aborted, and Unavailable for a service
+// that cannot be reached. After any other error than Aborted or NotFound a
+// change may or may not have been made.
+type Service interface {
+	// Get returns an item as it is now, or NotFound.
+	Get(ctx context.Context, key string) (Item, error)
+	// List returns the items whose keys start with prefix, in the order of keys,
+	// and the revision from which Watch tells of later changes.
+	List(ctx context.Context, prefix string) ([]Item, int64, error)
+	// Put stores value if the item's version is still version (0: it must not
+	// exist) and returns the new version; else Aborted.
+	Put(ctx context.Context, key string, value []byte, version int64) (int64, error)
+	// Delete removes the item if its version is still version; else Aborted.
+	Delete(ctx context.Context, key string, version int64) error
+	// Watch calls each with every change, after the revision that List returned,
+	// of the items whose keys start with prefix, in order. It returns when ctx
+	// ends, when each returns an error, or when changes were missed: the caller
+	// lists again.
+	Watch(ctx context.Context, prefix string, revision int64, each func(Event) error) error
+	// NewSession begins a session that ends when the service has not heard of its
+	// holder for ttl.
+	NewSession(ctx context.Context, ttl time.Duration) (Session, error)
+}
+
+// A Session is the life of one holder of items.
+type Session interface {
+	// Hold makes an item that vanishes with the session. Aborted if there is one
+	// of that name.
+	Hold(ctx context.Context, key string, value []byte) (Item, error)
+	// Deadline returns the instant, of the monotonic clock, until which the
+	// service is certain to keep the session: it was heard of ttl before that, or
+	// later.
+	Deadline() time.Time
+	// Done is closed when the session may have ended.
+	Done() <-chan struct{}
+	// Close ends the session and removes what it holds.
+	Close(ctx context.Context) error
+}
+
+// Acquire makes an item that vanishes with the session as soon as there is none
+// of that name: of all who ask one gets it at a time.
+func Acquire(ctx context.Context, s Service, session Session, key string, value []byte) (Item, error) {
+	for {
+		items, revision, err := s.List(ctx, key)
+		if err != nil {
+			return Item{}, err
+		}
+		held := false
+		for _, i := range items {
+			held = held || i.Key == key
+		}
+		if !held {
+			item, err := session.Hold(ctx, key, value)
+			if err == nil || !isAborted(err) {
+				return item, err
+			}
+			continue
+		}
+		free := errFree
+		err = s.Watch(ctx, key, revision, func(e Event) error {
+			if e.Key == key && e.Deleted {
+				return free
+			}
+			return nil
+		})
+		if ctx.Err() != nil {
+			return Item{}, context.Cause(ctx)
+		}
+		if err != nil && err != free {
+			// Missed changes, or an unreachable service: look again, in a while.
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return Item{}, context.Cause(ctx)
+			}
+		}
+	}
+}

@@ -1,0 +1,2 @@
+// Package locktest is the suite that every lock service passes.
+package locktest
