@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -28,6 +29,8 @@ type Server struct {
 	grpc   *grpc.Server
 	health *health.Server
 	gate   *gate
+	calls  calls
+	log    *slog.Logger
 	stop   sync.Once
 }
 
@@ -56,12 +59,13 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		b = o.Auth.Guard(b)
 		o.Admin.Permissions = o.Auth.TestPermissions
 	}
+	unary, stream = append(unary, o.Unary...), append(stream, o.Stream...)
 	opts := []grpc.ServerOption{
 		experimental.BufferPool(g),
 		grpc.InTapHandle(admit),
 		grpc.ForceServerCodecV2(wire.NewCodec(g)),
-		grpc.ChainUnaryInterceptor(append(unary, o.Unary...)...),
-		grpc.ChainStreamInterceptor(append(stream, o.Stream...)...),
+		grpc.ChainUnaryInterceptor(unary...),
+		grpc.ChainStreamInterceptor(stream...),
 		// Windows of fixed size spare a ping and its answer per request, by which
 		// gRPC would measure the path. A stream gets its whole message's worth of
 		// window once a handler wants it; the connection's is given back as bytes
@@ -92,9 +96,12 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		opts = append(opts, grpc.Creds(o.Credentials))
 	}
 	opts = append(opts, o.ServerOptions...)
-	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g}
-	a := admin.Register(s.grpc, b, o.Admin)
-	data.Register(s.grpc, data.New(b, data.Options{
+	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g, log: o.Log,
+		calls: calls{unary: chain(unary), admit: admit, methods: map[string]method{}}}
+	s.calls.cut, s.calls.cancel = context.WithCancel(context.Background())
+	services := registrar{s.grpc, s.calls.methods}
+	a := admin.Register(services, b, o.Admin)
+	data.Register(services, data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
 		View:     a.View,
@@ -104,10 +111,10 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	}))
 	if o.Auth != nil {
 		o.Auth.UsePolicies(a.Policy)
-		o.Auth.Register(s.grpc)
+		o.Auth.Register(services)
 	}
 	for _, register := range o.Register {
-		register(s.grpc)
+		register(services)
 	}
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
@@ -155,16 +162,20 @@ func (s *Server) Stop(ctx context.Context) error {
 		s.health.Shutdown()
 		drained := make(chan struct{})
 		go func() {
+			s.calls.stop()
 			s.grpc.GracefulStop()
+			s.calls.running.Wait()
 			close(drained)
 		}()
 		select {
 		case <-drained:
 		case <-ctx.Done():
 			err = ctx.Err()
+			s.calls.cancel()
 			s.grpc.Stop()
 			<-drained
 		}
+		s.calls.cancel()
 		s.gate.close()
 	})
 	return err

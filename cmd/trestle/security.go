@@ -163,21 +163,35 @@ func tokenURI(cfg *settings.Serve) string {
 }
 
 // A lateHandler answers 503 until there is a handler.
-type lateHandler struct{ h atomic.Pointer[http.Handler] }
+type lateHandler struct {
+	what string
+	h    atomic.Pointer[http.Handler]
+}
 
 func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if h := l.h.Load(); h != nil {
 		(*h).ServeHTTP(w, r)
 		return
 	}
-	http.Error(w, "there is no token endpoint, or not yet", http.StatusServiceUnavailable)
+	http.Error(w, "there is no "+l.what+", or not yet", http.StatusServiceUnavailable)
 }
 
-// withToken adds the token endpoint to a handler.
-func withToken(h, token http.Handler) http.Handler {
+// withAPI adds the token endpoint and the REST API to a handler. Who may reach
+// the metrics may not therefore administrate: an address that others can reach
+// has no REST API without login.
+func withAPI(cfg *settings.Serve, h, token, rest http.Handler) http.Handler {
+	loopback := settings.IsLoopback(cfg.HTTPListen)
+	rest = ops.NotForeign(loopback && !cfg.Insecure, rest)
+	if !loopback && !cfg.AuthOn() && !cfg.Insecure {
+		rest = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			http.Error(w, "the REST API needs auth to be on, or http-listen to be a loopback address", http.StatusForbidden)
+		})
+	}
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
 	mux.Handle("/token", token)
+	mux.Handle("/v1/", rest)
+	mux.Handle("/v2/", rest)
 	return mux
 }
 

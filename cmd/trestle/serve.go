@@ -28,6 +28,7 @@ func serve(p *process, args []string) int {
 	err = runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
 		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
 		if at.http != "" {
+			fmt.Fprintf(p.stdout, "admin API as REST    %s/v2/\n", httpURL(at.cfg))
 			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
 		}
 		if at.debug != "" {

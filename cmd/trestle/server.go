@@ -48,6 +48,8 @@ type stack struct {
 	minFree int64
 	// token is the token endpoint; nil if there is none.
 	token http.Handler
+	// rest is the admin API over HTTP; nil if there is none.
+	rest http.Handler
 	// notices are what an administrator should be told once.
 	notices []string
 }
@@ -96,7 +98,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	if err != nil {
 		return err
 	}
-	token := new(lateHandler)
+	token, rest := &lateHandler{what: "token endpoint"}, &lateHandler{what: "REST API"}
 	metrics, health := ops.NewMetrics(), new(ops.Health)
 	admin := ops.NewAdmin(settings.IsLoopback(cfg.HTTPListen), cfg.Insecure)
 	defer admin.Close()
@@ -109,7 +111,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		handler             http.Handler
 		at                  *string
 	}{
-		{"http-listen", cfg.HTTPListen, "metrics and health", withToken(admin.With(ops.Handler(metrics, health)), token), &at.http},
+		{"http-listen", cfg.HTTPListen, "metrics and health", withAPI(&cfg, admin.With(ops.Handler(metrics, health)), token, rest), &at.http},
 		{"debug-listen", cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
 	} {
 		if h.addr == "" {
@@ -156,6 +158,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 
 	if st.token != nil {
 		token.h.Store(&st.token)
+	}
+	if st.rest != nil {
+		rest.h.Store(&st.rest)
 	}
 	at.notices = st.notices
 

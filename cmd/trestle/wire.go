@@ -23,6 +23,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/rest"
 )
 
 // openStack opens the engine with the gateway over it. Tests of the server's
@@ -63,7 +64,13 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	if who != nil {
 		token = who.TokenHandler()
 	}
+	api, err := rest.New(front, rest.Options{})
+	if err != nil {
+		closeAuth()
+		return fail(err)
+	}
 	return &stack{
+		rest:  api,
 		serve: front.Serve,
 		drain: front.Stop,
 		close: func(ctx context.Context) error {

@@ -63,6 +63,7 @@ var allowed = map[string][]string{
 	"gateway/chunk":    leaves,
 	"gateway/view":     leaves,
 	"gateway/bundle":   {},
+	"gateway/rest":     {"engine/fault", "gateway/wire"},
 	"gateway/data":     and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/chunk", "gateway/view"}),
 	"gateway/admin":    and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/view", "gateway/bundle"}),
 	"gateway/auth/...": and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/auth/..."}),

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/x509"
 	"encoding/pem"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -21,12 +22,44 @@ import (
 
 // Register adds google.iam.admin.v1.IAM, for service accounts and their keys,
 // and google.iam.v1.IAMPolicy, for the policies of projects.
-// r is a *grpc.Server.
 func (a *Auth) Register(r grpc.ServiceRegistrar) {
-	// The generated code of this service takes nothing else.
-	adminpb.RegisterIAMServer(r.(*grpc.Server), &accountServer{a: a})
+	r.RegisterService(iamDesc, &accountServer{a: a})
 	iampb.RegisterIAMPolicyServer(r, &policyServer{a: a})
 }
+
+// iamDesc describes google.iam.admin.v1.IAM, all of whose methods are unary.
+// The generated code has one too, but gives it to a *grpc.Server only.
+var iamDesc = func() *grpc.ServiceDesc {
+	file := adminpb.File_google_iam_admin_v1_iam_proto
+	methods := file.Services().ByName("IAM").Methods()
+	d := &grpc.ServiceDesc{ServiceName: "google.iam.admin.v1.IAM", HandlerType: (*adminpb.IAMServer)(nil), Metadata: file.Path()}
+	server := reflect.TypeFor[adminpb.IAMServer]()
+	for i := range methods.Len() {
+		name := string(methods.Get(i).Name())
+		method, ok := server.MethodByName(name)
+		if !ok {
+			panic("no method " + name)
+		}
+		full, request := "/"+d.ServiceName+"/"+name, method.Type.In(1).Elem()
+		handler := func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+			req := reflect.New(request).Interface()
+			if err := decode(req); err != nil {
+				return nil, err
+			}
+			call := func(ctx context.Context, req any) (any, error) {
+				out := reflect.ValueOf(srv).MethodByName(name).Call([]reflect.Value{reflect.ValueOf(ctx), reflect.ValueOf(req)})
+				err, _ := out[1].Interface().(error)
+				return out[0].Interface(), err
+			}
+			if interceptor == nil {
+				return call(ctx, req)
+			}
+			return interceptor(ctx, req, &grpc.UnaryServerInfo{Server: srv, FullMethod: full}, call)
+		}
+		d.Methods = append(d.Methods, grpc.MethodDesc{MethodName: name, Handler: handler})
+	}
+	return d
+}()
 
 // accountServer is google.iam.admin.v1.IAM. What it does not define answers
 // UNIMPLEMENTED.

@@ -14,7 +14,7 @@ const (
 )
 
 // TokenHandler serves POST /token: a client hands in a token that it signed
-// with a service account's key for Options.TokenURI (RFC 7523), and gets one
+// with a service account's key for Options.TokenURI or Google's endpoint (RFC 7523), and gets one
 // that is good for an hour, no longer than the key is, and for the scopes that
 // it asked for.
 func (a *Auth) TokenHandler() http.Handler { return http.HandlerFunc(a.serveToken) }
@@ -68,6 +68,10 @@ type tokenAnswer struct {
 	ExpiresIn   int64  `json:"expires_in"` // seconds
 }
 
+// googleToken is the audience of the assertions of google-auth for Python, and so
+// of gcloud, wherever they send them.
+const googleToken = "https://oauth2.googleapis.com/token"
+
 // exchange returns an access token for an assertion.
 func (a *Auth) exchange(assertion string) (*tokenAnswer, *refusal) {
 	now := a.now()
@@ -82,11 +86,12 @@ func (a *Auth) exchange(assertion string) (*tokenAnswer, *refusal) {
 		t.Claims.Subject = t.Claims.Issuer // only who asks for somebody else names a subject
 	}
 	r := a.registry.Load()
-	p, refused := a.verifyOwn(r, t, now, func(aud string) bool { return aud == a.o.TokenURI })
+	ours := func(aud string) bool { return aud == a.o.TokenURI || aud == googleToken }
+	p, refused := a.verifyOwn(r, t, now, ours)
 	if refused != nil {
 		return nil, refused
 	}
-	if len(t.Claims.Audience) != 1 || t.Claims.Audience[0] != a.o.TokenURI {
+	if len(t.Claims.Audience) != 1 || !ours(t.Claims.Audience[0]) {
 		return nil, errAudience
 	}
 	if parseScopes(t.Claims.Scope) == 0 {

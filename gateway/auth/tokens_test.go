@@ -358,6 +358,10 @@ func TestTokenEndpoint(t *testing.T) {
 	if code != 200 || m["token_type"] != "Bearer" || m["expires_in"].(float64) < 3500 {
 		t.Fatal(code, m)
 	}
+	// google-auth for Python names Google's endpoint, wherever it sends this.
+	if code, m := post(url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": "https://oauth2.googleapis.com/token"})}}); code != 200 {
+		t.Error(code, m)
+	}
 	tok := m["access_token"].(string)
 	if _, err := f.read(tok, nil); err != nil {
 		t.Error(err)
@@ -373,7 +377,8 @@ func TestTokenEndpoint(t *testing.T) {
 		"another grant":   {url.Values{"grant_type": {"password"}}, "unsupported_grant_type"},
 		"no assertion":    {url.Values{"grant_type": {grant}}, "invalid_grant"},
 		"no audience":     {url.Values{"grant_type": {grant}, "assertion": {acc.token(nil)}}, "invalid_grant"},
-		"other audience":  {url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": "https://oauth2.googleapis.com/token"})}}, "invalid_grant"},
+		"other audience":  {url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": "https://oauth2.googleapis.com/other"})}}, "invalid_grant"},
+		"two audiences":   {url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": []string{tokenURI, "https://oauth2.googleapis.com/token"}})}}, "invalid_grant"},
 		"no scope":        {url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": tokenURI, "scope": nil})}}, "invalid_scope"},
 		"unknown scope":   {url.Values{"grant_type": {grant}, "assertion": {acc.token(map[string]any{"aud": tokenURI, "scope": "email"})}}, "invalid_scope"},
 		"an access token": {url.Values{"grant_type": {grant}, "assertion": {tok}}, "invalid_grant"},

@@ -115,11 +115,8 @@ func (a *Admin) admit(r *http.Request) error {
 	if a.refuse != "" {
 		return fault.New(fault.PermissionDenied, "%s", a.refuse)
 	}
-	if r.Header.Get("Origin") != "" {
-		return fault.New(fault.PermissionDenied, "the admin service is not for browsers")
-	}
-	if a.loopback && !loopbackHost(r.Host) {
-		return fault.New(fault.PermissionDenied, "host %q is not this machine: ask for localhost or a loopback address", r.Host)
+	if err := foreign(r, a.loopback); err != nil {
+		return err
 	}
 	if r.Method == http.MethodPost {
 		// A form of a web page cannot have this type.
@@ -128,6 +125,31 @@ func (a *Admin) admit(r *http.Request) error {
 		}
 	}
 	return nil
+}
+
+// foreign tells why a request seems to come from a page of another site.
+// loopback says that the host that it names must be this machine.
+func foreign(r *http.Request, loopback bool) error {
+	if r.Header.Get("Origin") != "" {
+		return fault.New(fault.PermissionDenied, "this service is not for browsers")
+	}
+	if loopback && !loopbackHost(r.Host) {
+		return fault.New(fault.PermissionDenied, "host %q is not this machine: ask for localhost or a loopback address", r.Host)
+	}
+	return nil
+}
+
+// NotForeign returns a handler that refuses requests that seem to come from a
+// page of another site, in a browser of somebody whom h trusts for where they
+// are. loopback says that requests must name a loopback host.
+func NotForeign(loopback bool, h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := foreign(r, loopback); err != nil {
+			http.Error(w, err.Error(), http.StatusForbidden)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func loopbackHost(hostport string) bool {

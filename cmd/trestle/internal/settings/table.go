@@ -73,7 +73,7 @@ func (c *Serve) table() []setting {
 		{"data-dir", "./trestle-data", "directory that holds the data; created if it is not there", text(&c.DataDir)},
 		{"temporary", "false", "keep the data in a new temporary directory and remove it at exit", boolean(&c.Temporary)},
 		{"listen", "127.0.0.1:8086", "HOST:PORT (or /path of a unix socket) of the Bigtable gRPC API", address(&c.Listen, false)},
-		{"http-listen", "127.0.0.1:8087", "HOST:PORT of /metrics, /healthz, /livez, /readyz and, on a loopback address, /admin; \"off\" for none", address(&c.HTTPListen, true)},
+		{"http-listen", "127.0.0.1:8087", "HOST:PORT of the admin API as REST, /token, /metrics, /healthz, /livez, /readyz and, on a loopback address, /admin; \"off\" for none", address(&c.HTTPListen, true)},
 		{"debug-listen", "off", "loopback HOST:PORT of the Go profiler (/debug/pprof); \"off\" for none", address(&c.DebugListen, true)},
 		{"memory", "25%", "memory for caches and memtables: bytes, or with KiB, MiB, GiB, or % of what the machine or its cgroup has", memory(&c.Memory)},
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},

@@ -1,0 +1,130 @@
+package gateway
+
+import (
+	"context"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// calls are the requests that come by Server.Call.
+type calls struct {
+	unary   grpc.UnaryServerInterceptor // all of the server's
+	admit   tap.ServerInHandle
+	methods map[string]method // by full name
+
+	cut     context.Context // ends those that are under way
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+
+	mu struct {
+		sync.Mutex
+		stopped bool
+	}
+}
+
+// A method is a unary method and the service that has it.
+type method struct {
+	service any
+	handler grpc.MethodHandler
+}
+
+// A registrar notes the unary methods of the services that a server gets.
+type registrar struct {
+	*grpc.Server
+	methods map[string]method
+}
+
+func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
+	r.Server.RegisterService(d, service)
+	for _, m := range d.Methods {
+		r.methods["/"+d.ServiceName+"/"+m.MethodName] = method{service, m.Handler}
+	}
+}
+
+// chain returns an interceptor that runs all, the first outermost.
+func chain(all []grpc.UnaryServerInterceptor) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		for i := len(all) - 1; i >= 0; i-- {
+			in, next := all[i], handler
+			handler = func(ctx context.Context, req any) (any, error) { return in(ctx, req, info, next) }
+		}
+		return handler(ctx, req)
+	}
+}
+
+// begin counts a call, unless there are to be no more.
+func (c *calls) begin() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.mu.stopped {
+		return fault.New(fault.Unavailable, "The server is stopping")
+	}
+	c.running.Add(1)
+	return nil
+}
+
+// stop refuses further calls.
+func (c *calls) stop() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.stopped = true
+}
+
+// errNotUnary refuses methods that have no single message of either kind, or
+// only one that comes as bytes.
+var errNotUnary = fault.New(fault.Unimplemented, "The method can be called over gRPC only")
+
+// Call serves a unary method to somebody who did not ask over gRPC, but is
+// treated as if: the same credentials, permissions, limits, metrics and audit
+// count. fullMethod is /service/method, md the request's metadata with keys in
+// lower case; the peer of ctx is who asks. decode fills in the request. It is
+// called once when it is known who calls, and not if that is nobody. Errors are
+// gRPC statuses written for clients.
+func (s *Server) Call(ctx context.Context, fullMethod string, md metadata.MD, decode func(proto.Message) error) (proto.Message, error) {
+	resp, err := s.call(ctx, fullMethod, md, decode)
+	if err != nil {
+		return nil, wire.Status(ctx, s.log, err).Err()
+	}
+	return resp, nil
+}
+
+func (s *Server) call(ctx context.Context, fullMethod string, md metadata.MD, decode func(proto.Message) error) (proto.Message, error) {
+	if err := s.calls.begin(); err != nil {
+		return nil, err
+	}
+	defer s.calls.running.Done()
+	m, ok := s.calls.methods[fullMethod]
+	if !ok {
+		return nil, status.Errorf(codes.Unimplemented, "unknown method %s", fullMethod)
+	}
+	ctx, cancel := context.WithCancel(metadata.NewIncomingContext(ctx, md))
+	defer cancel()
+	defer context.AfterFunc(s.calls.cut, cancel)()
+	ctx, err := s.calls.admit(ctx, &tap.Info{FullMethodName: fullMethod, Header: md})
+	if err != nil {
+		return nil, err
+	}
+	defer s.gate.arrived(ctx) // also if nothing could be decoded
+	resp, err := m.handler(m.service, ctx, func(req any) error {
+		if p, ok := req.(proto.Message); ok {
+			return decode(p)
+		}
+		return errNotUnary
+	}, s.calls.unary)
+	if err != nil {
+		return nil, err
+	}
+	if p, ok := resp.(proto.Message); ok {
+		return p, nil
+	}
+	return nil, errNotUnary
+}
