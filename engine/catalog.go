@@ -271,6 +271,9 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 		f.Name = n
 		sch.AddFamily(f)
 	}
+	if err := checkGroups(sch); err != nil {
+		return nil, err
+	}
 	var rows []*metadata.Row
 	start := []byte(nil)
 	for i := range len(splits) + 1 {
@@ -341,8 +344,24 @@ func (s *Store) ListTables(_ context.Context, parent string) ([]*schema.Table, e
 	return out, nil
 }
 
-// UpdateTable implements backend.Tables.
+// UpdateTable implements backend.Tables. What change makes of locality groups
+// does not count: families keep theirs, and new ones go to the default group.
 func (s *Store) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
+	return s.updateTable(ctx, name, func(sch *schema.Table) error {
+		old := sch.Clone()
+		if err := change(sch); err != nil {
+			return err
+		}
+		sch.Groups, sch.NextGroup, sch.Layout = old.Groups, old.NextGroup, old.Layout
+		for n, f := range sch.Families {
+			f.Group = old.GroupOf(f.ID)
+			sch.Families[n] = f
+		}
+		return nil
+	})
+}
+
+func (s *Store) updateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
 	s.admin.Lock()
 	defer s.admin.Unlock()
 	t, err := s.table(name)

@@ -3,6 +3,7 @@ package compaction
 import (
 	"bytes"
 	"slices"
+	"time"
 )
 
 // Pick returns the next compaction of runs (newest first), or false if there is
@@ -17,6 +18,51 @@ func Pick(runs []Run, o Options) (Job, bool) {
 		}
 	}
 	return merging(runs, &o)
+}
+
+// A Group is what Pick goes by in one locality group of a tablet. The groups are
+// compacted independently: none holds an older entry of another's keys, as what
+// concerns whole rows is in each.
+type Group struct {
+	Runs []Run // newest first
+	// LastMajor and Force are those of Options.
+	LastMajor time.Time
+	Force     bool
+}
+
+// PickGroup returns the next compaction in one of groups, and that group's
+// place. A group that reads suffer from most, by having more than
+// Options.MaxRuns, comes first; else they come in the order given.
+func PickGroup(groups []Group, o Options) (int, Job, bool) {
+	o = o.WithDefaults()
+	order := make([]int, len(groups))
+	for i := range order {
+		order[i] = i
+	}
+	excess := func(i int) int { return max(0, len(groups[i].Runs)-o.MaxRuns) }
+	slices.SortStableFunc(order, func(a, b int) int { return excess(b) - excess(a) })
+	for _, i := range order {
+		o.LastMajor, o.Force = groups[i].LastMajor, groups[i].Force
+		if job, ok := Pick(groups[i].Runs, o); ok {
+			return i, job, true
+		}
+	}
+	return 0, Job{}, false
+}
+
+// Relayout returns a major compaction of all runs of a tablet (newest first),
+// whatever their groups, that leaves no file as it is: families have gone to
+// other groups.
+func Relayout(runs []Run, o Options) Job {
+	o = o.WithDefaults()
+	runs = slices.Clone(runs)
+	for i := range runs {
+		runs[i].Files = slices.Clone(runs[i].Files)
+		for k := range runs[i].Files {
+			runs[i].Files[k].Rewrite = true
+		}
+	}
+	return newJob(Major, "layout", runs, 0, len(runs), &o)
 }
 
 // majorReason returns why all runs should be compacted, or "".

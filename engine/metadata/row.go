@@ -1,12 +1,15 @@
 package metadata
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -25,10 +28,13 @@ type FileRef struct {
 	Object string
 	ID     uint64
 	// Run orders the files: of two entries of one key the one in the larger run
-	// is newer. Files of one run do not overlap.
+	// is newer. Files of one run and one group do not overlap.
 	Run uint64
-	// Group is the locality group.
-	Group uint16
+	// Group is the locality group and Layout the assignment of families to groups
+	// (schema.Table.Layout) under which the file was written: it holds cells of the
+	// families that were in Group then, and of no others.
+	Group  uint16
+	Layout uint64 `json:",omitempty"`
 	// Cleared says that the file holds nothing that range tombstones with
 	// sequence numbers up to it delete.
 	Cleared cell.Seq `json:",omitempty"`
@@ -84,7 +90,8 @@ type Row struct {
 	Tablet  TabletID
 	// Start and End bound the row keys [Start, End); an empty End means no end.
 	Start, End []byte
-	// Files are all SSTables, newest run first, in key order within a run.
+	// Files are all SSTables: newest run first, within a run by group, and within
+	// that in key order.
 	Files []FileRef `json:",omitempty"`
 	// NextRun is the number that the next run gets.
 	NextRun uint64
@@ -99,9 +106,39 @@ type Row struct {
 	RangeDel []RangeTombstone `json:",omitempty"`
 	// Op is a change of several rows that is under way, nil if there is none.
 	Op *Op `json:",omitempty"`
-	// MajorTime is when the last major compaction ended, in seconds since the
-	// epoch.
-	MajorTime int64 `json:",omitempty"`
+	// MajorTime is when the last major compaction of the default locality group
+	// ended, in seconds since the epoch, and GroupMajors the same of the others;
+	// or when the first SSTable of the group was written. See Major.
+	MajorTime   int64            `json:",omitempty"`
+	GroupMajors map[uint16]int64 `json:",omitempty"`
+}
+
+// Major returns when the last major compaction of a locality group ended, in
+// seconds since the epoch.
+func (r *Row) Major(group uint16) int64 {
+	if at, ok := r.GroupMajors[group]; ok && group != 0 {
+		return at
+	}
+	return r.MajorTime
+}
+
+// SetMajor notes that a major compaction of a locality group ended.
+func (r *Row) SetMajor(group uint16, at int64) {
+	if group == 0 {
+		r.MajorTime = at
+		return
+	}
+	if r.GroupMajors == nil {
+		r.GroupMajors = map[uint16]int64{}
+	}
+	r.GroupMajors[group] = at
+}
+
+// SortFiles puts files in the order that Row.Files has.
+func SortFiles(files []FileRef) {
+	slices.SortStableFunc(files, func(a, b FileRef) int {
+		return cmp.Or(cmp.Compare(b.Run, a.Run), cmp.Compare(a.Group, b.Group), bytes.Compare(a.Lo, b.Lo))
+	})
 }
 
 // Clone returns a copy whose lists can be changed.
@@ -109,6 +146,7 @@ func (r *Row) Clone() *Row {
 	c := *r
 	c.Files = slices.Clone(r.Files)
 	c.RangeDel = slices.Clone(r.RangeDel)
+	c.GroupMajors = maps.Clone(r.GroupMajors)
 	return &c
 }
 
@@ -160,8 +198,12 @@ func (r *Row) Check() error {
 			continue
 		}
 		p := r.Files[i-1]
-		if p.Run < f.Run || p.Run == f.Run && string(p.Hi) >= string(f.Lo) {
+		switch {
+		case p.Run > f.Run || p.Run == f.Run && p.Group < f.Group:
+		case p.Run < f.Run || p.Group > f.Group || string(p.Hi) >= string(f.Lo):
 			return bad("files %s and %s are out of order", p.Object, f.Object)
+		case p.Layout != f.Layout:
+			return bad("files %s and %s of one run are of different layouts", p.Object, f.Object)
 		}
 	}
 	for _, d := range r.RangeDel {

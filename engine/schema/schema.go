@@ -41,6 +41,15 @@ type Table struct {
 	Families map[string]Family
 	// NextFamily is the id that the next family gets.
 	NextFamily cell.FamilyID
+	// Groups are the locality groups, the default one only if it has settings of
+	// its own: see AllGroups. NextGroup is the id that the next one gets.
+	Groups    []Group `json:",omitempty"`
+	NextGroup uint16  `json:",omitempty"`
+	// Layout names the assignment of families to groups. It changes, to a value
+	// that was never used before, whenever a family goes to another group; 0 is
+	// that of a table whose families have never moved. Which families an SSTable
+	// holds is known only of one that was written under this Layout.
+	Layout uint64 `json:",omitempty"`
 	// Granularity divides every cell timestamp: 1000 (MILLIS) or 1 (MICROS), in
 	// microseconds.
 	Granularity int64
@@ -66,6 +75,8 @@ type Family struct {
 	GCVersion uint64 `json:",omitempty"`
 	// Aggregate is NotAggregate for an ordinary family.
 	Aggregate Aggregate `json:",omitempty"`
+	// Group is the id of the family's locality group.
+	Group uint16 `json:",omitempty"`
 	// Extra is the value type as the gateway keeps it.
 	Extra []byte `json:",omitempty"`
 }
@@ -94,6 +105,7 @@ func (t *Table) Clone() *Table {
 		c.Families[n] = f
 	}
 	c.Extra = slices.Clone(t.Extra)
+	c.Groups = slices.Clone(t.Groups)
 	return &c
 }
 

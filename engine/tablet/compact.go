@@ -46,7 +46,9 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	it := m.Iterator(cell.MaxSeq)
-	out := t.newOutput(v, v.row.NextRun, m.instant)
+	l := t.layout()
+	out := t.newOutput(v, l, v.row.NextRun, m.instant)
+	out.byFamily(v)
 	err := out.add(ctx, it, len(v.runs) == 0)
 	if err = errors.Join(err, it.Close()); err == nil {
 		err = out.cut()
@@ -57,7 +59,13 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	}
 	next := v.row.Clone()
 	next.Files = append(out.files, next.Files...)
+	metadata.SortFiles(next.Files)
 	next.NextRun++
+	for _, f := range out.files {
+		if _, ok := next.GroupMajors[f.Group]; !ok && f.Group != 0 {
+			next.SetMajor(f.Group, t.env.Now().Unix())
+		}
+	}
 	next.FlushedSeq = max(next.FlushedSeq, m.MaxSeq())
 	next.MaxSeq = max(next.MaxSeq, next.FlushedSeq)
 	next.Redo = commitlog.Pos{}
@@ -213,43 +221,95 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 		return false, t.gone()
 	}
 	defer v.release()
-	force := t.major.Load()
 	now := t.env.Now()
-	job, ok := compaction.Pick(t.pickRuns(v, now), compaction.Options{
-		MaxRuns: t.env.Options.TargetRuns, SmallFile: t.env.Options.FileBytes / 8, MajorEvery: t.env.Options.MajorInterval,
-		LastMajor: time.Unix(v.row.MajorTime, 0), Now: now, Force: force,
-	})
+	w, ok := t.pick(v, now)
 	if !ok {
-		if force {
-			t.major.Store(false)
-		}
 		return false, nil
 	}
+	job := &w.job
 	start := time.Now()
-	out, err := t.rewrite(ctx, v, &job)
+	out, err := t.rewrite(ctx, v, w)
 	if err != nil {
 		out.abort()
 		return false, fmt.Errorf("%s compaction of tablet %d: %w", job.Kind, t.id, err)
 	}
-	if err := t.replace(ctx, &job, out, now); err != nil {
+	if err := t.replace(ctx, v, w, out, now); err != nil {
 		return false, err
 	}
-	if job.Kind == compaction.Major && force {
-		t.major.Store(false)
+	switch {
+	case w.relayout:
+		t.majors.finish(w.asked)
+	case job.Kind == compaction.Major:
+		t.majors.did(w.group.ID, w.asked)
+		if !slices.ContainsFunc(v.runs, func(u run) bool { return t.majors.wants(u.group, w.asked) }) {
+			t.majors.finish(w.asked)
+		}
 	}
 	t.env.Stats.Collected.Add(out.gc.Collected)
 	t.env.Stats.Compactions.Add(1)
 	t.env.Log.Debug("compacted", "tablet", uint64(t.id), "kind", job.Kind.String(), "reason", job.Reason,
-		"runs", len(job.Runs), "bytes", job.RewriteBytes(), "files", len(out.files), "collected", out.gc.Collected,
+		"group", w.group.Name, "runs", len(job.Runs), "bytes", job.RewriteBytes(), "files", len(out.files), "collected", out.gc.Collected,
 		"elapsed", time.Since(start))
 	return true, nil
 }
 
-// instantOf returns the latest instant at which a run of v and all older ones
-// were everything that the tablet held.
-func (t *Tablet) instantOf(v *version, id uint64) metadata.Instant {
-	at := slices.IndexFunc(v.runs, func(u run) bool { return u.id == id })
-	if at == 0 {
+// A work is one compaction.
+type work struct {
+	job    compaction.Job // its runs are places in version.runs
+	layout *layout
+	group  schema.Group // whose runs they are, unless relayout
+	// relayout says that they are all runs of the tablet, to be divided among the
+	// groups anew.
+	relayout bool
+	asked    uint64 // the last request for a major compaction before it
+}
+
+// pick chooses the next compaction of v.
+func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
+	asked := t.majors.asked.Load()
+	o := compaction.Options{MaxRuns: t.env.Options.TargetRuns, SmallFile: t.env.Options.FileBytes / 8,
+		MajorEvery: t.env.Options.MajorInterval, Now: now}
+	w := &work{layout: t.layout(), asked: asked}
+	runs := t.pickRuns(v, w.layout.schema, now)
+	if w.layout.stale(v) {
+		w.relayout, w.job = true, compaction.Relayout(runs, o)
+		return w, true
+	}
+	// The groups take turns.
+	var ids []uint16
+	for _, u := range v.runs {
+		if !slices.Contains(ids, u.group) {
+			ids = append(ids, u.group)
+		}
+	}
+	slices.Sort(ids)
+	if i := slices.Index(ids, t.compacted); i >= 0 {
+		ids = append(ids[i+1:len(ids):len(ids)], ids[:i+1]...)
+	}
+	groups := make([]compaction.Group, len(ids))
+	for i, id := range ids {
+		g := &groups[i]
+		g.LastMajor, g.Force = time.Unix(v.row.Major(id), 0), t.majors.wants(id, asked)
+		for k, u := range v.runs {
+			if u.group == id {
+				g.Runs = append(g.Runs, runs[k])
+			}
+		}
+	}
+	i, job, ok := compaction.PickGroup(groups, o)
+	if !ok {
+		t.majors.finish(asked)
+		return nil, false
+	}
+	w.job, w.group, t.compacted = job, w.layout.group(ids[i]), ids[i]
+	return w, true
+}
+
+// instantOf returns the latest instant at which the newest run of w and all
+// older ones of its group were everything that the tablet held of the group.
+func (t *Tablet) instantOf(v *version, w *work) metadata.Instant {
+	at := int(w.job.Runs[0])
+	if w.relayout || slices.IndexFunc(v.runs, func(u run) bool { return u.group == w.group.ID }) == at {
 		s, now := t.schema(), t.env.Now()
 		if t.holdsOnly(v) && t.schema() == s {
 			return metadata.Instant{Time: now.UnixMicro(), Schema: s.Version}
@@ -271,15 +331,17 @@ func (t *Tablet) setRewriting(on bool) {
 	t.rewriting = on
 }
 
-// RequestMajor makes the next Compact a major one.
-func (t *Tablet) RequestMajor() { t.major.Store(true) }
+// RequestMajor makes the next Compact a major one, of one locality group, the
+// next after that one of another, until all have had theirs.
+func (t *Tablet) RequestMajor() { t.majors.ask() }
 
-// pickRuns describes the runs of v to the picker.
-func (t *Tablet) pickRuns(v *version, now time.Time) []compaction.Run {
-	fams := families(t.schema())
+// pickRuns describes the runs of v to the picker, which knows them by their
+// places.
+func (t *Tablet) pickRuns(v *version, s *schema.Table, now time.Time) []compaction.Run {
+	fams := families(s)
 	runs := make([]compaction.Run, len(v.runs))
 	for i, u := range v.runs {
-		r := compaction.Run{ID: u.id, MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
+		r := compaction.Run{ID: uint64(i), MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
 				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f, v, fams, now),
@@ -297,9 +359,10 @@ func (t *Tablet) exceeds(f *metadata.FileRef) bool {
 	return !within(f, metadata.RangeTombstone{Start: t.bounds.Start, End: t.bounds.End})
 }
 
-// rewrite writes the output run of a job. It returns what it has written also
+// rewrite writes the output of a compaction. It returns what it has written also
 // when it fails.
-func (t *Tablet) rewrite(ctx context.Context, v *version, job *compaction.Job) (*output, error) {
+func (t *Tablet) rewrite(ctx context.Context, v *version, w *work) (*output, error) {
+	job := &w.job
 	files := map[uint64]file{}
 	for _, u := range v.runs {
 		for _, f := range u.files {
@@ -308,7 +371,12 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, job *compaction.Job) (
 	}
 	t.progress.begin(rawBytes(job, files))
 	defer t.progress.end()
-	out := t.newOutput(v, job.Runs[0], t.instantOf(v, job.Runs[0]))
+	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
+	if w.relayout {
+		out.byFamily(v)
+	} else {
+		out.groups = []groupOutput{{group: w.group}}
+	}
 	for i := range job.Parts {
 		p := &job.Parts[i]
 		if p.Move {
@@ -346,7 +414,7 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, job *compaction.Job) (
 // replace puts the output of a job in the place of its inputs. Meanwhile newer
 // runs may have come, and files of the inputs may have been dropped whole; what
 // was made of those goes by the range tombstone that dropped them.
-func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, now time.Time) error {
+func (t *Tablet) replace(ctx context.Context, from *version, w *work, out *output, now time.Time) error {
 	t.change.Lock()
 	defer t.change.Unlock()
 	v := t.pin()
@@ -356,14 +424,18 @@ func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, 
 	}
 	defer v.release()
 	next := v.row.Clone()
-	inputs := map[uint64]bool{}
-	for _, id := range job.Runs {
-		inputs[id] = true
+	type groupRun struct {
+		run   uint64
+		group uint16
+	}
+	inputs := map[groupRun]bool{}
+	for _, i := range w.job.Runs {
+		inputs[groupRun{from.runs[i].id, from.runs[i].group}] = true
 	}
 	present := map[string]bool{}
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool {
 		present[f.Object] = true
-		return inputs[f.Run]
+		return inputs[groupRun{f.Run, f.Group}]
 	})
 	for _, f := range out.files {
 		if out.carried[f.Object] && !present[f.Object] {
@@ -371,17 +443,16 @@ func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, 
 		}
 		next.Files = append(next.Files, f)
 	}
-	slices.SortStableFunc(next.Files, func(a, b metadata.FileRef) int {
-		if a.Run != b.Run {
-			if a.Run > b.Run {
-				return -1
-			}
-			return 1
+	metadata.SortFiles(next.Files)
+	switch {
+	case w.job.Kind != compaction.Major:
+	case w.relayout:
+		next.GroupMajors = nil
+		for _, id := range w.layout.ids {
+			next.SetMajor(id, now.Unix())
 		}
-		return bytes.Compare(a.Lo, b.Lo)
-	})
-	if job.Kind == compaction.Major {
-		next.MajorTime = now.Unix()
+	default:
+		next.SetMajor(w.group.ID, now.Unix())
 	}
 	t.rewriting = false
 	t.trimRanges(next, v.mems)
@@ -392,15 +463,16 @@ func (t *Tablet) replace(ctx context.Context, job *compaction.Job, out *output, 
 	return nil
 }
 
-// An output writes the SSTables of one run, in key order, beginning a new one
-// where a row begins and the last is long enough.
+// An output writes the SSTables of one run, or of one in each locality group, in
+// key order, beginning a new one where a row begins and the last is long enough.
 type output struct {
-	t     *Tablet
-	run   uint64
-	gc    merge.GC
-	w     *tableWriter
-	last  []byte // row prefix of the last entry written
-	files []metadata.FileRef
+	t      *Tablet
+	layout *layout
+	run    uint64
+	gc     merge.GC
+	// groups are those of layout, or a single one that takes everything.
+	groups []groupOutput
+	files  []metadata.FileRef
 	// cleared is the sequence number of the newest range tombstone that the
 	// output has been held against.
 	cleared cell.Seq
@@ -410,10 +482,18 @@ type output struct {
 	carried map[string]bool
 }
 
-func (t *Tablet) newOutput(v *version, run uint64, instant metadata.Instant) *output {
-	o := &output{t: t, run: run, instant: instant, carried: map[string]bool{}}
+type groupOutput struct {
+	group schema.Group
+	// rows says that row markers are written: something older may be in the group.
+	rows bool
+	w    *tableWriter
+	last []byte // row prefix of the last entry written
+}
+
+func (t *Tablet) newOutput(v *version, l *layout, run uint64, instant metadata.Instant) *output {
+	o := &output{t: t, layout: l, run: run, instant: instant, carried: map[string]bool{}}
 	o.gc = merge.GC{Families: map[cell.FamilyID]merge.Rule{}, Now: t.env.Now().UnixMicro(), AsOf: instant.Time}
-	for _, f := range t.schema().Families {
+	for _, f := range l.schema.Families {
 		o.gc.Families[f.ID] = merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
 	}
 	o.gc.Ranges = v.rangeDel
@@ -422,6 +502,17 @@ func (t *Tablet) newOutput(v *version, run uint64, instant metadata.Instant) *ou
 	}
 	o.gc.Rows = t.bounds
 	return o
+}
+
+// byFamily makes o write every entry to the group of its family. What concerns a
+// whole row goes to each group, so that none needs to know of another: reads of
+// one family look into its group alone, and a group's compactions may drop what
+// hides nothing older in the group.
+func (o *output) byFamily(v *version) {
+	o.groups = make([]groupOutput, len(o.layout.groups))
+	for i, g := range o.layout.groups {
+		o.groups[i] = groupOutput{group: g, rows: o.layout.mayHold(v, g.ID)}
+	}
 }
 
 // add writes what the garbage collection leaves of it. complete says that no
@@ -446,36 +537,71 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 		if action == merge.Drop {
 			continue
 		}
-		if o.w != nil && int64(o.w.EstimatedSize()) >= o.t.env.Options.FileBytes && !bytes.Equal(o.gc.Prefix(), o.last) {
-			if err := o.cut(); err != nil {
-				return err
-			}
-		}
-		if o.w == nil {
-			if o.w, err = o.t.env.newTable(ctx); err != nil {
-				return err
-			}
-		}
-		o.last = append(o.last[:0], o.gc.Prefix()...)
 		if action == merge.Bury {
 			e = &cell.Entry{Key: e.Key, Seq: e.Seq, Kind: cell.Delete}
 		}
-		if err := o.w.Add(e); err != nil {
+		if err := o.write(ctx, e); err != nil {
 			return err
 		}
 	}
 	return o.t.readError(it.Error())
 }
 
-// cut finishes the SSTable that is being written.
+// write writes an entry to the group, or the groups, where it belongs.
+func (o *output) write(ctx context.Context, e *cell.Entry) error {
+	if len(o.groups) == 1 {
+		return o.writeTo(ctx, &o.groups[0], e)
+	}
+	if s := e.Key[len(o.gc.Prefix()):]; len(s) >= 2 {
+		f := cell.FamilyID(uint16(s[0])<<8 | uint16(s[1]))
+		return o.writeTo(ctx, &o.groups[o.layout.slot(f)], e)
+	}
+	for i := range o.groups {
+		if g := &o.groups[i]; g.rows {
+			if err := o.writeTo(ctx, g, e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (o *output) writeTo(ctx context.Context, g *groupOutput, e *cell.Entry) error {
+	row := o.gc.Prefix()
+	if g.w != nil && int64(g.w.EstimatedSize()) >= o.t.env.Options.FileBytes && !bytes.Equal(row, g.last) {
+		if err := o.cutGroup(g); err != nil {
+			return err
+		}
+	}
+	if g.w == nil {
+		var err error
+		if g.w, err = o.t.env.newTable(ctx, &g.group); err != nil {
+			return err
+		}
+	}
+	g.last = append(g.last[:0], row...)
+	return g.w.Add(e)
+}
+
+// cut finishes the SSTables that are being written.
 func (o *output) cut() error {
-	if o.w == nil {
+	for i := range o.groups {
+		if err := o.cutGroup(&o.groups[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *output) cutGroup(g *groupOutput) error {
+	if g.w == nil {
 		return nil
 	}
-	w := o.w
-	o.w = nil
+	w := g.w
+	g.w = nil
 	ref, err := w.finish(o.run)
 	if err == nil {
+		ref.Group, ref.Layout = g.group.ID, o.layout.schema.Layout
 		ref.Cleared = max(ref.Cleared, o.cleared)
 		ref.Instant = o.instant
 		o.files = append(o.files, ref)
@@ -497,9 +623,11 @@ func (o *output) carry(f *metadata.FileRef) error {
 
 // abort gives up. Files that were carried over belong to their old runs still.
 func (o *output) abort() {
-	if o.w != nil {
-		o.w.Abort()
-		o.w = nil
+	for i := range o.groups {
+		if g := &o.groups[i]; g.w != nil {
+			g.w.Abort()
+			g.w = nil
+		}
 	}
 	for _, f := range o.files {
 		if !o.carried[f.Object] {
@@ -524,14 +652,18 @@ type tableWriter struct {
 	id   uint64
 }
 
-func (e *Env) newTable(ctx context.Context) (*tableWriter, error) {
+func (e *Env) newTable(ctx context.Context, g *schema.Group) (*tableWriter, error) {
+	opts, err := e.tableOptions(g)
+	if err != nil {
+		return nil, err
+	}
 	id := e.NewID()
 	name := fmt.Sprintf("%016x.sst", id)
 	o, err := e.Objects.Create(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("create SSTable %s: %w", name, err)
 	}
-	w, err := sstable.NewWriter(o, e.Options.Table)
+	w, err := sstable.NewWriter(o, opts)
 	if err != nil {
 		o.Abort()
 		return nil, fmt.Errorf("create SSTable %s: %w", name, err)

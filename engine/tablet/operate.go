@@ -2,6 +2,7 @@ package tablet
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -64,14 +65,49 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 		}
 	}
 	t.RequestMajor()
-	for t.major.Load() {
-		// One that is not a major one may come first, or another goroutine do it.
+	return t.compactRequested(ctx)
+}
+
+// compactRequested compacts until no major compaction is asked for any more. One
+// that is not a major one may come first, or another goroutine do it.
+func (t *Tablet) compactRequested(ctx context.Context) error {
+	for t.majors.pending() {
 		if _, err := t.Compact(ctx); err != nil {
-			t.major.Store(false)
+			t.majors.forget()
 			return err
 		}
 	}
 	return nil
+}
+
+// majors are the major compactions that were asked for: each request is for all
+// locality groups, which are compacted one by one.
+type majors struct {
+	asked, done atomic.Uint64 // requests so far, and those that need nothing more
+	// groups has the last request done in each group. Tablet.compacting guards it.
+	groups map[uint16]uint64
+}
+
+func (m *majors) ask()          { m.asked.Add(1) }
+func (m *majors) pending() bool { return m.done.Load() < m.asked.Load() }
+func (m *majors) forget()       { m.done.Store(m.asked.Load()) }
+
+// wants tells whether a group is to be compacted for a request up to n.
+func (m *majors) wants(group uint16, n uint64) bool {
+	return m.groups[group] < n && m.done.Load() < n
+}
+
+// did notes that requests up to n need nothing more in a group.
+func (m *majors) did(group uint16, n uint64) {
+	if m.groups == nil {
+		m.groups = map[uint16]uint64{}
+	}
+	m.groups[group] = max(m.groups[group], n)
+}
+
+// finish notes that requests up to n need nothing more.
+func (m *majors) finish(n uint64) {
+	m.done.Store(max(m.done.Load(), n))
 }
 
 // SettleRedo ends recovery: it makes the redo point in the METADATA row that of
@@ -94,7 +130,7 @@ func (t *Tablet) SettleRedo(ctx context.Context) error {
 type State struct {
 	Bytes, MemtableBytes int64 // of SSTables and memtables together; of memtables
 	Runs, Files          int
-	LastMajor            time.Time // zero if there was none
+	LastMajor            time.Time // of the locality group where it is longest ago; zero if there was none
 }
 
 // State returns the tablet's state; ok is false if it is closed.
@@ -110,8 +146,15 @@ func (t *Tablet) State() (s State, ok bool) {
 			s.MemtableBytes += m.Bytes()
 		}
 	}
-	if v.row.MajorTime > 0 {
-		s.LastMajor = time.Unix(v.row.MajorTime, 0).UTC()
+	major := int64(math.MaxInt64)
+	for _, u := range v.runs {
+		major = min(major, v.row.Major(u.group))
+	}
+	if len(v.runs) == 0 {
+		major = v.row.MajorTime
+	}
+	if major > 0 {
+		s.LastMajor = time.Unix(major, 0).UTC()
 	}
 	return s, true
 }

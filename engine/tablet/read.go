@@ -34,6 +34,8 @@ type Query struct {
 	none bool
 	// lo is the escaped form of the first qualifier that matters, or nil.
 	lo []byte
+	// runs are those that may hold cells of the families that are wanted.
+	runs choice
 }
 
 type family struct {
@@ -58,6 +60,7 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	for name, f := range s.Families {
 		q.families[f.ID] = family{name, h.Families == nil || h.Families(name)}
 	}
+	q.runs = choose(s, func(f schema.Family) bool { return q.families[f.ID].want })
 	last := ""
 	for _, f := range q.families {
 		if f.name == "" || !f.want {
@@ -103,9 +106,9 @@ type reader struct {
 
 var readers = sync.Pool{New: func() any { return new(reader) }}
 
-// newReader returns a reader of v, which it takes over. overlay, if not nil,
-// is newer than everything in v.
-func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, overlay cell.Iterator) *reader {
+// newReader returns a reader of v, which it takes over, as far as it is in the
+// runs of c. overlay, if not nil, is newer than everything in v.
+func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice, overlay cell.Iterator) *reader {
 	r := readers.Get().(*reader)
 	r.ctx, r.version, r.query = ctx, v, q
 	r.rows, r.full, r.left = 0, false, 0
@@ -128,6 +131,9 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, overlay 
 		opts.Times = q.times
 	}
 	for i := range v.runs {
+		if !c.takes(&v.runs[i]) {
+			continue
+		}
 		r.runs[i].reset(ctx, v.runs[i].files, opts)
 		r.sources = append(r.sources, &r.runs[i])
 	}
@@ -185,7 +191,7 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 		return ranges, false, t.gone()
 	}
 	// The version first, the sequence number second: see the package comment.
-	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, nil)
+	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, q.runs, nil)
 	seen := stats.RowsSeen
 	defer func() {
 		t.load.read(stats.RowsSeen-seen, r.out.bytes, r.rowKey)

@@ -185,7 +185,7 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	for _, t := range []*Tablet{a, b} {
 		for t.exceeding() {
 			t.RequestMajor()
-			if _, err := t.Compact(ctx); err != nil {
+			if err := t.compactRequested(ctx); err != nil {
 				return err
 			}
 		}
@@ -266,6 +266,11 @@ func mergeRows(a, b *metadata.Row) *metadata.Row {
 	m.MaxSeq = max(a.MaxSeq, b.MaxSeq)
 	m.FlushedSeq = max(a.FlushedSeq, b.FlushedSeq)
 	m.MajorTime = min(a.MajorTime, b.MajorTime)
+	for group, at := range a.GroupMajors {
+		if other, ok := b.GroupMajors[group]; !ok || at < other {
+			m.SetMajor(group, at)
+		}
+	}
 	return m
 }
 

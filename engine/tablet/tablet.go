@@ -148,12 +148,15 @@ type Tablet struct {
 	change sync.Mutex
 	// rewriting says that a compaction is under way; change guards it.
 	rewriting bool
-	// compacting is held by the one compaction at a time.
+	// compacting is held by the one compaction at a time; compacted is the
+	// locality group of the last.
 	compacting sync.Mutex
+	compacted  uint16
 	// replaced says that the tablet was split or merged.
 	replaced atomic.Bool
-	// major asks the next compaction to be a major one.
-	major atomic.Bool
+	majors   majors
+	// layouts caches the layout of the current schema.
+	layouts atomic.Pointer[layout]
 
 	load     load
 	progress progress
@@ -299,14 +302,15 @@ func (t *Tablet) admit(ctx context.Context) error {
 	return nil
 }
 
-// Runs returns the number of runs.
+// Runs returns the number of runs that a read of one locality group looks into
+// at most.
 func (t *Tablet) Runs() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.mu.version == nil {
 		return 0
 	}
-	return len(t.mu.version.runs)
+	return t.mu.version.depth
 }
 
 // commit gives b, the change of the row key, its sequence numbers, puts it into

@@ -94,10 +94,13 @@ type file struct {
 	ref *metadata.FileRef
 }
 
-// A run is a sequence of files that do not overlap, in key order.
+// A run is a sequence of files of one locality group that do not overlap, in
+// key order.
 type run struct {
-	id    uint64
-	files []file
+	id     uint64
+	group  uint16
+	layout uint64
+	files  []file
 }
 
 // A version is everything that a reader needs, at one instant. It does not
@@ -109,6 +112,7 @@ type version struct {
 	row      *metadata.Row
 	mems     []*mem // newest first; the first takes the writes
 	runs     []run  // newest first
+	depth    int    // how many runs a read of one group looks into at most
 	rangeDel merge.Ranges
 }
 
@@ -119,18 +123,38 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 	env.readable.Add(1)
 	for i := range r.Files {
 		ref := &r.Files[i]
-		if n := len(v.runs); n == 0 || v.runs[n-1].id != ref.Run {
-			v.runs = append(v.runs, run{id: ref.Run})
+		if n := len(v.runs); n == 0 || v.runs[n-1].id != ref.Run || v.runs[n-1].group != ref.Group {
+			v.runs = append(v.runs, run{id: ref.Run, group: ref.Group, layout: ref.Layout})
 		}
 		u := &v.runs[len(v.runs)-1]
 		u.files = append(u.files, file{env.acquire(ref.Object), ref})
 	}
+	v.depth = depth(v.runs)
 	dels := make([]merge.RangeTombstone, len(r.RangeDel))
 	for i, d := range r.RangeDel {
 		dels[i] = merge.RangeTombstone{Rows: row.Range{Start: d.Start, End: d.End}, Seq: d.Seq}
 	}
 	v.rangeDel = merge.NewRanges(dels)
 	return v
+}
+
+// depth returns how many of runs a read of one group looks into at most. Runs of
+// an earlier layout are everybody's.
+func depth(runs []run) int {
+	if len(runs) == 0 {
+		return 0
+	}
+	n := map[uint16]int{}
+	earlier, most := 0, 0
+	for _, u := range runs {
+		if u.layout != runs[0].layout {
+			earlier++
+			continue
+		}
+		n[u.group]++
+		most = max(most, n[u.group])
+	}
+	return earlier + most
 }
 
 func (v *version) release() {

@@ -33,8 +33,8 @@ func (t *Tablet) View(ctx context.Context, key []byte) *View {
 const overlaySeq = cell.MaxSeq >> 1
 
 // open returns a reader of the row as it would be once b (nil for none) is
-// applied. It is always the same batch, or nil.
-func (v *View) open(b *Batch, q *Query) (*reader, error) {
+// applied, as far as it is in the runs of c. It is always the same batch, or nil.
+func (v *View) open(b *Batch, q *Query, c choice) (*reader, error) {
 	pinned := v.t.pin()
 	if pinned == nil {
 		return nil, v.t.gone()
@@ -53,12 +53,12 @@ func (v *View) open(b *Batch, q *Query) (*reader, error) {
 	if seq == 0 {
 		seq = cell.Seq(v.t.visible.Load())
 	}
-	return newReader(v.ctx, pinned, seq, q, overlay), nil
+	return newReader(v.ctx, pinned, seq, q, c, overlay), nil
 }
 
 // Matches tells whether q leaves a cell of the row.
 func (v *View) Matches(q *Query) (matched bool, err error) {
-	r, err := v.open(nil, q)
+	r, err := v.open(nil, q, q.runs)
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +107,7 @@ func (v *View) Cell(b *Batch, f cell.FamilyID, qualifier []byte, ts int64) (valu
 // column calls found with the first live cell of a column, or with the one at
 // ts, if there is such a cell.
 func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, found func(int64, []byte)) (err error) {
-	r, err := v.open(b, nil)
+	r, err := v.open(b, nil, v.t.layout().chooseFamily(f))
 	if err != nil {
 		return err
 	}
