@@ -186,7 +186,7 @@ func (s *Store) AssignFamilies(ctx context.Context, table, name string, families
 func (s *Store) workOn(name string) {
 	if t, err := s.table(name); err == nil {
 		for _, tt := range t.list() {
-			s.work.add(tt)
+			s.work.Add(tt)
 		}
 	}
 }
