@@ -510,7 +510,7 @@ var errEnough = errors.New("enough")
 
 // uncovered fails if the log does not hold what is behind the redo point of a
 // row.
-func uncovered(l *commitlog.Log, rows []*metadata.Row) error {
+func uncovered(l *commitlog.FileLog, rows []*metadata.Row) error {
 	var redo []commitlog.Pos
 	for _, r := range rows {
 		if r.Redo != (commitlog.Pos{}) {

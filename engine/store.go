@@ -125,8 +125,8 @@ type Store struct {
 
 	cache    *sstable.Cache
 	objects  objectstore.Store
-	metaLog  *commitlog.Log
-	userLog  *commitlog.Log
+	metaLog  commitlog.Log
+	userLog  commitlog.Log
 	metaEnv  *tablet.Env
 	env      *tablet.Env
 	meta     *tablet.Tablet
@@ -353,10 +353,14 @@ func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tabl
 	return e, w
 }
 
-func (s *Store) openLog(dir string, segment int64, durability commitlog.Durability) (*commitlog.Log, error) {
-	return commitlog.Open(s.o.FS, s.o.FS.PathJoin(s.o.Dir, dir), commitlog.Options{
+func (s *Store) openLog(dir string, segment int64, durability commitlog.Durability) (commitlog.Log, error) {
+	l, err := commitlog.Open(s.o.FS, s.o.FS.PathJoin(s.o.Dir, dir), commitlog.Options{
 		SegmentBytes: segment, Durability: durability, KeepFreeBytes: s.o.KeepFreeBytes, Log: s.o.Log, Observe: s.o.OnCommit,
 	})
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
 }
 
 // openMeta recovers the METADATA tablet.
@@ -443,7 +447,7 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 
 // watch ends the incarnation when a log has failed: what it did not
 // acknowledge may or may not be on disk, and only a restart can tell.
-func (s *Store) watch(w *commitlog.Writer) {
+func (s *Store) watch(w commitlog.Writer) {
 	go func() {
 		select {
 		case <-w.Failed():
@@ -617,7 +621,7 @@ func (s *Store) stop() error {
 		s.meta.Close()
 		s.metaEnv.Drain()
 	}
-	for _, l := range []*commitlog.Log{s.userLog, s.metaLog} {
+	for _, l := range []commitlog.Log{s.userLog, s.metaLog} {
 		if l != nil {
 			errs = append(errs, l.Close())
 		}

@@ -61,11 +61,12 @@ func crashRun(t *testing.T, seed uint64) {
 			t.Errorf("replayed %d records from %v, want %d", len(got), redo, len(kept))
 			return
 		}
-		w, err := l.Start()
+		started, err := l.Start()
 		if err != nil {
 			t.Errorf("start: %v", err)
 			return
 		}
+		w := started.(*FileWriter)
 		// The power may go while this goroutine appends.
 		var acked atomic.Int64 // of appended, how many must survive
 		var appended []rec

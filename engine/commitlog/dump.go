@@ -30,7 +30,7 @@ func Dump(w io.Writer, fs vfs.FS, dir string, opts DumpOptions) error {
 		return fmt.Errorf("dump commit log: %w", err)
 	}
 	out := bufio.NewWriter(w)
-	d := dumper{log: &Log{fs: fs, dir: dir, files: files}, out: out, opts: opts}
+	d := dumper{log: &FileLog{fs: fs, dir: dir, files: files}, out: out, opts: opts}
 	if err := d.dump(); err != nil {
 		return errors.Join(out.Flush(), fmt.Errorf("dump commit log: %w", err))
 	}
@@ -44,7 +44,7 @@ func Dump(w io.Writer, fs vfs.FS, dir string, opts DumpOptions) error {
 }
 
 type dumper struct {
-	log    *Log
+	log    *FileLog
 	out    *bufio.Writer
 	opts   DumpOptions
 	damage int

@@ -19,43 +19,11 @@ import (
 // WriteCategory is how the log's files are accounted by the file system.
 const WriteCategory vfs.DiskWriteCategory = "commit-log"
 
-// A Pos is a place in the log: the first byte of a record, or an end. It
-// orders records as they were appended. The zero Pos is before every record.
-type Pos struct {
-	Segment uint64
-	Offset  uint32
-}
-
-// Compare returns -1, 0 or +1 as p is before, at or after q.
-func (p Pos) Compare(q Pos) int {
-	switch {
-	case p.pack() < q.pack():
-		return -1
-	case p.pack() > q.pack():
-		return 1
-	}
-	return 0
-}
-
-// Less reports whether p is before q.
-func (p Pos) Less(q Pos) bool { return p.pack() < q.pack() }
-
-// String returns "segment:offset".
-func (p Pos) String() string { return fmt.Sprintf("%d:%d", p.Segment, p.Offset) }
-
-// pack returns p as one ordered integer; segment numbers are below 1<<32.
+// pack returns a position in files as one ordered integer; segment numbers are
+// below 1<<32.
 func (p Pos) pack() uint64 { return p.Segment<<32 | uint64(p.Offset) }
 
 func unpack(v uint64) Pos { return Pos{Segment: v >> 32, Offset: uint32(v)} }
-
-// A Record is one record as replayed. Payload is valid during the call only.
-type Record struct {
-	Tablet   uint64
-	FirstSeq uint64 // the first of N consecutive sequence numbers
-	N        int
-	Payload  []byte
-	Pos      Pos
-}
 
 // A Durability says what an acknowledged record survives.
 type Durability uint8
@@ -93,8 +61,8 @@ type Options struct {
 type Commit struct {
 	Records int
 	Bytes   int
-	Write   time.Duration // time in write
-	Sync    time.Duration // time in fdatasync; zero if not synced
+	Write   time.Duration // time in write, or in the put of a segment object
+	Sync    time.Duration // time in fdatasync; zero if there was none
 }
 
 // WithDefaults returns o with zero values replaced.
@@ -143,9 +111,9 @@ type segmentFile struct {
 	header segmentHeader
 }
 
-// A Log is an open log directory that this process alone may use. Its life is
-// Open, Replay, Start, Close; it is not safe for concurrent use.
-type Log struct {
+// A FileLog is the append form of a Log: a directory that this process alone
+// may use.
+type FileLog struct {
 	fs   vfs.FS
 	dir  string
 	opts Options
@@ -160,7 +128,7 @@ type Log struct {
 	// floor is the highest segment number a redo point named.
 	floor  uint64
 	buf    []byte
-	writer *Writer
+	writer *FileWriter
 }
 
 // Open locks the log in dir, creating it if need be, and finds its end. The
@@ -168,7 +136,7 @@ type Log struct {
 //
 // It fails with fault.Unavailable if another process holds the log, with
 // fault.Corruption if its end is damaged in a way no power cut explains.
-func Open(fs vfs.FS, dir string, opts Options) (_ *Log, err error) {
+func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
@@ -182,7 +150,7 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *Log, err error) {
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "commit log %s is in use: %w", dir, err)
 	}
-	l := &Log{fs: fs, dir: dir, opts: opts.WithDefaults(), lock: lock}
+	l := &FileLog{fs: fs, dir: dir, opts: opts.WithDefaults(), lock: lock}
 	defer func() {
 		if err != nil {
 			lock.Close()
@@ -227,7 +195,7 @@ func listSegments(fs vfs.FS, dir string) ([]segmentFile, error) {
 	return files, nil
 }
 
-func (l *Log) path(number uint64) string { return l.fs.PathJoin(l.dir, segmentName(number)) }
+func (l *FileLog) path(number uint64) string { return l.fs.PathJoin(l.dir, segmentName(number)) }
 
 func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
 	f, err := fs.Open(path)
@@ -261,7 +229,7 @@ func readFull(f vfs.File, b []byte) error {
 }
 
 // read returns the bytes of a segment in the log's own buffer.
-func (l *Log) read(s segmentFile) ([]byte, error) {
+func (l *FileLog) read(s segmentFile) ([]byte, error) {
 	name := segmentName(s.number)
 	f, err := l.fs.Open(l.path(s.number))
 	if err != nil {
@@ -278,7 +246,7 @@ func (l *Log) read(s segmentFile) ([]byte, error) {
 // link follows the headers back from the newest segment. A file that none
 // names is not part of the log: allocated and never used, or begun by a write
 // that a power cut took.
-func (l *Log) link() error {
+func (l *FileLog) link() error {
 	byNumber := make(map[uint64]segmentFile, len(l.files))
 	newest := uint64(0)
 	for _, f := range l.files {
@@ -303,7 +271,7 @@ func (l *Log) link() error {
 }
 
 // findEnd reads the last segment up to its end.
-func (l *Log) findEnd() error {
+func (l *FileLog) findEnd() error {
 	if len(l.chain) > 0 {
 		last := l.chain[len(l.chain)-1]
 		data, err := l.read(last)
@@ -357,7 +325,7 @@ func ioError(err error) error {
 }
 
 // End returns where the log ends: after its last whole frame.
-func (l *Log) End() Pos { return l.end }
+func (l *FileLog) End() Pos { return l.end }
 
 // Replay calls fn for every record at or after from, in the order they were
 // appended. An error of fn ends it and is returned as it is. It may be called
@@ -366,7 +334,7 @@ func (l *Log) End() Pos { return l.end }
 // It fails with fault.Corruption, naming file and offset, if bytes that were
 // acknowledged are missing or are not what was written; fn may have seen the
 // records before them.
-func (l *Log) Replay(from Pos, fn func(Record) error) error {
+func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 	l.floor = max(l.floor, from.Segment)
 	if err := l.checkRedoPoint(from); err != nil {
 		return fmt.Errorf("replay commit log: %w", err)
@@ -386,7 +354,7 @@ func (l *Log) Replay(from Pos, fn func(Record) error) error {
 	return nil
 }
 
-func (l *Log) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
+func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
 	data, err := l.read(s)
 	if err != nil {
 		return fmt.Errorf("replay commit log: %w", err)
@@ -420,7 +388,7 @@ func (l *Log) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record)
 }
 
 // checkRedoPoint fails if the log cannot hold everything since from.
-func (l *Log) checkRedoPoint(from Pos) error {
+func (l *FileLog) checkRedoPoint(from Pos) error {
 	// The file of a segment is durable before a position in it is given out,
 	// so a crash can take its content but not the file.
 	if from.Segment > l.end.Segment &&
@@ -445,7 +413,7 @@ func (l *Log) checkRedoPoint(from Pos) error {
 // Start makes the end of the log durable and returns a Writer, which begins a
 // new segment with its first record. A full disk is not an error here: the
 // Writer refuses reservations until there is room.
-func (l *Log) Start() (*Writer, error) {
+func (l *FileLog) Start() (Writer, error) {
 	if l.writer != nil {
 		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
 	}
@@ -462,7 +430,7 @@ func (l *Log) Start() (*Writer, error) {
 }
 
 // settle makes what Replay shows durable and removes segments never used.
-func (l *Log) settle() error {
+func (l *FileLog) settle() error {
 	kept := l.files[:0]
 	for _, f := range l.files {
 		// One that a redo point names stays: checkRedoPoint looks for it, and
@@ -488,7 +456,7 @@ func (l *Log) settle() error {
 // settleTail writes the unproven bytes of the last segment once more: they may
 // be in the page cache and not on the disk, and clean, after an fsync that
 // failed, so that syncing alone would not write them.
-func (l *Log) settleTail() error {
+func (l *FileLog) settleTail() error {
 	last := &l.chain[len(l.chain)-1]
 	data, err := l.read(*last)
 	if err != nil {
@@ -526,7 +494,7 @@ func syncDir(fs vfs.FS, dir string) error {
 }
 
 // Close ends the writer, if there is one, and releases the lock.
-func (l *Log) Close() error {
+func (l *FileLog) Close() error {
 	var err error
 	if l.writer != nil {
 		err = l.writer.Close()

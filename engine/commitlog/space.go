@@ -21,7 +21,7 @@ const zeroChunk = 1 << 20
 func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
 
 // prepare keeps one allocated segment ahead of the one in use.
-func (w *Writer) prepare() {
+func (w *FileWriter) prepare() {
 	defer w.stopped.Done()
 	ctx := context.Background()
 	full := false
@@ -70,7 +70,7 @@ func (w *Writer) prepare() {
 
 // pause waits for d and reports whether the writer goes on. Wishes made
 // meanwhile do not shorten it: they get the error of the last attempt.
-func (w *Writer) pause(d time.Duration) bool {
+func (w *FileWriter) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	for {
@@ -89,7 +89,7 @@ func (w *Writer) pause(d time.Duration) bool {
 }
 
 // createSpare allocates the next segment, as large as is wished for.
-func (w *Writer) createSpare() error {
+func (w *FileWriter) createSpare() error {
 	w.mu.Lock()
 	number, size := w.mu.next, segmentSize(w.mu.want, w.opts.SegmentBytes)
 	w.mu.Unlock()
@@ -108,7 +108,7 @@ func (w *Writer) createSpare() error {
 
 // growSpare allocates more for the spare. It may come into use at the same
 // time, which does no harm: the bytes it already had are not touched.
-func (w *Writer) growSpare(s *segment, want uint64) error {
+func (w *FileWriter) growSpare(s *segment, want uint64) error {
 	s.resizing.Lock()
 	defer s.resizing.Unlock()
 	w.mu.Lock()
@@ -141,7 +141,7 @@ func (w *Writer) growSpare(s *segment, want uint64) error {
 // dropSpare removes a spare that cannot grow, so that a larger one is created:
 // zeros cannot be written into a file that may come into use meanwhile. That
 // has to wait while the spare is needed for what is reserved already.
-func (w *Writer) dropSpare(s *segment) error {
+func (w *FileWriter) dropSpare(s *segment) error {
 	w.mu.Lock()
 	if w.mu.spare != s {
 		w.mu.Unlock()
@@ -160,7 +160,7 @@ func (w *Writer) dropSpare(s *segment) error {
 }
 
 // attemptedLocked publishes the outcome of an attempt to allocate.
-func (w *Writer) attemptedLocked(err error) {
+func (w *FileWriter) attemptedLocked(err error) {
 	w.mu.want = 0
 	w.mu.spareErr = nil
 	if err != nil {
@@ -179,7 +179,7 @@ func segmentLimit(size int64) uint32 { return uint32(size - frameHeaderLen) }
 
 // checkFree fails if the disk has less than size free, before anything is
 // taken away from others. allocate is what decides.
-func (w *Writer) checkFree(size int64) error {
+func (w *FileWriter) checkFree(size int64) error {
 	usage, err := w.log.fs.GetDiskUsage(w.log.dir)
 	if err != nil {
 		return nil // not every file system can tell
@@ -191,7 +191,7 @@ func (w *Writer) checkFree(size int64) error {
 }
 
 // createSegment makes a file of size bytes whose blocks and name are durable.
-func (w *Writer) createSegment(number uint64, size int64) (*segment, error) {
+func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) {
 	if number >= 1<<32-1 {
 		return nil, fault.New(fault.Internal, "the commit log has used all segment numbers")
 	}

@@ -14,18 +14,6 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// A Sink learns which records of one tablet are durable. Durable is called by
-// the log's flusher, in append order and before any waiter of those records
-// wakes: every record of the sink up to lastSeq is durable. It must be quick
-// and must not call the Writer. Sinks are compared with ==.
-type Sink interface {
-	Durable(lastSeq uint64)
-}
-
-// A Reservation is room in the log for one record. It is spent by exactly one
-// Append, or given back by Release.
-type Reservation uint64
-
 // reserveOverhead is what a record may need beside its payload: its own
 // header, and that of a frame if it begins one.
 const reserveOverhead = recordHeaderLen + frameHeaderLen
@@ -42,9 +30,9 @@ const (
 // lost is the position of a record that was never written.
 var lost = unpack(1<<64 - 1)
 
-// A Writer appends to a log. It is safe for concurrent use.
-type Writer struct {
-	log  *Log
+// A FileWriter appends to a FileLog.
+type FileWriter struct {
+	log  *FileLog
 	opts Options
 	dir  vfs.File
 
@@ -153,12 +141,12 @@ type output struct {
 	timer    *time.Timer // for the background sync
 }
 
-func newWriter(l *Log) (*Writer, error) {
+func newWriter(l *FileLog) (*FileWriter, error) {
 	dir, err := l.fs.OpenDir(l.dir)
 	if err != nil {
 		return nil, ioError(err)
 	}
-	w := &Writer{
+	w := &FileWriter{
 		log:         l,
 		opts:        l.opts,
 		dir:         dir,
@@ -190,14 +178,9 @@ func newWriter(l *Log) (*Writer, error) {
 	return w, nil
 }
 
-// Reserve makes room for one record with a payload of at most n bytes. Call it
-// before anything of the write is visible: after it succeeded, Append cannot
-// fail for lack of disk space. It waits while more than Options.PendingBytes
-// are not written yet, and while a segment is being allocated.
-//
-// It fails with fault.Exhausted if the disk is full, with fault.Invalid if n
-// exceeds MaxRecordBytes, with the error of ctx, and with Err.
-func (w *Writer) Reserve(ctx context.Context, n int) (Reservation, error) {
+// Reserve implements Writer. It waits also while a segment is being allocated;
+// what was reserved fits into what is allocated.
+func (w *FileWriter) Reserve(ctx context.Context, n int) (Reservation, error) {
 	if n < 0 || n > MaxRecordBytes {
 		return 0, fault.New(fault.Invalid, "log record of %d bytes exceeds %d", n, MaxRecordBytes)
 	}
@@ -227,7 +210,7 @@ func (w *Writer) Reserve(ctx context.Context, n int) (Reservation, error) {
 
 // roomLocked reports whether total bytes of reservations fit. If not, it asks
 // for a spare that takes them, or returns why there can be none.
-func (w *Writer) roomLocked(total uint64) (bool, error) {
+func (w *FileWriter) roomLocked(total uint64) (bool, error) {
 	if total <= max(w.mu.cur.room(), w.mu.spare.room()) {
 		return true, nil
 	}
@@ -244,7 +227,7 @@ func (w *Writer) roomLocked(total uint64) (bool, error) {
 
 // waitLocked waits for a change of what Reserve depends on. It gives up the
 // lock meanwhile.
-func (w *Writer) waitLocked(ctx context.Context) error {
+func (w *FileWriter) waitLocked(ctx context.Context) error {
 	if w.mu.changed == nil {
 		w.mu.changed = make(chan struct{})
 	}
@@ -259,7 +242,7 @@ func (w *Writer) waitLocked(ctx context.Context) error {
 	}
 }
 
-func (w *Writer) changedLocked() {
+func (w *FileWriter) changedLocked() {
 	if w.mu.changed != nil {
 		close(w.mu.changed)
 		w.mu.changed = nil
@@ -273,24 +256,15 @@ func signal(c chan struct{}) {
 	}
 }
 
-// Release gives a reservation back unused.
-func (w *Writer) Release(r Reservation) {
+// Release implements Writer.
+func (w *FileWriter) Release(r Reservation) {
 	w.mu.Lock()
 	w.mu.reserved -= uint64(r)
 	w.mu.Unlock()
 }
 
-// Append adds a record of tablet with sequence numbers firstSeq to
-// firstSeq+n-1 and returns its position. encode appends the payload to dst and
-// returns the result, at most as many bytes as r was made for; it runs inside
-// the log's lock, so it should do nothing else, and must not keep dst. Append
-// never waits for the disk.
-//
-// Records are written, acknowledged and replayed in the order of the calls, so
-// the calls of one tablet must be made in the order of its sequence numbers.
-// When the record is durable, sink (if not nil) is told and Wait returns nil.
-// If the writer failed the record is lost, which Wait reports.
-func (w *Writer) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
+// Append implements Writer.
+func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.reserved -= uint64(r)
@@ -336,7 +310,7 @@ func (g *group) addSink(sink Sink, seq uint64) {
 
 // openGroupLocked returns the group that takes a record of up to r bytes,
 // going on to the spare segment if the current one has no room.
-func (w *Writer) openGroupLocked(r uint64) *group {
+func (w *FileWriter) openGroupLocked(r uint64) *group {
 	if n := len(w.mu.queue); n > 0 && r <= w.mu.cur.room() {
 		if g := w.mu.queue[n-1]; g.seg == w.mu.cur && len(g.buf) < groupBytes {
 			return g
@@ -366,7 +340,7 @@ func (w *Writer) openGroupLocked(r uint64) *group {
 	return g
 }
 
-func (w *Writer) takeGroupLocked() *group {
+func (w *FileWriter) takeGroupLocked() *group {
 	g := &group{}
 	if n := len(w.mu.free); n > 0 {
 		g = w.mu.free[n-1]
@@ -377,7 +351,7 @@ func (w *Writer) takeGroupLocked() *group {
 }
 
 // recycleLocked keeps the buffers of a group for another.
-func (w *Writer) recycleLocked(g *group) {
+func (w *FileWriter) recycleLocked(g *group) {
 	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
 		return
 	}
@@ -386,11 +360,8 @@ func (w *Writer) recycleLocked(g *group) {
 	w.mu.free = append(w.mu.free, g)
 }
 
-// Wait returns nil once the record at pos is durable, as Options.Durability
-// has it. A context error means that it may or may not become so; any other
-// error that the writer failed, and that the record may or may not be found
-// when the log is opened again.
-func (w *Writer) Wait(ctx context.Context, pos Pos) error {
+// Wait implements Writer. Durable is what Options.Durability has it mean.
+func (w *FileWriter) Wait(ctx context.Context, pos Pos) error {
 	if pos.pack() < w.acked.Load() {
 		return nil
 	}
@@ -411,7 +382,7 @@ func (w *Writer) Wait(ctx context.Context, pos Pos) error {
 }
 
 // outcomeOf returns the outcome of the group that holds pos, or the answer.
-func (w *Writer) outcomeOf(pos Pos) (*outcome, error) {
+func (w *FileWriter) outcomeOf(pos Pos) (*outcome, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if pos.pack() < w.acked.Load() {
@@ -434,25 +405,25 @@ func (w *Writer) outcomeOf(pos Pos) (*outcome, error) {
 	return nil, fault.New(fault.Internal, "wait for log position %v, which was not appended", pos)
 }
 
-func (w *Writer) stoppedLocked() error {
+func (w *FileWriter) stoppedLocked() error {
 	if w.mu.err == nil && w.mu.closing {
 		return fault.New(fault.Unavailable, "the commit log is closed")
 	}
 	return w.mu.err
 }
 
-// Failed is closed when the writer has failed. Nothing is acknowledged after it.
-func (w *Writer) Failed() <-chan struct{} { return w.failed }
+// Failed implements Writer.
+func (w *FileWriter) Failed() <-chan struct{} { return w.failed }
 
-// Err returns why the writer failed, with fault.Unavailable, or nil.
-func (w *Writer) Err() error {
+// Err implements Writer.
+func (w *FileWriter) Err() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.err
 }
 
-// End returns the position that the next record will have, or one before it.
-func (w *Writer) End() Pos {
+// End implements Writer.
+func (w *FileWriter) End() Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.mu.cur == nil {
@@ -461,9 +432,8 @@ func (w *Writer) End() Pos {
 	return Pos{Segment: w.mu.cur.number, Offset: w.mu.cur.tail}
 }
 
-// Bytes returns how much log is kept: what a replay from the oldest segment
-// would read.
-func (w *Writer) Bytes() int64 {
+// Bytes implements Writer.
+func (w *FileWriter) Bytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var sum int64
@@ -479,7 +449,7 @@ func (w *Writer) Bytes() int64 {
 // Rotate makes the next record begin a new segment, so that Trim can soon
 // remove the current one. It does nothing if the current one is empty, waits
 // as Reserve does, and fails as Reserve does.
-func (w *Writer) Rotate(ctx context.Context) error {
+func (w *FileWriter) Rotate(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
@@ -506,10 +476,9 @@ func (w *Writer) Rotate(ctx context.Context) error {
 	}
 }
 
-// Trim removes the segments that lie wholly before a redo point: no record at
-// or after it is in them. The segment that holds the newest synced record
+// Trim implements Writer. The segment that holds the newest synced record
 // stays, so that the end of the log can always be told.
-func (w *Writer) Trim(before Pos) error {
+func (w *FileWriter) Trim(before Pos) error {
 	w.trimming.Lock()
 	defer w.trimming.Unlock()
 	keep := min(before.Segment, unpack(w.synced.Load()).Segment)
@@ -542,9 +511,8 @@ func (w *Writer) Trim(before Pos) error {
 	return nil
 }
 
-// Close writes what was appended, leaves the mark of a clean end and returns
-// when all is closed. Reserve and Append must not be running.
-func (w *Writer) Close() error {
+// Close implements Writer. It leaves the mark of a clean end.
+func (w *FileWriter) Close() error {
 	w.mu.Lock()
 	if w.mu.closing {
 		w.mu.Unlock()
@@ -569,7 +537,7 @@ func (w *Writer) Close() error {
 }
 
 // flush is the flusher: it writes one group at a time, while the next gathers.
-func (w *Writer) flush() {
+func (w *FileWriter) flush() {
 	defer w.stopped.Done()
 	w.out.timer = time.NewTimer(time.Hour)
 	defer w.out.timer.Stop()
@@ -599,7 +567,7 @@ func (w *Writer) flush() {
 
 // nextGroup waits for a group and closes it to appends. It returns nil when
 // there will be no more, or the background sync failed.
-func (w *Writer) nextGroup() *group {
+func (w *FileWriter) nextGroup() *group {
 	for {
 		w.mu.Lock()
 		if g := w.mu.flushing; g != nil {
@@ -640,7 +608,7 @@ func (w *Writer) nextGroup() *group {
 }
 
 // commit writes a group, makes it durable and tells those who wait.
-func (w *Writer) commit(g *group) error {
+func (w *FileWriter) commit(g *group) error {
 	if g.seg != w.out.seg {
 		if err := w.finishSegment(); err != nil {
 			return err
@@ -677,7 +645,7 @@ func (w *Writer) commit(g *group) error {
 // group is closed, if that group is small next to theirs. Otherwise callers
 // fall into two halves that take turns, and each commit carries one half:
 // 16 callers then make 6.8 records per commit instead of 15.
-func (w *Writer) yield(woken uint32) {
+func (w *FileWriter) yield(woken uint32) {
 	w.mu.Lock()
 	var waiting uint32
 	if len(w.mu.queue) > 0 {
@@ -689,7 +657,7 @@ func (w *Writer) yield(woken uint32) {
 	}
 }
 
-func (w *Writer) write(b []byte) error {
+func (w *FileWriter) write(b []byte) error {
 	n, err := w.out.seg.file.Write(b)
 	if err == nil && n != len(b) {
 		err = fmt.Errorf("short write: %d of %d bytes", n, len(b))
@@ -701,7 +669,7 @@ func (w *Writer) write(b []byte) error {
 	return nil
 }
 
-func (w *Writer) sync() error {
+func (w *FileWriter) sync() error {
 	if err := w.out.seg.file.SyncData(); err != nil {
 		return fmt.Errorf("sync %s: %w", segmentName(w.out.seg.number), err)
 	}
@@ -712,7 +680,7 @@ func (w *Writer) sync() error {
 
 // finishSegment syncs the segment that is left for the next: the header of the
 // next is a promise that this one is whole.
-func (w *Writer) finishSegment() error {
+func (w *FileWriter) finishSegment() error {
 	s := w.out.seg
 	if s == nil {
 		return nil
@@ -729,7 +697,7 @@ func (w *Writer) finishSegment() error {
 
 // mark ends the last segment with an empty frame, by which the next Open can
 // tell damage in the last group from a torn write.
-func (w *Writer) mark() error {
+func (w *FileWriter) mark() error {
 	if w.out.written != w.out.synced {
 		if err := w.sync(); err != nil {
 			return err
@@ -744,7 +712,7 @@ func (w *Writer) mark() error {
 }
 
 // fail ends the writer. Called by the flusher alone.
-func (w *Writer) fail(cause error) {
+func (w *FileWriter) fail(cause error) {
 	err := fault.New(fault.Unavailable, "the commit log failed: %w", cause)
 	err.Reason = "COMMIT_LOG_FAILED"
 	w.mu.Lock()

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // small options make segments change often.
 func small() Options { return Options{SegmentBytes: 16 << 10} }
 
-func open(t testing.TB, fs vfs.FS, dir string, opts Options) *Log {
+func open(t testing.TB, fs vfs.FS, dir string, opts Options) *FileLog {
 	t.Helper()
 	l, err := Open(fs, dir, opts)
 	if err != nil {
@@ -40,13 +40,13 @@ func open(t testing.TB, fs vfs.FS, dir string, opts Options) *Log {
 	return l
 }
 
-func start(t testing.TB, l *Log) *Writer {
+func start(t testing.TB, l *FileLog) *FileWriter {
 	t.Helper()
 	w, err := l.Start()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w
+	return w.(*FileWriter)
 }
 
 // payload is a record's content, told by its tablet, sequence number and size.
@@ -61,7 +61,7 @@ func payload(dst []byte, tablet, seq uint64, size int) []byte {
 	return dst
 }
 
-func appendRecord(t testing.TB, w *Writer, tablet, seq uint64, size int, sink Sink) Pos {
+func appendRecord(t testing.TB, w Writer, tablet, seq uint64, size int, sink Sink) Pos {
 	t.Helper()
 	r, err := w.Reserve(context.Background(), size)
 	if err != nil {
@@ -70,7 +70,7 @@ func appendRecord(t testing.TB, w *Writer, tablet, seq uint64, size int, sink Si
 	return w.Append(r, tablet, seq, 1, func(dst []byte) []byte { return payload(dst, tablet, seq, size) }, sink)
 }
 
-func mustWait(t testing.TB, w *Writer, pos Pos) {
+func mustWait(t testing.TB, w Writer, pos Pos) {
 	t.Helper()
 	if err := w.Wait(context.Background(), pos); err != nil {
 		t.Fatal(err)
@@ -85,7 +85,7 @@ type rec struct {
 
 // replay returns the records of the log, checking that their content is what
 // payload makes of them.
-func replay(l *Log, from Pos) (recs []rec, err error) {
+func replay(l *FileLog, from Pos) (recs []rec, err error) {
 	last := Pos{}
 	err = l.Replay(from, func(r Record) error {
 		if want := payload(nil, r.Tablet, r.FirstSeq, len(r.Payload)); string(want) != string(r.Payload) {
@@ -101,7 +101,7 @@ func replay(l *Log, from Pos) (recs []rec, err error) {
 	return recs, err
 }
 
-func mustReplay(t testing.TB, l *Log, from Pos) []rec {
+func mustReplay(t testing.TB, l *FileLog, from Pos) []rec {
 	t.Helper()
 	recs, err := replay(l, from)
 	if err != nil {

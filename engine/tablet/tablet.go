@@ -67,7 +67,7 @@ func (o Options) WithDefaults() Options {
 // An Env is what the tablets of a server share.
 type Env struct {
 	Options Options
-	Commit  *commitlog.Writer
+	Commit  commitlog.Writer
 	Meta    metadata.Store
 	Objects objectstore.Store
 	Cache   *sstable.Cache

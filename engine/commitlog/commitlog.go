@@ -1,0 +1,150 @@
+package commitlog
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+)
+
+// An ID names a log in its segment-object form: the incarnation of the server
+// that writes it, which is never used again. The append form has no names; its
+// positions have ID 0.
+type ID uint64
+
+// String returns the ID as it appears in the names of objects.
+func (id ID) String() string { return fmt.Sprintf("%016x", uint64(id)) }
+
+// A Pos is a place in a log: that of a record, or an end. It orders records as
+// they were appended; those of a server's later incarnation come after those of
+// an earlier one. The zero Pos is before every record.
+type Pos struct {
+	Log     ID `json:",omitempty"`
+	Segment uint64
+	// Offset is that of the record in the segment: in bytes in the append form,
+	// in records in the segment-object form.
+	Offset uint32
+}
+
+// Compare returns -1, 0 or +1 as p is before, at or after q.
+func (p Pos) Compare(q Pos) int {
+	return cmp.Or(cmp.Compare(p.Log, q.Log), cmp.Compare(p.Segment, q.Segment), cmp.Compare(p.Offset, q.Offset))
+}
+
+// Less reports whether p is before q.
+func (p Pos) Less(q Pos) bool { return p.Compare(q) < 0 }
+
+// String returns "segment:offset", in the segment-object form with "log/" in
+// front.
+func (p Pos) String() string {
+	if p.Log == 0 {
+		return fmt.Sprintf("%d:%d", p.Segment, p.Offset)
+	}
+	return fmt.Sprintf("%v/%d:%d", p.Log, p.Segment, p.Offset)
+}
+
+// A Record is one record as replayed. Payload is valid during the call only.
+type Record struct {
+	Tablet   uint64
+	FirstSeq uint64 // the first of N consecutive sequence numbers
+	N        int
+	Payload  []byte
+	Pos      Pos
+}
+
+// A Log is a log that a start of the server has found, in either form. Its
+// life is Replay, Start, Close; it is not safe for concurrent use.
+type Log interface {
+	// Replay calls fn for every record at or after from, those of one tablet in
+	// the order they were appended. An error of fn ends it and is returned as it
+	// is. It may be called several times, before Start.
+	//
+	// It fails with fault.Corruption, naming the place, if bytes that were
+	// acknowledged are missing or are not what was written; fn may have seen
+	// the records before them.
+	Replay(from Pos, fn func(Record) error) error
+
+	// Start makes what Replay shows durable and returns the log's Writer, whose
+	// records follow.
+	Start() (Writer, error)
+
+	// Close ends the writer, if there is one, and lets go of the log.
+	Close() error
+}
+
+// A Writer appends to a log, in either form. It is safe for concurrent use.
+//
+// A failed writer acknowledges nothing any more. If Err is fault.Fenced,
+// another server has sealed the log and replays it: the process must stop
+// serving at once, and may not trim.
+type Writer interface {
+	// Reserve makes room for one record with a payload of at most n bytes. Call
+	// it before anything of the write is visible: after it succeeded, Append
+	// cannot fail for lack of space. It waits while more than
+	// Options.PendingBytes are not written yet.
+	//
+	// It fails with fault.Exhausted if the disk or store is full, with
+	// fault.Invalid if n exceeds MaxRecordBytes, with the error of ctx, and with
+	// Err.
+	Reserve(ctx context.Context, n int) (Reservation, error)
+
+	// Release gives a reservation back unused.
+	Release(r Reservation)
+
+	// Append adds a record of tablet with sequence numbers firstSeq to
+	// firstSeq+n-1 and returns its position. encode appends the payload to dst
+	// and returns the result, at most as many bytes as r was made for; it runs
+	// inside the log's lock, so it should do nothing else, and must not keep
+	// dst. Append never waits for the disk.
+	//
+	// Records are written and acknowledged in the order of the calls, and those
+	// of one tablet are replayed in it, so the calls of one tablet must be made
+	// in the order of its sequence numbers. When the record is durable, sink (if
+	// not nil) is told and Wait returns nil. If the writer failed the record is
+	// lost, which Wait reports.
+	Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos
+
+	// Wait returns nil once the record at pos is durable. A context error means
+	// that it may or may not become so; any other error that the writer failed,
+	// and that the record may or may not be found when the log is replayed.
+	Wait(ctx context.Context, pos Pos) error
+
+	// Failed is closed when the writer has failed. Nothing is acknowledged after
+	// it.
+	Failed() <-chan struct{}
+
+	// Err returns why the writer failed, with fault.Unavailable or fault.Fenced,
+	// or nil.
+	Err() error
+
+	// End returns the position that the next record will have, or one before it.
+	End() Pos
+
+	// Bytes returns how much log is kept: what a replay of all of it would read.
+	Bytes() int64
+
+	// Trim removes what lies wholly before a redo point: no record at or after it
+	// is touched. Every redo point that a METADATA row names must be at or after
+	// before, or a recovery from it finds a hole.
+	Trim(before Pos) error
+
+	// Close writes what was appended and returns when all is closed. Reserve and
+	// Append must not be running.
+	Close() error
+}
+
+// A Sink learns which records of one tablet are durable. Durable is called by
+// the log's flusher, in append order and before any waiter of those records
+// wakes: every record of the sink up to lastSeq is durable. It must be quick
+// and must not call the Writer. Sinks are compared with ==.
+type Sink interface {
+	Durable(lastSeq uint64)
+}
+
+// A Reservation is room in the log for one record. It is spent by exactly one
+// Append, or given back by Release.
+type Reservation uint64
+
+var (
+	_ Log    = (*FileLog)(nil)
+	_ Writer = (*FileWriter)(nil)
+)
