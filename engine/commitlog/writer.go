@@ -115,7 +115,7 @@ type group struct {
 	frame   int    // index of the frame header in buf
 	records uint32
 	buf     []byte
-	sinks   []sinkSeq
+	sinks   sinkList
 	done    *outcome
 }
 
@@ -287,7 +287,7 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encod
 	g.seg.tail = g.end()
 	w.mu.pending += int64(length + recordHeaderLen)
 	if sink != nil {
-		g.addSink(sink, firstSeq+uint64(max(n, 1))-1)
+		g.sinks.add(sink, firstSeq+uint64(max(n, 1))-1)
 	}
 	if w.mu.idle {
 		w.mu.idle = false
@@ -296,16 +296,19 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encod
 	return Pos{Segment: g.seg.number, Offset: g.base + uint32(start)}
 }
 
-// addSink notes the last sequence number of a sink. Tablets interleave, so a
-// few entries back are worth a look; a sink noted twice is told twice.
-func (g *group) addSink(sink Sink, seq uint64) {
-	for i := len(g.sinks) - 1; i >= max(0, len(g.sinks)-8); i-- {
-		if g.sinks[i].sink == sink {
-			g.sinks[i].seq = max(g.sinks[i].seq, seq)
+// A sinkList is the sinks of a group, with what becomes durable for each.
+type sinkList []sinkSeq
+
+// add notes the last sequence number of a sink. Tablets interleave, so a few
+// entries back are worth a look; a sink noted twice is told twice.
+func (l *sinkList) add(sink Sink, seq uint64) {
+	for i := len(*l) - 1; i >= max(0, len(*l)-8); i-- {
+		if (*l)[i].sink == sink {
+			(*l)[i].seq = max((*l)[i].seq, seq)
 			return
 		}
 	}
-	g.sinks = append(g.sinks, sinkSeq{sink, seq})
+	*l = append(*l, sinkSeq{sink, seq})
 }
 
 // openGroupLocked returns the group that takes a record of up to r bytes,

@@ -1,0 +1,620 @@
+package commitlog
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+const (
+	// A fencer that has lost farAfter indexes to a writer that is alive puts a
+	// fence farAhead of it, which bounds how long it can go on losing.
+	farAfter = 16
+	farAhead = 1024
+
+	// readers is how many segments a replay reads at a time.
+	readers = 8
+	// wholeBytes is the size up to which a segment is read whole, though only
+	// some tablets are wanted: a request more costs as much.
+	wholeBytes = 256 << 10
+)
+
+// Seal ends the log id for ever: when it returns, no record of it that is not
+// in the log by now will be acknowledged, and those at or after from that were
+// acknowledged are in [from, end). It is idempotent: whoever seals from the same
+// redo point gets the same end. The writer learns of it at its next put.
+//
+// from is the redo point of a tablet, in a METADATA row that the log's owner can
+// no longer change: read it in the compare-and-set that takes the tablet from
+// the owner, not before, or the owner may trim what is behind it, and the fence
+// lands in the hole. The zero Pos stands for the oldest segment that is kept,
+// for who recovers all tablets of the log at once and knows that nobody trims.
+//
+// It fails with fault.Corruption if the log was trimmed beyond from, and with
+// the errors of the store; the caller tries again.
+func Seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (end Pos, err error) {
+	end, err = seal(ctx, store, id, from)
+	if err != nil {
+		return Pos{}, fmt.Errorf("seal commit log %v: %w", id, err)
+	}
+	return end, nil
+}
+
+func seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (Pos, error) {
+	if id == 0 || from != (Pos{}) && from.Log != id {
+		return Pos{}, fault.New(fault.Invalid, "the redo point %v is not in it", from)
+	}
+	s := sealer{store: store, id: id, nonce: newIncarnation(), listed: map[uint64]int64{}}
+	next := max(from.Segment, 1)
+	newest, err := s.list(ctx, next)
+	if err != nil {
+		return Pos{}, err
+	}
+	if newest > 0 {
+		// What the newest segment calls acknowledged need not be tried.
+		h, err := readObjectHeader(ctx, store, id, newest)
+		if err != nil {
+			return Pos{}, err
+		}
+		if h.acked >= next {
+			if from != (Pos{}) {
+				if err := s.mustExist(ctx, next); err != nil {
+					return Pos{}, err
+				}
+			}
+			next = h.acked + 1
+		}
+	}
+	for lost := 0; ; next++ {
+		fenced, err := s.fence(ctx, next)
+		if err != nil {
+			return Pos{}, err
+		}
+		if fenced {
+			return Pos{Log: id, Segment: next}, nil
+		}
+		if _, ok := s.listed[next]; ok {
+			continue
+		}
+		if lost++; lost%farAfter == 0 && s.far < next {
+			s.far = next + farAhead
+			if _, err := s.fence(ctx, s.far); err != nil {
+				return Pos{}, err
+			}
+		}
+	}
+}
+
+// A sealer puts fences into one log.
+type sealer struct {
+	store  objectstore.Store
+	id     ID
+	nonce  uint64
+	listed map[uint64]int64 // sizes of the objects that a listing showed
+	far    uint64           // the last fence that was put ahead
+}
+
+// list finds the objects from index on, and the newest segment among them: 0 if
+// there is none.
+func (s *sealer) list(ctx context.Context, from uint64) (newest uint64, err error) {
+	infos, err := s.store.List(ctx, s.id.String()+"/", objectName(s.id, from-1), 0)
+	if err != nil {
+		return 0, err
+	}
+	for _, info := range infos {
+		_, index, ok := parseObjectName(info.Name)
+		if !ok {
+			return 0, fault.New(fault.Corruption, "%s is no object of a commit log", info.Name)
+		}
+		s.listed[index] = info.Size
+		if info.Size != fenceLen {
+			newest = max(newest, index)
+		}
+	}
+	return newest, nil
+}
+
+// mustExist fails if the segment at index, which was acknowledged, is gone. The
+// listing alone does not say so: it may be older than the segment.
+func (s *sealer) mustExist(ctx context.Context, index uint64) error {
+	if _, ok := s.listed[index]; ok {
+		return nil
+	}
+	_, err := readObjectHeader(ctx, s.store, s.id, index)
+	if errors.Is(err, fault.NotFound) {
+		return fault.New(fault.Corruption, "segment %d of the redo point is gone, though it was acknowledged: the log was trimmed too far", index)
+	}
+	return err
+}
+
+// fence makes sure that there is an object at index, and reports whether it is
+// a fence.
+func (s *sealer) fence(ctx context.Context, index uint64) (bool, error) {
+	if size, ok := s.listed[index]; ok && size != fenceLen {
+		return false, nil
+	}
+	delay := retryFirst
+	for {
+		err := s.put(ctx, index)
+		if err == nil {
+			return true, nil
+		}
+		if errors.Is(err, fault.AlreadyExists) {
+			h, err := readObjectHeader(ctx, s.store, s.id, index)
+			if !errors.Is(err, fault.NotFound) {
+				return h.kind == kindFence, err
+			}
+			continue // a segment that its log's collector deleted just now
+		}
+		if k := fault.KindOf(err); k != 0 && k != fault.Unavailable && k != fault.Exhausted {
+			return false, err
+		}
+		select {
+		case <-ctx.Done():
+			return false, err
+		case <-time.After(delay):
+			delay = min(2*delay, retryMost)
+		}
+	}
+}
+
+func (s *sealer) put(ctx context.Context, index uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, putTimeout(fenceLen))
+	defer cancel()
+	return s.store.PutIfAbsent(ctx, objectName(s.id, index), fence(s.id, index, s.nonce))
+}
+
+// readObjectHeader reads the header of the object at index.
+func readObjectHeader(ctx context.Context, store objectstore.Store, id ID, index uint64) (objectHeader, error) {
+	r, err := store.Open(ctx, objectName(id, index))
+	if err != nil {
+		return objectHeader{}, err
+	}
+	b := make([]byte, min(r.Size(), objectHeaderLen))
+	if err := errors.Join(r.ReadAt(ctx, b, 0), r.Close()); err != nil {
+		return objectHeader{}, err
+	}
+	h, err := parseObjectHeader(b, id, index)
+	if err == nil && (h.kind == kindFence) != (r.Size() == fenceLen) {
+		err = h.corrupt("%d bytes for kind %d", r.Size(), h.kind)
+	}
+	return h, err
+}
+
+// ReplaySealed calls fn for the records of the sealed log id in [from, end), end
+// being what Seal returned. Segments come in their order; within a segment
+// records are grouped by tablet, those of one tablet in the order they were
+// appended. If want is not nil, only records of tablets for which it returns
+// true are read. An error of fn ends the replay and is returned as it is.
+//
+// It fails with fault.Corruption, naming the object, if a segment is missing or
+// not what was written; fn may have seen records before it.
+func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end Pos, want func(tablet uint64) bool,
+	fn func(Record) error,
+) error {
+	if from != (Pos{}) && from.Log != id || end.Log != id {
+		return fault.New(fault.Invalid, "replay commit log %v: %v to %v are not in it", id, from, end)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	defer running.Wait()
+	defer cancel()
+	reads := make(chan chan readSegment, readers)
+	running.Go(func() {
+		defer close(reads)
+		for i := max(from.Segment, 1); i < end.Segment; i++ {
+			c := make(chan readSegment, 1)
+			select {
+			case reads <- c:
+			case <-ctx.Done():
+				return
+			}
+			running.Go(func() { c <- readObject(ctx, store, id, i, want) })
+		}
+	})
+	var nonce uint64
+	for c := range reads {
+		s := <-c
+		if s.err == nil {
+			if nonce == 0 {
+				nonce = s.header.nonce
+			}
+			if s.header.nonce != nonce {
+				s.err = s.header.corrupt("it is of another writer than the one before")
+			}
+		}
+		if s.err != nil {
+			return fmt.Errorf("replay commit log %v: %w", id, s.err)
+		}
+		for i := range s.extents {
+			e := &s.extents[i]
+			b, ok := s.data[e.tablet]
+			if !ok {
+				continue
+			}
+			err, fnErr := s.header.eachRecord(e, b, func(r Record) error {
+				if r.Pos.Less(from) {
+					return nil
+				}
+				return fn(r)
+			})
+			if fnErr != nil {
+				return fnErr
+			}
+			if err != nil {
+				return fmt.Errorf("replay commit log %v: %w", id, err)
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// A readSegment is a segment as read: the bytes of the extents that are wanted.
+type readSegment struct {
+	header  objectHeader
+	extents []extent
+	data    map[uint64][]byte // by tablet
+	err     error
+}
+
+// readObject reads a segment, or what of it is wanted.
+func readObject(ctx context.Context, store objectstore.Store, id ID, index uint64, want func(uint64) bool) readSegment {
+	s, err := tryReadObject(ctx, store, id, index, want)
+	if errors.Is(err, fault.NotFound) {
+		err = fault.New(fault.Corruption, "segment %s is missing", objectName(id, index))
+	}
+	s.err = err
+	return s
+}
+
+func tryReadObject(ctx context.Context, store objectstore.Store, id ID, index uint64, want func(uint64) bool) (s readSegment, err error) {
+	name := objectName(id, index)
+	if want == nil {
+		b, err := store.Get(ctx, name)
+		if err != nil {
+			return s, err
+		}
+		return decodeSegment(b, id, index, nil)
+	}
+	r, err := store.Open(ctx, name)
+	if err != nil {
+		return s, err
+	}
+	defer func() { err = errors.Join(err, r.Close()) }()
+	head := make([]byte, min(r.Size(), wholeBytes))
+	if err := r.ReadAt(ctx, head, 0); err != nil {
+		return s, err
+	}
+	if int64(len(head)) == r.Size() {
+		return decodeSegment(head, id, index, want)
+	}
+	return readExtents(ctx, r, head, id, index, want)
+}
+
+// decodeSegment decodes a whole segment. Nothing of it is copied.
+func decodeSegment(b []byte, id ID, index uint64, want func(uint64) bool) (s readSegment, err error) {
+	if s.header, err = parseObjectHeader(b, id, index); err != nil {
+		return s, err
+	}
+	if s.header.kind != kindSegment {
+		return s, s.header.corrupt("a fence before the end of the log")
+	}
+	if s.extents, err = s.header.parseExtents(b[objectHeaderLen:], int64(len(b))); err != nil {
+		return s, err
+	}
+	s.data = make(map[uint64][]byte, len(s.extents))
+	for _, e := range s.extents {
+		if want == nil || want(e.tablet) {
+			s.data[e.tablet] = b[e.offset : e.offset+e.length]
+		}
+	}
+	return s, nil
+}
+
+// A readable is an open object.
+type readable interface {
+	Size() int64
+	ReadAt(ctx context.Context, p []byte, off int64) error
+}
+
+// readExtents reads the extents that are wanted of a large segment, whose
+// beginning is head.
+func readExtents(ctx context.Context, r readable, head []byte, id ID, index uint64, want func(uint64) bool) (s readSegment, err error) {
+	if s.header, err = parseObjectHeader(head, id, index); err != nil {
+		return s, err
+	}
+	if s.header.kind != kindSegment {
+		return s, s.header.corrupt("a fence of %d bytes", r.Size())
+	}
+	indexed := head[objectHeaderLen:]
+	if n := int64(s.header.extents) * extentLen; n > int64(len(indexed)) {
+		if n > r.Size()-objectHeaderLen {
+			return s, s.header.corrupt("damaged index")
+		}
+		indexed = make([]byte, n)
+		if err := r.ReadAt(ctx, indexed, objectHeaderLen); err != nil {
+			return s, err
+		}
+	}
+	if s.extents, err = s.header.parseExtents(indexed, r.Size()); err != nil {
+		return s, err
+	}
+	s.data = map[uint64][]byte{}
+	for _, e := range s.extents {
+		if !want(e.tablet) {
+			continue
+		}
+		b := make([]byte, e.length)
+		if err := r.ReadAt(ctx, b, int64(e.offset)); err != nil {
+			return s, err
+		}
+		s.data[e.tablet] = b
+	}
+	return s, nil
+}
+
+// TrimSealed deletes the segments of the sealed log id before a redo point: no
+// METADATA row may name an earlier one of that log. Its fences are never
+// deleted, so a writer that was cut off long ago still meets one.
+func TrimSealed(ctx context.Context, store objectstore.Store, id ID, before Pos) error {
+	infos, err := store.List(ctx, id.String()+"/", "", 0)
+	if err != nil {
+		return fmt.Errorf("trim commit log %v: %w", id, err)
+	}
+	l := newSealedLog(id, infos)
+	if err := deleteObjects(ctx, store, l.before(before)); err != nil {
+		return fmt.Errorf("trim commit log %v: %w", id, err)
+	}
+	return nil
+}
+
+// ListLogs returns the logs that have objects in store, in ascending order.
+func ListLogs(ctx context.Context, store objectstore.Store) ([]ID, error) {
+	logs, err := listLogs(ctx, store)
+	if err != nil {
+		return nil, fmt.Errorf("list commit logs: %w", err)
+	}
+	var ids []ID
+	for _, l := range logs {
+		ids = append(ids, l.id)
+	}
+	return ids, nil
+}
+
+func listLogs(ctx context.Context, store objectstore.Store) ([]*sealedLog, error) {
+	infos, err := store.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, err
+	}
+	var logs []*sealedLog
+	for len(infos) > 0 {
+		id, _, ok := parseObjectName(infos[0].Name)
+		if !ok {
+			return nil, fault.New(fault.Corruption, "%s is no object of a commit log", infos[0].Name)
+		}
+		n := slices.IndexFunc(infos, func(i objectstore.Info) bool { other, _, _ := parseObjectName(i.Name); return other != id })
+		if n < 0 {
+			n = len(infos)
+		}
+		logs = append(logs, newSealedLog(id, infos[:n]))
+		infos = infos[n:]
+	}
+	return logs, nil
+}
+
+// A sealedLog is what is left of a log.
+type sealedLog struct {
+	id       ID
+	segments []keptSegment // by index
+	fences   []uint64      // indexes
+	end      Pos           // where it is sealed; set by who seals it
+}
+
+// newSealedLog sorts the objects of a log.
+func newSealedLog(id ID, infos []objectstore.Info) *sealedLog {
+	l := &sealedLog{id: id}
+	for _, info := range infos {
+		switch _, index, ok := parseObjectName(info.Name); {
+		case !ok:
+		case info.Size == fenceLen:
+			l.fences = append(l.fences, index)
+		default:
+			l.segments = append(l.segments, keptSegment{index: index, bytes: info.Size})
+		}
+	}
+	return l
+}
+
+// first returns the index of the oldest segment from which on none is missing
+// up to the end. Segments before it are leftovers: a trim that a crash
+// interrupted, or a put that arrived when its segment was trimmed already.
+func (l *sealedLog) first() uint64 {
+	first := l.end.Segment
+	for _, s := range slices.Backward(l.segments) {
+		if s.index+1 == first {
+			first = s.index
+		}
+	}
+	return first
+}
+
+// below returns how many segments lie before a redo point.
+func (l *sealedLog) below(before Pos) int {
+	switch {
+	case before.Log > l.id:
+		return len(l.segments)
+	case before.Log < l.id:
+		return 0
+	}
+	n := 0
+	for n < len(l.segments) && l.segments[n].index < before.Segment {
+		n++
+	}
+	return n
+}
+
+// before returns the names of the segments before a redo point.
+func (l *sealedLog) before(pos Pos) []string {
+	var names []string
+	for _, s := range l.segments[:l.below(pos)] {
+		names = append(names, objectName(l.id, s.index))
+	}
+	return names
+}
+
+// forget drops the segments before a redo point and returns their size.
+func (l *sealedLog) forget(before Pos) int64 {
+	n := l.below(before)
+	size := l.bytes()
+	l.segments = l.segments[n:]
+	return size - l.bytes()
+}
+
+func (l *sealedLog) bytes() (sum int64) {
+	for _, s := range l.segments {
+		sum += s.bytes
+	}
+	return sum
+}
+
+// deleteObjects deletes objects, several at a time.
+func deleteObjects(ctx context.Context, store objectstore.Store, names []string) error {
+	var mu sync.Mutex
+	var errs []error
+	var wg sync.WaitGroup
+	for i := range min(trimmers, len(names)) {
+		wg.Go(func() {
+			for ; i < len(names); i += trimmers {
+				if err := store.Delete(ctx, names[i]); err != nil {
+					mu.Lock()
+					errs = append(errs, err)
+					mu.Unlock()
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// A SegmentLog is the segment-object form of a Log: what the incarnations of one
+// server, which are numbered without gaps from 1 on, have left in a store that
+// they share with nobody, and what the present one adds.
+type SegmentLog struct {
+	store  objectstore.Store
+	id     ID
+	opts   SegmentOptions
+	ctx    context.Context
+	cancel context.CancelFunc
+	older  []*sealedLog
+	writer *SegmentWriter
+}
+
+var _ Log = (*SegmentLog)(nil)
+
+// OpenSegments seals the logs of all incarnations before id. It fails with
+// fault.FailedPrecondition if there is a log of id or a later one: then the
+// number of incarnations has gone back, as with a restored copy of it, and
+// going on would write into a log that exists.
+func OpenSegments(ctx context.Context, store objectstore.Store, id ID, opts SegmentOptions) (*SegmentLog, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	logs, err := listLogs(ctx, store)
+	if err != nil {
+		return nil, fmt.Errorf("open commit log: %w", err)
+	}
+	l := &SegmentLog{store: store, id: id, opts: opts}
+	next := ID(1)
+	for _, s := range logs {
+		if s.id >= id {
+			return nil, fault.New(fault.FailedPrecondition,
+				"the object store has the commit log of incarnation %d, this is only incarnation %d: is the data directory an old copy?", s.id, id)
+		}
+		for ; next < s.id; next++ { // those that never came to write
+			if _, err := Seal(ctx, store, next, Pos{}); err != nil {
+				return nil, fmt.Errorf("open commit log: %w", err)
+			}
+		}
+		next = s.id + 1
+		if len(s.segments) == 0 {
+			continue // sealed, and trimmed
+		}
+		if s.end, err = Seal(ctx, store, s.id, Pos{}); err != nil {
+			return nil, fmt.Errorf("open commit log: %w", err)
+		}
+		// Again, as now nothing more can come.
+		infos, err := store.List(ctx, s.id.String()+"/", "", 0)
+		if err != nil {
+			return nil, fmt.Errorf("open commit log: %w", err)
+		}
+		sealed := newSealedLog(s.id, infos)
+		sealed.end = s.end
+		l.older = append(l.older, sealed)
+	}
+	for ; next < id; next++ {
+		if _, err := Seal(ctx, store, next, Pos{}); err != nil {
+			return nil, fmt.Errorf("open commit log: %w", err)
+		}
+	}
+	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
+	return l, nil
+}
+
+// Replay implements Log.
+func (l *SegmentLog) Replay(from Pos, fn func(Record) error) error {
+	for _, s := range l.older {
+		if s.id < from.Log {
+			continue
+		}
+		start := Pos{Log: s.id, Segment: s.first()}
+		if s.id == from.Log {
+			if from.Less(start) || s.end.Less(from) {
+				return fault.New(fault.Corruption, "the redo point is %v, the log has %v to %v", from, start, s.end)
+			}
+			start = from
+		}
+		if err := ReplaySealed(l.ctx, l.store, s.id, start, s.end, nil, fn); err != nil {
+			return err
+		}
+	}
+	if from.Log != 0 && !slices.ContainsFunc(l.older, func(s *sealedLog) bool { return s.id == from.Log }) {
+		return fault.New(fault.Corruption, "the redo point is %v, of which log nothing is left", from)
+	}
+	return nil
+}
+
+// Start implements Log. What Replay shows is durable as it is.
+func (l *SegmentLog) Start() (Writer, error) {
+	if l.writer != nil {
+		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
+	}
+	w, err := CreateSegments(l.ctx, l.store, l.id, l.opts)
+	if err != nil {
+		return nil, fmt.Errorf("start commit log: %w", err)
+	}
+	w.mu.Lock()
+	w.mu.older = l.older
+	for _, s := range l.older {
+		w.mu.bytes += s.bytes()
+	}
+	w.mu.Unlock()
+	l.writer = w
+	return w, nil
+}
+
+// Close implements Log.
+func (l *SegmentLog) Close() error {
+	defer l.cancel()
+	if l.writer == nil {
+		return nil
+	}
+	return l.writer.Close()
+}

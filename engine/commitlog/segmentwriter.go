@@ -1,0 +1,622 @@
+package commitlog
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// SegmentOptions are those of a log in its segment-object form. The zero value
+// is for a store that answers within a millisecond or two.
+type SegmentOptions struct {
+	// CommitInterval is the least time from one put to the next, unless a segment
+	// is full: what a store's requests cost, or how long they take, asks for
+	// larger groups. Zero puts a group as soon as the one before is stored.
+	CommitInterval time.Duration
+	// InFlight bounds the puts that are under way. Records are acknowledged in
+	// their order in any case. Zero means 4, or 1 if CommitInterval is zero.
+	InFlight int
+	// SegmentBytes is how much a segment holds before the next is begun; one
+	// record may make it larger. Zero means 4 MiB.
+	SegmentBytes int64
+	// PendingBytes bounds what is appended and not yet stored; above it Reserve
+	// waits. Zero means 32 MiB.
+	PendingBytes int64
+	// Observe, if set, is called after every group commit, in their order.
+	Observe func(Commit)
+	Log     *slog.Logger // component; nil discards
+}
+
+// WithDefaults returns o with zero values replaced.
+func (o SegmentOptions) WithDefaults() SegmentOptions {
+	if o.InFlight == 0 {
+		o.InFlight = 4
+		if o.CommitInterval == 0 {
+			o.InFlight = 1
+		}
+	}
+	if o.SegmentBytes == 0 {
+		o.SegmentBytes = 4 << 20
+	}
+	if o.PendingBytes == 0 {
+		o.PendingBytes = 32 << 20
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Validate returns everything that is wrong with o, with fault.Invalid.
+func (o SegmentOptions) Validate() error {
+	var errs []error
+	if o.CommitInterval < 0 || o.CommitInterval > time.Minute {
+		errs = append(errs, fault.InvalidField("commit_interval", "commit interval %v is not between 0 and 1 minute", o.CommitInterval))
+	}
+	if o.InFlight < 0 || o.InFlight > 64 {
+		errs = append(errs, fault.InvalidField("in_flight", "%d puts in flight are not between 0 and 64", o.InFlight))
+	}
+	if o.SegmentBytes < 0 || o.SegmentBytes > 1<<30 {
+		errs = append(errs, fault.InvalidField("segment_bytes", "segment size %d is not between 0 and 1 GiB", o.SegmentBytes))
+	}
+	if o.PendingBytes < 0 || o.PendingBytes > 1<<30 {
+		errs = append(errs, fault.InvalidField("pending_bytes", "pending bytes %d are not between 0 and 1 GiB", o.PendingBytes))
+	}
+	return errors.Join(errs...)
+}
+
+const (
+	// A put that failed is made again after retryFirst, then twice that and so
+	// on up to retryMost.
+	retryFirst = 10 * time.Millisecond
+	retryMost  = time.Second
+	// closeGrace is how long Close goes on trying to store what was appended.
+	closeGrace = 10 * time.Second
+	// trimmers is how many deletions Trim has under way.
+	trimmers = 8
+)
+
+// putTimeout is how long one attempt to put n bytes may take: what a slow
+// store needs, and a connection that hangs exceeds.
+func putTimeout(n int) time.Duration {
+	return 10*time.Second + time.Duration(n)*time.Microsecond
+}
+
+// A SegmentWriter appends to a log in its segment-object form. Make one with
+// CreateSegments.
+type SegmentWriter struct {
+	store objectstore.Store
+	id    ID
+	opts  SegmentOptions
+	nonce uint64
+
+	ctx      context.Context // of puts and deletions
+	cancel   context.CancelFunc
+	acked    atomic.Uint64 // segments up to this index are acknowledged
+	failed   chan struct{} // closed on failure
+	wake     chan struct{} // to the flusher: look again
+	stopped  sync.WaitGroup
+	trimming sync.Mutex // serializes Trim
+
+	mu struct {
+		sync.Mutex
+		err     error // why the writer failed
+		closing bool
+		full    error // why the last put failed, if for lack of room
+
+		// Groups in the order of their indexes, which have no gap: those of
+		// flying are being put, the last of queue is open for appends.
+		flying  []*segmentGroup
+		queue   []*segmentGroup
+		free    []*segmentGroup
+		next    uint64 // index of the next group
+		pending int64  // bytes in flying and queue
+
+		kept  []keptSegment // acknowledged and not trimmed, by index
+		bytes int64         // in kept and older
+		older []*sealedLog  // logs of earlier incarnations that are not trimmed yet
+
+		changed chan struct{} // closed when a waiting Reserve should look again; may be nil
+	}
+}
+
+var _ Writer = (*SegmentWriter)(nil)
+
+// A segmentGroup becomes one segment. Once it flies, only its put changes it.
+type segmentGroup struct {
+	builder
+	index uint64
+	sinks sinkList
+	done  *outcome
+
+	// mu of the writer guards these.
+	landed bool   // the object is in the store
+	bytes  int64  // its size
+	acked  uint64 // as in its header
+	took   time.Duration
+	clean  bool  // at the first attempt: nobody else can be reading the buffer
+	failed error // why it never will be in the store
+}
+
+type keptSegment struct {
+	index uint64
+	bytes int64
+	acked uint64 // as in its header
+}
+
+// CreateSegments begins the log id in store. It fails with fault.AlreadyExists
+// if there is anything of a log of that ID: an ID is for one writer, ever.
+func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts SegmentOptions) (*SegmentWriter, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	if id == 0 {
+		return nil, fault.New(fault.Invalid, "a log of segment objects must have an ID")
+	}
+	found, err := store.List(ctx, id.String()+"/", "", 1)
+	if err != nil {
+		return nil, fmt.Errorf("create commit log %v: %w", id, err)
+	}
+	if len(found) > 0 {
+		return nil, fault.New(fault.AlreadyExists, "commit log %v exists already: it has %s", id, found[0].Name)
+	}
+	w := &SegmentWriter{
+		store: store, id: id, opts: opts.WithDefaults(), nonce: newIncarnation(),
+		failed: make(chan struct{}), wake: make(chan struct{}, 1),
+	}
+	w.ctx, w.cancel = context.WithCancel(context.Background())
+	w.mu.next = 1
+	w.stopped.Add(1)
+	go w.flush()
+	return w, nil
+}
+
+// ID returns the log's ID.
+func (w *SegmentWriter) ID() ID { return w.id }
+
+// Reserve implements Writer. A full store shows once a put has met it, and
+// until one succeeds.
+func (w *SegmentWriter) Reserve(ctx context.Context, n int) (Reservation, error) {
+	if n < 0 || n > MaxRecordBytes {
+		return 0, fault.New(fault.Invalid, "log record of %d bytes exceeds %d", n, MaxRecordBytes)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for {
+		if err := w.stoppedLocked(); err != nil {
+			return 0, err
+		}
+		if w.mu.full != nil {
+			return 0, w.mu.full
+		}
+		if w.mu.pending < w.opts.PendingBytes {
+			return Reservation(n), nil
+		}
+		if w.mu.changed == nil {
+			w.mu.changed = make(chan struct{})
+		}
+		changed := w.mu.changed
+		w.mu.Unlock()
+		var err error
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			err = ctx.Err()
+		}
+		w.mu.Lock()
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (w *SegmentWriter) changedLocked() {
+	if w.mu.changed != nil {
+		close(w.mu.changed)
+		w.mu.changed = nil
+	}
+}
+
+// Release implements Writer.
+func (w *SegmentWriter) Release(Reservation) {}
+
+// Append implements Writer.
+func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stoppedLocked() != nil {
+		return Pos{Log: w.id, Segment: math.MaxUint64}
+	}
+	g := w.openLocked()
+	if g == nil {
+		g = w.takeLocked()
+		g.index = w.mu.next
+		w.mu.next++
+		w.mu.queue = append(w.mu.queue, g)
+		if len(w.mu.queue) == 1 {
+			signal(w.wake)
+		}
+	}
+	ordinal, size := g.add(tablet, firstSeq, n, int(r), encode)
+	w.mu.pending += int64(size)
+	if int64(g.size()) >= w.opts.SegmentBytes {
+		signal(w.wake) // full, and need not wait for its time
+	}
+	if sink != nil {
+		g.sinks.add(sink, firstSeq+uint64(max(n, 1))-1)
+	}
+	return Pos{Log: w.id, Segment: g.index, Offset: ordinal}
+}
+
+// openLocked returns the group that takes the next record, or nil.
+func (w *SegmentWriter) openLocked() *segmentGroup {
+	if n := len(w.mu.queue); n > 0 && int64(w.mu.queue[n-1].size()) < w.opts.SegmentBytes {
+		return w.mu.queue[n-1]
+	}
+	return nil
+}
+
+func (w *SegmentWriter) takeLocked() *segmentGroup {
+	g := &segmentGroup{}
+	if n := len(w.mu.free); n > 0 {
+		g = w.mu.free[n-1]
+		w.mu.free = w.mu.free[:n-1]
+	}
+	g.done = &outcome{done: make(chan struct{})}
+	return g
+}
+
+// recycleLocked keeps the buffers of a group for another. Those of a put that
+// was made again stay alone: the first attempt may still be on its way.
+func (w *SegmentWriter) recycleLocked(g *segmentGroup) {
+	if !g.clean || cap(g.buf) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
+		return
+	}
+	clear(g.sinks)
+	g.reset()
+	w.mu.free = append(w.mu.free, &segmentGroup{builder: g.builder, sinks: g.sinks[:0]})
+}
+
+// Wait implements Writer.
+func (w *SegmentWriter) Wait(ctx context.Context, pos Pos) error {
+	if w.isAcked(pos) {
+		return nil
+	}
+	o, err := w.outcomeOf(pos)
+	if o == nil {
+		return err
+	}
+	select {
+	case <-o.done:
+		return o.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// isAcked reports whether pos is of an acknowledged record, or was replayed.
+func (w *SegmentWriter) isAcked(pos Pos) bool {
+	return pos.Log < w.id || pos.Log == w.id && pos.Segment <= w.acked.Load()
+}
+
+// outcomeOf returns the outcome of the group that holds pos, or the answer.
+func (w *SegmentWriter) outcomeOf(pos Pos) (*outcome, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.isAcked(pos) {
+		return nil, nil
+	}
+	for _, groups := range [][]*segmentGroup{w.mu.flying, w.mu.queue} {
+		if len(groups) > 0 && pos.Log == w.id && pos.Segment-groups[0].index < uint64(len(groups)) {
+			return groups[pos.Segment-groups[0].index].done, nil
+		}
+	}
+	if err := w.stoppedLocked(); err != nil {
+		return nil, err
+	}
+	return nil, fault.New(fault.Internal, "wait for log position %v, which was not appended", pos)
+}
+
+func (w *SegmentWriter) stoppedLocked() error {
+	if w.mu.err == nil && w.mu.closing {
+		return fault.New(fault.Unavailable, "the commit log is closed")
+	}
+	return w.mu.err
+}
+
+// Failed implements Writer.
+func (w *SegmentWriter) Failed() <-chan struct{} { return w.failed }
+
+// Err implements Writer.
+func (w *SegmentWriter) Err() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.err
+}
+
+// End implements Writer. It may be used as a redo point: every later record
+// has it or a later position. Records before it need not be durable yet.
+func (w *SegmentWriter) End() Pos {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if g := w.openLocked(); g != nil {
+		return Pos{Log: w.id, Segment: g.index, Offset: uint32(len(g.recs))}
+	}
+	return Pos{Log: w.id, Segment: w.mu.next}
+}
+
+// Durable returns the position after the last acknowledged record.
+func (w *SegmentWriter) Durable() Pos { return Pos{Log: w.id, Segment: w.acked.Load() + 1} }
+
+// Bytes implements Writer.
+func (w *SegmentWriter) Bytes() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.bytes + w.mu.pending
+}
+
+// Close implements Writer. It gives up what the store does not take within some
+// seconds.
+func (w *SegmentWriter) Close() error {
+	w.mu.Lock()
+	if w.mu.closing {
+		w.mu.Unlock()
+		return nil
+	}
+	w.mu.closing = true
+	w.changedLocked()
+	w.mu.Unlock()
+	signal(w.wake)
+	giveUp := time.AfterFunc(closeGrace, w.cancel)
+	w.stopped.Wait()
+	giveUp.Stop()
+	w.cancel()
+	return w.Err()
+}
+
+// flush is the flusher: it sends groups on their way and acknowledges them in
+// their order.
+func (w *SegmentWriter) flush() {
+	defer w.stopped.Done()
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	var last time.Time // of the last group sent
+	for {
+		w.acknowledge()
+		w.mu.Lock()
+		for _, g := range w.mu.flying {
+			if g.failed != nil {
+				w.failLocked(g.failed)
+				w.mu.Unlock()
+				return
+			}
+		}
+		done := w.mu.closing && len(w.mu.queue)+len(w.mu.flying) == 0
+		wait := time.Duration(math.MaxInt64)
+		if len(w.mu.queue) > 0 && len(w.mu.flying) < w.opts.InFlight {
+			g := w.mu.queue[0]
+			wait = time.Until(last.Add(w.opts.CommitInterval))
+			if wait <= 0 || int64(g.size()) >= w.opts.SegmentBytes || w.mu.closing {
+				w.sendLocked(g)
+				last = time.Now()
+				w.mu.Unlock()
+				continue
+			}
+		}
+		w.mu.Unlock()
+		if done {
+			return
+		}
+		timer.Reset(wait)
+		select {
+		case <-w.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// sendLocked closes the first group of the queue to appends and puts it.
+func (w *SegmentWriter) sendLocked(g *segmentGroup) {
+	n := copy(w.mu.queue, w.mu.queue[1:])
+	w.mu.queue[n] = nil
+	w.mu.queue = w.mu.queue[:n]
+	w.mu.flying = append(w.mu.flying, g)
+	g.acked = w.acked.Load()
+	w.stopped.Go(func() { w.put(g) })
+}
+
+// put stores the segment of a group. A put with an unknown outcome is made
+// again, of the same bytes under the same name, until it is known.
+func (w *SegmentWriter) put(g *segmentGroup) {
+	start := time.Now()
+	h := objectHeader{kind: kindSegment, log: w.id, index: g.index, nonce: w.nonce, acked: g.acked}
+	data := g.build(h)
+	name := objectName(w.id, g.index)
+	delay := retryFirst
+	for attempt := 1; ; attempt++ {
+		err := w.attempt(name, g.index, data)
+		if err == nil {
+			w.mu.Lock()
+			g.landed, g.clean, g.bytes, g.took = true, attempt == 1, int64(len(data)), time.Since(start)
+			if w.mu.full != nil {
+				w.mu.full = nil
+				w.changedLocked()
+			}
+			w.mu.Unlock()
+			signal(w.wake)
+			if attempt > 1 {
+				w.opts.Log.LogAttrs(w.ctx, slog.LevelInfo, "commit log segment stored after all",
+					slog.String("object", name), slog.Int("attempts", attempt), slog.Duration("elapsed", time.Since(start)))
+			}
+			return
+		}
+		if errors.Is(err, fault.Fenced) || w.ctx.Err() != nil {
+			w.mu.Lock()
+			g.failed = err
+			w.mu.Unlock()
+			signal(w.wake)
+			return
+		}
+		if attempt == 1 {
+			w.opts.Log.LogAttrs(w.ctx, slog.LevelWarn, "commit log segment not stored, will try again",
+				slog.String("object", name), slog.Any("error", err))
+		}
+		if errors.Is(err, fault.Exhausted) {
+			e := fault.New(fault.Exhausted, "no room for the commit log: %w", err)
+			e.RetryAfter = time.Second
+			w.mu.Lock()
+			w.mu.full = e
+			w.changedLocked()
+			w.mu.Unlock()
+		}
+		select {
+		case <-time.After(delay):
+		case <-w.ctx.Done():
+		}
+		delay = min(2*delay, retryMost)
+	}
+}
+
+// attempt puts an object once. It returns nil if the object is there, as ours,
+// and fault.Fenced if one is that is not.
+func (w *SegmentWriter) attempt(name string, index uint64, data []byte) error {
+	ctx, cancel := context.WithTimeout(w.ctx, putTimeout(len(data)))
+	defer cancel()
+	err := w.store.PutIfAbsent(ctx, name, data)
+	if !errors.Is(err, fault.AlreadyExists) {
+		return err
+	}
+	found, err := w.store.Get(ctx, name)
+	if err != nil {
+		return err
+	}
+	if bytes.Equal(found, data) {
+		return nil // an earlier attempt, or the store's own, whose outcome got lost
+	}
+	h, err := parseObjectHeader(found, w.id, index)
+	switch {
+	case err != nil:
+		// Whoever wrote it, it is not ours, and nothing of ours can come here.
+		return fault.New(fault.Fenced, "commit log %v: index %d is taken: %w", w.id, index, err)
+	case h.kind == kindFence:
+		return fault.New(fault.Fenced, "commit log %v is sealed at index %d: another server has taken over", w.id, index)
+	}
+	return fault.New(fault.Fenced, "commit log %v: index %d is taken by another writer of the same log", w.id, index)
+}
+
+// acknowledge tells those who wait of the groups that are stored, up to the
+// first that is not: a group behind a gap may be cut off by a fence in it.
+func (w *SegmentWriter) acknowledge() {
+	for {
+		w.mu.Lock()
+		if len(w.mu.flying) == 0 || !w.mu.flying[0].landed {
+			w.mu.Unlock()
+			return
+		}
+		g := w.mu.flying[0]
+		var waiting int
+		if len(w.mu.queue) > 0 {
+			waiting = len(w.mu.queue[0].recs)
+		}
+		w.mu.Unlock()
+		for _, s := range g.sinks {
+			s.sink.Durable(s.seq)
+		}
+		w.acked.Store(g.index)
+		close(g.done.done)
+		if w.opts.Observe != nil {
+			w.opts.Observe(Commit{Records: len(g.recs), Bytes: int(g.bytes), Write: g.took})
+		}
+		w.mu.Lock()
+		n := copy(w.mu.flying, w.mu.flying[1:])
+		w.mu.flying[n] = nil
+		w.mu.flying = w.mu.flying[:n]
+		w.mu.kept = append(w.mu.kept, keptSegment{g.index, g.bytes, g.acked})
+		w.mu.bytes += g.bytes
+		w.mu.pending -= int64(g.size())
+		records := len(g.recs)
+		w.recycleLocked(g)
+		w.changedLocked()
+		w.mu.Unlock()
+		if waiting < records {
+			runtime.Gosched() // let those just woken into the next group, as FileWriter does
+		}
+	}
+}
+
+// failLocked ends the writer. Called by the flusher alone, so that nothing is
+// acknowledged after it.
+func (w *SegmentWriter) failLocked(cause error) {
+	kind, reason := fault.Unavailable, "COMMIT_LOG_FAILED"
+	if errors.Is(cause, fault.Fenced) {
+		kind, reason = fault.Fenced, "COMMIT_LOG_FENCED"
+	}
+	err := fault.New(kind, "the commit log failed: %w", cause)
+	err.Reason = reason
+	w.mu.err = err
+	close(w.failed)
+	for _, g := range append(w.mu.flying, w.mu.queue...) {
+		g.done.err = err
+		close(g.done.done)
+	}
+	w.mu.flying, w.mu.queue = nil, nil
+	w.changedLocked()
+	w.cancel() // the other puts
+}
+
+// Trim implements Writer. It keeps the newest acknowledged segment, and what
+// that does not prove to have been acknowledged: so whoever looks at the log
+// can tell what was trimmed from what is not stored yet. Logs of earlier
+// incarnations are trimmed too, but for their fences.
+func (w *SegmentWriter) Trim(before Pos) error {
+	w.trimming.Lock()
+	defer w.trimming.Unlock()
+	w.mu.Lock()
+	if err := w.mu.err; err != nil {
+		w.mu.Unlock()
+		return err // a server that was taken over may not trim
+	}
+	var doomed []string
+	for _, l := range w.mu.older {
+		doomed = append(doomed, l.before(before)...)
+	}
+	own := 0
+	if n := len(w.mu.kept); n > 0 && before.Log >= w.id {
+		limit := w.mu.kept[n-1].acked + 1
+		if before.Log == w.id {
+			limit = min(limit, before.Segment)
+		}
+		for ; w.mu.kept[own].index < limit; own++ {
+			doomed = append(doomed, objectName(w.id, w.mu.kept[own].index))
+		}
+	}
+	w.mu.Unlock()
+	if err := deleteObjects(w.ctx, w.store, doomed); err != nil {
+		return fmt.Errorf("trim commit log: %w", err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, k := range w.mu.kept[:own] {
+		w.mu.bytes -= k.bytes
+	}
+	w.mu.kept = append(w.mu.kept[:0], w.mu.kept[own:]...)
+	older := w.mu.older[:0]
+	for _, l := range w.mu.older {
+		w.mu.bytes -= l.forget(before)
+		if len(l.segments) > 0 {
+			older = append(older, l)
+		}
+	}
+	w.mu.older = older
+	return nil
+}
