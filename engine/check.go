@@ -774,8 +774,8 @@ func readEntries(ctx context.Context, r *sstable.Reader) (got sstable.Info, wron
 		} else {
 			got.Lo = bytes.Clone(e.Key[:n])
 		}
-		if suffix.Shape == cell.ColumnMarker {
-			if _, err := cell.ParseRanges(nil, e.Value); err != nil {
+		if suffix.Shape == cell.ColumnMarker || suffix.Shape == cell.FamilyMarker && len(e.Value) > 0 {
+			if _, _, err := cell.ParseMarker(nil, e.Value); err != nil {
 				return got, fmt.Sprintf("deletion at key %x: %v", e.Key, err), nil
 			}
 		}

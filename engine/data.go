@@ -175,6 +175,20 @@ func (s *Store) CheckAndMutateRow(ctx context.Context, name string, key []byte, 
 	return matched, err
 }
 
+// UpdateRow implements backend.RowUpdater.
+func (s *Store) UpdateRow(ctx context.Context, name string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+	t, err := s.table(name)
+	if err != nil {
+		return err
+	}
+	p := plan.New(t.schema.Load(), s.o.Now())
+	q, err := tablet.NewQuery(t.schema.Load(), read, false)
+	if err != nil {
+		return err
+	}
+	return t.serve(key, func(tt *tablet.Tablet) error { return p.Update(ctx, tt, key, q, decide) })
+}
+
 // ReadModifyWriteRow implements backend.Data.
 func (s *Store) ReadModifyWriteRow(ctx context.Context, name string, key []byte, rules []row.Rule) ([]row.Cell, error) {
 	t, err := s.table(name)

@@ -59,6 +59,24 @@ func (c counted) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 	return cells, err
 }
 
+// UpdateRow implements backend.RowUpdater as far as the backend does.
+func (c counted) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+	b, ok := c.Backend.(backend.RowUpdater)
+	if !ok {
+		return fault.New(fault.Unimplemented, "this store cannot update rows by what is in them")
+	}
+	changes := false
+	err := b.UpdateRow(ctx, table, key, read, func(cells []row.Cell) ([]row.Mutation, error) {
+		muts, err := decide(cells)
+		changes = len(muts) > 0
+		return muts, err
+	})
+	if err == nil && changes {
+		c.m.RowsModified(1)
+	}
+	return err
+}
+
 // HotTablets implements backend.HotTabletLister as far as the backend does.
 func (c counted) HotTablets(ctx context.Context, parent string) ([]backend.HotTablet, error) {
 	if b, ok := c.Backend.(backend.HotTabletLister); ok {
@@ -67,4 +85,7 @@ func (c counted) HotTablets(ctx context.Context, parent string) ([]backend.HotTa
 	return nil, fault.New(fault.Unimplemented, "this server does not measure the load of tablets")
 }
 
-var _ backend.HotTabletLister = counted{}
+var (
+	_ backend.HotTabletLister = counted{}
+	_ backend.RowUpdater      = counted{}
+)

@@ -247,7 +247,8 @@ func (r TimeRange) Contains(ts int64) bool {
 	return ts >= r.Start && (ts < r.End || r.End == math.MaxInt64)
 }
 
-// AppendRanges encodes the value of a column marker.
+// AppendRanges encodes the value of a column marker, or of a family marker that
+// covers not all times.
 func AppendRanges(dst []byte, rs ...TimeRange) []byte {
 	for _, r := range rs {
 		dst = binary.BigEndian.AppendUint64(dst, uint64(r.Start))
@@ -256,10 +257,29 @@ func AppendRanges(dst []byte, rs ...TimeRange) []byte {
 	return dst
 }
 
-// ParseRanges decodes the value of a column marker into dst.
+// stickyMark ends the value of a marker that is sticky.
+const stickyMark = 1
+
+// AppendSticky encodes the value of a marker that also covers what is written
+// after it, for as long as the marker is there.
+func AppendSticky(dst []byte, rs ...TimeRange) []byte {
+	return append(AppendRanges(dst, rs...), stickyMark)
+}
+
+// ParseMarker decodes the value of a column marker, or of a family marker if it
+// is not empty, into dst.
+func ParseMarker(dst []TimeRange, value []byte) (rs []TimeRange, sticky bool, err error) {
+	if n := len(value); n%16 == 1 && value[n-1] == stickyMark {
+		value, sticky = value[:n-1], true
+	}
+	rs, err = ParseRanges(dst, value)
+	return rs, sticky, err
+}
+
+// ParseRanges decodes what AppendRanges wrote into dst.
 func ParseRanges(dst []TimeRange, value []byte) ([]TimeRange, error) {
 	if len(value) == 0 || len(value)%16 != 0 {
-		return dst, fmt.Errorf("column marker value of %d bytes is malformed", len(value))
+		return dst, fmt.Errorf("marker value of %d bytes is malformed", len(value))
 	}
 	for ; len(value) > 0; value = value[16:] {
 		dst = append(dst, TimeRange{

@@ -127,8 +127,17 @@ func TestRanges(t *testing.T) {
 func FuzzKey(f *testing.F) {
 	f.Add([]byte("r\x00\x01\x00\x02q\x00\x01\xff\xff\xff\xff\xff\xff\xff\xfe"), []byte{1})
 	f.Add([]byte("r\x00\xffs\x00\x01"), AppendRanges(nil, AllTime))
+	f.Add([]byte("r\x00\xffs\x00\x01"), AppendSticky(nil, AllTime))
 	f.Fuzz(func(t *testing.T, key, value []byte) {
-		_, _ = ParseRanges(nil, value)
+		if rs, sticky, err := ParseMarker(nil, value); err == nil {
+			again := AppendRanges(nil, rs...)
+			if sticky {
+				again = AppendSticky(nil, rs...)
+			}
+			if !bytes.Equal(again, value) {
+				t.Fatalf("%x comes back as %x", value, again)
+			}
+		}
 		n := EscapedLen(key)
 		if m := RowPrefixLen(key); n >= 0 && m != n || n < 0 && m != len(key) {
 			t.Fatalf("prefix %d, %d", n, m)

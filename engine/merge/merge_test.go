@@ -139,7 +139,7 @@ func (n *naive) step(t *rapid.T) (e *cell.Entry, d *RangeTombstone) {
 	q := drawQual.Draw(t, "qualifier")
 	prefix := cell.AppendRow(nil, []byte(r))
 	e = &cell.Entry{Seq: n.seq, Kind: cell.Set}
-	switch op := rapid.IntRange(0, 13).Draw(t, "op"); op {
+	switch op := rapid.IntRange(0, 14).Draw(t, "op"); op {
 	case 0:
 		e.Key = prefix
 		n.drop(func(v value) bool { return v.row == r })
@@ -170,6 +170,13 @@ func (n *naive) step(t *rapid.T) (e *cell.Entry, d *RangeTombstone) {
 			}
 		}
 		return nil, &RangeTombstone{Rows: rows, Seq: n.seq}
+	case 6:
+		e.Key = cell.AppendFamily(prefix, f)
+		times := rapid.SliceOfN(drawTimes, 1, 2).Draw(t, "times")
+		e.Value = cell.AppendRanges(nil, times...)
+		n.drop(func(v value) bool {
+			return v.row == r && v.s.Family == f && slices.ContainsFunc(times, func(tr cell.TimeRange) bool { return tr.Contains(v.s.Timestamp) })
+		})
 	case 5:
 		ts := drawTime.Draw(t, "ts")
 		e.Key = cellKey(r, cell.TokenFamily, q, ts)
@@ -505,6 +512,18 @@ func TestSameBatch(t *testing.T) {
 		"ranges that overlap": {[]cell.Entry{set(1, 1), set(2, 3), set(3, 6), set(4, 9),
 			marker(5, cell.AppendColumn(slices.Clone(prefix), 1, []byte("q")),
 				cell.AppendRanges(nil, cell.TimeRange{Start: 2, End: 5}, cell.TimeRange{Start: 4, End: 7}))}, "4 1"},
+		"a family's range": {[]cell.Entry{set(1, 1), set(2, 3), set(3, 6),
+			marker(4, cell.AppendFamily(slices.Clone(prefix), 1), cell.AppendRanges(nil, cell.TimeRange{Start: 2, End: 5})), set(5, 4)}, "3 5 1"},
+		"what is sticky covers what comes later": {[]cell.Entry{set(1, 1), set(2, 9),
+			marker(3, cell.AppendColumn(slices.Clone(prefix), 1, []byte("q")), cell.AppendSticky(nil, cell.TimeRange{End: 5})), set(4, 4), set(5, 5)}, "2 5"},
+		"a sticky family": {[]cell.Entry{
+			marker(1, cell.AppendFamily(slices.Clone(prefix), 1), cell.AppendSticky(nil, cell.TimeRange{End: 5})), set(2, 4), set(3, 5)}, "3"},
+		"sticky under a newer one that is not": {[]cell.Entry{
+			marker(1, cell.AppendFamily(slices.Clone(prefix), 1), cell.AppendSticky(nil, cell.TimeRange{End: 5})),
+			marker(2, cell.AppendFamily(slices.Clone(prefix), 1), cell.AppendRanges(nil, cell.AllTime)), set(3, 4), set(4, 5)}, "4"},
+		"the row's end ends what is sticky": {[]cell.Entry{
+			marker(1, cell.AppendFamily(slices.Clone(prefix), 1), cell.AppendSticky(nil, cell.TimeRange{End: 5})),
+			marker(2, slices.Clone(prefix), nil), set(3, 4)}, "3"},
 		"twice the same marker": {[]cell.Entry{set(1, 1), marker(2, cell.AppendFamily(slices.Clone(prefix), 1), nil),
 			set(3, 1), marker(4, cell.AppendFamily(slices.Clone(prefix), 1), nil), set(5, 2)}, "5"},
 	} {

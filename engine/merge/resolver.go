@@ -21,16 +21,23 @@ const (
 	Tombstone
 )
 
-type columnDelete struct {
-	times cell.TimeRange
-	seq   cell.Seq
+// A rangeDelete is what a marker covers: entries older than it, or all if it is
+// sticky, whose timestamps are in times.
+type rangeDelete struct {
+	times  cell.TimeRange
+	seq    cell.Seq
+	sticky bool
+}
+
+func (d *rangeDelete) covers(seq cell.Seq, ts int64) bool {
+	return (seq < d.seq || d.sticky) && d.times.Contains(ts)
 }
 
 // A Resolver judges the entries of a stream in Compare order, one by one. The
 // zero Resolver is ready, once Ranges is set.
 //
-// At any time it holds at most one row marker, one family marker and the
-// markers of one column.
+// At any time it holds at most one row marker, the markers of one family and
+// those of one column.
 type Resolver struct {
 	// Ranges are the tablet's range tombstones.
 	Ranges Ranges
@@ -40,8 +47,9 @@ type Resolver struct {
 	rowDel   cell.Seq
 	family   cell.FamilyID
 	famDel   cell.Seq
+	famTimes []rangeDelete
 	column   []byte // escaped; empty before the first column of the row
-	colDel   []columnDelete
+	colDel   []rangeDelete
 	last     int64 // timestamp of the newest-seq entry judged in this column
 	lastSet  bool
 	columns  uint64 // how many columns were begun
@@ -63,6 +71,7 @@ func (r *Resolver) newRow() {
 
 func (r *Resolver) newFamily(f cell.FamilyID) {
 	r.family, r.famDel = f, 0
+	r.famTimes = r.famTimes[:0]
 	r.column = r.column[:0]
 	r.colDel = r.colDel[:0]
 	r.lastSet = false
@@ -127,7 +136,7 @@ func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 			r.newFamily(out.Family)
 		}
 		if out.Shape == cell.FamilyMarker {
-			return r.familyMarker(e), nil
+			return r.familyMarker(e)
 		}
 		if !bytes.Equal(out.Column, r.column) {
 			r.column = append(r.column[:0], out.Column...)
@@ -159,35 +168,44 @@ func (r *Resolver) rowMarker(e *cell.Entry) Verdict {
 	return Tombstone
 }
 
-func (r *Resolver) familyMarker(e *cell.Entry) Verdict {
+func (r *Resolver) familyMarker(e *cell.Entry) (Verdict, error) {
+	if len(e.Value) > 0 {
+		return r.timesMarker(e, &r.famTimes)
+	}
 	if e.Seq < r.wide() {
-		return Covered
+		return Covered, nil
 	}
 	r.famDel = e.Seq
-	return Tombstone
+	return Tombstone, nil
 }
 
-func (r *Resolver) columnMarker(e *cell.Entry) (Verdict, error) {
+func (r *Resolver) columnMarker(e *cell.Entry) (Verdict, error) { return r.timesMarker(e, &r.colDel) }
+
+// timesMarker adds what e covers to dels. The end of a row or of a family ends
+// its sticky markers too.
+func (r *Resolver) timesMarker(e *cell.Entry, dels *[]rangeDelete) (Verdict, error) {
 	if e.Seq < r.wide() {
 		return Covered, nil
 	}
 	var err error
-	if r.ranges, err = cell.ParseRanges(r.ranges[:0], e.Value); err != nil {
+	var sticky bool
+	if r.ranges, sticky, err = cell.ParseMarker(r.ranges[:0], e.Value); err != nil {
 		return 0, fault.New(fault.Corruption, "%w", err)
 	}
 	covered := true
 	for _, t := range r.ranges {
-		// Markers come newest first: an older one within a newer one is spent.
+		// Markers come newest first: an older one within a newer one is spent,
+		// unless it covers what came after the newer one.
 		inside := false
-		for _, d := range r.colDel {
-			if d.times.Start <= t.Start && d.times.End >= t.End {
+		for _, d := range *dels {
+			if d.times.Start <= t.Start && d.times.End >= t.End && (d.sticky || !sticky) {
 				inside = true
 				break
 			}
 		}
 		if !inside {
 			covered = false
-			r.colDel = append(r.colDel, columnDelete{t, e.Seq})
+			*dels = append(*dels, rangeDelete{t, e.Seq, sticky})
 		}
 	}
 	if covered {
@@ -204,8 +222,13 @@ func (r *Resolver) cell(e *cell.Entry, ts int64) Verdict {
 	if e.Seq < r.wide() {
 		return Covered
 	}
-	for _, d := range r.colDel {
-		if e.Seq < d.seq && d.times.Contains(ts) {
+	for i := range r.colDel {
+		if r.colDel[i].covers(e.Seq, ts) {
+			return Covered
+		}
+	}
+	for i := range r.famTimes {
+		if r.famTimes[i].covers(e.Seq, ts) {
 			return Covered
 		}
 	}

@@ -56,7 +56,7 @@ func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads boo
 			if m.Timestamp != row.ServerTime && !m.Truncate && m.Timestamp%p.table.Granularity != 0 {
 				return false, p.offGrid(path, i, "set_cell.timestamp_micros", m.Timestamp)
 			}
-		case row.DeleteColumn:
+		case row.DeleteColumn, row.DeleteFamily:
 			for _, ts := range [2]int64{m.Times.Start, m.Times.End} {
 				if ts%p.table.Granularity != 0 && ts != math.MinInt64 && ts != math.MaxInt64 {
 					return false, p.offGrid(path, i, "delete_from_column.time_range", ts)
@@ -136,9 +136,13 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 		case row.SetCell:
 			b.Set(f.ID, m.Qualifier, p.timestamp(m), m.Value)
 		case row.DeleteColumn:
-			b.DeleteColumn(f.ID, m.Qualifier, m.Times)
+			b.CoverColumn(f.ID, m.Qualifier, m.Times, m.Sticky)
 		case row.DeleteFamily:
-			b.DeleteFamily(f.ID)
+			if m.Times == (cell.TimeRange{}) {
+				b.DeleteFamily(f.ID)
+			} else {
+				b.CoverFamily(f.ID, m.Times, m.Sticky)
+			}
 		case row.DeleteRow:
 			b.DeleteRow()
 		case row.AddToCell, row.MergeToCell:
@@ -267,6 +271,26 @@ func (p *Planner) CheckAndMutate(ctx context.Context, t *tablet.Tablet, key []by
 		return p.fill(v, b, c.otherwise)
 	})
 	return matched, err
+}
+
+// Update gives decide the cells of a row that a query leaves, and carries out
+// the mutations that it returns. It waits until what decide saw and did is
+// durable. decide may keep the cells.
+func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key []byte, q *tablet.Query, decide func([]row.Cell) ([]row.Mutation, error)) error {
+	return t.Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+		var cells []row.Cell
+		if err := v.Read(q, func(c *row.Cell) { cells = append(cells, c.Clone()) }); err != nil {
+			return err
+		}
+		muts, err := decide(cells)
+		if err != nil {
+			return err
+		}
+		if _, err := p.Check(key, muts, "mutations"); err != nil {
+			return err
+		}
+		return p.fill(v, b, muts)
+	})
 }
 
 // CheckRules reports what is wrong with the rules of a ReadModifyWriteRow.

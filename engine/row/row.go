@@ -119,7 +119,7 @@ type Op uint8
 const (
 	SetCell      Op = iota + 1 // Family, Qualifier, Timestamp, Value
 	DeleteColumn               // Family, Qualifier, Times
-	DeleteFamily               // Family
+	DeleteFamily               // Family, Times
 	DeleteRow                  //
 	AddToCell                  // Family, Qualifier, Timestamp, Input
 	MergeToCell                // Family, Qualifier, Timestamp, Input
@@ -135,10 +135,15 @@ type Mutation struct {
 	// Truncate rounds Timestamp down to the table's granularity instead of
 	// refusing it (TimestampOrigin.CLIENT_AUTO_GENERATED).
 	Truncate bool
-	// Times is the range that DeleteColumn deletes.
+	// Times is the range that DeleteColumn deletes, and DeleteFamily unless it is
+	// zero.
 	Times cell.TimeRange
-	Value []byte
-	Input Input
+	// Sticky makes a deletion with Times cover also what is written after it, as
+	// HBase's does, until it is forgotten: by a flush or compaction that has all
+	// that is older, or by a deletion of the row or of the whole family.
+	Sticky bool
+	Value  []byte
+	Input  Input
 }
 
 // An Input is the operand of AddToCell or MergeToCell.

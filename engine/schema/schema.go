@@ -14,6 +14,7 @@ import (
 // otherwise.
 const (
 	MaxRowKey       = 4 << 10
+	MaxHBaseRowKey  = 1<<15 - 1 // through HBase's API
 	MaxQualifier    = 16 << 10
 	MaxValue        = 100 << 20
 	MaxRow          = 256 << 20

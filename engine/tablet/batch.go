@@ -77,8 +77,27 @@ func (b *Batch) DeleteFamily(f cell.FamilyID) {
 
 // DeleteColumn deletes the cells of a column whose timestamps are in r.
 func (b *Batch) DeleteColumn(f cell.FamilyID, qualifier []byte, r cell.TimeRange) {
+	b.CoverColumn(f, qualifier, r, false)
+}
+
+// CoverColumn deletes as DeleteColumn does, and if sticky also what is written
+// later.
+func (b *Batch) CoverColumn(f cell.FamilyID, qualifier []byte, r cell.TimeRange, sticky bool) {
 	b.suffix = cell.AppendColumn(b.suffix, f, qualifier)
-	b.add(cell.Set, cell.AppendRanges(nil, r))
+	b.add(cell.Set, markerValue(r, sticky))
+}
+
+// CoverFamily is CoverColumn of all columns of a family.
+func (b *Batch) CoverFamily(f cell.FamilyID, r cell.TimeRange, sticky bool) {
+	b.suffix = cell.AppendFamily(b.suffix, f)
+	b.add(cell.Set, markerValue(r, sticky))
+}
+
+func markerValue(r cell.TimeRange, sticky bool) []byte {
+	if sticky {
+		return cell.AppendSticky(nil, r)
+	}
+	return cell.AppendRanges(nil, r)
 }
 
 // A log record's payload is

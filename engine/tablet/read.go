@@ -174,8 +174,8 @@ func (o *emitter) Cell(c *row.Cell) {
 	o.w.Cell(c)
 }
 
-// maxKey sorts behind every key.
-var maxKey = bytes.Repeat([]byte{0xFF}, schema.MaxRowKey+64)
+// maxKey sorts behind every key. Rows of HBase may be longer than others.
+var maxKey = bytes.Repeat([]byte{0xFF}, schema.MaxHBaseRowKey+64)
 
 // Read gives rows of the tablet that are in ranges (sorted and disjoint) to w:
 // until the ranges are exhausted, or w is full, or limit rows (if positive)

@@ -58,34 +58,38 @@ func (v *View) open(b *Batch, q *Query, c choice) (*reader, error) {
 
 // Matches tells whether q leaves a cell of the row.
 func (v *View) Matches(q *Query) (matched bool, err error) {
-	r, err := v.open(nil, q, q.runs)
-	if err != nil {
-		return false, err
-	}
-	defer v.t.closeReader(r, &err)
-	var n counter
-	r.pipe = q.program.Pipeline(&n, rand.Float64)
-	if !r.it.SeekRow(cell.AppendRow(nil, v.key)) {
-		return false, r.it.Error()
-	}
-	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
-		return false, err
-	}
-	if !r.pipe.StartRow(v.key) {
-		return false, nil
-	}
-	if _, err := r.cells(); err != nil {
-		return false, err
-	}
-	if err := r.pipe.EndRow(); err != nil {
-		return false, err
-	}
-	return n > 0, nil
+	err = v.Read(q, func(*row.Cell) { matched = true })
+	return matched, err
 }
 
-type counter int
+// Read calls emit with the cells of the row that q leaves, in the order of a
+// read. A cell is valid during the call.
+func (v *View) Read(q *Query, emit func(*row.Cell)) (err error) {
+	r, err := v.open(nil, q, q.runs)
+	if err != nil {
+		return err
+	}
+	defer v.t.closeReader(r, &err)
+	r.pipe = q.program.Pipeline(cellFunc(emit), rand.Float64)
+	if !r.it.SeekRow(cell.AppendRow(nil, v.key)) {
+		return r.it.Error()
+	}
+	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
+		return err
+	}
+	if !r.pipe.StartRow(v.key) {
+		return nil
+	}
+	if _, err := r.cells(); err != nil {
+		return err
+	}
+	return r.pipe.EndRow()
+}
 
-func (n *counter) Cell(*row.Cell) { *n++ }
+type cellFunc func(*row.Cell)
+
+// Cell implements filter.Writer.
+func (f cellFunc) Cell(c *row.Cell) { f(c) }
 
 // Newest returns the newest cell of a column as it would be once b is applied;
 // the value is the caller's. ok is false if there is none.

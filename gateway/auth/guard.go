@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -187,6 +188,29 @@ func (g *guard) CheckAndMutateRow(ctx context.Context, table string, key []byte,
 		}
 	}
 	return g.Backend.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
+}
+
+// UpdateRow shows decide what may be read, and refuses a change of what may not
+// be written.
+func (g *guard) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+	u, ok := g.Backend.(backend.RowUpdater)
+	if !ok {
+		return fault.New(fault.Unimplemented, "This store cannot update rows by what is in them.")
+	}
+	c := callOf(ctx)
+	if c == nil || !c.read.some && !c.write.some {
+		return u.UpdateRow(ctx, table, key, read, decide)
+	}
+	if c.read.some {
+		read = c.read.filter(read)
+	}
+	return u.UpdateRow(ctx, table, key, read, func(cells []row.Cell) ([]row.Mutation, error) {
+		muts, err := decide(cells)
+		if err == nil && c.write.some {
+			err = g.check(c, muts)
+		}
+		return muts, err
+	})
 }
 
 // ReadModifyWriteRow needs families that may be read and written.

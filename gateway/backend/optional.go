@@ -1,0 +1,33 @@
+package backend
+
+import (
+	"context"
+
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+// A HotTablet is a tablet with its share of what its server does.
+type HotTablet = scan.HotTablet
+
+// HotTabletLister is what a Backend that measures its tablets' load implements
+// beside Backend.
+type HotTabletLister interface {
+	// HotTablets returns the tablets with load of the tables whose names start
+	// with parent + "/tables/", the busiest first. A "/clusters/..." at the end of
+	// parent is left out of account.
+	HotTablets(ctx context.Context, parent string) ([]HotTablet, error)
+}
+
+// A RowUpdater is a Backend that lets its caller decide, with the row locked,
+// what to make of a row: what HBase's clients ask for is more than
+// CheckAndMutateRow and ReadModifyWriteRow can say.
+type RowUpdater interface {
+	// UpdateRow gives decide the cells of a row that read leaves (all, if it is
+	// nil), in read order, and applies the mutations that it returns, atomically.
+	// decide may keep the cells, may be called again, and must not call the
+	// Backend; its error is returned as it is, and then nothing was changed. When
+	// UpdateRow returns nil, what the last call saw and did is durable.
+	UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error
+}
