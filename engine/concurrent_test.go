@@ -17,6 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -63,13 +64,22 @@ func restlessStore(t testing.TB, o Options, table func() string) (s *Store, stop
 	}
 }
 
-// TestAtomicRows: a row is read in one state, across families, tablets' changes
-// and whatever goes on meanwhile (invariant I10).
-func TestAtomicRows(t *testing.T) {
+// TestI10_RowsAreReadInOneState: a row is read in one state, across families,
+// locality groups, tablets' changes, flushes and whatever else goes on meanwhile
+// (invariant I10).
+func TestI10_RowsAreReadInOneState(t *testing.T) {
+	for how, name := range []string{oneGroup: "one group", eachOwn: "a group for each family", moving: "families that move"} {
+		if name != "" {
+			t.Run(name, func(t *testing.T) { testAtomicRows(t, how) })
+		}
+	}
+}
+
+func testAtomicRows(t *testing.T, how int) {
 	table := parent + "t"
 	s, stop := restlessStore(t, Options{FS: vfs.NewMem()}, func() string { return table })
 	defer mustClose(t, s)
-	mustCreate(t, s, newSchema("t", 1000, "a", "b", "c"))
+	mustCreate(t, s, arrange(newSchema("t", 1000, "a", "b", "c"), how))
 	families := []string{"a", "b", "c"}
 	var over atomic.Bool
 	var running sync.WaitGroup
@@ -131,6 +141,11 @@ func TestAtomicRows(t *testing.T) {
 				if rng.IntN(2) == 0 {
 					req.Ranges = []row.Range{row.Single(fmt.Appendf(nil, "row%d", rng.IntN(10)))}
 				}
+				want := 9
+				if rng.IntN(3) == 0 { // of some families
+					req.Filter = &filter.Node{Op: filter.FamilyRegex, Pattern: []byte("a|c")}
+					want = 6
+				}
 				rows, err := readRows(s, req)
 				if err != nil {
 					t.Errorf("read: %v", err)
@@ -138,7 +153,7 @@ func TestAtomicRows(t *testing.T) {
 				for _, r := range rows {
 					reads.Add(1)
 					for i := range r.Cells {
-						if len(r.Cells) != 9 || string(r.Cells[i].Value) != string(r.Cells[0].Value) {
+						if len(r.Cells) != want || string(r.Cells[i].Value) != string(r.Cells[0].Value) {
 							t.Errorf("a torn row:\n%s", show(rows))
 							return
 						}

@@ -423,7 +423,14 @@ func churn(s *Store, rng *rand.Rand, stop <-chan struct{}) error {
 		ts := append(s.allTablets(), s.meta, s.meta)
 		t := ts[rng.IntN(len(ts))]
 		var err error
-		switch rng.IntN(6) {
+		switch rng.IntN(7) {
+		case 6:
+			if tables, _ := s.ListTables(ctx, strings.TrimSuffix(parent, "/tables/")); len(tables) > 0 {
+				err = move(s, rng, tables[rng.IntN(len(tables))].Name)
+			}
+			if fault.KindOf(err) == fault.NotFound { // it was deleted meanwhile
+				err = nil
+			}
 		case 0, 1:
 			err = s.flush(ctx, t)
 		case 2:
@@ -497,7 +504,7 @@ func crashRun(t *testing.T, seed uint64) {
 		s := mustOpen(t, o)
 		if round == 0 {
 			for _, name := range crashTables {
-				mustCreate(t, s, crashTable(name), "w1", "w2")
+				mustCreate(t, s, arrange(crashTable(name), rng.IntN(arranging)), "w1", "w2")
 			}
 		}
 		if c.crashed() && round == 0 {

@@ -66,7 +66,7 @@ func TestVariants(t *testing.T) {
 					churning.Wait()
 					mustClose(t, s)
 				})
-				return s
+				return groupedStore{s, int(n % arranging)}
 			})
 		})
 	}
@@ -198,7 +198,7 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 		f.GC = g.rule(2)
 		sch.Families[name] = f
 	}
-	g.table = mustCreate(t, g.s, sch, splits...)
+	g.table = mustCreate(t, g.s, arrange(sch, g.IntN(arranging)), splits...)
 	mustCreate(t, g.model, sch)
 	return g
 }
@@ -364,13 +364,15 @@ func (g *gcRun) step() {
 		_, err := tt.Compact(ctx)
 		must("major compaction", err)
 	case n < 82:
+		must("move", move(g.s, g.Rand, g.table))
+	case n < 83:
 		// Refusals are fine.
 		g.log = append(g.log, fmt.Sprintf("split %q: %v", key, g.s.SplitTablet(ctx, g.table, []byte(key))))
-	case n < 84:
+	case n < 85:
 		if i := slices.Index(tablets, tt); i+1 < len(tablets) {
 			must(fmt.Sprintf("merge at %q", tt.Bounds().Start), g.s.MergeTablets(ctx, g.table, tt.Bounds().Start))
 		}
-	case n < 87:
+	case n < 88:
 		must("close", g.s.Close(ctx))
 		g.s = mustOpen(g.t, g.o)
 	case n < 96:

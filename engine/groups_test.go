@@ -1,0 +1,305 @@
+package engine
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/conformance/backendtest"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// The arrangements of families in locality groups that tests try.
+const (
+	oneGroup  = iota
+	eachOwn   // every family has a group
+	mixed     // some share one, some are in the default group
+	moving    // mixed, and churn moves them about
+	arranging // how many there are
+)
+
+// arrange puts the families of a new table in locality groups.
+func arrange(s *schema.Table, how int) *schema.Table {
+	s = s.Clone()
+	assign := func(family string, group uint16) {
+		f := s.Families[family]
+		f.Group = group
+		s.Families[family] = f
+	}
+	names := s.FamilyNames()
+	switch how {
+	case eachOwn:
+		for i, n := range names[:min(len(names), schema.MaxGroups-1)] {
+			assign(n, s.PutGroup(schema.Group{Name: fmt.Sprint("own-", i), InMemory: i%2 == 0}))
+		}
+	case mixed, moving:
+		a := s.PutGroup(schema.Group{Name: "a", Compression: "zstd", BloomBits: -1})
+		b := s.PutGroup(schema.Group{Name: "b", BlockBytes: 512, Compression: "none", InMemory: true})
+		for i, n := range names {
+			assign(n, []uint16{a, 0, b, a}[i%4])
+		}
+		if how == moving {
+			s.PutGroup(schema.Group{Name: "moving"})
+		}
+	}
+	return s
+}
+
+// move moves a family of a table to another group, if arrange has said so.
+func move(s *Store, rng *rand.Rand, table string) error {
+	sch, err := s.Table(ctx, table)
+	if err != nil {
+		return err
+	}
+	if _, ok := sch.Group("moving"); !ok {
+		return nil
+	}
+	groups, families := sch.AllGroups(), sch.FamilyNames()
+	if len(families) == 0 {
+		return nil
+	}
+	_, err = s.AssignFamilies(ctx, table, groups[rng.IntN(len(groups))].Name, []string{families[rng.IntN(len(families))]})
+	return err
+}
+
+// A groupedStore makes tables with locality groups.
+type groupedStore struct {
+	*Store
+	how int
+}
+
+func (s groupedStore) CreateTable(ctx context.Context, t *schema.Table, splits [][]byte) (*schema.Table, error) {
+	return s.Store.CreateTable(ctx, arrange(t, s.how), splits)
+}
+
+// TestBackendGroups: locality groups make no difference to any answer.
+func TestBackendGroups(t *testing.T) {
+	backendtest.Run(t, func(t testing.TB) backend.Backend {
+		o := Options{FS: vfs.NewMem(), Dir: "data", MemtableBytes: 1 << 20}
+		o.Tablet.MemtableBytes = 64 << 10
+		o.Tablet.FileBytes = 64 << 10
+		s := mustOpen(t, o)
+		t.Cleanup(func() { mustClose(t, s) })
+		return groupedStore{s, mixed}
+	})
+}
+
+// readFamilies reads all rows of a table with a filter on families.
+func readFamilies(t testing.TB, s *Store, table, pattern string) string {
+	t.Helper()
+	rows, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.All},
+		Filter: &filter.Node{Op: filter.FamilyRegex, Pattern: []byte(pattern)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return show(rows)
+}
+
+// groupsOf returns the groups of the tablet's files, newest first.
+func groupsOf(s *Store, table string) []uint16 {
+	var out []uint16
+	for _, f := range s.catalog.byName[table].list()[0].Row().Files {
+		out = append(out, f.Group)
+	}
+	return out
+}
+
+// TestGroups follows a table through flushes, compactions and changes of its
+// locality groups.
+func TestGroups(t *testing.T) {
+	fs := vfs.NewMem()
+	o := Options{FS: fs, Dir: "d", NoBackground: true, Now: clock}
+	s := mustOpen(t, o)
+	table := mustCreate(t, s, newSchema("t", 1000, "anchor", "contents", "language"))
+	tt := s.catalog.byName[table].list()[0]
+	flush := func() {
+		t.Helper()
+		if err := s.flush(ctx, tt); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(what string, got, want any) {
+		t.Helper()
+		if fmt.Sprint(got) != fmt.Sprint(want) {
+			t.Errorf("%s: got %v, want %v", what, got, want)
+		}
+	}
+	// One group: one file.
+	mustPut(t, s, table, "r1", setCell("anchor", "x", 1000, "a1"), setCell("contents", "", 1000, "c1"), setCell("language", "", 1000, "EN"))
+	flush()
+	want("groups", groupsOf(s, table), []uint16{0})
+
+	// A group for contents, one for language. The old file serves on.
+	for _, g := range []string{"big", "small"} {
+		if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: g}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.AssignFamilies(ctx, "t", "big", []string{"contents"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AssignFamilies(ctx, "t", "small", []string{"language"}); err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, s, table, "r2", setCell("anchor", "x", 1000, "a2"), setCell("contents", "", 1000, "c2"), setCell("language", "", 1000, "DE"))
+	mustPut(t, s, table, "r3", setCell("language", "", 1000, "FR"))
+	flush()
+	want("groups", groupsOf(s, table), []uint16{0, 1, 2, 0})
+	const languages = "\"r1\" language:\"\"@1000=\"EN\"\n\"r2\" language:\"\"@1000=\"DE\"\n\"r3\" language:\"\"@1000=\"FR\"\n"
+	want("languages", readFamilies(t, s, table, "language"), languages)
+	all := content(s, table, row.All)
+
+	// A compaction divides the old file.
+	for more := true; more; {
+		var err error
+		if more, err = tt.Compact(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want("groups", groupsOf(s, table), []uint16{0, 1, 2})
+	want("all", content(s, table, row.All), all)
+	want("languages", readFamilies(t, s, table, "language"), languages)
+
+	// A row marker must be seen from each group that has something older, though
+	// the memtable has nothing else of that group.
+	mustPut(t, s, table, "r1", row.Mutation{Op: row.DeleteRow})
+	mustPut(t, s, table, "r2", row.Mutation{Op: row.DeleteFamily, Family: "contents"}, setCell("anchor", "y", 1000, "b2"))
+	flush()
+	want("groups", groupsOf(s, table), []uint16{0, 1, 2, 0, 1, 2})
+	want("languages", readFamilies(t, s, table, "language"), languages[strings.IndexByte(languages, '\n')+1:])
+	want("contents", readFamilies(t, s, table, "contents"), "")
+	want("anchors", readFamilies(t, s, table, "anchor"), "\"r2\" anchor:\"x\"@1000=\"a2\"\n\"r2\" anchor:\"y\"@1000=\"b2\"\n")
+	// Whether a row exists does not depend on the groups that a filter asks for.
+	for _, c := range []struct {
+		row, family string
+		want        bool
+	}{{"r1", "", false}, {"r2", "", true}, {"r2", "contents", false}, {"r3", "language", true}, {"r3", "anchor", false}, {"r3", "", true}} {
+		var f *filter.Node
+		if c.family != "" {
+			f = &filter.Node{Op: filter.FamilyRegex, Pattern: []byte(c.family)}
+		}
+		got, err := s.CheckAndMutateRow(ctx, table, []byte(c.row), f, nil, []row.Mutation{setCell("anchor", "none", 1000, "x")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		want(fmt.Sprintf("row %s has %q", c.row, c.family), got, c.want)
+		if !got {
+			mustPut(t, s, table, c.row, row.Mutation{Op: row.DeleteColumn, Family: "anchor", Qualifier: []byte("none"), Times: cell.AllTime})
+		}
+	}
+	flush()
+	all = content(s, table, row.All)
+	if err := tt.CompactMajor(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing is left of contents.
+	want("groups", groupsOf(s, table), []uint16{0, 2})
+	want("all", content(s, table, row.All), all)
+
+	// A group that is used cannot be deleted; one that is not can.
+	if _, err := s.DeleteGroup(ctx, "t", "small"); fault.KindOf(err) != fault.FailedPrecondition {
+		t.Errorf("delete a group with families: %v", err)
+	}
+	if _, err := s.AssignFamilies(ctx, "t", schema.DefaultGroup, []string{"language", "contents"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range []string{"big", "small"} {
+		if _, err := s.DeleteGroup(ctx, "t", g); err != nil {
+			t.Error(err)
+		}
+	}
+	want("all", content(s, table, row.All), all)
+	mustClose(t, s)
+	s = mustOpen(t, o)
+	defer mustClose(t, s)
+	tt = s.catalog.byName[table].list()[0]
+	want("all after a restart", content(s, table, row.All), all)
+	if err := tt.CompactMajor(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want("groups", groupsOf(s, table), []uint16{0})
+	want("all", content(s, table, row.All), all)
+	checkStore(t, s)
+}
+
+// TestGroupSettings: what groups can be told, and what not.
+func TestGroupSettings(t *testing.T) {
+	o := Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true}
+	s := mustOpen(t, o)
+	table := mustCreate(t, s, newSchema("t", 1000, "f"))
+	for _, c := range []struct {
+		g    schema.Group
+		kind error
+	}{
+		{schema.Group{Name: "default"}, fault.AlreadyExists},
+		{schema.Group{Name: "a b"}, fault.Invalid},
+		{schema.Group{Name: ""}, fault.Invalid},
+		{schema.Group{Name: "g", Compression: "lzma"}, fault.Invalid},
+		{schema.Group{Name: "g", BlockBytes: 1}, fault.Invalid},
+		{schema.Group{Name: "g", BlockBytes: 1 << 30}, fault.Invalid},
+		{schema.Group{Name: "g", BloomBits: 1000}, fault.Invalid},
+		{schema.Group{Name: "g", Compression: "zstd", BlockBytes: 4096, BloomBits: -1}, nil},
+		{schema.Group{Name: "g"}, fault.AlreadyExists},
+	} {
+		if _, err := s.CreateGroup(ctx, "t", c.g); c.kind == nil && err != nil || c.kind != nil && fault.KindOf(err) != c.kind {
+			t.Errorf("create %+v: %v, want %v", c.g, err, c.kind)
+		}
+	}
+	if _, err := s.AssignFamilies(ctx, "t", "g", []string{"f", "nope"}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("assign a family that does not exist: %v", err)
+	}
+	if _, err := s.AssignFamilies(ctx, "t", "nope", []string{"f"}); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("assign to a group that does not exist: %v", err)
+	}
+	if _, err := s.AssignFamilies(ctx, table, "g", []string{"f"}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.SetGroup(ctx, "t", schema.DefaultGroup, func(g *schema.Group) error { g.Compression = "none"; return nil }); err != nil {
+		t.Error(err)
+	}
+	// Others' changes of the schema leave the groups alone.
+	if _, err := s.UpdateTable(ctx, table, func(t *schema.Table) error {
+		t.Families["f"] = schema.Family{Name: "f", ID: t.Families["f"].ID}
+		t.AddFamily(schema.Family{Name: "new"})
+		t.Groups = nil
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	mustClose(t, s)
+	s = mustOpen(t, o)
+	defer mustClose(t, s)
+	sch, err := s.Table(ctx, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g, _ := sch.Group("g")
+	if g.Compression != "zstd" || g.BlockBytes != 4096 || g.BloomBits != -1 || g.ID == 0 {
+		t.Errorf("group g is %+v", g)
+	}
+	if d, _ := sch.Group(schema.DefaultGroup); d.Compression != "none" || d.ID != 0 {
+		t.Errorf("the default group is %+v", d)
+	}
+	if fams := sch.FamiliesOf(g.ID); !slices.Equal(fams, []string{"f"}) {
+		t.Errorf("families of g: %v", fams)
+	}
+	for i := len(sch.AllGroups()); i < schema.MaxGroups; i++ {
+		if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: fmt.Sprint("x", i)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: "many"}); fault.KindOf(err) != fault.FailedPrecondition {
+		t.Errorf("more than %d groups: %v", schema.MaxGroups, err)
+	}
+}
