@@ -31,6 +31,7 @@ type Server struct {
 	gate   *gate
 	calls  calls
 	log    *slog.Logger
+	admin  *admin.Admin
 	stop   sync.Once
 }
 
@@ -101,6 +102,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	s.calls.cut, s.calls.cancel = context.WithCancel(context.Background())
 	services := registrar{s.grpc, s.calls.methods}
 	a := admin.Register(services, b, o.Admin)
+	s.admin = a
 	data.Register(services, data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
@@ -123,6 +125,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	if o.Reflection {
 		reflection.Register(s.grpc)
 	}
+	a.Start()
 	return s, nil
 }
 
@@ -154,7 +157,8 @@ func (s *Server) SetServing(ok bool) {
 
 // Stop drains the server: health turns NOT_SERVING, clients are told to go
 // elsewhere, and requests in flight may finish until ctx is done; then they are
-// cut off. It returns after the last handler. When it had to cut requests off
+// cut off, and so is what goes on in the background. It returns after the last
+// of it. When it had to cut requests off
 // it returns the context's error.
 func (s *Server) Stop(ctx context.Context) error {
 	var err error
@@ -176,6 +180,7 @@ func (s *Server) Stop(ctx context.Context) error {
 			<-drained
 		}
 		s.calls.cancel()
+		s.admin.Close()
 		s.gate.close()
 	})
 	return err

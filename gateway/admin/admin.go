@@ -36,6 +36,9 @@ type Options struct {
 	// Permissions returns those of permissions that the caller holds on a
 	// resource. Nil means all of them.
 	Permissions func(ctx context.Context, resource string, permissions []string) ([]string, error)
+	// Maintenance is how often the background looks for something to do, such as
+	// an automated backup that is due. Zero means 1 minute.
+	Maintenance time.Duration
 	// Now is the clock. Nil means time.Now.
 	Now func() time.Time
 	// Log gets what no client is told. Nil means slog.Default().
@@ -55,6 +58,9 @@ func (o Options) WithDefaults() Options {
 			return permissions, nil
 		}
 	}
+	if o.Maintenance == 0 {
+		o.Maintenance = time.Minute
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -65,7 +71,7 @@ func (o Options) WithDefaults() Options {
 }
 
 // Admin keeps instances, app profiles, policies and operations over a backend.
-// It is safe for concurrent use and owns no goroutine.
+// It is safe for concurrent use. Close ends what it does in the background.
 type Admin struct {
 	b backend.Backend
 	o Options
@@ -79,12 +85,16 @@ type Admin struct {
 	profiles profileCache
 	views    viewCache
 	purge    purgeClock
+	tasks    tasks
+	places   places
 }
 
 // New returns an Admin over b that serves nothing yet.
 func New(b backend.Backend, o Options) *Admin {
 	a := &Admin{b: b, o: o.WithDefaults()}
 	a.profiles.init()
+	a.tasks.init()
+	a.places.making = map[string]*making{}
 	return a
 }
 

@@ -297,9 +297,14 @@ func (s *instanceServer) DeleteCluster(ctx context.Context, req *adminpb.DeleteC
 	if err != nil {
 		return nil, err
 	}
+	s.places.Lock()
+	defer s.places.Unlock()
 	_, err = s.changeInstance(ctx, "name", parent(ids, clusterForm, 2), func(i *instance) error {
 		if i.clusters[ids[2]] == nil {
 			return missing("name", "Cluster", req.GetName())
+		}
+		if err := s.noBackupsLocked(ctx, "Cluster", req.GetName(), req.GetName()+"/"); err != nil {
+			return err
 		}
 		if len(i.clusters) == 1 {
 			return refuse(fault.FailedPrecondition, "name", "Cannot delete the last cluster of an instance: %s", req.GetName())

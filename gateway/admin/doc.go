@@ -14,6 +14,9 @@
 //	                            likewise of a schema bundle
 //	views/<table>#<table id>/   the authorized views of a table
 //	bundles/<table>#<table id>/ the schema bundles of a table
+//	policies/<backup>#<backup id>
+//	                            the IAM policy of a backup
+//	schedules/<table>#<table id> when the table's next automated backup is due
 //	operations/<...>            a long-running operation, by its own name
 //	secrets/tokens              the key that signs page and consistency tokens
 //	setup/defaults              the default instance was made once
@@ -22,8 +25,12 @@
 // and a cluster that an app profile routes to stays.
 //
 // There is one copy of the data. Clusters are names, with a size and a zone,
-// that clients route to; every table is READY in each of them at once, and
-// every operation is done when the call that began it returns.
+// that clients route to; every table is READY in each of them at once.
+//
+// Backups and snapshots live in the backend, too. Making, copying and restoring
+// one is an operation that goes on after the call that began it (tasks.go); one
+// whose server ended is settled by whoever asks for it next. All other
+// operations are done when the call returns.
 //
 // A refusal is a *fault.Error that names the request field to blame; the
 // gateway turns it into a gRPC status.

@@ -103,14 +103,14 @@ func FuzzFilter(f *testing.F) {
 	}
 	op := &longrunningpb.Operation{Name: "operations/projects/p/x", Done: true}
 	f.Fuzz(func(t *testing.T, s string) {
-		match, err := parseFilter(s)
+		match, err := parseFilter(s, operationFields)
 		if err != nil {
 			if fault.KindOf(err) != fault.Invalid {
 				t.Fatal(err)
 			}
 			return
 		}
-		match(op)
+		match(op.ProtoReflect())
 	})
 }
 

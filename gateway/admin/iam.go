@@ -31,7 +31,11 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		case bundles.form.split(resource) != nil:
 			return bundles.policyKey(ctx, a, field, resource)
 		case backupForm.split(resource) != nil:
-			return "", refuse(fault.Unimplemented, field, "Backups are not supported")
+			b, err := a.backupAt(ctx, field, backupForm, resource)
+			if err != nil {
+				return "", err
+			}
+			return policyOfBackup(b), nil
 		}
 		t, _, err := a.tableAt(ctx, field, resource)
 		if err != nil {

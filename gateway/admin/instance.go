@@ -279,6 +279,8 @@ func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.Delete
 		return nil, err
 	}
 	name := parent(ids, instanceForm, 2)
+	s.places.Lock()
+	defer s.places.Unlock()
 	for {
 		i, err := s.readInstance(ctx, name)
 		if err != nil {
@@ -289,6 +291,9 @@ func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.Delete
 		}
 		if !i.deleting {
 			if err := s.noProtectedTables(ctx, name); err != nil {
+				return nil, err
+			}
+			if err := s.noBackupsLocked(ctx, "Instance", name, name+"/clusters/"); err != nil {
 				return nil, err
 			}
 			// From here on nobody can add a table.
@@ -350,7 +355,7 @@ func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 			return err
 		}
 	}
-	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix} {
+	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix, schedulePrefix} {
 		if err := a.dropRecords(ctx, prefix+name); err != nil {
 			return err
 		}

@@ -22,6 +22,8 @@ var (
 	clusterForm  = form{"Cluster", []string{"projects", "instances", "clusters"}}
 	profileForm  = form{"App profile", []string{"projects", "instances", "appProfiles"}}
 	tableForm    = form{"Table", []string{"projects", "instances", "tables"}}
+	backupForm   = form{"Backup", []string{"projects", "instances", "clusters", "backups"}}
+	snapshotForm = form{"Snapshot", []string{"projects", "instances", "clusters", "snapshots"}}
 )
 
 // placeholders are the ids as they are shown in the text of a refusal.
@@ -29,7 +31,7 @@ var placeholders = map[string]string{
 	"projects": "<project_id>", "instances": "<instance_id>", "clusters": "<cluster_id>",
 	"appProfiles": "<app_profile_id>", "tables": "<table_id>",
 	"authorizedViews": "<authorized_view_id>", "schemaBundles": "<schema_bundle_id>",
-	"logicalViews": "<logical_view_id>", "materializedViews": "<materialized_view_id>", "backups": "<backup_id>",
+	"logicalViews": "<logical_view_id>", "materializedViews": "<materialized_view_id>", "backups": "<backup_id>", "snapshots": "<snapshot_id>",
 }
 
 func (f form) String() string {
@@ -73,7 +75,7 @@ func (a *Admin) parse(field string, f form, name string, wildcard ...bool) ([]st
 			ok = a.o.Emulator || wire.LowerID(ids[i])
 		case "clusters":
 			ok = wire.LowerID(ids[i])
-		case "tables", "appProfiles", "authorizedViews", "schemaBundles", "logicalViews", "materializedViews", "backups":
+		case "tables", "appProfiles", "authorizedViews", "schemaBundles", "logicalViews", "materializedViews", "backups", "snapshots":
 			ok = wire.TableID(ids[i])
 		}
 	}

@@ -34,6 +34,8 @@ const (
 type storedOperation struct {
 	Operation []byte    `json:"operation"` // protobuf
 	Finished  time.Time `json:"finished"`
+	// Lease is until when the operation is taken to be running if it is not done.
+	Lease time.Time `json:"lease,omitzero"`
 }
 
 func (s *storedOperation) decode(b []byte) (*longrunningpb.Operation, error) {
@@ -58,27 +60,28 @@ func (a *Admin) finished(ctx context.Context, resource string, metadata, respons
 	if err != nil {
 		return nil, err
 	}
-	now := a.o.Now()
 	op := &longrunningpb.Operation{Metadata: m, Done: true, Result: &longrunningpb.Operation_Response{Response: r}}
+	if _, err := a.newOperation(ctx, resource, op, storedOperation{Finished: a.o.Now()}); err != nil {
+		return nil, err
+	}
+	return op, nil
+}
+
+// newOperation names an operation on resource and stores it. It returns the
+// version of the record.
+func (a *Admin) newOperation(ctx context.Context, resource string, op *longrunningpb.Operation, s storedOperation) (uint64, error) {
+	now := a.o.Now()
 	for {
 		// Names sort by age; the random part sets two of one microsecond apart.
 		var random [4]byte
 		rand.Read(random[:])
 		op.Name = fmt.Sprintf("%s%s/operations/%d%04d", operationPrefix, resource, now.UnixMicro(), binary.BigEndian.Uint32(random[:])%10000)
-		b, err := deterministic.Marshal(op)
-		if err != nil {
-			return nil, err
-		}
-		b, err = json.Marshal(storedOperation{Operation: b, Finished: now})
-		if err != nil {
-			return nil, err
-		}
-		switch _, err = a.b.PutRecord(ctx, op.Name, b, 0); {
+		switch version, err := a.putOperation(ctx, op, s, 0); {
 		case err == nil:
 			a.purgeOperations(ctx)
-			return op, nil
+			return version, nil
 		case fault.KindOf(err) != fault.Aborted || ctx.Err() != nil:
-			return nil, err
+			return 0, err
 		}
 	}
 }
@@ -130,17 +133,26 @@ func (a *Admin) purgeOperations(ctx context.Context) {
 	}
 }
 
+// storedOperation returns what a record says of an operation.
+func (a *Admin) storedOperation(ctx context.Context, name string) (*longrunningpb.Operation, uint64, error) {
+	b, version, err := a.b.GetRecord(ctx, name)
+	if err != nil {
+		return nil, 0, orMissing(err, "name", "Operation", name)
+	}
+	s := new(storedOperation)
+	op, err := s.decode(b)
+	if err == nil && !op.GetDone() {
+		op, err = a.settle(ctx, op, s, version)
+	}
+	return op, version, err
+}
+
 // operationAt returns an operation and the version of its record.
 func (a *Admin) operationAt(ctx context.Context, name string) (*longrunningpb.Operation, uint64, error) {
 	if !strings.HasPrefix(name, operationPrefix+"projects/") {
 		return nil, 0, refuse(fault.Invalid, "name", "When parsing '%s' : Operation name expected in the form 'operations/projects/<project_id>/...'.", name)
 	}
-	b, version, err := a.b.GetRecord(ctx, name)
-	if err != nil {
-		return nil, 0, orMissing(err, "name", "Operation", name)
-	}
-	op, err := new(storedOperation).decode(b)
-	return op, version, err
+	return a.storedOperation(ctx, name)
 }
 
 // GetOperation implements O1.
@@ -159,7 +171,7 @@ func (s *operationsServer) ListOperations(ctx context.Context, req *longrunningp
 	if !strings.HasPrefix(under, operationPrefix+"projects/") || strings.HasSuffix(under, "/") {
 		return nil, refuse(fault.Invalid, "name", "When parsing '%s' : Operation collection expected in the form 'operations/projects/<project_id>/...'.", req.GetName())
 	}
-	match, err := parseFilter(req.GetFilter())
+	match, err := parseFilter(req.GetFilter(), operationFields)
 	if err != nil {
 		return nil, err
 	}
@@ -171,15 +183,19 @@ func (s *operationsServer) ListOperations(ctx context.Context, req *longrunningp
 		p.size = defaultOperations
 	}
 	resp := new(longrunningpb.ListOperationsResponse)
-	err = s.b.ListRecords(ctx, under+"/", func(key string, b []byte, _ uint64) error {
+	err = s.b.ListRecords(ctx, under+"/", func(key string, b []byte, version uint64) error {
 		if key <= p.after {
 			return nil
 		}
-		op, err := new(storedOperation).decode(b)
+		stored := new(storedOperation)
+		op, err := stored.decode(b)
+		if err == nil {
+			op, err = s.settle(ctx, op, stored, version)
+		}
 		if err != nil {
 			return err
 		}
-		if !match(op) {
+		if !match(op.ProtoReflect()) {
 			return nil
 		}
 		if len(resp.Operations) == int(p.size) {
@@ -197,16 +213,21 @@ func (s *operationsServer) ListOperations(ctx context.Context, req *longrunningp
 	return resp, nil
 }
 
-// CancelOperation implements O3. Every operation is done when its client hears
-// of it, and cancelling what is done has no effect.
+// CancelOperation implements O3. The operation ends soon, as cancelled unless it
+// was done before that. Cancelling what is done has no effect.
 func (s *operationsServer) CancelOperation(ctx context.Context, req *longrunningpb.CancelOperationRequest) (*emptypb.Empty, error) {
 	op, _, err := s.operationAt(ctx, req.GetName())
 	if err != nil {
 		return nil, err
 	}
-	if !op.GetDone() {
+	if op.GetDone() {
+		return new(emptypb.Empty), nil
+	}
+	t := s.tasks.get(op.GetName())
+	if t == nil {
 		return nil, refuse(fault.FailedPrecondition, "name", "Operation cannot be cancelled: %s", req.GetName())
 	}
+	t.cancel(context.Canceled)
 	return new(emptypb.Empty), nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -16,13 +15,24 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// An opFilter is a predicate on operations.
-type opFilter func(*longrunningpb.Operation) bool
+// A filter is a predicate on the resources of a listing.
+type filter func(protoreflect.Message) bool
+
+// filterFields say what a filter may speak of.
+type filterFields struct {
+	// roots are the fields with which paths begin.
+	roots []string
+	// names are those that hold resource names, which a filter may also give by
+	// their last part. With any, ":" and a quoted value asks for the exact text.
+	names []string
+}
+
+var operationFields = filterFields{roots: []string{"name", "done", "error", "response", "metadata"}}
 
 // maxFilterDepth bounds the nesting of parentheses and NOTs.
 const maxFilterDepth = 50
 
-// parseFilter reads the filter of ListOperations, the common subset of AIP-160:
+// parseFilter reads the filter of a listing, the common subset of AIP-160:
 //
 //	expression  = sequence { "AND" sequence }
 //	sequence    = factor { factor }                 all of them
@@ -30,13 +40,12 @@ const maxFilterDepth = 50
 //	term        = [ "NOT" | "-" ] ( "(" expression ")" | restriction )
 //	restriction = path ( "=" | "!=" | "<" | "<=" | ">" | ">=" | ":" ) value
 //
-// A path begins with name, done, error, response or metadata. ":" asks whether
-// a text contains the value; ":*" whether the field is set. Words compare
-// without case.
-func parseFilter(s string) (opFilter, error) {
-	p := &filterParser{in: s}
+// ":" asks whether a text contains the value; ":*" whether the field is set.
+// Words compare without case.
+func parseFilter(s string, fields filterFields) (filter, error) {
+	p := &filterParser{in: s, fields: fields}
 	if p.next(); p.tok == "" && p.err == "" {
-		return func(*longrunningpb.Operation) bool { return true }, nil
+		return func(protoreflect.Message) bool { return true }, nil
 	}
 	f := p.expression(0)
 	if p.err == "" && p.tok != "" {
@@ -49,6 +58,7 @@ func parseFilter(s string) (opFilter, error) {
 }
 
 type filterParser struct {
+	fields filterFields
 	in     string
 	tok    string // "" at the end
 	quoted bool   // tok was a quoted string
@@ -105,7 +115,7 @@ func (p *filterParser) next() {
 
 func (p *filterParser) word(w string) bool { return !p.quoted && strings.EqualFold(p.tok, w) }
 
-func (p *filterParser) expression(depth int) opFilter {
+func (p *filterParser) expression(depth int) filter {
 	f := p.sequence(depth)
 	for p.word("AND") {
 		p.next()
@@ -114,7 +124,7 @@ func (p *filterParser) expression(depth int) opFilter {
 	return f
 }
 
-func (p *filterParser) sequence(depth int) opFilter {
+func (p *filterParser) sequence(depth int) filter {
 	f := p.factor(depth)
 	for p.err == "" && (p.tok != "" || p.quoted) && !p.word("AND") && !p.word("OR") && !p.word(")") {
 		f = both(f, p.factor(depth))
@@ -122,22 +132,22 @@ func (p *filterParser) sequence(depth int) opFilter {
 	return f
 }
 
-func (p *filterParser) factor(depth int) opFilter {
+func (p *filterParser) factor(depth int) filter {
 	f := p.term(depth)
 	for p.word("OR") {
 		p.next()
 		g, h := f, p.term(depth)
-		f = func(op *longrunningpb.Operation) bool { return g(op) || h(op) }
+		f = func(m protoreflect.Message) bool { return g(m) || h(m) }
 	}
 	return f
 }
 
-func both(f, g opFilter) opFilter {
-	return func(op *longrunningpb.Operation) bool { return f(op) && g(op) }
+func both(f, g filter) filter {
+	return func(m protoreflect.Message) bool { return f(m) && g(m) }
 }
 
-func (p *filterParser) term(depth int) opFilter {
-	never := func(*longrunningpb.Operation) bool { return false }
+func (p *filterParser) term(depth int) filter {
+	never := func(protoreflect.Message) bool { return false }
 	if depth > maxFilterDepth {
 		p.fail("nested too deeply")
 		return never
@@ -150,7 +160,7 @@ func (p *filterParser) term(depth int) opFilter {
 			p.next()
 		}
 		f := p.term(depth + 1)
-		return func(op *longrunningpb.Operation) bool { return !f(op) }
+		return func(m protoreflect.Message) bool { return !f(m) }
 	case p.word("("):
 		p.next()
 		f := p.expression(depth + 1)
@@ -164,9 +174,9 @@ func (p *filterParser) term(depth int) opFilter {
 	return p.restriction(never)
 }
 
-func (p *filterParser) restriction(never opFilter) opFilter {
+func (p *filterParser) restriction(never filter) filter {
 	path := strings.Split(p.tok, ".")
-	if p.quoted || !isOneOf(path[0], "name", "done", "error", "response", "metadata") {
+	if p.quoted || !isOneOf(path[0], p.fields.roots...) {
 		p.fail("unknown field '" + p.tok + "'")
 		return never
 	}
@@ -182,6 +192,10 @@ func (p *filterParser) restriction(never opFilter) opFilter {
 		return never
 	}
 	want, present := p.tok, op == ":" && p.word("*")
+	name := len(path) == 1 && isOneOf(path[0], p.fields.names...)
+	if op == ":" && p.quoted && len(p.fields.names) > 0 {
+		op = "="
+	}
 	// An unquoted value may hold colons: type.googleapis.com/..., 2026-01-02T03:04:05Z.
 	for !p.quoted && strings.HasPrefix(p.in, ":") {
 		p.next()
@@ -192,12 +206,20 @@ func (p *filterParser) restriction(never opFilter) opFilter {
 		}
 	}
 	p.next()
-	return func(o *longrunningpb.Operation) bool {
-		v := lookup(o.ProtoReflect(), path)
+	return func(m protoreflect.Message) bool {
+		v := lookup(m, path)
 		if v == nil {
 			return op == "!="
 		}
-		return present || compare(v, op, want)
+		if present {
+			return true
+		}
+		is := compare(v, op, want)
+		if full, ok := v.(string); ok && name && (op == "=" || op == "!=") {
+			last := compare(full[strings.LastIndexByte(full, '/')+1:], op, want)
+			return op == "=" && (is || last) || op == "!=" && is && last
+		}
+		return is
 	}
 }
 

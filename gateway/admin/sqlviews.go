@@ -16,7 +16,6 @@ import (
 // request to find, list, change or delete one is answered accordingly.
 
 var (
-	backupForm           = form{"Backup", []string{"projects", "instances", "clusters", "backups"}}
 	logicalViewForm      = form{"Logical view", []string{"projects", "instances", "logicalViews"}}
 	materializedViewForm = form{"Materialized view", []string{"projects", "instances", "materializedViews"}}
 )

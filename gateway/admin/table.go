@@ -145,6 +145,7 @@ func tableProto(t *schema.Table, view adminpb.Table_View, i *instance) (*adminpb
 	}
 	pb.ChangeStreamConfig, pb.TieredStorageConfig, pb.RowKeySchema = x.ChangeStreamConfig, x.TieredStorageConfig, x.RowKeySchema
 	pb.AutomatedBackupConfig, pb.EffectiveAutomatedBackupPolicy = x.AutomatedBackupConfig, x.GetAutomatedBackupPolicy()
+	pb.RestoreInfo = x.RestoreInfo
 	return pb, nil
 }
 

@@ -15,7 +15,8 @@ const day = 24 * time.Hour
 
 // tableExtra decodes what the engine keeps for the gateway with a table: a
 // google.bigtable.admin.v2.Table of which only change_stream_config,
-// automated_backup_policy, tiered_storage_config and row_key_schema are set.
+// automated_backup_policy, tiered_storage_config, row_key_schema and
+// restore_info are set.
 func tableExtra(t *schema.Table) (*adminpb.Table, error) {
 	x := new(adminpb.Table)
 	if err := proto.Unmarshal(t.Extra, x); err != nil {
