@@ -618,7 +618,7 @@ func TestPolicies(t *testing.T) {
 	if p := must(s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testTable}))(t); len(p.Bindings) != 0 {
 		t.Error(p)
 	}
-	if _, err := s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testInstance + "/clusters/c/backups/b"}); status.Code(err) != codes.Unimplemented {
+	if _, err := s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testInstance + "/clusters/c/backups/b"}); status.Code(err) != codes.NotFound {
 		t.Error(err)
 	}
 	for resource, tables := range map[string]bool{

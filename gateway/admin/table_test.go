@@ -815,10 +815,6 @@ func TestUnimplemented(t *testing.T) {
 		service string
 		methods []string
 	}{
-		{"google.bigtable.admin.v2.BigtableTableAdmin", []string{
-			"CreateTableFromSnapshot", "SnapshotTable", "GetSnapshot", "ListSnapshots", "DeleteSnapshot", "CreateBackup", "GetBackup", "UpdateBackup",
-			"DeleteBackup", "ListBackups", "RestoreTable", "CopyBackup",
-		}},
 		{"google.longrunning.Operations", []string{"WaitOperation"}},
 	} {
 		for _, m := range desc.methods {
