@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"slices"
 	"sort"
 
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -23,7 +22,7 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 	if err != nil {
 		return stats, err
 	}
-	q, err := tablet.NewQuery(t.schema.Load(), req.Filter, req.Reversed)
+	q, err := t.query(req)
 	if err != nil {
 		return stats, err
 	}
@@ -32,7 +31,8 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 	}
 	// A tablet is given at once all ranges that begin (or, reversed, end) in it.
 	// Which tablet that is is asked anew each time: it may be split meanwhile.
-	for rest := slices.Clone(req.Ranges); len(rest) > 0; {
+	var one [1]row.Range
+	for rest := append(one[:0], req.Ranges...); len(rest) > 0; {
 		list := t.list()
 		at := index(list, rest[0].Start)
 		if req.Reversed {
@@ -75,6 +75,23 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 		}
 	}
 	return stats, nil
+}
+
+// query prepares a read. The query for everything, in ascending order, is made
+// once per schema.
+func (t *table) query(req *scan.Request) (*tablet.Query, error) {
+	s := t.schema.Load()
+	if req.Filter != nil || req.Reversed {
+		return tablet.NewQuery(s, req.Filter, req.Reversed)
+	}
+	if p := t.everything.Load(); p != nil && p.of == s {
+		return p.query, nil
+	}
+	q, err := tablet.NewQuery(s, nil, false)
+	if err == nil {
+		t.everything.Store(&everything{of: s, query: q})
+	}
+	return q, err
 }
 
 // wait returns nil once what is at pos in the commit log is durable and

@@ -37,6 +37,8 @@ func variants() map[string]Options {
 	add("many runs", func(o *Options) { o.NoBackground = true; o.Tablet.TargetRuns, o.Tablet.MaxRuns = 50, 1000 })
 	add("no background", func(o *Options) { o.NoBackground = true })
 	add("tiny cache", func(o *Options) { o.Tablet.MemtableBytes, o.CacheBytes = 1, 1 })
+	add("no row cache", func(o *Options) { o.Tablet.MemtableBytes, o.RowCacheBytes = 1, -1 })
+	add("tiny row cache", func(o *Options) { o.Tablet.MemtableBytes, o.RowCacheBytes = 1, 128<<10 })
 	add("async", func(o *Options) { o.Durability = commitlog.Async; o.SegmentBytes = 4 << 10 })
 	add("no Bloom filters", func(o *Options) { o.Tablet.MemtableBytes = 1; o.Tablet.Table.BloomBitsPerKey = -1 })
 	return out

@@ -1,9 +1,13 @@
 package engine
 
 import (
+	"cmp"
+	"slices"
 	"time"
 
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // Stats is the state of a Store at one moment. What is called a count grows
@@ -30,8 +34,18 @@ type Stats struct {
 	// Corruptions counts reads that met bytes that were not what was written.
 	Corruptions int64
 	Cache       sstable.Metrics
+	// RowCacheRows and RowCacheBytes are what the row cache holds.
+	RowCacheRows, RowCacheBytes int64
+	// Reads has every table that is not deleted, in the order they were made.
+	Reads []TableReads
 	// Recovery is the time that Open took.
 	Recovery time.Duration
+}
+
+// TableReads tells what reads of a table found in the caches.
+type TableReads struct {
+	Table string // full resource name
+	tablet.CacheStats
 }
 
 // Stats reads the counters. It costs a look at every tablet.
@@ -39,7 +53,18 @@ func (s *Store) Stats() Stats {
 	st := Stats{Cache: s.cache.Metrics(), Recovery: s.recovered, MemtableLimit: s.env.Memory.Limit() + s.metaEnv.Memory.Limit()}
 	s.catalog.RLock()
 	st.Tables, st.Tablets = len(s.catalog.byName), len(s.catalog.tablets)
+	tables := make([]*schema.Table, 0, st.Tables)
+	for _, t := range s.catalog.byName {
+		tables = append(tables, t.schema.Load())
+	}
 	s.catalog.RUnlock()
+	slices.SortFunc(tables, func(a, b *schema.Table) int { return cmp.Compare(a.ID, b.ID) })
+	for _, t := range tables {
+		st.Reads = append(st.Reads, TableReads{t.Name, s.env.CacheStats(t.ID)})
+	}
+	if s.rows != nil {
+		st.RowCacheRows, st.RowCacheBytes = s.rows.Rows(), s.rows.Bytes()
+	}
 	for _, t := range s.allTablets() {
 		for _, f := range t.Row().Files {
 			st.SSTables++

@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -38,8 +39,12 @@ type Options struct {
 	FS vfs.FS
 	// Durability says when a change is acknowledged. Default commitlog.Sync.
 	Durability commitlog.Durability
-	// CacheBytes is the size of the block cache. Default 128 MiB.
+	// CacheBytes is the size of the caches: of blocks of SSTables, and of rows
+	// that are read often. Default 128 MiB.
 	CacheBytes int64
+	// RowCacheBytes is how much of CacheBytes rows may take from blocks. Negative
+	// means nothing. Default a quarter.
+	RowCacheBytes int64
 	// MemtableBytes bounds all memtables together. Default 128 MiB.
 	MemtableBytes int64
 	// LogBytes is the size of the commit log at which the tablet that holds it
@@ -86,6 +91,7 @@ func (o Options) WithDefaults() Options {
 		}
 	}
 	set(&o.CacheBytes, 128<<20)
+	set(&o.RowCacheBytes, o.CacheBytes/4)
 	set(&o.MemtableBytes, 128<<20)
 	set(&o.LogBytes, 512<<20)
 	set(&o.SegmentBytes, 64<<20)
@@ -124,6 +130,7 @@ type Store struct {
 	lastID atomic.Uint64
 
 	cache    *sstable.Cache
+	rows     *rowcache.Cache // nil if there is none
 	objects  objectstore.Store
 	metaLog  commitlog.Log
 	userLog  commitlog.Log
@@ -158,6 +165,14 @@ type table struct {
 	schema atomic.Pointer[schema.Table]
 	// tablets ascend and tile the key space. A split or merge replaces the list.
 	tablets atomic.Pointer[[]*tablet.Tablet]
+	// everything is what most reads ask for, nil before the first of them.
+	everything atomic.Pointer[everything]
+}
+
+// everything is the query for all cells under one schema.
+type everything struct {
+	of    *schema.Table
+	query *tablet.Query
 }
 
 // metaSchema is the METADATA tablet's: rows with one column.
@@ -205,6 +220,9 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		return nil, fmt.Errorf("open object store: %w", err)
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	if o.RowCacheBytes > 0 {
+		s.rows = rowcache.New(o.RowCacheBytes, s.cache.Reserve)
+	}
 	s.removing.Add(1)
 	go s.remover()
 	defer func() {
@@ -411,6 +429,7 @@ func (s *Store) relieveMeta(ctx context.Context) error {
 // openTables recovers all other tablets.
 func (s *Store) openTables(ctx context.Context) (err error) {
 	s.env, s.work = s.newEnv(metaRows{s}, s.o.MemtableBytes, s.allTablets, s.purge)
+	s.env.Rows = s.rows
 	if err := s.loadCatalog(ctx); err != nil {
 		return err
 	}
@@ -628,6 +647,9 @@ func (s *Store) stop() error {
 	}
 	close(s.removes)
 	s.removing.Wait()
+	if s.rows != nil {
+		s.rows.Close()
+	}
 	s.cache.Close()
 	s.failOnce.Do(func() {
 		s.failure = errors.New("the store is closed")

@@ -150,6 +150,10 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 }
 
 func statsOf(s engine.Stats) ops.Stats {
+	reads := make([]ops.TableReads, len(s.Reads))
+	for i, r := range s.Reads {
+		reads[i] = ops.TableReads{Table: r.Table, RowHits: r.RowHits, RowMisses: r.RowMisses, BlockBytes: r.BlockBytes, CachedBytes: r.CachedBytes}
+	}
 	return ops.Stats{
 		Tables: int64(s.Tables), Tablets: int64(s.Tablets), SSTables: s.SSTables, SSTableBytes: s.SSTableBytes,
 		MemtableBytes: s.MemtableBytes, MemtableLimit: s.MemtableLimit, StallSeconds: s.Stalled.Seconds(), LogBytes: s.LogBytes,
@@ -157,6 +161,7 @@ func statsOf(s engine.Stats) ops.Stats {
 		Compactions: s.Compactions, CompactionIn: s.CompactionIn, CompactionOut: s.CompactionOut,
 		Moved: s.Moved, Collected: s.Collected, Corruptions: s.Corruptions,
 		CacheHits: s.Cache.Hits, CacheMisses: s.Cache.Misses, CacheBlocks: s.Cache.Blocks, CacheBytes: s.Cache.Bytes,
+		RowCacheRows: s.RowCacheRows, RowCacheBytes: s.RowCacheBytes, Reads: reads,
 		FileOpens: s.Cache.Opens, OpenFiles: int64(s.Cache.OpenFiles),
 		BloomSkips: s.Cache.BloomSkips, BloomPasses: s.Cache.BloomPasses,
 		RecoverySeconds: s.Recovery.Seconds(),

@@ -17,7 +17,7 @@ func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
 // below are the parts of a tablet.
 var below = and(leaves, []string{"engine/aggregate", "engine/objectstore", "engine/commitlog", "engine/memtable", "engine/sstable",
-	"engine/metadata", "engine/merge", "engine/compaction"})
+	"engine/rowcache", "engine/metadata", "engine/merge", "engine/compaction"})
 
 // allowed says which of our packages a package may import outside its tests.
 // A name ending in /... stands for a package and all below it, "any" for all.
@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 		"engine/fault", "engine/objectstore"},
 	"engine/commitlog": {"engine/fault", "engine/objectstore"},
 	"engine/memtable":  {"engine/cell"},
+	"engine/rowcache":  {"engine/cell"},
 	"engine/sstable":   {"engine/fault", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},

@@ -172,6 +172,9 @@ func RowPrefixLen(key []byte) int {
 
 // RowOf appends to dst the row key of a row prefix.
 func RowOf(dst, prefix []byte) ([]byte, error) {
+	if i := bytes.IndexByte(prefix, escape); i >= 0 && i == len(prefix)-2 && prefix[i+1] == terminator {
+		return append(dst, prefix[:i]...), nil // nothing is escaped
+	}
 	if n := EscapedLen(prefix); n != len(prefix) {
 		return dst, fmt.Errorf("row prefix %x is malformed", prefix)
 	}

@@ -105,6 +105,9 @@ func (e *Error) In(field string, index int) *Error {
 
 // KindOf returns the kind that err wraps, or 0 if it wraps none.
 func KindOf(err error) Kind {
+	if err == nil {
+		return 0
+	}
 	var e *Error
 	if errors.As(err, &e) {
 		return e.Kind

@@ -2,6 +2,7 @@ package merge
 
 import (
 	"bytes"
+	"encoding/binary"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -48,7 +49,8 @@ type Resolver struct {
 	family   cell.FamilyID
 	famDel   cell.Seq
 	famTimes []rangeDelete
-	column   []byte // escaped; empty before the first column of the row
+	column   []byte // escaped; of an earlier row as long as fresh is set
+	fresh    bool   // no column of this family was begun
 	colDel   []rangeDelete
 	last     int64 // timestamp of the newest-seq entry judged in this column
 	lastSet  bool
@@ -72,7 +74,7 @@ func (r *Resolver) newRow() {
 func (r *Resolver) newFamily(f cell.FamilyID) {
 	r.family, r.famDel = f, 0
 	r.famTimes = r.famTimes[:0]
-	r.column = r.column[:0]
+	r.fresh = true
 	r.colDel = r.colDel[:0]
 	r.lastSet = false
 	r.columns++
@@ -118,12 +120,18 @@ func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 		}
 	}
 	s := e.Key[len(r.prefix):]
-	// The usual case: another version in the same column.
-	if n := len(r.column); n > 0 && len(s) == 2+n+8 &&
-		cell.FamilyID(uint16(s[0])<<8|uint16(s[1])) == r.family && bytes.Equal(s[2:2+n], r.column) {
-		*out = cell.Suffix{Shape: cell.Cell, Family: r.family, Column: s[2 : 2+n],
-			Timestamp: int64(^(uint64(s[n+2])<<56 | uint64(s[n+3])<<48 | uint64(s[n+4])<<40 | uint64(s[n+5])<<32 |
-				uint64(s[n+6])<<24 | uint64(s[n+7])<<16 | uint64(s[n+8])<<8 | uint64(s[n+9])))}
+	// The usual case: another version in the same column, or the same column in
+	// another row.
+	if n := len(r.column); n > 0 && len(s) == 2+n+8 && bytes.Equal(s[2:2+n], r.column) {
+		*out = cell.Suffix{Shape: cell.Cell, Family: cell.FamilyID(binary.BigEndian.Uint16(s)), Column: s[2 : 2+n],
+			Timestamp: int64(^binary.BigEndian.Uint64(s[2+n:]))}
+		if out.Family != r.family {
+			r.newFamily(out.Family)
+		}
+		if r.fresh {
+			r.fresh = false
+			r.columns++
+		}
 	} else {
 		var err error
 		if *out, err = cell.ParseSuffix(s); err != nil {
@@ -138,7 +146,8 @@ func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 		if out.Shape == cell.FamilyMarker {
 			return r.familyMarker(e)
 		}
-		if !bytes.Equal(out.Column, r.column) {
+		if r.fresh || !bytes.Equal(out.Column, r.column) {
+			r.fresh = false
 			r.column = append(r.column[:0], out.Column...)
 			r.colDel = r.colDel[:0]
 			r.lastSet = false

@@ -9,6 +9,13 @@ import (
 // Cut divides ranges into the parts within bounds, and those that come later
 // in the direction of the read.
 func Cut(ranges []row.Range, bounds row.Range, reversed bool) (mine, other []row.Range) {
+	if len(ranges) == 0 {
+		return nil, nil
+	}
+	if end := ranges[len(ranges)-1].End; bytes.Compare(ranges[0].Start, bounds.Start) >= 0 &&
+		(len(bounds.End) == 0 || len(end) > 0 && bytes.Compare(end, bounds.End) <= 0) {
+		return ranges, nil // all are within
+	}
 	for i, r := range ranges {
 		if part := r.Intersect(bounds); !part.Empty() {
 			mine = append(mine, part)

@@ -71,6 +71,10 @@ func (c *Cache) Close() {
 	c.blocks.Unref()
 }
 
+// Reserve sets n of the Cache's bytes aside, until the function that it returns
+// is called.
+func (c *Cache) Reserve(n int) func() { return c.blocks.Reserve(n) }
+
 // Metrics returns the counts.
 func (c *Cache) Metrics() Metrics {
 	b := c.blocks.Metrics()

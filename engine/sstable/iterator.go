@@ -5,6 +5,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
 
@@ -18,7 +19,13 @@ type IterOptions struct {
 	// Times allows to hide blocks none of whose cells has a timestamp within
 	// it. Cells outside may still show; tombstones always do. Nil hides nothing.
 	Times *cell.TimeRange
+	// Blocks, if set, counts the blocks that are read.
+	Blocks *BlockStats
 }
+
+// BlockStats counts index and data blocks: BlockBytes is their length in the
+// file, BlockBytesInCache that of those which were in the cache.
+type BlockStats = pebble.InternalIteratorStats
 
 // iterator is a cell.Iterator over one file. It sets Pebble's iterator up only
 // when it is first moved to somewhere the file may have entries.
@@ -34,6 +41,7 @@ type iterator struct {
 	row     []byte // of SeekRow; the capacity is kept
 	err     error
 
+	blocks   *BlockStats
 	useTimes bool
 	times    sstable.BlockIntervalFilter
 	filters  [1]sstable.BlockPropertyFilter
@@ -53,7 +61,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, er
 		return nil, err
 	}
 	i := iterators.Get().(*iterator)
-	*i = iterator{ctx: ctx, t: t, row: i.row[:0], maxSeq: o.MaxSeq}
+	*i = iterator{ctx: ctx, t: t, row: i.row[:0], maxSeq: o.MaxSeq, blocks: o.Blocks}
 	if o.MaxSeq == 0 {
 		i.maxSeq = cell.MaxSeq
 	}
@@ -114,6 +122,7 @@ func (i *iterator) ready() bool {
 			i.it, err = i.t.sst.NewPointIter(i.ctx, sstable.IterOptions{
 				Transforms: sstable.NoTransforms,
 				Filterer:   filterer,
+				Env:        sstable.ReadEnv{Block: block.ReadEnv{Stats: i.blocks}},
 				// mayHaveRow asks the filter, before it comes to this.
 				FilterBlockSizeLimit: sstable.NeverUseFilterBlock,
 				ReaderProvider:       sstable.MakeTrivialReaderProvider(i.t.sst),

@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
@@ -91,15 +92,24 @@ type reader struct {
 	left    int64 // of the limit; 0 if there is none
 
 	it      merge.Iterator
-	sources []cell.Iterator
+	sources []cell.Iterator // memtables first, then runs
+	mems    int             // how many are memtables
 	runs    []runIterator
 	res     merge.Resolver
+	// it merges hot in place of sources as long as it is in a row that cached has
+	// of all runs.
+	hot    []cell.Iterator
+	cached rowcache.Iterator
+	inHot  bool
+	// blocks are those that were read.
+	blocks sstable.BlockStats
 
 	rowKey []byte
 	qual   []byte
 	limit  []byte // scratch for seeks
 	cell   row.Cell
 	pipe   *filter.Pipeline
+	all    *filter.Pipeline // to out, of a filter that lets everything through
 	out    emitter
 	buffer rowBuffer
 }
@@ -122,11 +132,13 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 			r.sources = append(r.sources, m.Iterator(seq))
 		}
 	}
+	r.mems = len(r.sources)
 	if cap(r.runs) < len(v.runs) {
 		r.runs = make([]runIterator, len(v.runs))
 	}
 	r.runs = r.runs[:len(v.runs)]
-	opts := sstable.IterOptions{MaxSeq: seq}
+	r.blocks = sstable.BlockStats{}
+	opts := sstable.IterOptions{MaxSeq: seq, Blocks: &r.blocks}
 	if q != nil {
 		opts.Times = q.times
 	}
@@ -142,18 +154,35 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 }
 
 func (r *reader) close() error {
+	r.useAll()
 	err := r.it.Close()
+	r.version.reads.blocks(&r.blocks)
 	r.version.release()
 	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
 	r.out = emitter{}
 	r.cell = row.Cell{}
 	clear(r.sources)
 	clear(r.runs)
+	clear(r.hot)
+	r.cached.Reset(nil)
 	r.res.Ranges = merge.Ranges{}
 	r.res.Reset()
 	r.buffer.shrink()
 	readers.Put(r)
 	return err
+}
+
+// setPipeline makes pipe run the query's program. The pipeline of a program
+// that does nothing stays with the reader.
+func (r *reader) setPipeline() {
+	if !r.query.program.IsPassAll() {
+		r.pipe = r.query.program.Pipeline(&r.out, rand.Float64)
+		return
+	}
+	if r.all == nil {
+		r.all = r.query.program.Pipeline(&r.out, rand.Float64)
+	}
+	r.pipe = r.all
 }
 
 // emitter passes cells on to the writer, beginning the row at its first cell.
@@ -198,19 +227,24 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 		t.closeReader(r, &err)
 	}()
 	r.out.w = w
-	r.pipe = q.program.Pipeline(&r.out, rand.Float64)
+	r.setPipeline()
 	r.left = limit
 	for len(ranges) > 0 {
-		i, step := 0, r.forward
+		i := 0
 		if q.reversed {
-			i, step = len(ranges)-1, r.backward
+			i = len(ranges) - 1
 		}
 		part := ranges[i].Intersect(t.bounds).Intersect(q.rows)
 		done := true
-		if !part.Empty() {
-			if part, done, err = step(part, stats); err != nil {
-				return ranges, false, err
-			}
+		switch {
+		case part.Empty():
+		case q.reversed:
+			part, done, err = r.backward(part, stats)
+		default:
+			part, done, err = r.forward(part, stats)
+		}
+		if err != nil {
+			return ranges, false, err
 		}
 		switch {
 		case !done:
@@ -237,8 +271,9 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 	r.limit = cell.AppendRow(r.limit[:0], rows.Start)
 	var ok bool
 	if rows.IsSingle() {
-		ok = r.it.SeekRow(r.limit)
+		ok = r.seekRow(r.limit)
 	} else {
+		r.useAll()
 		if len(rows.End) > 0 {
 			end = cell.AppendRow(nil, rows.End)
 		}
@@ -265,6 +300,7 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 // backward is forward in descending order: it steps to the last row before
 // the one it has read, and reads that forwards.
 func (r *reader) backward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
+	r.useAll()
 	start := cell.AppendRow(nil, rows.Start)
 	upper := maxKey
 	if len(rows.End) > 0 {

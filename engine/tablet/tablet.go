@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 )
@@ -72,7 +73,9 @@ type Env struct {
 	Objects objectstore.Store
 	Cache   *sstable.Cache
 	Memory  *Memory
-	Log     *slog.Logger
+	// Rows is the cache of rows that are read often, or nil.
+	Rows *rowcache.Cache
+	Log  *slog.Logger
 	// Now is the clock.
 	Now func() time.Time
 	// NewID returns an object id that was never used.
@@ -89,6 +92,8 @@ type Env struct {
 
 	objects objects
 	damages damages
+	states  atomic.Uint64 // the last one of any version
+	reads   tableReads
 	// readable counts the versions that somebody may still read.
 	readable sync.WaitGroup
 }
@@ -440,7 +445,9 @@ func (t *Tablet) rotateLocked() {
 	t.write.mem = m
 	t.env.Memory.add(m.Bytes())
 	t.install(func(old *version) *version {
-		return newVersion(t.env, old.row, append([]*mem{m}, old.mems...))
+		v := newVersion(t.env, old.row, append([]*mem{m}, old.mems...))
+		v.state = old.state // it has the same files
+		return v
 	})
 	t.env.Work(t)
 }

@@ -110,6 +110,8 @@ type version struct {
 	env      *Env
 	refs     atomic.Int32
 	row      *metadata.Row
+	state    uint64 // what the runs and rangeDel are; see rowcache.Key
+	reads    *reads
 	mems     []*mem // newest first; the first takes the writes
 	runs     []run  // newest first
 	depth    int    // how many runs a read of one group looks into at most
@@ -118,7 +120,7 @@ type version struct {
 
 // newVersion builds the version of a METADATA row.
 func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
-	v := &version{env: env, row: r, mems: mems}
+	v := &version{env: env, row: r, mems: mems, state: env.states.Add(1), reads: env.reads.of(r.Table)}
 	v.refs.Store(1)
 	env.readable.Add(1)
 	for i := range r.Files {

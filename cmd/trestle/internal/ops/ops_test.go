@@ -2,6 +2,7 @@ package ops
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -158,4 +159,30 @@ func BenchmarkRPC(b *testing.B) {
 			m.RPCDone("/google.bigtable.v2.Bigtable/ReadRows", codes.OK, time.Millisecond, 100, 1000)
 		}
 	})
+}
+
+// However many tables there are, the scrape page has a bounded number of them,
+// and loses none of what they count.
+func TestTablesAreBounded(t *testing.T) {
+	m := NewMetrics()
+	m.ObserveStats(func() Stats {
+		s := Stats{Reads: make([]TableReads, maxTables+10)}
+		for i := range s.Reads {
+			s.Reads[i] = TableReads{Table: fmt.Sprintf("t%d", i), RowHits: 3, RowMisses: 5, BlockBytes: 7, CachedBytes: 9}
+		}
+		return s
+	})
+	_, body := get(t, Handler(m, new(Health)), "/metrics")
+	if n := strings.Count(body, "\nbigtable_row_cache_hits_total{"); n != maxTables+1 {
+		t.Errorf("%d tables", n)
+	}
+	for _, want := range []string{
+		`bigtable_row_cache_hits_total{table="t99"} 3`, `bigtable_row_cache_hits_total{table="other"} 30`,
+		`bigtable_row_cache_misses_total{table="other"} 50`, `bigtable_read_block_bytes_total{table="other"} 70`,
+		`bigtable_read_block_cached_bytes_total{table="other"} 90`,
+	} {
+		if !strings.Contains(body, want+"\n") {
+			t.Errorf("there is no %s", want)
+		}
+	}
 }

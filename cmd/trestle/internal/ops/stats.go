@@ -28,6 +28,10 @@ type Stats struct {
 	Corruptions int64
 	// Of the block cache.
 	CacheHits, CacheMisses, CacheBlocks, CacheBytes int64
+	// Of the row cache.
+	RowCacheRows, RowCacheBytes int64
+	// Reads has the tables in an order that stays.
+	Reads []TableReads
 	// FileOpens counts openings of SSTables, OpenFiles are open now.
 	FileOpens, OpenFiles int64
 	// BloomSkips counts lookups that a Bloom filter ended, BloomPasses those that
@@ -36,6 +40,52 @@ type Stats struct {
 	RecoverySeconds         float64
 	// Of the file system with the data directory.
 	DiskFree, DiskUsed int64
+}
+
+// TableReads tells what reads of one table found in the caches.
+type TableReads struct {
+	Table string
+	// RowHits and RowMisses count reads of single rows.
+	RowHits, RowMisses int64
+	// BlockBytes are the bytes of blocks read, CachedBytes those of them that
+	// were in the block cache.
+	BlockBytes, CachedBytes int64
+}
+
+// maxTables is how many tables have metrics of their own; the others share those
+// of otherTables.
+const (
+	maxTables   = 100
+	otherTables = "other"
+)
+
+// bounded returns no more than maxTables of reads and the sum of the others.
+func bounded(reads []TableReads) []TableReads {
+	if len(reads) <= maxTables {
+		return reads
+	}
+	out := append([]TableReads(nil), reads[:maxTables]...)
+	other := TableReads{Table: otherTables}
+	for _, r := range reads[maxTables:] {
+		other.RowHits += r.RowHits
+		other.RowMisses += r.RowMisses
+		other.BlockBytes += r.BlockBytes
+		other.CachedBytes += r.CachedBytes
+	}
+	return append(out, other)
+}
+
+// tableRow is one metric of TableReads, a count.
+type tableRow struct {
+	name, help string
+	get        func(*TableReads) int64
+}
+
+var tableRows = []tableRow{
+	{"bigtable_row_cache_hits_total", "Reads of single rows that found the row in the row cache, per table.", func(r *TableReads) int64 { return r.RowHits }},
+	{"bigtable_row_cache_misses_total", "Reads of single rows that did not find the row in the row cache, per table.", func(r *TableReads) int64 { return r.RowMisses }},
+	{"bigtable_read_block_bytes_total", "Bytes of data and index blocks of SSTables that were read, from cache or storage, per table.", func(r *TableReads) int64 { return r.BlockBytes }},
+	{"bigtable_read_block_cached_bytes_total", "Bytes of data and index blocks of SSTables that were found in the block cache, per table.", func(r *TableReads) int64 { return r.CachedBytes }},
 }
 
 // statRow is one metric of Stats.
@@ -73,6 +123,8 @@ var statRows = []statRow{
 	{"bigtable_block_cache_misses_total", "Blocks read from storage.", counter, func(s *Stats) float64 { return n(s.CacheMisses) }},
 	{"bigtable_block_cache_blocks", "Blocks in the block cache.", gauge, func(s *Stats) float64 { return n(s.CacheBlocks) }},
 	{"bigtable_block_cache_bytes", "Bytes in the block cache.", gauge, func(s *Stats) float64 { return n(s.CacheBytes) }},
+	{"bigtable_row_cache_rows", "Rows in the row cache.", gauge, func(s *Stats) float64 { return n(s.RowCacheRows) }},
+	{"bigtable_row_cache_bytes", "Bytes that the row cache takes from the block cache.", gauge, func(s *Stats) float64 { return n(s.RowCacheBytes) }},
 	{"bigtable_sstable_opens_total", "SSTables opened.", counter, func(s *Stats) float64 { return n(s.FileOpens) }},
 	{"bigtable_sstable_open_files", "SSTables open now.", gauge, func(s *Stats) float64 { return n(s.OpenFiles) }},
 	{"bigtable_bloom_filter_skips_total", "Lookups in an SSTable that its Bloom filter spared.", counter, func(s *Stats) float64 { return n(s.BloomSkips) }},
@@ -86,6 +138,8 @@ var statRows = []statRow{
 type statCollector struct {
 	read  func() Stats
 	descs []*prometheus.Desc
+	// tables are those of tableRows.
+	tables []*prometheus.Desc
 }
 
 // ObserveStats adds the metrics of Stats; read is called at each scrape and
@@ -95,11 +149,17 @@ func (m *Metrics) ObserveStats(read func() Stats) {
 	for i := range statRows {
 		c.descs = append(c.descs, prometheus.NewDesc(statRows[i].name, statRows[i].help, nil, nil))
 	}
+	for i := range tableRows {
+		c.tables = append(c.tables, prometheus.NewDesc(tableRows[i].name, tableRows[i].help, []string{"table"}, nil))
+	}
 	m.Registry.MustRegister(c)
 }
 
 func (c *statCollector) Describe(out chan<- *prometheus.Desc) {
 	for _, d := range c.descs {
+		out <- d
+	}
+	for _, d := range c.tables {
 		out <- d
 	}
 }
@@ -108,5 +168,10 @@ func (c *statCollector) Collect(out chan<- prometheus.Metric) {
 	s := c.read()
 	for i := range statRows {
 		out <- prometheus.MustNewConstMetric(c.descs[i], statRows[i].kind, statRows[i].get(&s))
+	}
+	for _, r := range bounded(s.Reads) {
+		for i := range tableRows {
+			out <- prometheus.MustNewConstMetric(c.tables[i], counter, n(tableRows[i].get(&r)), r.Table)
+		}
 	}
 }

@@ -1,0 +1,102 @@
+package tablet
+
+import (
+	"bytes"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/merge"
+	"github.com/trestledb/trestle/engine/rowcache"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// maxCachedRow is the size of a row, in bytes, beyond which the row cache does
+// not take it: filling it in for a read of one cell must not cost much more than
+// the read.
+const maxCachedRow = 32 << 10
+
+// seekRow moves to the first entry of the row of prefix, which all reads of a
+// single row begin with. If the row is one that is read often, what the runs
+// have of it comes from the row cache.
+func (r *reader) seekRow(prefix []byte) bool {
+	v := r.version
+	if v.env.Rows == nil || len(v.runs) == 0 {
+		return r.it.SeekRow(prefix)
+	}
+	k := rowcache.Key{Tablet: uint64(v.row.Tablet), State: v.state, Row: prefix}
+	e, want := v.env.Rows.Get(k)
+	switch {
+	case e != nil && !e.TooLarge():
+		v.reads.rowHits.Add(1)
+	default:
+		v.reads.rowMisses.Add(1)
+	}
+	if want {
+		// If that fails the read meets the same error, or is better off.
+		if got, err := r.gather(prefix); err == nil {
+			v.env.Rows.Put(k, got)
+			e = got
+		}
+	}
+	if e == nil || e.TooLarge() {
+		r.useAll()
+		return r.it.SeekRow(prefix)
+	}
+	r.cached.Reset(e)
+	r.hot = append(append(r.hot[:0], r.sources[:r.mems]...), &r.cached)
+	r.it.Reset(r.hot)
+	r.inHot = true
+	return r.it.SeekRow(prefix)
+}
+
+// useAll makes it merge all sources again.
+func (r *reader) useAll() {
+	if r.inHot {
+		r.it.Reset(r.sources)
+		r.inHot = false
+	}
+}
+
+// gather returns what is live of a row in all runs together: entries of the
+// memtables, which are newer than all of it, hide what they hide of it as they
+// would have in the runs.
+func (r *reader) gather(prefix []byte) (*rowcache.Entry, error) {
+	v := r.version
+	runs := make([]runIterator, len(v.runs))
+	sources := make([]cell.Iterator, len(v.runs))
+	for i := range v.runs {
+		runs[i].reset(r.ctx, v.runs[i].files, sstable.IterOptions{Blocks: &r.blocks})
+		sources[i] = &runs[i]
+	}
+	it := merge.New(sources)
+	e, err := gatherLive(it, prefix, v.rangeDel)
+	if cerr := it.Close(); err == nil {
+		err = cerr
+	}
+	return e, err
+}
+
+func gatherLive(it *merge.Iterator, prefix []byte, dels merge.Ranges) (*rowcache.Entry, error) {
+	var b rowcache.Builder
+	var s cell.Suffix
+	res := merge.Resolver{Ranges: dels}
+	for ok := it.SeekRow(prefix); ok; ok = it.Next() {
+		e := it.Entry()
+		if !bytes.HasPrefix(e.Key, prefix) {
+			break
+		}
+		verdict, err := res.Judge(e, &s)
+		if err != nil {
+			return nil, err
+		}
+		if verdict == merge.Live {
+			b.Add(e)
+		}
+		if b.Bytes() > maxCachedRow {
+			return rowcache.TooLarge(), nil
+		}
+	}
+	if err := it.Error(); err != nil {
+		return nil, err
+	}
+	return b.Entry(), nil
+}
