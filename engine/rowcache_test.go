@@ -14,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // TestRowCacheIsCoherent does the same to a Store with a row cache, which
@@ -78,8 +79,19 @@ func coherent(t *testing.T, seed uint64, bytes int64) {
 			t.Fatalf("seed %d: %s: got\n%s(%v), without the cache\n%s(%v)", seed, what, got, err, want, werr)
 		}
 	}
+	grouped := seed%2 == 1
+	if grouped {
+		if _, err := s.CreateGroup(ctx, table, schema.Group{Name: "g"}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for range 400 {
 		key := m.pick(keys)
+		if grouped && m.IntN(40) == 0 {
+			if _, err := s.AssignFamilies(ctx, table, m.pick([]string{"g", schema.DefaultGroup}), []string{m.pick(m.families)}); err != nil {
+				t.Fatal(err)
+			}
+		}
 		switch m.IntN(10) {
 		case 0, 1:
 			muts := m.mutations()

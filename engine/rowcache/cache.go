@@ -13,6 +13,9 @@ type Key struct {
 	// State is a number that the tablet never had for other contents. Newer
 	// states have larger ones.
 	State uint64
+	// Part is which of the SSTables the row is of, 0 for all of them. Numbers may
+	// mean something else in another state.
+	Part uint64
 	// Row is the row's prefix, as cell.AppendRow makes it.
 	Row []byte
 }
@@ -77,9 +80,9 @@ func (c *Cache) Bytes() int64 { return c.bytes.Load() }
 // Rows returns the number of entries.
 func (c *Cache) Rows() int64 { return c.rows.Load() }
 
-// hash is of what stays the same from state to state.
+// hash is of what mostly stays the same from state to state.
 func (c *Cache) hash(k Key) uint64 {
-	return maphash.Bytes(c.seed, k.Row) ^ k.Tablet*0x9e3779b97f4a7c15
+	return maphash.Bytes(c.seed, k.Row) ^ (k.Tablet+k.Part<<32)*0x9e3779b97f4a7c15
 }
 
 // Get returns the entry of k, or nil. want tells that the row has been asked for
@@ -102,7 +105,7 @@ func (c *Cache) Get(k Key) (e *Entry, want bool) {
 func (c *Cache) Put(k Key, e *Entry) {
 	h := c.hash(k)
 	s := &c.shards[h%shards]
-	e.hash, e.tablet, e.state, e.row = h, k.Tablet, k.State, bytes.Clone(k.Row)
+	e.hash, e.tablet, e.state, e.part, e.row = h, k.Tablet, k.State, k.Part, bytes.Clone(k.Row)
 	size := e.size()
 	s.mu.Lock()
 	defer s.mu.Unlock()

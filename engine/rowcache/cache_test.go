@@ -96,6 +96,10 @@ func TestStates(t *testing.T) {
 	if e, _ := c.Get(k); e != nil {
 		t.Error("found in another tablet")
 	}
+	k.Tablet, k.Part = 1, 2
+	if e, _ := c.Get(k); e != nil {
+		t.Error("found in another part")
+	}
 	if c.Rows() != 1 {
 		t.Errorf("%d rows", c.Rows())
 	}

@@ -15,6 +15,7 @@ type Entry struct {
 	hash   uint64
 	tablet uint64
 	state  uint64
+	part   uint64
 	row    []byte
 	at     int  // in the ring
 	used   bool // since the hand passed
@@ -38,7 +39,9 @@ func (e *Entry) size() int64 {
 }
 
 // is tells whether e is of k's row, in whatever state.
-func (e *Entry) is(k Key) bool { return e.tablet == k.Tablet && bytes.Equal(e.row, k.Row) }
+func (e *Entry) is(k Key) bool {
+	return e.tablet == k.Tablet && e.part == k.Part && bytes.Equal(e.row, k.Row)
+}
 
 // TooLarge tells that the row is not in the entry, being too large.
 func (e *Entry) TooLarge() bool { return e.tooLarge }

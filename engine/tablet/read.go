@@ -94,6 +94,8 @@ type reader struct {
 	it      merge.Iterator
 	sources []cell.Iterator // memtables first, then runs
 	mems    int             // how many are memtables
+	choice  choice          // of runs
+	part    uint64          // what choice takes: see rowcache.Key
 	runs    []runIterator
 	res     merge.Resolver
 	// it merges hot in place of sources as long as it is in a row that cached has
@@ -142,12 +144,17 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	if q != nil {
 		opts.Times = q.times
 	}
+	r.choice, r.part = c, 0
 	for i := range v.runs {
 		if !c.takes(&v.runs[i]) {
 			continue
 		}
+		r.part |= 1 << i
 		r.runs[i].reset(ctx, v.runs[i].files, opts)
 		r.sources = append(r.sources, &r.runs[i])
+	}
+	if len(r.sources) == r.mems+len(v.runs) {
+		r.part = 0
 	}
 	r.it.Reset(r.sources)
 	return r
@@ -164,6 +171,7 @@ func (r *reader) close() error {
 	clear(r.sources)
 	clear(r.runs)
 	clear(r.hot)
+	r.choice = choice{}
 	r.cached.Reset(nil)
 	r.res.Ranges = merge.Ranges{}
 	r.res.Reset()

@@ -19,10 +19,11 @@ const maxCachedRow = 32 << 10
 // have of it comes from the row cache.
 func (r *reader) seekRow(prefix []byte) bool {
 	v := r.version
-	if v.env.Rows == nil || len(v.runs) == 0 {
+	if v.env.Rows == nil || len(r.sources) == r.mems || len(v.runs) > 64 {
+		r.useAll()
 		return r.it.SeekRow(prefix)
 	}
-	k := rowcache.Key{Tablet: uint64(v.row.Tablet), State: v.state, Row: prefix}
+	k := rowcache.Key{Tablet: uint64(v.row.Tablet), State: v.state, Part: r.part, Row: prefix}
 	e, want := v.env.Rows.Get(k)
 	switch {
 	case e != nil && !e.TooLarge():
@@ -56,16 +57,18 @@ func (r *reader) useAll() {
 	}
 }
 
-// gather returns what is live of a row in all runs together: entries of the
+// gather returns what is live of a row in all chosen runs together: entries of the
 // memtables, which are newer than all of it, hide what they hide of it as they
 // would have in the runs.
 func (r *reader) gather(prefix []byte) (*rowcache.Entry, error) {
 	v := r.version
 	runs := make([]runIterator, len(v.runs))
-	sources := make([]cell.Iterator, len(v.runs))
+	sources := make([]cell.Iterator, 0, len(v.runs))
 	for i := range v.runs {
-		runs[i].reset(r.ctx, v.runs[i].files, sstable.IterOptions{Blocks: &r.blocks})
-		sources[i] = &runs[i]
+		if r.choice.takes(&v.runs[i]) {
+			runs[i].reset(r.ctx, v.runs[i].files, sstable.IterOptions{Blocks: &r.blocks})
+			sources = append(sources, &runs[i])
+		}
 	}
 	it := merge.New(sources)
 	e, err := gatherLive(it, prefix, v.rangeDel)
