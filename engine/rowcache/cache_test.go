@@ -36,7 +36,7 @@ func TestEntry(t *testing.T) {
 	for i := range 20 {
 		at := cell.AppendCell(append([]byte(nil), k.Row...), 1, []byte{byte(2 * i)}, 7)
 		keys = append(keys, at)
-		b.Add(&cell.Entry{Key: at, Value: []byte{byte(i)}, Seq: cell.Seq(100 + i)})
+		b.Add(&cell.Entry{Key: at, Value: []byte{byte(i)}, Seq: cell.MaxSeq - cell.Seq(i), Kind: cell.Kind(i % 2)})
 	}
 	c := New(1<<20, nil)
 	c.Put(k, b.Entry())
@@ -45,7 +45,7 @@ func TestEntry(t *testing.T) {
 	it.Reset(e)
 	n := 0
 	for ok := it.SeekRow(k.Row); ok; ok = it.Next() {
-		if g := it.Entry(); string(g.Key) != string(keys[n]) || len(g.Value) != 1 || g.Value[0] != byte(n) || g.Seq != cell.Seq(100+n) || g.Kind != cell.Set {
+		if g := it.Entry(); string(g.Key) != string(keys[n]) || len(g.Value) != 1 || g.Value[0] != byte(n) || g.Seq != cell.MaxSeq-cell.Seq(n) || g.Kind != cell.Kind(n%2) {
 			t.Fatalf("cell %d is %+v", n, g)
 		}
 		n++

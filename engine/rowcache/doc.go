@@ -2,8 +2,9 @@
 // again and again in the form in which all SSTables of a tablet together have
 // them, so that such a read neither asks Bloom filters nor merges runs.
 //
-// An entry holds what is live of one row in one state of a tablet's SSTables.
-// Whoever reads merges the memtables over it, as over SSTables. A state never
+// An entry holds of one row, in one state of a tablet's SSTables, what a
+// compaction of them would leave. Whoever reads merges the memtables over it, as
+// over SSTables. A state never
 // changes: a flush, a compaction, a deleted row range make a new one, and what
 // was cached of the old one is not found any more. So there is nothing to
 // invalidate, and an entry cannot be stale.

@@ -9,8 +9,8 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 )
 
-// An Entry is a row, or the note that a row is too large to be one. Its cells do
-// not change.
+// An Entry is a row, or the note that a row is too large to be one. What is in it
+// does not change.
 type Entry struct {
 	hash   uint64
 	tablet uint64
@@ -21,14 +21,14 @@ type Entry struct {
 	used   bool // since the hand passed
 
 	tooLarge bool
-	// data holds one cell after the other, ends where each ends:
+	// data holds one entry of the SSTables after the other, ends where each ends:
 	//
-	//	length of key (4) · seq (8) · key · value
+	//	length of key (4) · seq<<2|kind (8) · key · value
 	data []byte
 	ends []uint32
 }
 
-const cellHeader = 4 + 8
+const header = 4 + 8
 
 // entryBytes is what an Entry, its places in map and ring, and the rounding of
 // the allocator take.
@@ -52,13 +52,13 @@ type Builder struct {
 	ends []uint32
 }
 
-// Reset forgets the cells added so far.
+// Reset forgets the entries added so far.
 func (b *Builder) Reset() { b.data, b.ends = b.data[:0], b.ends[:0] }
 
-// Add adds a live cell, copying it. Cells come in cell.Compare order.
+// Add adds an entry, copying it. Entries come in cell.Compare order.
 func (b *Builder) Add(e *cell.Entry) {
 	b.data = binary.BigEndian.AppendUint32(b.data, uint32(len(e.Key)))
-	b.data = binary.BigEndian.AppendUint64(b.data, uint64(e.Seq))
+	b.data = binary.BigEndian.AppendUint64(b.data, uint64(e.Seq)<<2|uint64(e.Kind))
 	b.data = append(append(b.data, e.Key...), e.Value...)
 	b.ends = append(b.ends, uint32(min(len(b.data), math.MaxUint32)))
 }
@@ -77,7 +77,7 @@ func (b *Builder) Entry() *Entry {
 // TooLarge returns the entry of a row that is too large.
 func TooLarge() *Entry { return &Entry{tooLarge: true} }
 
-// An Iterator walks the cells of an Entry. What Entry returns is part of the
+// An Iterator walks the entries of an Entry. What Entry returns is part of the
 // entry and stays valid. It needs no Close.
 type Iterator struct {
 	e     *Entry
@@ -90,15 +90,15 @@ var _ cell.Iterator = (*Iterator)(nil)
 // Reset makes it walk e, positioned nowhere.
 func (it *Iterator) Reset(e *Entry) { *it = Iterator{e: e} }
 
-// cell returns cell i.
-func (e *Entry) cell(i int) (key, value []byte, seq cell.Seq) {
+// split returns the parts of entry i.
+func (e *Entry) split(i int) (key, value []byte, trailer uint64) {
 	start := uint32(0)
 	if i > 0 {
 		start = e.ends[i-1]
 	}
 	b := e.data[start:e.ends[i]:e.ends[i]]
-	n := binary.BigEndian.Uint32(b) + cellHeader
-	return b[cellHeader:n:n], b[n:], cell.Seq(binary.BigEndian.Uint64(b[4:]))
+	n := binary.BigEndian.Uint32(b) + header
+	return b[header:n:n], b[n:], binary.BigEndian.Uint64(b[4:])
 }
 
 func (it *Iterator) move(i int) bool {
@@ -107,15 +107,16 @@ func (it *Iterator) move(i int) bool {
 		it.entry = cell.Entry{}
 		return false
 	}
-	it.entry.Key, it.entry.Value, it.entry.Seq = it.e.cell(i)
-	it.entry.Kind = cell.Set
+	var trailer uint64
+	it.entry.Key, it.entry.Value, trailer = it.e.split(i)
+	it.entry.Seq, it.entry.Kind = cell.Seq(trailer>>2), cell.Kind(trailer&3)
 	return true
 }
 
-// search returns the first cell at or after key.
+// search returns the first entry at or after key.
 func (it *Iterator) search(key []byte) int {
 	return sort.Search(len(it.e.ends), func(i int) bool {
-		k, _, _ := it.e.cell(i)
+		k, _, _ := it.e.split(i)
 		return bytes.Compare(k, key) >= 0
 	})
 }

@@ -57,9 +57,9 @@ func (r *reader) useAll() {
 	}
 }
 
-// gather returns what is live of a row in all chosen runs together: entries of the
-// memtables, which are newer than all of it, hide what they hide of it as they
-// would have in the runs.
+// gather returns a row as the chosen runs together have it: what a compaction of
+// them would leave of it. That includes tombstones, some of which hide what is
+// yet to come.
 func (r *reader) gather(prefix []byte) (*rowcache.Entry, error) {
 	v := r.version
 	runs := make([]runIterator, len(v.runs))
@@ -71,14 +71,14 @@ func (r *reader) gather(prefix []byte) (*rowcache.Entry, error) {
 		}
 	}
 	it := merge.New(sources)
-	e, err := gatherLive(it, prefix, v.rangeDel)
+	e, err := gatherFrom(it, prefix, v.rangeDel)
 	if cerr := it.Close(); err == nil {
 		err = cerr
 	}
 	return e, err
 }
 
-func gatherLive(it *merge.Iterator, prefix []byte, dels merge.Ranges) (*rowcache.Entry, error) {
+func gatherFrom(it *merge.Iterator, prefix []byte, dels merge.Ranges) (*rowcache.Entry, error) {
 	var b rowcache.Builder
 	var s cell.Suffix
 	res := merge.Resolver{Ranges: dels}
@@ -91,7 +91,7 @@ func gatherLive(it *merge.Iterator, prefix []byte, dels merge.Ranges) (*rowcache
 		if err != nil {
 			return nil, err
 		}
-		if verdict == merge.Live {
+		if verdict != merge.Covered {
 			b.Add(e)
 		}
 		if b.Bytes() > maxCachedRow {
