@@ -200,7 +200,7 @@ func checkFormatFile(fs vfs.FS, dir string) error {
 		}
 		return fault.New(fault.Corruption, "is missing or empty")
 	}
-	return checkFormat(fs, dir)
+	return checkFormat(fs, dir, "")
 }
 
 // readRoot reads ROOT.

@@ -10,6 +10,9 @@
 //	ulog/    the commit log of all other tablets
 //	sst/     SSTables, named by incarnation and number
 //
+// With Options.Objects the last three are in that store, the logs in their
+// segment-object form, and FORMAT says in which.
+//
 // The METADATA tablet is a tablet like any other. Its rows are the METADATA
 // rows of the tablets, the schemas of the tables, and the gateway's records.
 // Its log is replayed first, then all else is known.

@@ -30,6 +30,9 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 	if err != nil {
 		return err
 	}
+	if err := checkFormatFile(fs, dir); errors.Is(err, fault.FailedPrecondition) {
+		return err
+	}
 	s, err := copyOfMetadata(ctx, fs, dir, root)
 	if err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -49,6 +50,18 @@ func mustOpen(t testing.TB, o Options) *Store {
 		t.Fatalf("open: %v", err)
 	}
 	return s
+}
+
+// onObjects makes the options of a Store whose logs and SSTables are in a shared
+// store: here a directory beside its own, on the same file system.
+func onObjects(t testing.TB, o Options) Options {
+	t.Helper()
+	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.FS.PathDir(o.Dir), "objects"), objectstore.LocalOptions{Owner: "test"})
+	if err != nil {
+		t.Fatalf("open object store: %v", err)
+	}
+	o.Objects = objects
+	return o
 }
 
 func mustClose(t testing.TB, s *Store) {

@@ -40,6 +40,7 @@ func variants() map[string]Options {
 	add("no row cache", func(o *Options) { o.Tablet.MemtableBytes, o.RowCacheBytes = 1, -1 })
 	add("tiny row cache", func(o *Options) { o.Tablet.MemtableBytes, o.RowCacheBytes = 1, 128<<10 })
 	add("async", func(o *Options) { o.Durability = commitlog.Async; o.SegmentBytes = 4 << 10 })
+	add("segment objects", func(o *Options) { o.Tablet.MemtableBytes = 64<<10 + 1 })
 	add("no Bloom filters", func(o *Options) { o.Tablet.MemtableBytes = 1; o.Tablet.Table.BloomBitsPerKey = -1 })
 	return out
 }
@@ -53,6 +54,9 @@ func TestVariants(t *testing.T) {
 			backendtest.Random(t, func(t testing.TB) backend.Backend {
 				o := o
 				o.FS = vfs.NewMem()
+				if name == "segment objects" {
+					o = onObjects(t, o)
+				}
 				s := mustOpen(t, o)
 				stop := make(chan struct{})
 				var churning sync.WaitGroup
@@ -188,7 +192,7 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 	g.o.Tablet.TargetRuns = 1 + g.IntN(5)
 	g.o.Tablet.MaxRuns = 10_000
 	g.o.Tablet.MajorInterval = 50 * time.Millisecond
-	g.s = mustOpen(t, g.o)
+	g.s = g.open()
 	g.model = model.New(model.Options{Now: clock})
 	sch := newSchema("gc", 1000, "a", "b", "sum=sum")
 	var splits []string
@@ -203,6 +207,16 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 	g.table = mustCreate(t, g.s, arrange(sch, g.IntN(arranging)), splits...)
 	mustCreate(t, g.model, sch)
 	return g
+}
+
+// open opens the store, for every other seed with its logs in their
+// segment-object form.
+func (g *gcRun) open() *Store {
+	o := g.o
+	if g.seed%2 == 1 {
+		o = onObjects(g.t, o)
+	}
+	return mustOpen(g.t, o)
 }
 
 func (g *gcRun) rule(depth int) *schema.GCRule {
@@ -376,7 +390,7 @@ func (g *gcRun) step() {
 		}
 	case n < 88:
 		must("close", g.s.Close(ctx))
-		g.s = mustOpen(g.t, g.o)
+		g.s = g.open()
 	case n < 96:
 		before := g.cells()
 		g.now = g.now.Add(time.Duration(g.IntN(12)) * time.Millisecond)

@@ -37,6 +37,15 @@ type Options struct {
 	Dir string
 	// FS is the file system. Default: the operating system's.
 	FS vfs.FS
+	// Objects, if set, is a store that outlives this machine: SSTables and, in
+	// their segment-object form, the commit logs are kept there, and only FORMAT,
+	// LOCK and ROOT in Dir. No other data directory may use it. SegmentBytes,
+	// KeepFreeBytes and Durability then mean nothing: what is acknowledged is in
+	// the store.
+	Objects objectstore.Store
+	// CommitInterval is the least time between two puts of a commit log into
+	// Objects. Default 0: one follows the other.
+	CommitInterval time.Duration
 	// Durability says when a change is acknowledged. Default commitlog.Sync.
 	Durability commitlog.Durability
 	// CacheBytes is the size of the caches: of blocks of SSTables, and of rows
@@ -206,7 +215,16 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 			err = errors.Join(err, s.lock.Close())
 		}
 	}()
-	if err := checkFormat(fs, o.Dir); err != nil {
+	var store string // its name, if it is a shared one
+	if o.Objects != nil {
+		if store, err = nameOf(ctx, o.Objects); err != nil {
+			return nil, fmt.Errorf("open object store: %w", err)
+		}
+		if err := checkSharedRoot(ctx, fs, o.Dir, o.Objects); err != nil {
+			return nil, err
+		}
+	}
+	if err := checkFormat(fs, o.Dir, store); err != nil {
 		return nil, err
 	}
 	if err := checkRoot(fs, o.Dir); err != nil {
@@ -216,7 +234,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 		return nil, fmt.Errorf("open root file: %w", err)
 	}
 	s.lastID.Store(s.root.Incarnation() << 32)
-	if s.objects, err = objectstore.OpenLocal(fs, fs.PathJoin(o.Dir, "sst"), objectstore.LocalOptions{}); err != nil {
+	if err := s.openObjects(ctx); err != nil {
 		return nil, fmt.Errorf("open object store: %w", err)
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
@@ -277,9 +295,10 @@ func syncDir(fs vfs.FS, dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// checkFormat refuses a directory of another format version, and marks a new
-// one.
-func checkFormat(fs vfs.FS, dir string) error {
+// checkFormat refuses a directory of another format version, or whose logs and
+// SSTables are in another shared store than the named one (in the directory
+// itself, if it has no name), and marks a new one.
+func checkFormat(fs vfs.FS, dir, store string) error {
 	name := fs.PathJoin(dir, "FORMAT")
 	_, err := fs.Stat(fs.PathJoin(dir, "ROOT"))
 	fresh := errors.Is(err, os.ErrNotExist)
@@ -288,7 +307,7 @@ func checkFormat(fs vfs.FS, dir string) error {
 		if !fresh {
 			return fault.New(fault.Corruption, "%s has no FORMAT file but is not new", dir)
 		}
-		return writeFormat(fs, dir, name)
+		return writeFormat(fs, dir, name, store)
 	}
 	if err != nil {
 		return fmt.Errorf("open %s: %w", name, err)
@@ -298,19 +317,38 @@ func checkFormat(fs vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("read %s: %w", name, err)
 	}
-	var v int
 	if len(b) == 0 && fresh {
 		// A crash while the directory was made.
-		return writeFormat(fs, dir, name)
+		return writeFormat(fs, dir, name, store)
 	}
-	if _, err := fmt.Sscanf(string(b), "trestle data format %d\n", &v); err != nil {
+	var v int
+	var in string
+	_, err = fmt.Sscanf(string(b), "trestle data format %d\n", &v)
+	if err != nil {
+		_, err = fmt.Sscanf(string(b), "trestle data format %d in object store %s\n", &v, &in)
+	}
+	switch {
+	case err != nil:
 		return fault.New(fault.FailedPrecondition, "%s does not belong to a trestle data directory", name)
-	}
-	if v != FormatVersion {
+	case v != FormatVersion:
 		return fault.New(fault.FailedPrecondition,
 			"%s holds data of format %d; this program reads format %d: use the version of trestle that wrote it, or another directory", dir, v, FormatVersion)
+	case in != store && in == "":
+		return fault.New(fault.FailedPrecondition, "%s holds its logs and SSTables itself, not in an object store", dir)
+	case in != store && store == "":
+		return fault.New(fault.FailedPrecondition, "%s has its logs and SSTables in the object store %s, and cannot be used without it", dir, in)
+	case in != store:
+		return fault.New(fault.FailedPrecondition, "%s has its logs and SSTables in the object store %s, not in %s", dir, in, store)
 	}
 	return nil
+}
+
+func exists(fs vfs.FS, name string) (bool, error) {
+	_, err := fs.Stat(name)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
 // checkRoot refuses a directory that has lost its ROOT file: a new one would
@@ -328,12 +366,16 @@ func checkRoot(fs vfs.FS, dir string) error {
 	return nil
 }
 
-func writeFormat(fs vfs.FS, dir, name string) error {
+func writeFormat(fs vfs.FS, dir, name, store string) error {
 	f, err := fs.Create(name, "trestle-metadata")
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	_, err = fmt.Fprintf(f, "trestle data format %d\n", FormatVersion)
+	line := fmt.Sprintf("trestle data format %d", FormatVersion)
+	if store != "" {
+		line += " in object store " + store
+	}
+	_, err = fmt.Fprintln(f, line)
 	if err == nil {
 		err = f.Sync()
 	}
@@ -371,16 +413,6 @@ func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tabl
 	return e, w
 }
 
-func (s *Store) openLog(dir string, segment int64, durability commitlog.Durability) (commitlog.Log, error) {
-	l, err := commitlog.Open(s.o.FS, s.o.FS.PathJoin(s.o.Dir, dir), commitlog.Options{
-		SegmentBytes: segment, Durability: durability, KeepFreeBytes: s.o.KeepFreeBytes, Log: s.o.Log, Observe: s.o.OnCommit,
-	})
-	if err != nil {
-		return nil, err
-	}
-	return l, nil
-}
-
 // openMeta recovers the METADATA tablet.
 func (s *Store) openMeta(ctx context.Context) (err error) {
 	s.metaEnv, s.metaWork = s.newEnv(s.root, 16<<20, func() []*tablet.Tablet { return []*tablet.Tablet{s.meta} }, nil)
@@ -388,7 +420,7 @@ func (s *Store) openMeta(ctx context.Context) (err error) {
 	s.meta = tablet.Open(s.metaEnv, s.root.Row(), func() *schema.Table { return metaSchema })
 	// Always synced: the other log is trimmed, and objects are deleted, once this
 	// one no longer needs them.
-	if s.metaLog, err = s.openLog("log", 4<<20, commitlog.Sync); err != nil {
+	if s.metaLog, err = s.openLog(ctx, "log", 4<<20, commitlog.Sync); err != nil {
 		return fmt.Errorf("open METADATA log: %w", err)
 	}
 	err = s.metaLog.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
@@ -397,6 +429,9 @@ func (s *Store) openMeta(ctx context.Context) (err error) {
 		}
 		return s.meta.Replay(&rec)
 	})
+	if err == nil {
+		err = covered(s.metaLog, s.root.Row())
+	}
 	if err != nil {
 		return fmt.Errorf("replay METADATA log: %w", err)
 	}
@@ -433,7 +468,7 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 	if err := s.loadCatalog(ctx); err != nil {
 		return err
 	}
-	if s.userLog, err = s.openLog("ulog", s.o.SegmentBytes, s.o.Durability); err != nil {
+	if s.userLog, err = s.openLog(ctx, "ulog", s.o.SegmentBytes, s.o.Durability); err != nil {
 		return fmt.Errorf("open commit log: %w", err)
 	}
 	var last *tablet.Tablet
@@ -446,6 +481,13 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 		}
 		return last.Replay(&rec)
 	})
+	if err == nil {
+		var rows []*metadata.Row
+		for _, t := range s.catalog.tablets {
+			rows = append(rows, t.Row())
+		}
+		err = covered(s.userLog, rows...)
+	}
 	if err != nil {
 		return fmt.Errorf("replay commit log: %w", err)
 	}

@@ -591,6 +591,13 @@ func (l *SegmentLog) Replay(from Pos, fn func(Record) error) error {
 	return nil
 }
 
+// Holds reports whether the segment of pos is among those that Replay shows.
+func (l *SegmentLog) Holds(pos Pos) bool {
+	return slices.ContainsFunc(l.older, func(s *sealedLog) bool {
+		return s.id == pos.Log && s.first() <= pos.Segment && pos.Segment < s.end.Segment
+	})
+}
+
 // Start implements Log. What Replay shows is durable as it is.
 func (l *SegmentLog) Start() (Writer, error) {
 	if l.writer != nil {
