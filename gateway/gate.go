@@ -115,7 +115,7 @@ var errBusy = func() error {
 // admit is the server's tap: called for each stream before anything is read of
 // it, on the goroutine that reads the connection.
 func (g *gate) admit(ctx context.Context, _ *tap.Info) (context.Context, error) {
-	if g.held.Load() > g.limit {
+	if g.short() {
 		return nil, errBusy
 	}
 	a := &arrival{start: time.Now()}
@@ -138,6 +138,17 @@ func (g *gate) arrived(ctx context.Context) {
 	g.mu.Unlock()
 }
 
+// cancelOf returns what ends the stream of ctx.
+func cancelOf(ctx context.Context) context.CancelFunc {
+	if a, _ := ctx.Value(arrivalKey{}).(*arrival); a != nil {
+		return a.cancel
+	}
+	return func() {} // not admitted by a gate: a test's
+}
+
+// short tells whether memory is short.
+func (g *gate) short() bool { return g.held.Load() > g.limit }
+
 func (g *gate) sweep() {
 	defer close(g.done)
 	tick := time.NewTicker(min(shortage, max(g.timeout/4, time.Millisecond)))
@@ -155,7 +166,7 @@ func (g *gate) sweep() {
 // sweepOnce ends the streams that took too long.
 func (g *gate) sweepOnce(now time.Time) {
 	patience := g.timeout
-	if g.held.Load() > g.limit {
+	if g.short() {
 		patience = min(patience, shortage)
 	}
 	g.mu.Lock()

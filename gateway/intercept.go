@@ -19,6 +19,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -40,6 +41,9 @@ type interceptor struct {
 	log      *slog.Logger
 	location []string // value of locationHeader for a request that nobody placed
 	places   sync.Map // place to its locationHeader
+	// sessions are the methods whose streams carry other requests. They are told
+	// to the observer by what carries them.
+	sessions map[string]bool
 }
 
 // A place is where a request is served.
@@ -59,8 +63,11 @@ func newInterceptor(g *gate, o Options) *interceptor {
 
 // served notes where the request of ctx is served, which its answer will name.
 func (i *interceptor) served(ctx context.Context, p place) {
+	if p.zone == "" || p.cluster == "" || session.Served(ctx, p.zone, p.cluster) {
+		return
+	}
 	a, _ := ctx.Value(arrivalKey{}).(*arrival)
-	if a == nil || p.zone == "" || p.cluster == "" {
+	if a == nil {
 		return
 	}
 	v, ok := i.places.Load(p)
@@ -121,13 +128,17 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	start := time.Now()
 	ctx := ss.Context()
 	isData := strings.HasPrefix(info.FullMethod, dataPrefix)
-	s := &serverStream{ServerStream: ss, i: i, count: i.observer != nil, placed: !isData}
-	if info.IsClientStream {
+	observer := i.observer
+	if i.sessions[info.FullMethod] {
+		observer = nil
+	}
+	s := &serverStream{ServerStream: ss, i: i, count: observer != nil, placed: !isData}
+	if info.IsClientStream && !i.sessions[info.FullMethod] {
 		// Messages may come at any time in the stream's life.
 		i.gate.arrived(ctx)
 	}
-	if i.observer != nil {
-		i.observer.RPCStarted(info.FullMethod)
+	if observer != nil {
+		observer.RPCStarted(info.FullMethod)
 	}
 	if err = i.callStream(srv, s, info, handler); err != nil {
 		err = i.status(ctx, err)
@@ -138,8 +149,8 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		s.place()
 		ss.SetTrailer(metadata.MD{timingHeader: timing(elapsed)})
 	}
-	if i.observer != nil {
-		i.observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
+	if observer != nil {
+		observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
 	}
 	return err
 }
@@ -194,6 +205,7 @@ type serverStream struct {
 	i              *interceptor
 	count          bool
 	placed         bool
+	arrived        bool
 	received, sent int64
 }
 
@@ -206,7 +218,10 @@ func (s *serverStream) place() {
 
 func (s *serverStream) RecvMsg(m any) error {
 	err := s.ServerStream.RecvMsg(m)
-	s.i.gate.arrived(s.Context())
+	if !s.arrived {
+		s.arrived = true
+		s.i.gate.arrived(s.Context())
+	}
 	if s.count && err == nil {
 		s.received += int64(wire.Size(m))
 	}

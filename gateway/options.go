@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/session"
 )
 
 // Options configure a Server. The zero value is a good server without TLS.
@@ -23,6 +24,10 @@ type Options struct {
 	Zone, Cluster string
 	// Emulator accepts any project and instance id, as Google's emulator does.
 	Emulator bool
+	// NoSessions leaves out sessions, which Emulator does too.
+	NoSessions bool
+	// Session tunes sessions; what connects them to the server is set here.
+	Session session.Options
 	// Reflection serves the gRPC reflection services.
 	Reflection bool
 	// Credentials are the transport's; nil is plain text.

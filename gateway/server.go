@@ -21,18 +21,20 @@ import (
 	"github.com/trestledb/trestle/gateway/backend"
 	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/data"
+	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A Server serves a backend over gRPC.
 type Server struct {
-	grpc   *grpc.Server
-	health *health.Server
-	gate   *gate
-	calls  calls
-	log    *slog.Logger
-	admin  *admin.Admin
-	stop   sync.Once
+	grpc     *grpc.Server
+	health   *health.Server
+	gate     *gate
+	calls    calls
+	sessions *session.Service // nil if there are none
+	log      *slog.Logger
+	admin    *admin.Admin
+	stop     sync.Once
 }
 
 // New returns a Server of b. It does not own b: stop the Server before b is
@@ -103,14 +105,24 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	services := registrar{s.grpc, s.calls.methods}
 	a := admin.Register(services, b, o.Admin)
 	s.admin = a
-	data.Register(services, data.New(b, data.Options{
+	budget := chunk.NewBudget(o.ReadMemory)
+	d := data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
 		View:     a.View,
 		LaxNames: o.Emulator,
-		Budget:   chunk.NewBudget(o.ReadMemory),
+		Budget:   budget,
 		Log:      o.Log,
-	}))
+	})
+	data.Register(services, d)
+	if !o.Emulator && !o.NoSessions {
+		var err error
+		if s.sessions, err = newSessions(d, in, budget, o); err != nil {
+			g.close()
+			return nil, err
+		}
+		d.UseSessions(sessions{s.sessions})
+	}
 	if o.Auth != nil {
 		o.Auth.UsePolicies(a.Policy)
 		o.Auth.Register(services)
@@ -164,6 +176,9 @@ func (s *Server) Stop(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {
 		s.health.Shutdown()
+		if s.sessions != nil {
+			s.sessions.Drain() // streams that would not end by themselves
+		}
 		drained := make(chan struct{})
 		go func() {
 			s.calls.stop()
@@ -178,6 +193,9 @@ func (s *Server) Stop(ctx context.Context) error {
 			s.calls.cancel()
 			s.grpc.Stop()
 			<-drained
+		}
+		if s.sessions != nil {
+			s.sessions.Close()
 		}
 		s.calls.cancel()
 		s.admin.Close()

@@ -66,6 +66,7 @@ var allowed = map[string][]string{
 	"gateway/bundle":   {},
 	"gateway/rest":     {"engine/fault", "gateway/wire"},
 	"gateway/data":     and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/chunk", "gateway/view"}),
+	"gateway/session":  and(leaves, []string{"gateway/wire", "gateway/chunk"}),
 	"gateway/admin":    and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/view", "gateway/bundle"}),
 	"gateway/auth/...": and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/auth/..."}),
 	"gateway/sql":      and(leaves, []string{"gateway/backend", "gateway/wire"}),

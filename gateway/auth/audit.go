@@ -37,7 +37,7 @@ func newAudit(o Options) *audit { return &audit{log: o.Audit, data: o.AuditData,
 
 // wants tells whether a call that ended with err gets a line.
 func (a *audit) wants(c *call, err error) bool {
-	return a.log != nil && (c.rule.admin || a.data && !c.rule.open || c.denied && a.allowed())
+	return a.log != nil && (c.rule.admin || a.data && !c.rule.open || c.denied.Load() && a.allowed())
 }
 
 // allowed takes one of this second's lines about refusals.
@@ -77,6 +77,18 @@ func (a *audit) done(c *call, err error, received, sent int64) {
 		slog.Int64("response_bytes", sent),
 		slog.Float64("latency_ms", float64(a.now().Sub(c.start).Microseconds())/1000),
 	)
+}
+
+// VirtualCall writes the line about a call that a session carried, ctx being
+// the call's.
+func (a *Auth) VirtualCall(ctx context.Context, method string, err error, start time.Time, received, sent int64) {
+	c := callOf(ctx)
+	if c == nil || a.audit.log == nil {
+		return
+	}
+	if a.audit.data || wire.Code(err) == codes.PermissionDenied && a.audit.allowed() {
+		a.audit.done(&call{Context: c.Context, principal: c.principal, method: method, resource: c.resource, start: start}, err, received, sent)
+	}
 }
 
 // refused writes a line about credentials that are no good.

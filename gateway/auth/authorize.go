@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/auth/iam"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A Decision is what was decided about a permitted request.
@@ -34,7 +35,12 @@ func (a *Auth) authorize(ctx context.Context, c *call, req any) error {
 	if r.off {
 		return fault.New(fault.Unimplemented, "%s is not there for callers with credentials", method(c.method))
 	}
-	if c.principal.scopes&r.class == 0 {
+	class := r.class
+	open, _ := req.(*wire.SessionRequest)
+	if open != nil && open.Writes() {
+		class |= dataWrite
+	}
+	if c.principal.scopes&class != class {
 		return a.denied(c, fmt.Sprintf("The token has no scope for %s.", method(c.method)), "ACCESS_TOKEN_SCOPE_INSUFFICIENT", nil)
 	}
 	if r.test {
@@ -58,7 +64,7 @@ func (a *Auth) authorize(ctx context.Context, c *call, req any) error {
 			c.resource = name
 		}
 		optional = optional || k.optional
-		if name == "" && k.optional {
+		if name == "" && k.optional || open != nil && !k.asked(open) {
 			continue
 		}
 		set = true
@@ -103,6 +109,14 @@ func permission(name string) iam.Permission {
 		panic("no permission " + name)
 	}
 	return p
+}
+
+// asked tells whether a session is to be opened for what k permits.
+func (k *check) asked(open *wire.SessionRequest) bool {
+	if k.perm == mutateRows || k.perm == viewMutateRows {
+		return open.Writes()
+	}
+	return open.Reads()
 }
 
 // checkInto checks, and notes in c which families it may read or write.
@@ -252,7 +266,7 @@ func (a *Auth) deniedOn(c *call, perm iam.Permission, name string) error {
 }
 
 func (a *Auth) denied(c *call, msg, reason string, metadata map[string]string) error {
-	c.denied = true
+	c.denied.Store(true)
 	if a.o.Refused != nil {
 		a.o.Refused("permission")
 	}
@@ -287,6 +301,9 @@ func (f *families) within(g *families) bool {
 	}
 	return f.some && !slices.ContainsFunc(f.list, func(n string) bool { return !contains(g.list, n) })
 }
+
+// equal tells whether f and g allow the same.
+func (f *families) equal(g *families) bool { return f.within(g) && g.within(f) }
 
 // allows tells whether f lets a family be used.
 func (f *families) allows(name string) bool { return !f.some || contains(f.list, name) }

@@ -3,6 +3,7 @@ package auth
 import (
 	"context"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -33,7 +34,7 @@ type call struct {
 	resource  string
 	// read and write are the families that may be.
 	read, write families
-	denied      bool
+	denied      atomic.Bool
 	inert       bool // the handler is not for this caller, see handle
 	keep        bool // fill checked
 	checked     []checked
@@ -254,6 +255,9 @@ func (a *Auth) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 		s.ctx = c
 	}
 	err = handler(srv, s)
+	if s.denied {
+		c.denied.Store(true)
+	}
 	if a.audit.wants(c, err) {
 		a.audit.done(c, err, s.received, s.sent)
 	}
@@ -264,7 +268,8 @@ func (a *Auth) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 const recheck = 2 * time.Second
 
 // A stream authorizes the first message, and then now and then whether what was
-// allowed still is: some streams never end.
+// allowed still is: some streams never end. It asks before it sends, but in a
+// session, where requests come later too, before it gives a request out.
 type stream struct {
 	grpc.ServerStream
 	a              *Auth
@@ -273,6 +278,7 @@ type stream struct {
 	first          bool // message was seen
 	checked        time.Time
 	received, sent int64
+	denied         bool // later than at the first message
 }
 
 func (s *stream) Context() context.Context { return s.ctx }
@@ -282,6 +288,9 @@ func (s *stream) RecvMsg(m any) error {
 		return err
 	}
 	s.received += int64(wire.Size(m))
+	if s.first && s.c.rule.session {
+		return s.recheck()
+	}
 	if s.first {
 		return nil
 	}
@@ -291,13 +300,21 @@ func (s *stream) RecvMsg(m any) error {
 
 func (s *stream) SendMsg(m any) error {
 	s.sent += int64(wire.Size(m))
-	if now := s.a.now(); now.Sub(s.checked) >= recheck && !s.c.rule.open {
-		s.checked = now
-		if err := s.again(now); err != nil {
+	if !s.c.rule.session {
+		if err := s.recheck(); err != nil {
 			return err
 		}
 	}
 	return s.ServerStream.SendMsg(m)
+}
+
+func (s *stream) recheck() error {
+	now := s.a.now()
+	if now.Sub(s.checked) < recheck || s.c.rule.open {
+		return nil
+	}
+	s.checked = now
+	return s.again(now)
 }
 
 // again asks whether the call would still be allowed, as it was.
@@ -316,8 +333,17 @@ func (s *stream) again(now time.Time) error {
 	c := &call{Context: s.c.Context, principal: s.c.principal, rule: s.c.rule, method: s.c.method, start: now}
 	for _, k := range s.c.checked {
 		if err := s.a.checkInto(c, c, k.check, k.name); err != nil {
+			s.denied = c.denied.Load()
 			return err
 		}
+	}
+	if s.c.rule.session {
+		// Each of its requests is held to what is allowed when it comes.
+		if !s.c.read.equal(&c.read) || !s.c.write.equal(&c.write) {
+			c.Context, c.resource, c.checked = s.ServerStream.Context(), s.c.resource, s.c.checked
+			s.c, s.ctx = c, c
+		}
+		return nil
 	}
 	if !s.c.read.within(&c.read) || !s.c.write.within(&c.write) {
 		return s.a.denied(s.c, "What the request may read was changed.", "IAM_PERMISSION_DENIED", nil)

@@ -9,10 +9,12 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/genproto/googleapis/type/expr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/dynamicpb"
@@ -43,7 +45,7 @@ var adminMayNot = strings.Fields(`
 
 // nobodyMay are methods that are off for everybody.
 var nobodyMay = strings.Fields(`
-	OpenTable OpenAuthorizedView OpenMaterializedView UpdateServiceAccount UndeleteServiceAccount DisableServiceAccountKey EnableServiceAccountKey
+	OpenMaterializedView UpdateServiceAccount UndeleteServiceAccount DisableServiceAccountKey EnableServiceAccountKey
 	SignBlob SignJwt QueryGrantableRoles CreateRole UpdateRole DeleteRole UndeleteRole QueryTestablePermissions
 	QueryAuditableServices LintPolicy`)
 
@@ -117,12 +119,21 @@ func call(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescr
 	service := string(m.Parent().FullName())
 	full := "/" + service + "/" + string(m.Name())
 	req := dynamicpb.NewMessage(m.Input())
+	if full == bigtablepb.Bigtable_OpenTable_FullMethodName || full == bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName {
+		// The three kinds of open request have the same fields.
+		payload, err := proto.Marshal(&bigtablepb.OpenTableRequest{TableName: nameFor(service, string(m.Name()), auth.Fields(full)[0]),
+			Permission: bigtablepb.OpenTableRequest_PERMISSION_READ_WRITE})
+		if err != nil {
+			return err
+		}
+		proto.Merge(req, &bigtablepb.SessionRequest{Payload: &bigtablepb.SessionRequest_OpenSession{OpenSession: &bigtablepb.OpenSessionRequest{Payload: payload}}})
+	}
 	for _, field := range auth.Fields(full) {
 		set := field
 		if field == "operation" {
 			set = "name"
 		}
-		if field == "authorized_view_name" || field == "materialized_view_name" {
+		if m.Input().Name() == "SessionRequest" || field == "authorized_view_name" || field == "materialized_view_name" {
 			continue // one of the names is enough
 		}
 		fill(req, set, nameFor(service, string(m.Name()), field))

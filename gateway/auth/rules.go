@@ -20,7 +20,8 @@ import (
 // Instead of permissions there may be one word: "open" needs no credentials,
 // "authenticated" nothing but them, "tables" is checked for each table as it is
 // used, "off" is not there for callers with credentials. "inert" beside
-// permissions gives who lacks them an answer that is the same for all resources.
+// permissions gives who lacks them an answer that is the same for all resources,
+// "session" says that the RPC carries others.
 var ruleText = map[string]map[string]string{
 	"google.bigtable.v2.Bigtable": {
 		"ReadRows":                              "read  tables.readRows@table_name? authorizedViews.readRows@authorized_view_name? materializedViews.readRows@materialized_view_name?",
@@ -35,9 +36,11 @@ var ruleText = map[string]map[string]string{
 		"PrepareQuery":                          "read  instances.executeQuery@instance_name tables",
 		"ExecuteQuery":                          "read  instances.executeQuery@instance_name tables",
 		"GetClientConfiguration":                "read  instances.ping@instance_name inert",
-		// A session carries requests that no rule looks at. Clients call the
-		// methods above when there are no sessions.
-		"OpenTable": "read off", "OpenAuthorizedView": "read off", "OpenMaterializedView": "read off",
+		// The requests that a session carries are of the two kinds that it was
+		// opened for: see check.asked.
+		"OpenTable":            "read  tables.readRows@table_name tables.mutateRows@table_name session",
+		"OpenAuthorizedView":   "read  authorizedViews.readRows@authorized_view_name authorizedViews.mutateRows@authorized_view_name session",
+		"OpenMaterializedView": "read off",
 	},
 	"google.bigtable.admin.v2.BigtableInstanceAdmin": {
 		"CreateInstance": "adminwrite instances.create@parent", "GetInstance": "adminread instances.get@name",
@@ -127,6 +130,9 @@ type rule struct {
 	off    bool
 	tables bool // each table is checked as it is used
 	inert  bool // see call.inert
+	// session says that the RPC goes on for as long as the client likes, and that
+	// its first message says which of the checks are asked for.
+	session bool
 	// families allows permissions that hold for some families only.
 	families bool
 	// changes says that afterwards policies may be others.
@@ -171,7 +177,7 @@ var rules = func() map[string]*rule {
 				panic(service + "/" + method + ": " + err.Error())
 			}
 			switch method {
-			case "ReadRows", "MutateRow", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow":
+			case "ReadRows", "MutateRow", "MutateRows", "CheckAndMutateRow", "ReadModifyWriteRow", "OpenTable", "OpenAuthorizedView":
 				r.families = true
 			}
 			r.policy = method == "SetIamPolicy"
@@ -201,6 +207,8 @@ func parseRule(text string) (*rule, error) {
 			r.tables = true
 		case "inert":
 			r.inert = true
+		case "session":
+			r.session = true
 		case "authenticated":
 		default:
 			name, field, ok := strings.Cut(w, "@")
@@ -246,6 +254,8 @@ func (c *check) get(msg any) (string, bool) {
 		var t *wire.Target
 		materialized := ""
 		switch m := msg.(type) {
+		case *wire.SessionRequest:
+			return m.Name, true // of what the method opens
 		case *wire.ReadRowsRequest:
 			t, materialized = &m.Target, m.Materialized
 		case *wire.MutateRowRequest:

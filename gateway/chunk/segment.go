@@ -21,6 +21,7 @@ var smallPool, largePool sync.Pool
 // that is made of it, to learn when gRPC has no more use for it.
 type segment struct {
 	buf    []byte
+	out    []byte // the part of buf that a Row's buffer is of
 	charge charge // zero if the segment counts against nobody
 	// cleanup gives the charge back if the segment is garbage before it is
 	// freed: when a connection breaks, gRPC drops queued buffers without Free.
@@ -60,7 +61,7 @@ func (s *segment) free() {
 		s.charge.release()
 		s.charge = charge{}
 	}
-	s.buf = s.buf[:0]
+	s.buf, s.out = s.buf[:0], nil
 	switch cap(s.buf) {
 	case smallSegment:
 		smallPool.Put(s)

@@ -55,9 +55,10 @@ type Options struct {
 // UNIMPLEMENTED.
 type Service struct {
 	bigtablepb.UnimplementedBigtableServer
-	backend backend.Data
-	tables  backend.Tables
-	opt     Options
+	backend  backend.Data
+	tables   backend.Tables
+	sessions Sessions // nil if there are none
+	opt      Options
 }
 
 // New returns a Service over b.
@@ -90,6 +91,8 @@ var desc = func() grpc.ServiceDesc {
 	method("ReadModifyWriteRow").Handler = unary(bigtablepb.Bigtable_ReadModifyWriteRow_FullMethodName, (*Service).readModifyWriteRow)
 	stream("ReadRows").Handler = serverStream((*Service).readRows)
 	stream("MutateRows").Handler = serverStream((*Service).mutateRows)
+	stream("OpenTable").Handler = openSession("OpenTable", Sessions.OpenTable)
+	stream("OpenAuthorizedView").Handler = openSession("OpenAuthorizedView", Sessions.OpenAuthorizedView)
 	return d
 }()
 

@@ -1,0 +1,81 @@
+package gateway
+
+import (
+	"context"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+
+	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/chunk"
+	"github.com/trestledb/trestle/gateway/data"
+	"github.com/trestledb/trestle/gateway/session"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+// A SessionObserver is an Observer that is told of sessions too. Their requests
+// are told to it as RPCs.
+type SessionObserver interface {
+	// SessionOpened and SessionClosed are called for each session.
+	SessionOpened()
+	SessionClosed()
+}
+
+// newSessions returns the sessions of a server. The requests that they carry
+// are held to what d holds RPCs to, and are reported as RPCs are.
+func newSessions(d *data.Service, in *interceptor, budget *chunk.Budget, o Options) (*session.Service, error) {
+	so := o.Session
+	so.Open = func(ctx context.Context, t session.Target) (session.Rows, error) {
+		return d.Rows(ctx, t.Table, t.View, t.Profile, t.Writes)
+	}
+	so.Zone, so.Cluster, so.Budget, so.Log = o.Zone, o.Cluster, budget, o.Log
+	so.Cancel, so.Short = cancelOf, in.gate.short
+	so.Observer = &sessionObserver{in: in, auth: o.Auth}
+	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true}
+	return session.New(so)
+}
+
+// sessions are what the data service asks of a session.Service.
+type sessions struct{ *session.Service }
+
+// Configuration implements data.Sessions.
+func (sessions) Configuration(ctx context.Context) *bigtablepb.ClientConfiguration {
+	return session.Configuration(wire.Features(ctx))
+}
+
+// A sessionObserver tells the server's observer and the audit log.
+type sessionObserver struct {
+	in   *interceptor
+	auth *auth.Auth // may be nil
+}
+
+func (s *sessionObserver) SessionOpened() {
+	if so, ok := s.in.observer.(SessionObserver); ok {
+		so.SessionOpened()
+	}
+}
+
+func (s *sessionObserver) SessionClosed() {
+	if so, ok := s.in.observer.(SessionObserver); ok {
+		so.SessionClosed()
+	}
+}
+
+func (s *sessionObserver) CallStarted(method string) {
+	if s.in.observer != nil {
+		s.in.observer.RPCStarted(method)
+	}
+}
+
+func (s *sessionObserver) CallDone(ctx context.Context, method string, err error, start time.Time, elapsed time.Duration, received, sent int64) {
+	if s.in.observer != nil {
+		s.in.observer.RPCDone(method, wire.Code(err), elapsed, received, sent)
+	}
+	if s.auth != nil {
+		s.auth.VirtualCall(ctx, method, err, start, received, sent)
+	}
+}
+
+func (s *sessionObserver) CallPanicked(ctx context.Context, method string, p any) error {
+	return s.in.panicked(ctx, method, p)
+}
