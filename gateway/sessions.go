@@ -13,8 +13,8 @@ import (
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// A SessionObserver is an Observer that is told of sessions too. Their requests
-// are told to it as RPCs.
+// A SessionObserver is an Observer that is told of sessions too. That they are
+// opened, and their requests, are told to it as RPCs.
 type SessionObserver interface {
 	// SessionOpened and SessionClosed are called for each session.
 	SessionOpened()
@@ -49,8 +49,12 @@ type sessionObserver struct {
 	auth *auth.Auth // may be nil
 }
 
-func (s *sessionObserver) SessionOpened() {
-	if so, ok := s.in.observer.(SessionObserver); ok {
+func (s *sessionObserver) SessionOpened(method string, err error, elapsed time.Duration) {
+	if s.in.observer != nil {
+		s.in.observer.RPCStarted(method)
+		s.in.observer.RPCDone(method, wire.Code(err), elapsed, 0, 0)
+	}
+	if so, ok := s.in.observer.(SessionObserver); ok && err == nil {
 		so.SessionOpened()
 	}
 }

@@ -140,6 +140,7 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
+		NoSessions:    cfg.Sessions == settings.Off,
 		Reflection:    true, // what it tells is public
 		RequestMemory: max(cfg.Memory/4, schema.MaxRow+schema.MaxRow/8),
 		ReadMemory:    max(cfg.Memory/4, gateway.MinReadMemory),

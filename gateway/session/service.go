@@ -49,9 +49,9 @@ const (
 // An Observer is told of what goes on in sessions. Its methods are called on
 // the goroutines of the calls.
 type Observer interface {
-	// SessionOpened and SessionClosed are called for each session that was
-	// opened.
-	SessionOpened()
+	// SessionOpened is called for each session that was to be opened by a method,
+	// with the outcome; SessionClosed when one that was opened ends.
+	SessionOpened(method string, err error, elapsed time.Duration)
 	SessionClosed()
 	// CallStarted is called before a virtual call.
 	CallStarted(method string)
@@ -226,11 +226,20 @@ func (s *Service) OpenTable(stream grpc.ServerStream) error { return s.serve(str
 func (s *Service) OpenAuthorizedView(stream grpc.ServerStream) error { return s.serve(stream, true) }
 
 func (s *Service) serve(stream grpc.ServerStream, view bool) error {
+	start, method := time.Now(), bigtablepb.Bigtable_OpenTable_FullMethodName
+	if view {
+		method = bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName
+	}
 	ss := &session{svc: s, stream: stream, work: make(chan *call), slots: make(chan struct{}, s.o.MaxInFlight)}
-	if err := ss.open(view); err != nil {
+	err := ss.open(view)
+	s.o.Observer.SessionOpened(method, err, time.Since(start))
+	if err != nil {
 		return err
 	}
-	defer s.remove(ss)
+	defer func() {
+		s.remove(ss)
+		s.o.Observer.SessionClosed()
+	}()
 	return ss.run()
 }
 
@@ -254,7 +263,6 @@ func (s *Service) add(ss *session) error {
 	}
 	s.mu.sessions[ss] = struct{}{}
 	s.mu.conns[ss.conn]++
-	s.o.Observer.SessionOpened()
 	return nil
 }
 
@@ -265,7 +273,6 @@ func (s *Service) remove(ss *session) {
 	if s.mu.conns[ss.conn]--; s.mu.conns[ss.conn] == 0 {
 		delete(s.mu.conns, ss.conn)
 	}
-	s.o.Observer.SessionClosed()
 }
 
 // watch looks after sessions: heartbeats, deadlines, age.

@@ -24,6 +24,7 @@ type Metrics struct {
 	received  *prometheus.CounterVec
 	sent      *prometheus.CounterVec
 	inflight  prometheus.Gauge
+	sessions  prometheus.Gauge
 	panics    prometheus.Counter
 	returned  prometheus.Counter
 	modified  prometheus.Counter
@@ -66,6 +67,8 @@ func NewMetrics() *Metrics {
 			Help: "Bytes of response messages."}, []string{"method"}),
 		inflight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_inflight_requests",
 			Help: "Requests being worked on."}),
+		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_sessions",
+			Help: "Open sessions. The requests that they carry are counted as methods SessionReadRow and SessionMutateRow."}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_panics_recovered_total",
 			Help: "Requests that ended in a panic and were answered INTERNAL. Each is a bug."}),
 		returned: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_returned_total",
@@ -93,7 +96,7 @@ func NewMetrics() *Metrics {
 	info.Set(1)
 	start := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_start_time_seconds", Help: "Unix time at which the process started to serve."})
 	start.SetToCurrentTime()
-	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.inflight, m.panics,
+	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.inflight, m.sessions, m.panics,
 		m.returned, m.modified, m.scanned, m.cellsRead, m.commits, m.records, m.logBytes, m.writing, m.syncs, info, start,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
@@ -159,6 +162,12 @@ func (m *Metrics) RPCDone(fullMethod string, code codes.Code, elapsed time.Durat
 	s.received.Add(float64(received))
 	s.sent.Add(float64(sent))
 }
+
+// SessionOpened counts a session as open until SessionClosed.
+func (m *Metrics) SessionOpened() { m.sessions.Inc() }
+
+// SessionClosed is the other end of SessionOpened.
+func (m *Metrics) SessionClosed() { m.sessions.Dec() }
 
 // FirstRow notes how long a ReadRows took to its first message.
 func (m *Metrics) FirstRow(elapsed time.Duration) { m.firstRow.Observe(elapsed.Seconds()) }
