@@ -8,6 +8,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 var groupName = regexp.MustCompile(`^[A-Za-z0-9_][-_.A-Za-z0-9]{0,63}$`)
@@ -97,6 +98,54 @@ func (s *Store) Schema(ctx context.Context, table string) (*schema.Table, error)
 		return nil, err
 	}
 	return s.Table(ctx, name)
+}
+
+// GroupInfo is what an operator wants to know of a locality group.
+type GroupInfo struct {
+	schema.Group
+	Families []string
+	// The sums over all tablets; Runs is the largest of any.
+	tablet.GroupState
+}
+
+// Groups describes the locality groups of a table, the default one first, of
+// which the last part of the name is enough. A last one without a name is what
+// was written under an earlier assignment of families, if anything is left of
+// that.
+func (s *Store) Groups(ctx context.Context, table string) (name string, groups []GroupInfo, err error) {
+	sch, err := s.Schema(ctx, table)
+	if err != nil {
+		return "", nil, err
+	}
+	t, err := s.table(sch.Name)
+	if err != nil {
+		return "", nil, err
+	}
+	for _, g := range sch.AllGroups() {
+		groups = append(groups, GroupInfo{Group: g, Families: sch.FamiliesOf(g.ID)})
+	}
+	add := func(to *tablet.GroupState, s tablet.GroupState) {
+		to.Bytes += s.Bytes
+		to.Resident += s.Resident
+		to.Files += s.Files
+		to.Runs = max(to.Runs, s.Runs)
+	}
+	var before GroupInfo
+	for _, tt := range t.list() {
+		states, earlier := tt.GroupStates()
+		for i := range groups {
+			add(&groups[i].GroupState, states[groups[i].ID])
+			delete(states, groups[i].ID)
+		}
+		add(&before.GroupState, earlier)
+		for _, s := range states { // of groups that were deleted
+			add(&before.GroupState, s)
+		}
+	}
+	if before.Files > 0 {
+		groups = append(groups, before)
+	}
+	return sch.Name, groups, nil
 }
 
 // CreateGroup adds a locality group without families to a table. It is

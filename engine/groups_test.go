@@ -3,6 +3,7 @@ package engine
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -302,4 +303,115 @@ func TestGroupSettings(t *testing.T) {
 	if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: "many"}); fault.KindOf(err) != fault.FailedPrecondition {
 		t.Errorf("more than %d groups: %v", schema.MaxGroups, err)
 	}
+}
+
+// TestInMemoryGroup: the SSTables of a group that is to be in memory are read
+// from storage once, and no more than there is room for.
+func TestInMemoryGroup(t *testing.T) {
+	var o Options
+	o.FS, o.Dir, o.NoBackground, o.CacheBytes = vfs.NewMem(), "d", true, 1 // no block stays in the cache
+	o.Tablet.FileBytes = 4 << 10
+	s := mustOpen(t, o)
+	sch := newSchema("t", 1000, "big", "loc")
+	f := sch.Families["loc"]
+	f.Group = sch.PutGroup(schema.Group{Name: "hot", InMemory: true})
+	sch.Families["loc"] = f
+	table := mustCreate(t, s, sch)
+	pool := values()
+	for i := range 200 {
+		mustPut(t, s, table, fmt.Sprintf("row%03d", i), setCell("big", "q", 1000, string(pool[i*500:i*500+500])),
+			setCell("loc", "q", 1000, string(pool[i*300:i*300+100])))
+	}
+	load := func() {
+		t.Helper()
+		for _, tt := range s.catalog.byName[table].list() {
+			for more := true; more; {
+				var err error
+				if more, err = tt.Compact(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	// read returns what a read of a family takes from storage.
+	read := func(family string) int64 {
+		t.Helper()
+		before := s.Stats().ReadBytes
+		if n := strings.Count(readFamilies(t, s, table, family), "\n"); n != 200 {
+			t.Errorf("%d rows", n)
+		}
+		return s.Stats().ReadBytes - before
+	}
+	sizes := func() map[string]GroupInfo {
+		t.Helper()
+		_, groups, err := s.Groups(ctx, "t")
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]GroupInfo{}
+		for _, g := range groups {
+			out[g.Name] = g
+		}
+		return out
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	load()
+	if g := sizes()["hot"]; g.Resident != g.Bytes || g.Bytes == 0 || s.Stats().InMemoryBytes != g.Bytes {
+		t.Errorf("%d of %d bytes are in memory, %d in all", g.Resident, g.Bytes, s.Stats().InMemoryBytes)
+	}
+	if n := read("loc"); n != 0 {
+		t.Errorf("%d bytes read from storage for what is in memory", n)
+	}
+	if n := read("big"); n < 200*500 {
+		t.Errorf("only %d bytes read of what is not", n)
+	}
+	// A split shares them, a compaction replaces them.
+	if err := s.SplitTablet(ctx, table, []byte("row100")); err != nil {
+		t.Fatal(err)
+	}
+	if n := read("loc"); n != 0 {
+		t.Errorf("%d bytes read after a split", n)
+	}
+	load()
+	if n := read("loc"); n != 0 {
+		t.Errorf("%d bytes read after compactions", n)
+	}
+	for _, tt := range s.catalog.byName[table].list() {
+		if err := tt.Verify(ctx, func(_ string, _ int64, err error) error { return err }); err != nil {
+			t.Error(err)
+		}
+	}
+	set := func(on bool) {
+		t.Helper()
+		if _, err := s.SetGroup(ctx, "t", "hot", func(g *schema.Group) error { g.InMemory = on; return nil }); err != nil {
+			t.Fatal(err)
+		}
+		load()
+	}
+	set(false)
+	if n := s.Stats().InMemoryBytes; n != 0 {
+		t.Errorf("%d bytes are in memory still", n)
+	}
+	none := read("loc")
+	if none == 0 {
+		t.Error("nothing was read from storage")
+	}
+	set(true)
+	mustClose(t, s)
+	// With room for half of them.
+	o.InMemoryBytes = 15_000
+	o.Log = slog.New(slog.DiscardHandler)
+	s = mustOpen(t, o)
+	defer mustClose(t, s)
+	load()
+	if g := sizes()["hot"]; g.Resident == 0 || g.Resident > 15_000 || g.Resident == g.Bytes || s.Stats().InMemoryBytes != g.Resident {
+		t.Errorf("%d of %d bytes are in memory, %d in all", g.Resident, g.Bytes, s.Stats().InMemoryBytes)
+	}
+	part := read("loc")
+	if part == 0 || part >= none {
+		t.Errorf("%d bytes read from storage, %d without memory", part, none)
+	}
+	checkStore(t, s)
 }

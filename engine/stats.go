@@ -33,11 +33,16 @@ type Stats struct {
 	Collected int64
 	// Corruptions counts reads that met bytes that were not what was written.
 	Corruptions int64
-	Cache       sstable.Metrics
 	// RowCacheRows and RowCacheBytes are what the row cache holds.
 	RowCacheRows, RowCacheBytes int64
 	// Reads has every table that is not deleted, in the order they were made.
 	Reads []TableReads
+	// ReadBytes is what reads and compactions took of SSTables from storage.
+	ReadBytes int64
+	// InMemoryBytes is the length of the SSTables that locality groups keep in
+	// memory, InMemoryLimit where that ends.
+	InMemoryBytes, InMemoryLimit int64
+	Cache                        sstable.Metrics
 	// Recovery is the time that Open took.
 	Recovery time.Duration
 }
@@ -79,6 +84,8 @@ func (s *Store) Stats() Stats {
 	st.Flushes, st.FlushBytes = c.Flushes.Load(), c.FlushBytes.Load()
 	st.Compactions, st.CompactionIn, st.CompactionOut = c.Compactions.Load(), c.CompactionIn.Load(), c.CompactionOut.Load()
 	st.Moved, st.Collected = c.Moved.Load(), c.Collected.Load()
+	st.ReadBytes = c.ReadBytes.Load() + s.metaEnv.Stats.ReadBytes.Load()
+	st.InMemoryBytes, st.InMemoryLimit = s.env.Resident(), s.env.InMemoryBytes
 	st.Corruptions = c.Corruptions.Load() + s.metaEnv.Stats.Corruptions.Load()
 	return st
 }

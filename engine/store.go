@@ -56,6 +56,9 @@ type Options struct {
 	RowCacheBytes int64
 	// MemtableBytes bounds all memtables together. Default 128 MiB.
 	MemtableBytes int64
+	// InMemoryBytes bounds the SSTables that locality groups keep in memory; those
+	// beyond it are read like others. Default 64 MiB.
+	InMemoryBytes int64
 	// LogBytes is the size of the commit log at which the tablet that holds it
 	// back is flushed. Default 512 MiB.
 	LogBytes int64
@@ -102,6 +105,7 @@ func (o Options) WithDefaults() Options {
 	set(&o.CacheBytes, 128<<20)
 	set(&o.RowCacheBytes, o.CacheBytes/4)
 	set(&o.MemtableBytes, 128<<20)
+	set(&o.InMemoryBytes, 64<<20)
 	set(&o.LogBytes, 512<<20)
 	set(&o.SegmentBytes, 64<<20)
 	set(&o.SplitBytes, 1<<30)
@@ -401,12 +405,14 @@ func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tabl
 		Meta:    meta,
 		Objects: s.objects,
 		Cache:   s.cache,
-		Log:     s.o.Log,
-		Now:     s.o.Now,
-		NewID:   s.newID,
-		Remove:  s.remove,
-		Work:    w.Add,
-		Fatal:   s.fail,
+
+		InMemoryBytes: s.o.InMemoryBytes,
+		Log:           s.o.Log,
+		Now:           s.o.Now,
+		NewID:         s.newID,
+		Remove:        s.remove,
+		Work:          w.Add,
+		Fatal:         s.fail,
 	}
 	e.Memory = tablet.NewMemory(memory, w.Press)
 	w.Bind(e)

@@ -87,13 +87,14 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	}, nil
 }
 
-// The parts of the memory setting. Go's heap holds memtables, requests and
-// answers; the garbage collector is told to keep it within heapShare, twice
+// The parts of the memory setting. Go's heap holds memtables, the SSTables that
+// locality groups keep in memory, requests and answers; the garbage collector is told to keep it within heapShare, twice
 // what lives there under load. What is over 1 in the sum is seldom used at the
 // same time.
 const (
 	cacheShare    = 0.4
 	memtableShare = 0.2
+	residentShare = 0.1
 	heapShare     = 0.75
 )
 
@@ -115,6 +116,7 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 		Dir:           cfg.DataDir,
 		CacheBytes:    int64(cacheShare * float64(cfg.Memory)),
 		MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
+		InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
 		SegmentBytes:  64 << 20,
 		LogBytes:      512 << 20,
 		KeepFreeBytes: min(256<<20, disk/20),
@@ -163,6 +165,7 @@ func statsOf(s engine.Stats) ops.Stats {
 		Moved: s.Moved, Collected: s.Collected, Corruptions: s.Corruptions,
 		CacheHits: s.Cache.Hits, CacheMisses: s.Cache.Misses, CacheBlocks: s.Cache.Blocks, CacheBytes: s.Cache.Bytes,
 		RowCacheRows: s.RowCacheRows, RowCacheBytes: s.RowCacheBytes, Reads: reads,
+		ReadBytes: s.ReadBytes, InMemoryBytes: s.InMemoryBytes, InMemoryLimit: s.InMemoryLimit,
 		FileOpens: s.Cache.Opens, OpenFiles: int64(s.Cache.OpenFiles),
 		BloomSkips: s.Cache.BloomSkips, BloomPasses: s.Cache.BloomPasses,
 		RecoverySeconds: s.Recovery.Seconds(),

@@ -208,7 +208,7 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 }
 
 // Compact does the next compaction that is worthwhile, if any, and tells
-// whether it did one.
+// whether it did one. Before that it loads what is to be in memory.
 func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 	t.compacting.Lock()
 	defer t.compacting.Unlock()
@@ -221,6 +221,9 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 		return false, t.gone()
 	}
 	defer v.release()
+	if err := t.settleResidents(ctx, v); err != nil {
+		return false, err
+	}
 	now := t.env.Now()
 	w, ok := t.pick(v, now)
 	if !ok {

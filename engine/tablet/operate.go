@@ -170,7 +170,7 @@ func (t *Tablet) Verify(ctx context.Context, each func(object string, bytes int6
 	defer v.release()
 	for _, u := range v.runs {
 		for _, f := range u.files {
-			err := f.reader.VerifyChecksums(ctx)
+			err := t.env.verify(ctx, f.object)
 			if ctx.Err() != nil {
 				return ctx.Err()
 			}

@@ -75,7 +75,9 @@ type Env struct {
 	Memory  *Memory
 	// Rows is the cache of rows that are read often, or nil.
 	Rows *rowcache.Cache
-	Log  *slog.Logger
+	// InMemoryBytes bounds the SSTables that locality groups keep in memory.
+	InMemoryBytes int64
+	Log           *slog.Logger
 	// Now is the clock.
 	Now func() time.Time
 	// NewID returns an object id that was never used.
@@ -104,14 +106,8 @@ type Stats struct {
 	Flushes, Compactions, Collected         atomic.Int64
 	Moved                                   atomic.Int64 // files carried over without a copy
 	Corruptions                             atomic.Int64
-}
-
-func (e *Env) open(ctx context.Context, name string) (sstable.Readable, error) {
-	r, err := e.Objects.Open(ctx, name)
-	if err != nil {
-		return nil, missingIsCorrupt(name, err)
-	}
-	return r, nil
+	// ReadBytes is what was read of SSTables from storage.
+	ReadBytes atomic.Int64
 }
 
 const stripes = 256
@@ -157,6 +153,9 @@ type Tablet struct {
 	// locality group of the last.
 	compacting sync.Mutex
 	compacted  uint16
+	// overMemory says that not all of the tablet is in memory that should be;
+	// compacting guards it.
+	overMemory bool
 	// replaced says that the tablet was split or merged.
 	replaced atomic.Bool
 	majors   majors
@@ -248,6 +247,9 @@ func (t *Tablet) note(m *mem, pos commitlog.Pos, before int64) {
 func (t *Tablet) Start() {
 	t.started = true
 	t.visible.Store(uint64(t.write.seq))
+	if slices.ContainsFunc(t.schema().Groups, func(g schema.Group) bool { return g.InMemory }) {
+		t.env.Work(t)
+	}
 }
 
 // Durable implements commitlog.Sink.

@@ -27,7 +27,13 @@ type mem struct {
 type object struct {
 	name   string
 	reader *sstable.Reader
-	refs   int // guarded by objects.mu
+	refs   int // guarded by objects.mu, as what follows
+
+	// resident is the whole file, nil if it is not in memory; whoever replaces it
+	// holds objects.mu. It was loaded for table.
+	resident atomic.Pointer[[]byte]
+	loading  bool
+	table    uint64
 }
 
 // objects are those that the versions of a server's tablets refer to. The
@@ -38,6 +44,8 @@ type objects struct {
 	mu   sync.Mutex
 	m    map[string]*object
 	keep bool // nothing is to be removed any more
+	// resident is the length of those in memory, or on their way there.
+	resident int64
 }
 
 // acquire returns the object of that name, with one reference more.
@@ -63,6 +71,7 @@ func (e *Env) release(o *object) {
 	gone, keep := o.refs == 0, e.objects.keep
 	if gone {
 		delete(e.objects.m, o.name)
+		e.dropResidentLocked(o)
 	}
 	e.objects.mu.Unlock()
 	if !gone {

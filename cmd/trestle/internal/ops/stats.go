@@ -32,6 +32,11 @@ type Stats struct {
 	RowCacheRows, RowCacheBytes int64
 	// Reads has the tables in an order that stays.
 	Reads []TableReads
+	// ReadBytes is what was read of SSTables from storage.
+	ReadBytes int64
+	// InMemoryBytes is the length of the SSTables that locality groups keep in
+	// memory, InMemoryLimit where that ends.
+	InMemoryBytes, InMemoryLimit int64
 	// FileOpens counts openings of SSTables, OpenFiles are open now.
 	FileOpens, OpenFiles int64
 	// BloomSkips counts lookups that a Bloom filter ended, BloomPasses those that
@@ -125,6 +130,9 @@ var statRows = []statRow{
 	{"bigtable_block_cache_bytes", "Bytes in the block cache.", gauge, func(s *Stats) float64 { return n(s.CacheBytes) }},
 	{"bigtable_row_cache_rows", "Rows in the row cache.", gauge, func(s *Stats) float64 { return n(s.RowCacheRows) }},
 	{"bigtable_row_cache_bytes", "Bytes that the row cache takes from the block cache.", gauge, func(s *Stats) float64 { return n(s.RowCacheBytes) }},
+	{"bigtable_sstable_read_bytes_total", "Bytes of SSTables read from storage, by reads and compactions.", counter, func(s *Stats) float64 { return n(s.ReadBytes) }},
+	{"bigtable_in_memory_bytes", "Bytes of the SSTables that locality groups keep in memory.", gauge, func(s *Stats) float64 { return n(s.InMemoryBytes) }},
+	{"bigtable_in_memory_limit_bytes", "Bytes of SSTables that locality groups can keep in memory.", gauge, func(s *Stats) float64 { return n(s.InMemoryLimit) }},
 	{"bigtable_sstable_opens_total", "SSTables opened.", counter, func(s *Stats) float64 { return n(s.FileOpens) }},
 	{"bigtable_sstable_open_files", "SSTables open now.", gauge, func(s *Stats) float64 { return n(s.OpenFiles) }},
 	{"bigtable_bloom_filter_skips_total", "Lookups in an SSTable that its Bloom filter spared.", counter, func(s *Stats) float64 { return n(s.BloomSkips) }},
