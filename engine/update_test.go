@@ -21,7 +21,7 @@ import (
 // what the filter leaves.
 func TestUpdateRow(t *testing.T) {
 	ctx := context.Background()
-	s, err := Open(ctx, Options{Dir: t.TempDir()})
+	s, err := Open(ctx, Options{Dir: t.TempDir(), NoBackground: true}) // which would forget markers at any time
 	if err != nil {
 		t.Fatal(err)
 	}
