@@ -263,7 +263,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	if !o.NoBackground {
 		s.metaWork.Start()
-		s.work.Start(s.splitting)
+		s.work.Start(s.splitting, s.sweepAlways)
 	}
 	s.recovered = time.Since(start)
 	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),
@@ -569,38 +569,6 @@ func (s *Store) remover() {
 	for object := range s.removes {
 		s.deleteObject(object)
 	}
-}
-
-// sweep deletes the objects that neither a tablet nor a backup names: a crash came between
-// writing them and naming them, or between forgetting and deleting them.
-func (s *Store) sweep(ctx context.Context) error {
-	used := map[string]bool{}
-	for _, t := range append(s.allTablets(), s.meta) {
-		for _, f := range t.Row().Files {
-			used[f.Object] = true
-		}
-	}
-	for _, b := range s.allBackups() {
-		for _, t := range b.tablets {
-			for _, f := range t.Row().Files {
-				used[f.Object] = true
-			}
-		}
-	}
-	objects, err := s.objects.List(ctx, "", "", 0)
-	if err != nil {
-		return fmt.Errorf("list objects: %w", err)
-	}
-	for _, o := range objects {
-		if !used[o.Name] {
-			s.deleteObject(o.Name)
-		}
-		delete(used, o.Name)
-	}
-	for name := range used {
-		return fault.New(fault.Corruption, "SSTable %s is missing from %s", name, s.o.Dir)
-	}
-	return nil
 }
 
 // Close flushes what it can until ctx ends, then closes the data directory.

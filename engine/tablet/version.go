@@ -85,6 +85,13 @@ func (e *Env) release(o *object) {
 	}
 }
 
+// Refers tells whether a version, a reader or a Frozen refers to an object.
+func (e *Env) Refers(object string) bool {
+	e.objects.mu.Lock()
+	defer e.objects.mu.Unlock()
+	return e.objects.m[object] != nil
+}
+
 // KeepObjects ends the removal of objects: tablets that are closed from now on
 // leave them behind for the next start.
 func (e *Env) KeepObjects() {
