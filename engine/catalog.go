@@ -330,6 +330,13 @@ func (s *Store) Table(_ context.Context, name string) (*schema.Table, error) {
 	return t.schema.Load(), nil
 }
 
+// TableIDs implements backend.Tables.
+func (s *Store) TableIDs(context.Context) ([]uint64, error) {
+	s.catalog.RLock()
+	defer s.catalog.RUnlock()
+	return slices.Collect(maps.Keys(s.catalog.byID)), nil
+}
+
 // ListTables implements backend.Tables.
 func (s *Store) ListTables(_ context.Context, parent string) ([]*schema.Table, error) {
 	s.catalog.RLock()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 
@@ -55,6 +56,26 @@ var tableTests = []test{
 		t, err := s.Table(s.ctx, parent+"/tables/t")
 		s.ok(err)
 		same(s.T, strings.Join(t.FamilyNames(), " ")+"\n", "f")
+	}},
+	{"IDs", func(s *suite) {
+		ids := func(want ...uint64) {
+			s.Helper()
+			got, err := s.TableIDs(s.ctx)
+			s.ok(err)
+			slices.Sort(got)
+			slices.Sort(want)
+			if !slices.Equal(got, want) {
+				s.Errorf("tables have the ids %d, want %d", got, want)
+			}
+		}
+		ids()
+		a, err := s.CreateTable(s.ctx, newTable("a", 1000), nil)
+		s.ok(err)
+		b, err := s.CreateTable(s.ctx, newTable("b", 1000), nil)
+		s.ok(err)
+		ids(a.ID, b.ID)
+		s.ok(s.DeleteTable(s.ctx, a.Name))
+		ids(a.ID, b.ID)
 	}},
 	{"CreateAtOnceMakesOne", func(s *suite) {
 		var made, refused int

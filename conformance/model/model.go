@@ -179,6 +179,25 @@ func (b *Backend) ListTables(ctx context.Context, parent string) ([]*schema.Tabl
 	return out, nil
 }
 
+// TableIDs implements backend.Tables.
+func (b *Backend) TableIDs(ctx context.Context) ([]uint64, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var ids []uint64
+	for _, t := range b.mu.live {
+		ids = append(ids, t.schema.ID)
+	}
+	for _, t := range b.mu.deleted {
+		if !b.now().After(t.schema.DeleteTime.Add(schema.UndeleteWindow)) {
+			ids = append(ids, t.schema.ID)
+		}
+	}
+	return ids, nil
+}
+
 // UpdateTable implements backend.Tables.
 func (b *Backend) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
 	t, unlock, err := b.lockedTable(ctx, name)

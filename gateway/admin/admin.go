@@ -85,6 +85,7 @@ type Admin struct {
 	profiles profileCache
 	views    viewCache
 	purge    purgeClock
+	orphans  purgeClock
 	tasks    tasks
 	places   places
 }

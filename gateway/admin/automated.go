@@ -30,6 +30,12 @@ func (a *Admin) maintain(ctx context.Context) {
 	if err := a.backUp(ctx); err != nil && ctx.Err() == nil {
 		a.o.Log.LogAttrs(ctx, slog.LevelWarn, "automated backups not made", slog.String("error", err.Error()))
 	}
+	if !a.orphans.due(a.o.Now()) {
+		return
+	}
+	if err := a.dropOrphans(ctx); err != nil && ctx.Err() == nil {
+		a.o.Log.LogAttrs(ctx, slog.LevelWarn, "records of what is gone not forgotten", slog.String("error", err.Error()))
+	}
 }
 
 // backUp makes the automated backups that are due. It goes on after a table

@@ -712,6 +712,64 @@ func TestAutomatedBackupsInTheBackground(t *testing.T) {
 	t.Error("no backup came")
 }
 
+// What belongs to a table or backup goes some time after it, and nothing else
+// does.
+func TestOrphans(t *testing.T) {
+	c := newClock()
+	b := modelAt(c)
+	s := strictAt(t, c, b)
+	ctx := t.Context()
+	for _, id := range []string{"t", "u"} {
+		table := testInstance + "/tables/" + id
+		if id != "t" {
+			must(s.CreateTable(ctx, &adminpb.CreateTableRequest{Parent: testInstance, TableId: id}))(t)
+		}
+		must(s.CreateAuthorizedView(ctx, &adminpb.CreateAuthorizedViewRequest{Parent: table, AuthorizedViewId: "v", AuthorizedView: &adminpb.AuthorizedView{
+			AuthorizedView: &adminpb.AuthorizedView_SubsetView_{SubsetView: &adminpb.AuthorizedView_SubsetView{RowPrefixes: [][]byte{{}}}}}}))(t)
+		must(s.CreateBackup(ctx, newBackup(c, id, func(r *adminpb.CreateBackupRequest) {
+			r.Backup.SourceTable = table
+			if id == "u" {
+				r.Backup.ExpireTime = timestamppb.New(c.now().Add(80 * day))
+			}
+		})))(t)
+		for _, r := range []string{table, table + "/authorizedViews/v", testCluster + "/backups/" + id, testInstance} {
+			if r == testInstance {
+				must(s.inst.SetIamPolicy(ctx, &iampb.SetIamPolicyRequest{Resource: r, Policy: new(iampb.Policy)}))(t)
+				continue
+			}
+			must(s.SetIamPolicy(ctx, &iampb.SetIamPolicyRequest{Resource: r, Policy: new(iampb.Policy)}))(t)
+		}
+	}
+	records := func() int {
+		t.Helper()
+		s.admin.maintain(ctx)
+		n := 0
+		err := b.ListRecords(ctx, "", func(key string, _ []byte, _ uint64) error {
+			if strings.HasPrefix(key, policyPrefix) || strings.HasPrefix(key, views.prefix) {
+				n++
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	must(s.DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: testTable}))(t)
+	if n := records(); n != 9 {
+		t.Errorf("%d records, want 9", n)
+	}
+	c.add(6 * day) // the backup expires, the table can be undeleted
+	if n := records(); n != 8 {
+		t.Errorf("%d records, want 8", n)
+	}
+	c.add(6 * day)
+	if n := records(); n != 5 {
+		t.Errorf("%d records, want 5", n)
+	}
+	must(s.GetAuthorizedView(ctx, &adminpb.GetAuthorizedViewRequest{Name: testInstance + "/tables/u/authorizedViews/v"}))(t)
+}
+
 func FuzzStoredBackup(f *testing.F) {
 	f.Add(storedBackup{Hot: true, SourceBackup: "b", Operation: "o"}.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {

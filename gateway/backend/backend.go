@@ -33,6 +33,9 @@ type Tables interface {
 	// ListTables returns the live tables whose names start with
 	// parent + "/tables/", sorted by name.
 	ListTables(ctx context.Context, parent string) ([]*schema.Table, error)
+	// TableIDs returns the ids of all tables, deleted ones that can be undeleted
+	// included, in any order.
+	TableIDs(ctx context.Context) ([]uint64, error)
 	// UpdateTable applies change to a copy of the table's schema and stores the
 	// copy, atomically and durably; an error of change is returned as it is and
 	// stores nothing. Family ids come from schema.(*Table).AddFamily. The cells
