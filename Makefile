@@ -21,7 +21,7 @@ META_STEPS ?= 100      # operations in each of them, on average
 LOAD ?= 5s             # for each workload that records a history
 BENCH ?= .             # which Go benchmarks
 BENCHTIME ?= 1s        # for each of them
-ROWS ?= 1000000        # of the real data set
+ROWS ?= 1000000        # of the real data set, and of the table that is backed up
 SDK ?= 1               # 0: leave out the client's own suites, which download and compile
 
 # What is listed with a comment behind it has spaces in its value.
@@ -31,7 +31,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata bench sim check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups bench sim check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -81,10 +81,14 @@ meta: ## Run META_CHECKS random histories against the models
 conformance: build ## Check a server: all RPCs, abuse, histories, the client's own suites, cbt
 	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/sweep
 	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
+	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/backups
 	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
 	$(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
+
+backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
+	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

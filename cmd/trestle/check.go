@@ -49,15 +49,15 @@ func check(p *process, args []string) int {
 	})
 	if *asJSON {
 		_ = line.Encode(map[string]any{"summary": map[string]any{"damaged": sum.Damaged, "harmless": sum.Harmless, "complete": err == nil,
-			"tables": sum.Tables, "tablets": sum.Tablets, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
+			"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
 			"entries": sum.Entries, "log_records": sum.LogRecords}})
 	} else if err == nil {
 		verdict := "no damage"
 		if sum.Damaged > 0 {
 			verdict = fmt.Sprintf("%d damaged", sum.Damaged)
 		}
-		fmt.Fprintf(p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d SSTables (%s, %d entries), %d log records\n",
-			flags.Arg(0), verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, sum.LogRecords)
+		fmt.Fprintf(p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %d log records\n",
+			flags.Arg(0), verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, sum.LogRecords)
 	}
 	if err != nil {
 		return p.failed(fmt.Errorf("check %s: %w", flags.Arg(0), err))
