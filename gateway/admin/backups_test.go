@@ -651,12 +651,12 @@ func TestAutomatedBackups(t *testing.T) {
 	c.add(time.Second)
 	// A crash came between a backup and the note that it was made.
 	key := fmt.Sprintf("%s%s#%d", schedulePrefix, testTable, must(b.Table(ctx, testTable))(t).ID)
-	noted, version, err := b.GetRecord(ctx, key)
+	noted, _, err := b.GetRecord(ctx, key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.admin.maintain(ctx)
-	_, version, err = b.GetRecord(ctx, key)
+	_, version, err := b.GetRecord(ctx, key)
 	if err == nil {
 		_, err = b.PutRecord(ctx, key, noted, version)
 	}
