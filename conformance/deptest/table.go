@@ -34,10 +34,11 @@ var allowed = map[string][]string{
 	"engine/objectstore": {"engine/fault"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},
-	"engine/commitlog": {"engine/fault", "engine/objectstore"},
-	"engine/memtable":  {"engine/cell"},
-	"engine/rowcache":  {"engine/cell"},
-	"engine/sstable":   {"engine/fault", "engine/cell", "engine/objectstore"},
+	"engine/objectstore/s3": {"engine/fault", "engine/objectstore"},
+	"engine/commitlog":      {"engine/fault", "engine/objectstore"},
+	"engine/memtable":       {"engine/cell"},
+	"engine/rowcache":       {"engine/cell"},
+	"engine/sstable":        {"engine/fault", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
@@ -109,6 +110,11 @@ var outsiders = []outside{
 		imports: []string{"github.com/cockroachdb/pebble/v2/objstorage"},
 		only:    []string{"engine/objectstore/...", "engine/sstable", "cluster/objectstore"},
 		reason:  "stores of objects are reached through engine/objectstore",
+	},
+	{
+		imports: []string{"github.com/minio/minio-go/v7"},
+		only:    []string{"engine/objectstore/s3"},
+		reason:  "S3 is spoken by engine/objectstore/s3",
 	},
 	{
 		imports: []string{"google.golang.org/grpc", "google.golang.org/protobuf", "google.golang.org/genproto", "cloud.google.com/go"},
