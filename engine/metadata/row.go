@@ -111,6 +111,9 @@ type Row struct {
 	// or when the first SSTable of the group was written. See Major.
 	MajorTime   int64            `json:",omitempty"`
 	GroupMajors map[uint16]int64 `json:",omitempty"`
+	// Assignment says which server of a cluster serves the tablet; nil in a
+	// process of its own. It is shared by clones: replace it whole.
+	Assignment *Assignment `json:",omitempty"`
 }
 
 // Major returns when the last major compaction of a locality group ended, in
@@ -139,6 +142,51 @@ func SortFiles(files []FileRef) {
 	slices.SortStableFunc(files, func(a, b FileRef) int {
 		return cmp.Or(cmp.Compare(b.Run, a.Run), cmp.Compare(a.Group, b.Group), bytes.Compare(a.Lo, b.Lo))
 	})
+}
+
+// A State is that of a tablet in a cluster.
+type State uint8
+
+// The states.
+const (
+	// Unassigned: nobody serves the tablet.
+	Unassigned State = iota
+	// Opening: the master wants the server to serve the tablet.
+	Opening
+	// Open: the server serves it, until the row says otherwise or its session has
+	// ended.
+	Open
+)
+
+// String returns the state's name.
+func (s State) String() string {
+	switch s {
+	case Unassigned:
+		return "unassigned"
+	case Opening:
+		return "opening"
+	case Open:
+		return "open"
+	}
+	return fmt.Sprintf("state %d", uint8(s))
+}
+
+// An Assignment is a tablet's place in a cluster.
+type Assignment struct {
+	State State
+	// Epoch grows whenever the tablet changes hands.
+	Epoch uint64
+	// Server, Addr and Incarnation are those of the owner; of an Unassigned tablet
+	// none.
+	Server, Addr string `json:",omitempty"`
+	Incarnation  uint64 `json:",omitempty"`
+	// Log is the commit log that may hold records of the tablet that are in no
+	// SSTable: the owner's, or the one of a former owner that nobody has replayed
+	// yet. 0 if there are no such records.
+	Log uint64 `json:",omitempty"`
+	// Master is the epoch of the last master that changed the row. A master with
+	// an earlier one was deposed.
+	Master int64 `json:",omitempty"`
 }
 
 // Clone returns a copy whose lists can be changed.

@@ -58,6 +58,30 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	return nil
 }
 
+// Release gives the tablet up: everything is flushed, then the METADATA row
+// becomes what change makes of it, and the tablet refuses calls with
+// ErrReplaced.
+func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error {
+	unlock, err := t.still(ctx)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	t.write.Lock()
+	defer t.write.Unlock()
+	if err := t.emptyLocked(ctx); err != nil {
+		return err
+	}
+	next := t.Row().Clone()
+	change(next)
+	if err := t.change1(ctx, next); err != nil {
+		return err
+	}
+	t.replaced.Store(true)
+	t.closeLocked()
+	return nil
+}
+
 // still waits until nothing works on the tablet and keeps it so, reads and
 // writes excepted. Most of what is in memory is flushed before.
 func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {

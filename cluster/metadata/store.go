@@ -1,0 +1,410 @@
+package metadata
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+// A Store reads and changes METADATA rows.
+type Store struct {
+	lock lock.Service
+	dial rpc.Dialer
+	// master is what Assignment.Master of the rows that it changes is set to; 0
+	// leaves it.
+	master int64
+
+	mu    sync.Mutex
+	roots []*metadata.Row // of the METADATA tablets, ascending; nil if unknown
+
+	// RootReads counts lists of the METADATA tablets, Reads calls to them.
+	RootReads, Reads atomic.Int64
+}
+
+// New returns the METADATA of the cluster of a lock service.
+func New(l lock.Service, d rpc.Dialer) *Store { return &Store{lock: l, dial: d} }
+
+// ForMaster returns a Store that changes rows on behalf of the master of an
+// epoch: it refuses to change a row that a later master has changed.
+func (s *Store) ForMaster(epoch int64) *Store {
+	return &Store{lock: s.lock, dial: s.dial, master: epoch}
+}
+
+var _ metadata.Store = (*Store)(nil)
+
+// rootRows returns the rows of the METADATA tablets, ascending; none while the
+// cluster has none.
+func (s *Store) rootRows(ctx context.Context) ([]*metadata.Row, error) {
+	s.mu.Lock()
+	roots := s.roots
+	s.mu.Unlock()
+	if roots != nil {
+		return roots, nil
+	}
+	s.RootReads.Add(1)
+	items, _, err := s.lock.List(ctx, rootPrefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range items {
+		r, err := metadata.Unmarshal(i.Value)
+		if err != nil {
+			return nil, err
+		}
+		roots = append(roots, r)
+	}
+	s.mu.Lock()
+	s.roots = roots
+	s.mu.Unlock()
+	return roots, nil
+}
+
+// forgetRoots makes the next call ask the lock service again.
+func (s *Store) forgetRoots() {
+	s.mu.Lock()
+	s.roots = nil
+	s.mu.Unlock()
+}
+
+// pause waits between two attempts, a little longer each time.
+func pause(ctx context.Context, attempt int) error {
+	d := min(time.Millisecond<<min(attempt, 10), 200*time.Millisecond)
+	select {
+	case <-time.After(d/2 + rand.N(d)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// at calls do with the server of the METADATA tablet that holds key, again
+// until it is served or ctx ends. An error of do that is not Unavailable ends
+// it; lost says that an answer was lost before.
+func (s *Store) at(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
+	for attempt := 0; ; attempt++ {
+		err := s.try(ctx, key, do)
+		if err == nil || ctx.Err() != nil || !errors.Is(err, fault.Unavailable) {
+			return err
+		}
+		s.forgetRoots()
+		if perr := pause(ctx, attempt); perr != nil {
+			return err
+		}
+	}
+}
+
+func (s *Store) try(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
+	roots, err := s.rootRows(ctx)
+	if err != nil {
+		return err
+	}
+	i := sort.Search(len(roots), func(i int) bool { return len(roots[i].End) == 0 || bytes.Compare(roots[i].End, key) > 0 })
+	if i == len(roots) {
+		return fault.New(fault.Unavailable, "the cluster has no METADATA tablet for %q yet", key)
+	}
+	r := roots[i]
+	a := r.Assignment
+	if a == nil || a.State != metadata.Open {
+		return fault.New(fault.Unavailable, "METADATA tablet %d is not served at the moment", r.Tablet)
+	}
+	s.Reads.Add(1)
+	return do(s.dial.Dial(a.Addr), rpc.Target{Tablet: r.Tablet, Schema: Schema.Version}, row.Range{Start: r.Start, End: r.End})
+}
+
+// Get returns the row of a key, or NotFound.
+func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error) {
+	if k.Table == Table {
+		r, _, err := s.getRoot(ctx, k)
+		return r, err
+	}
+	key := Key(k)
+	var found *metadata.Row
+	err := s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
+		found = nil
+		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}}, &reader{each: func(r *metadata.Row) error {
+			found = r
+			return nil
+		}})
+		return err
+	})
+	if err == nil && found == nil {
+		err = fault.New(fault.NotFound, "there is no METADATA row of table %d that ends at %q", k.Table, k.End)
+	}
+	return found, err
+}
+
+func (s *Store) getRoot(ctx context.Context, k rpc.TabletKey) (*metadata.Row, int64, error) {
+	i, err := s.lock.Get(ctx, rootKey(k))
+	if err != nil {
+		return nil, 0, err
+	}
+	r, err := metadata.Unmarshal(i.Value)
+	return r, i.Version, err
+}
+
+// Lookup returns the rows of the tablet that holds a row of a table and of up
+// to n-1 tablets after it. Unavailable if there is none: a tablet is being
+// split or merged.
+func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]*metadata.Row, error) {
+	if table == Table {
+		s.forgetRoots()
+		roots, err := s.rootRows(ctx)
+		if err != nil {
+			return nil, err
+		}
+		i := sort.Search(len(roots), func(i int) bool { return len(roots[i].End) == 0 || bytes.Compare(roots[i].End, key) > 0 })
+		return roots[i:], nil
+	}
+	var rows []*metadata.Row
+	// The rows of the tablets that end after key; their keys begin at after(key).
+	want := row.Range{Start: after(table, key), End: Key(rpc.TabletKey{Table: table + 1, End: []byte{0}})}
+	want.End = want.End[:8]
+	for rows == nil {
+		err := s.at(ctx, want.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
+			rows = nil
+			part := want.Intersect(within)
+			if part.Empty() {
+				return nil
+			}
+			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n)}, &reader{each: func(r *metadata.Row) error {
+				rows = append(rows, r)
+				return nil
+			}})
+			if err == nil && rows == nil {
+				if want.Start = within.End; len(within.End) == 0 || bytes.Compare(within.End, want.End) >= 0 {
+					return fault.New(fault.NotFound, "table %d has no tablet for row %q", table, key)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return rows, nil
+}
+
+// Scan calls each with the METADATA rows of all tables but METADATA itself, in
+// order of their keys.
+func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error {
+	for rest := row.All; ; {
+		var last []byte
+		var end []byte
+		err := s.at(ctx, rest.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
+			part := rest.Intersect(within)
+			end = within.End
+			for left := []row.Range{part}; len(left) > 0; {
+				var err error
+				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left}, &reader{each: func(r *metadata.Row) error {
+					last = Key(rpc.TabletKey{Table: r.Table, End: r.End})
+					rest.Start = row.Successor(last)
+					return each(r)
+				}})
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		if len(end) == 0 {
+			return nil
+		}
+		rest.Start = end
+	}
+}
+
+// Roots returns the rows of the METADATA tablets, as they are now.
+func (s *Store) Roots(ctx context.Context) ([]*metadata.Row, error) {
+	s.forgetRoots()
+	return s.rootRows(ctx)
+}
+
+// CAS implements metadata.Store. It returns when it is known whether the row
+// was changed, or when ctx ends.
+func (s *Store) CAS(ctx context.Context, r *metadata.Row) error {
+	next := r.Clone()
+	next.Version++
+	if s.master != 0 {
+		a := metadata.Assignment{}
+		if r.Assignment != nil {
+			a = *r.Assignment
+		}
+		if a.Master > s.master {
+			return errors.Join(fault.New(fault.Fenced, "master %d was deposed by %d", s.master, a.Master), metadata.ErrNotApplied)
+		}
+		a.Master = s.master
+		next.Assignment = &a
+	}
+	if err := next.Check(); err != nil {
+		return errors.Join(err, metadata.ErrNotApplied)
+	}
+	k := rpc.TabletKey{Table: r.Table, End: r.End}
+	if err := s.change(ctx, k, r.Version, next); err != nil {
+		return err
+	}
+	r.Version, r.Assignment = next.Version, next.Assignment
+	return nil
+}
+
+// Delete removes the row of a tablet, if it is still as it was when r was read.
+func (s *Store) Delete(ctx context.Context, r *metadata.Row) error {
+	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, nil)
+}
+
+// change replaces the row of k, if its version is version, by next; nil deletes
+// it.
+func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+	unsure := false // whether an earlier attempt may have been carried out
+	for attempt := 0; ; attempt++ {
+		err := s.attempt(ctx, k, version, next)
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, fault.Fenced) && unsure {
+			// It may be our own change that is in the way.
+			now, gerr := s.Get(ctx, k)
+			switch {
+			case gerr == nil && next != nil && bytes.Equal(now.Marshal(), next.Marshal()):
+				return nil
+			case next == nil && errors.Is(gerr, fault.NotFound):
+				return nil
+			case gerr != nil && !errors.Is(gerr, fault.NotFound):
+				return gerr
+			}
+			return err
+		}
+		if !errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
+			if !unsure {
+				err = errors.Join(err, metadata.ErrNotApplied)
+			}
+			return err
+		}
+		unsure = unsure || !errors.Is(err, rpc.ErrNotServing)
+		s.forgetRoots()
+		if pause(ctx, attempt) != nil {
+			if !unsure {
+				err = errors.Join(err, metadata.ErrNotApplied)
+			}
+			return err
+		}
+	}
+}
+
+func (s *Store) attempt(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+	if k.Table == Table {
+		return s.attemptRoot(ctx, k, version, next)
+	}
+	key := Key(k)
+	return s.try(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
+		var change []row.Mutation
+		if next == nil {
+			change = []row.Mutation{{Op: row.DeleteRow}}
+		} else {
+			change = []row.Mutation{
+				{Op: row.SetCell, Family: family, Qualifier: columnRow, Value: next.Marshal()},
+				{Op: row.SetCell, Family: family, Qualifier: columnVersion, Value: versionValue(next.Version)},
+			}
+		}
+		then, otherwise := change, []row.Mutation(nil)
+		predicate := filterVersion(version)
+		if version == 0 {
+			then, otherwise = nil, change
+		}
+		matched, err := t.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
+		if err == nil && matched != (version != 0) {
+			err = fault.New(fault.Fenced, "METADATA row %q of table %d does not have version %d", k.End, k.Table, version)
+		}
+		return err
+	})
+}
+
+func (s *Store) attemptRoot(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+	old, item, err := s.getRoot(ctx, k)
+	if errors.Is(err, fault.NotFound) {
+		old, item = &metadata.Row{}, 0
+	} else if err != nil {
+		return err
+	}
+	fenced := fault.New(fault.Fenced, "METADATA row %q of the METADATA table does not have version %d", k.End, version)
+	if old.Version != version {
+		return fenced
+	}
+	if next == nil {
+		err = s.lock.Delete(ctx, rootKey(k), item)
+	} else {
+		_, err = s.lock.Put(ctx, rootKey(k), next.Marshal(), item)
+	}
+	if errors.Is(err, fault.Aborted) {
+		return fenced
+	}
+	return err
+}
+
+// filterVersion passes something if the row has that version; for 0, if it is
+// there.
+func filterVersion(version uint64) *filter.Node {
+	if version == 0 {
+		return &filter.Node{Op: filter.CellsPerRowLimit, N: 1}
+	}
+	v := versionValue(version)
+	column := filter.Bound{Key: columnVersion, Set: true}
+	value := filter.Bound{Key: v, Set: true}
+	return &filter.Node{Op: filter.Chain, Children: []*filter.Node{
+		{Op: filter.ColumnRange, Family: family, Start: column, End: column},
+		{Op: filter.CellsPerColumnLimit, N: 1},
+		{Op: filter.ValueRange, Start: value, End: value},
+	}}
+}
+
+// A reader takes METADATA rows.
+type reader struct {
+	each func(*metadata.Row) error
+	row  *metadata.Row
+	err  error
+}
+
+// StartRow implements scan.Writer.
+func (w *reader) StartRow([]byte) { w.row = nil }
+
+// Cell implements scan.Writer.
+func (w *reader) Cell(c *row.Cell) {
+	if w.row == nil && bytes.Equal(c.Qualifier, columnRow) && w.err == nil {
+		w.row, w.err = metadata.Unmarshal(slices.Clone(c.Value))
+	}
+}
+
+// EndRow implements scan.Writer.
+func (w *reader) EndRow() (bool, error) {
+	if w.err != nil {
+		return false, w.err
+	}
+	if w.row == nil {
+		return false, corrupt("a METADATA row has no column %s", columnRow)
+	}
+	return false, w.each(w.row)
+}
+
+// Scanned implements scan.Writer.
+func (w *reader) Scanned([]byte) {}
+
+// Flush implements scan.Writer.
+func (w *reader) Flush() error { return nil }
+
+var _ scan.Writer = (*reader)(nil)

@@ -1,0 +1,120 @@
+package rpc
+
+import (
+	"context"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+// A Target says which tablet a call is for.
+type Target struct {
+	// Tablet is the id. Its range of rows never changes.
+	Tablet metadata.TabletID
+	// Schema is the version of the table's schema that the caller knows: the
+	// server judges by that or a later one.
+	Schema uint64
+}
+
+// ErrNotServing is returned, before anything is done, by a server that does not
+// serve the tablet: the caller looks its row up again.
+var ErrNotServing = &fault.Error{Kind: fault.Unavailable, Reason: "NOT_SERVING", Msg: "this server does not serve the tablet"}
+
+// ErrUnknown is wrapped by the error of a call that changes something and whose
+// answer was lost: the change may or may not have been made.
+var ErrUnknown = &fault.Error{Kind: fault.Unavailable, Reason: "OUTCOME_UNKNOWN", Msg: "the answer of the tablet server was lost: the change may or may not have been made"}
+
+// A TabletServer serves tablets. Errors wrap a fault.Kind or are the context's,
+// as those of gateway/backend do.
+type TabletServer interface {
+	Data
+	Control
+}
+
+// Data reads and writes the rows of one tablet. A call is refused with
+// ErrNotServing as a whole.
+type Data interface {
+	// ReadRows gives the rows of ranges, which are within the tablet, to w. It
+	// ends early when w is full, and returns what is left to read then.
+	ReadRows(ctx context.Context, at Target, req *Read, w scan.Writer) (rest []row.Range, stats scan.Stats, err error)
+	// MutateRow applies an entry.
+	MutateRow(ctx context.Context, at Target, e *row.Entry) error
+	// MutateRows applies entries, each atomically, and returns their errors.
+	// With an error of its own, nothing was applied.
+	MutateRows(ctx context.Context, at Target, entries []row.Entry) ([]error, error)
+	// CheckAndMutateRow is that of gateway/backend.
+	CheckAndMutateRow(ctx context.Context, at Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (matched bool, err error)
+	// ReadModifyWriteRow is that of gateway/backend.
+	ReadModifyWriteRow(ctx context.Context, at Target, key []byte, rules []row.Rule) ([]row.Cell, error)
+	// DropRange deletes the rows of r, which is within the tablet.
+	DropRange(ctx context.Context, at Target, r row.Range) error
+}
+
+// A Read is what is asked for in one tablet. Its fields are those of
+// scan.Request.
+type Read struct {
+	Ranges   []row.Range
+	Limit    int64
+	Reversed bool
+	Filter   *filter.Node
+}
+
+// A TabletKey names a METADATA row: of the tablet of a table that ends at End.
+type TabletKey struct {
+	Table uint64
+	End   []byte
+}
+
+// Control is what the master and operators ask for. Each call is a hint: what
+// is true is in the METADATA rows.
+type Control interface {
+	// Load opens the tablets whose METADATA rows name this server. Those that it
+	// serves already are no error.
+	Load(ctx context.Context, keys []TabletKey) error
+	// Unload writes everything of the tablets to the store and gives them up,
+	// cleanly.
+	Unload(ctx context.Context, tablets []metadata.TabletID) error
+	// Split splits a tablet, at the key or, if that is empty, where it thinks
+	// best.
+	Split(ctx context.Context, tablet metadata.TabletID, at []byte) error
+	// Merge merges two neighbours, both on this server.
+	Merge(ctx context.Context, left, right metadata.TabletID) error
+	// Flush writes the memtables of the tablets to SSTables.
+	Flush(ctx context.Context, tablets []metadata.TabletID) error
+	// Compact does a major compaction of the tablets.
+	Compact(ctx context.Context, tablets []metadata.TabletID) error
+	// Status describes the server and what it serves.
+	Status(ctx context.Context) (*Status, error)
+}
+
+// Status is what a tablet server says of itself.
+type Status struct {
+	Server      string
+	Incarnation uint64
+	Tablets     []TabletStatus
+}
+
+// TabletStatus describes a tablet that is served.
+type TabletStatus struct {
+	Tablet     metadata.TabletID
+	Table      uint64
+	Start, End []byte
+	Epoch      uint64
+	// Bytes is the size of its SSTables and memtables.
+	Bytes int64
+	// Reads and Writes are rows per second, lately; CPU is the part of one
+	// processor that the tablet keeps busy.
+	Reads, Writes, CPU float64
+	Runs               int
+	Since              time.Time
+}
+
+// A Dialer reaches tablet servers by the address in their METADATA rows. A call
+// to a server that cannot be reached is Unavailable.
+type Dialer interface {
+	Dial(addr string) TabletServer
+}
