@@ -82,6 +82,16 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 	return nil
 }
 
+// Change stores the METADATA row as change makes it. It may change nothing that
+// a version holds.
+func (t *Tablet) Change(ctx context.Context, change func(*metadata.Row)) error {
+	t.change.Lock()
+	defer t.change.Unlock()
+	next := t.Row().Clone()
+	change(next)
+	return t.change1(ctx, next)
+}
+
 // still waits until nothing works on the tablet and keeps it so, reads and
 // writes excepted. Most of what is in memory is flushed before.
 func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {

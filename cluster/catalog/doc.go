@@ -1,0 +1,4 @@
+// Package catalog knows what the lock service keeps of a cluster beside its
+// METADATA: the schemas of tables, which servers follow as they change, the
+// servers that live, and the numbers that name things.
+package catalog

@@ -1,0 +1,89 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Registration is the value of a server's item in the lock service.
+type Registration struct {
+	Name, Addr  string
+	Incarnation uint64
+}
+
+// ServersPrefix is where the lock service has the items of living servers.
+const ServersPrefix = "servers/"
+
+// Servers returns the tablet servers that live, by incarnation, and the revision
+// from which to watch ServersPrefix.
+func Servers(ctx context.Context, l lock.Service) (map[uint64]Registration, int64, error) {
+	items, revision, err := l.List(ctx, ServersPrefix)
+	if err != nil {
+		return nil, 0, err
+	}
+	servers := map[uint64]Registration{}
+	for _, i := range items {
+		var r Registration
+		if err := json.Unmarshal(i.Value, &r); err != nil {
+			return nil, 0, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
+		}
+		servers[r.Incarnation] = r
+	}
+	return servers, revision, nil
+}
+
+// Drained tells which servers, by name, are to be given no tablets.
+func Drained(ctx context.Context, l lock.Service) (map[string]bool, error) {
+	items, _, err := l.List(ctx, DrainingPrefix)
+	if err != nil {
+		return nil, err
+	}
+	names := map[string]bool{}
+	for _, i := range items {
+		names[i.Key[len(DrainingPrefix):]] = true
+	}
+	return names, nil
+}
+
+// DrainingPrefix is where the lock service has an item for each server, by name,
+// that is to give up its tablets and get none.
+const DrainingPrefix = "draining/"
+
+// ClaimIncarnation returns a number that nobody else gets. It is less than
+// 2^31.
+func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
+	const key = "incarnation"
+	for {
+		var n uint64
+		item, err := l.Get(ctx, key)
+		switch {
+		case errors.Is(err, fault.NotFound):
+			n = 1 // METADATA's number is no id of a table
+		case err != nil:
+			return 0, err
+		default:
+			if err := json.Unmarshal(item.Value, &n); err != nil {
+				return 0, fault.New(fault.Corruption, "item %s: %w", key, err)
+			}
+		}
+		n++
+		if n >= 1<<31 {
+			return 0, fault.New(fault.Internal, "the cluster has used all incarnations")
+		}
+		value, err := json.Marshal(n)
+		if err != nil {
+			return 0, err
+		}
+		_, err = l.Put(ctx, key, value, item.Version)
+		if err == nil {
+			return n, nil
+		}
+		if !errors.Is(err, fault.Aborted) {
+			return 0, err
+		}
+	}
+}

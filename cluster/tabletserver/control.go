@@ -1,0 +1,382 @@
+package tabletserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+func keyOf(r *metadata.Row) rpc.TabletKey { return rpc.TabletKey{Table: r.Table, End: r.End} }
+
+// mine tells whether a row wants this server to serve its tablet.
+func (s *Server) mine(r *metadata.Row) bool {
+	a := r.Assignment
+	return a != nil && a.Incarnation == s.incarnation && a.State != metadata.Unassigned
+}
+
+// Load implements rpc.Control. The tablets that need the log of one former
+// owner are recovered together, by one replay.
+func (s *Server) Load(ctx context.Context, keys []rpc.TabletKey) error {
+	if err := s.alive(); err != nil {
+		return err
+	}
+	byLog := map[uint64][]*metadata.Row{}
+	var errs []error
+	for _, k := range keys {
+		r, err := s.meta.Get(ctx, k)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if !s.mine(r) || !s.claim(r.Tablet) {
+			continue
+		}
+		log := r.Assignment.Log
+		byLog[log] = append(byLog[log], r)
+	}
+	for log, rows := range byLog {
+		err := s.recover(ctx, commitlog.ID(log), rows)
+		if err != nil && s.Err() == nil {
+			errs = append(errs, err)
+		}
+		s.mu.Lock()
+		for _, r := range rows {
+			delete(s.loading, r.Tablet)
+		}
+		s.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// claim notes that a tablet is being loaded. It returns false if it is, or is
+// served.
+func (s *Server) claim(id metadata.TabletID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || s.loading[id] || s.tablets[id] != nil {
+		return false
+	}
+	s.loading[id] = true
+	return true
+}
+
+// recover opens tablets whose newest changes are in the log of a former owner,
+// or, if log is 0 or our own, in no log.
+func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
+	start := time.Now()
+	opened := map[uint64]*served{}
+	for _, r := range rows {
+		r, err := s.settle(ctx, r)
+		if err != nil {
+			return fmt.Errorf("settle METADATA row of tablet %d: %w", r.Tablet, err)
+		}
+		table, err := s.schemas.ByID(r.Table)
+		if err != nil {
+			return err
+		}
+		h := s.halfOf(r.Table)
+		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: time.Now()}
+	}
+	abandon := func() {
+		for _, t := range opened {
+			t.Close()
+		}
+	}
+	records := 0
+	if log != 0 {
+		from, end, err := sealLog(ctx, s.o.Lock, s.o.Logs, log)
+		if err == nil {
+			want := func(id uint64) bool { return opened[id] != nil }
+			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, from, end, want, func(rec commitlog.Record) error {
+				records++
+				// The position is one of another log: it holds up no trimming of ours.
+				rec.Pos = commitlog.Pos{}
+				return opened[rec.Tablet].Replay(&rec)
+			})
+		}
+		if err != nil {
+			abandon()
+			return fmt.Errorf("recover from commit log %v: %w", log, err)
+		}
+	}
+	var errs []error
+	for _, t := range opened {
+		t.Start()
+		if err := s.open(ctx, t); err != nil {
+			t.Close()
+			errs = append(errs, fmt.Errorf("open tablet %d: %w", t.ID(), err))
+		}
+	}
+	s.o.Log.Info("tablets opened", "server", s.o.Name, "tablets", len(opened), "log", log.String(), "records", records, "elapsed", time.Since(start))
+	return errors.Join(errs...)
+}
+
+// open makes what was replayed durable in SSTables, says in the METADATA row
+// that the tablet is served, and serves it.
+func (s *Server) open(ctx context.Context, t *served) error {
+	t.Rotate()
+	for more := true; more; {
+		var err error
+		if more, err = t.Flush(ctx); err != nil {
+			return err
+		}
+	}
+	err := t.Change(ctx, func(r *metadata.Row) {
+		a := *r.Assignment
+		a.State, a.Log = metadata.Open, uint64(t.half.log.id)
+		r.Assignment = &a
+		r.Redo = commitlog.Pos{}
+	})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return tablet.ErrClosed
+	}
+	s.tablets[t.ID()] = t
+	return nil
+}
+
+// settle finishes or forgets a split or merge that the former owner of a tablet
+// has begun, and returns the row as it is then.
+func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, error) {
+	op := r.Op
+	if op == nil {
+		return r, nil
+	}
+	// The tablet on the left: the left child, or the one that was merged in.
+	left, err := s.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: op.At})
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return r, err
+	}
+	there := err == nil && left.Tablet == op.Left
+	next := r.Clone()
+	next.Op = nil
+	switch {
+	case op.Kind == metadata.Split && there:
+		_, next = tablet.SplitRows(r)
+	case op.Kind == metadata.Merge && there:
+		if err := s.meta.Delete(ctx, left); err != nil {
+			return r, err
+		}
+	}
+	return next, s.meta.CAS(ctx, next)
+}
+
+// Unload implements rpc.Control.
+func (s *Server) Unload(ctx context.Context, tablets []metadata.TabletID) error {
+	var errs []error
+	for _, id := range tablets {
+		errs = append(errs, s.unload(ctx, id))
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
+	s.mu.RLock()
+	t := s.tablets[id]
+	s.mu.RUnlock()
+	if t == nil {
+		return nil
+	}
+	err := t.Release(ctx, func(r *metadata.Row) {
+		r.Assignment = &metadata.Assignment{State: metadata.Unassigned, Epoch: r.Assignment.Epoch, Master: r.Assignment.Master}
+		r.Redo = commitlog.Pos{}
+	})
+	if errors.Is(err, tablet.ErrReplaced) {
+		err = nil // it was split, merged or unloaded meanwhile
+	}
+	if err != nil {
+		return fmt.Errorf("unload tablet %d: %w", id, err)
+	}
+	s.mu.Lock()
+	delete(s.tablets, id)
+	s.mu.Unlock()
+	return nil
+}
+
+// find returns tablets that are served.
+func (s *Server) find(ids ...metadata.TabletID) ([]*served, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []*served
+	for _, id := range ids {
+		t := s.tablets[id]
+		if t == nil {
+			return nil, rpc.ErrNotServing
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// adopt puts tablets in the place of others.
+func (s *Server) adopt(old []*served, by []*tablet.Tablet) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, t := range old {
+		delete(s.tablets, t.ID())
+	}
+	for _, t := range by {
+		s.tablets[t.ID()] = &served{Tablet: t, table: old[0].table, epoch: old[0].epoch, half: old[0].half, since: time.Now()}
+	}
+}
+
+// Split implements rpc.Control.
+func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) error {
+	ts, err := s.find(id)
+	if err != nil {
+		return err
+	}
+	t := ts[0]
+	if len(at) == 0 {
+		var ok bool
+		if at, ok, err = t.SplitKey(ctx); err != nil {
+			return err
+		} else if !ok {
+			return fault.New(fault.FailedPrecondition, "tablet %d has no row to split it at", id)
+		}
+	}
+	start := time.Now()
+	err = t.Tablet.Split(ctx, slices.Clone(at), metadata.TabletID(s.newID()), metadata.TabletID(s.newID()), func(children ...*tablet.Tablet) {
+		s.adopt(ts, children)
+	})
+	if err == nil {
+		s.o.Log.Info("tablet split", "server", s.o.Name, "tablet", uint64(id), "elapsed", time.Since(start))
+	}
+	return notServing(err)
+}
+
+// Merge implements rpc.Control.
+func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error {
+	ts, err := s.find(left, right)
+	if err != nil {
+		return err
+	}
+	if ts[0].table != ts[1].table {
+		return fault.New(fault.Invalid, "tablets %d and %d are of different tables", left, right)
+	}
+	return notServing(tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
+		func(r *metadata.Row) error { return s.meta.Delete(ctx, r) },
+		func(merged ...*tablet.Tablet) { s.adopt(ts, merged) }))
+}
+
+// Flush implements rpc.Control.
+func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
+	ts, err := s.find(tablets...)
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		t.Rotate()
+		for more := true; more; {
+			if more, err = t.Flush(ctx); err != nil {
+				return notServing(err)
+			}
+		}
+	}
+	return nil
+}
+
+// Compact implements rpc.Control.
+func (s *Server) Compact(ctx context.Context, tablets []metadata.TabletID) error {
+	ts, err := s.find(tablets...)
+	if err != nil {
+		return err
+	}
+	for _, t := range ts {
+		if err := t.CompactMajor(ctx); err != nil {
+			return notServing(err)
+		}
+	}
+	return nil
+}
+
+// Status implements rpc.Control.
+func (s *Server) Status(context.Context) (*rpc.Status, error) {
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation}
+	for id, t := range s.tablets {
+		b, l := t.Bounds(), t.Load(time.Now())
+		out.Tablets = append(out.Tablets, rpc.TabletStatus{Tablet: id, Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
+			Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, Runs: t.Runs(), Since: t.since})
+	}
+	slices.SortFunc(out.Tablets, func(a, b rpc.TabletStatus) int {
+		if a.Tablet < b.Tablet {
+			return -1
+		}
+		return 1
+	})
+	return out, nil
+}
+
+// splitting splits tablets that have grown too large, until ctx ends.
+func (s *Server) splitting(ctx context.Context) {
+	checks := time.NewTicker(s.o.SplitCheck)
+	defer checks.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-checks.C:
+		}
+		for _, t := range s.tabletsOf(s.users) {
+			if t.Bytes() < s.o.SplitBytes {
+				continue
+			}
+			err := s.Split(ctx, t.ID(), nil)
+			if err != nil && ctx.Err() == nil && !errors.Is(err, fault.FailedPrecondition) && !errors.Is(err, rpc.ErrNotServing) {
+				s.o.Log.Warn("split tablet", "tablet", uint64(t.ID()), "error", err)
+			}
+		}
+	}
+}
+
+// publishSchemas tells the cluster up to which revision this server judges by
+// the schemas of tables: who changes one waits for that.
+func (s *Server) publishSchemas() {
+	key := fmt.Sprintf("%s%016x", catalog.AppliedPrefix, s.incarnation)
+	var item lock.Item
+	var told int64
+	for {
+		now := s.schemas.Revision()
+		if now > told {
+			value, err := json.Marshal(now)
+			if err == nil && item.Version == 0 {
+				item, err = s.session.Hold(s.ctx, key, value)
+			} else if err == nil {
+				item.Version, err = s.o.Lock.Put(s.ctx, key, value, item.Version)
+			}
+			switch {
+			case err == nil:
+				told = now
+			case errors.Is(err, fault.Aborted):
+				// An answer was lost.
+				if i, gerr := s.o.Lock.Get(s.ctx, key); gerr == nil {
+					item = i
+				}
+				continue
+			}
+		}
+		if err := s.schemas.After(s.ctx, max(told, 0)); err != nil {
+			return
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package tabletserver
+
+import (
+	"context"
+	"errors"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/plan"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+var _ rpc.TabletServer = (*Server)(nil)
+
+// notServing turns the error of a tablet that was given up meanwhile into the
+// one that makes the caller look elsewhere.
+func notServing(err error) error {
+	if errors.Is(err, tablet.ErrReplaced) || errors.Is(err, tablet.ErrClosed) {
+		return rpc.ErrNotServing
+	}
+	return err
+}
+
+// unknown is notServing for the error of a write that was under way when the
+// server ended: it may be found in the log.
+func (s *Server) unknown(err error) error {
+	err = notServing(err)
+	if err != nil && s.users.log.Err() != nil && !errors.Is(err, rpc.ErrNotServing) || errors.Is(err, fault.Fenced) {
+		return errors.Join(rpc.ErrUnknown, err)
+	}
+	return err
+}
+
+// ReadRows implements rpc.Data.
+func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
+	var stats scan.Stats
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return req.Ranges, stats, err
+	}
+	q, err := tablet.NewQuery(t.table.Schema(), req.Filter, req.Reversed)
+	if err != nil {
+		return req.Ranges, stats, err
+	}
+	rest := req.Ranges
+	for len(rest) > 0 {
+		limit := int64(0)
+		if req.Limit > 0 {
+			if limit = req.Limit - stats.RowsReturned; limit == 0 {
+				rest = nil
+				break
+			}
+		}
+		var full bool
+		rest, full, err = t.Read(ctx, q, rest, limit, w, &stats)
+		if err != nil {
+			return rest, stats, notServing(err)
+		}
+		if full {
+			break
+		}
+	}
+	// What was read is true if the session had not ended by then.
+	if err := s.alive(); err != nil {
+		return req.Ranges, stats, err
+	}
+	return rest, stats, nil
+}
+
+// MutateRow implements rpc.Data.
+func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return err
+	}
+	now := s.o.Now()
+	if err := plan.CheckToken(e.Token, now); err != nil {
+		return err
+	}
+	p := plan.New(t.table.Schema(), now)
+	reads, err := p.Check(e.Key, e.Mutations, "mutations")
+	if err != nil {
+		return err
+	}
+	pos, err := p.Apply(ctx, t.Tablet, e, reads)
+	if err == nil {
+		err = t.Wait(ctx, pos)
+	}
+	return s.unknown(err)
+}
+
+// MutateRows implements rpc.Data.
+func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) ([]error, error) {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	now := s.o.Now()
+	p := plan.New(t.table.Schema(), now)
+	errs := make([]error, len(entries))
+	reads := make([]bool, len(entries))
+	for i := range entries {
+		e := &entries[i]
+		if reads[i], errs[i] = p.Check(e.Key, e.Mutations, "mutations"); errs[i] == nil {
+			errs[i] = plan.CheckToken(e.Token, now)
+		}
+		if errors.Is(errs[i], fault.Invalid) {
+			return nil, plan.InEntry(errs[i], i)
+		}
+	}
+	pos := make([]commitlog.Pos, len(entries))
+	for i := range entries {
+		if errs[i] == nil {
+			pos[i], errs[i] = p.Apply(ctx, t.Tablet, &entries[i], reads[i])
+		}
+	}
+	for i := range entries {
+		if errs[i] == nil {
+			errs[i] = t.Wait(ctx, pos[i])
+		}
+		errs[i] = s.unknown(errs[i])
+	}
+	return errs, nil
+}
+
+// CheckAndMutateRow implements rpc.Data.
+func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	p := plan.New(t.table.Schema(), s.o.Now())
+	c, err := p.Condition(key, predicate, then, otherwise)
+	if err != nil {
+		return false, err
+	}
+	matched, err := p.CheckAndMutate(ctx, t.Tablet, key, c)
+	if err != nil {
+		return false, s.unknown(err)
+	}
+	if err := s.alive(); err != nil {
+		return false, errors.Join(rpc.ErrUnknown, err)
+	}
+	return matched, nil
+}
+
+// ReadModifyWriteRow implements rpc.Data.
+func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	p := plan.New(t.table.Schema(), s.o.Now())
+	if err := p.CheckRules(key, rules); err != nil {
+		return nil, err
+	}
+	cells, err := p.ReadModifyWrite(ctx, t.Tablet, key, rules)
+	return cells, s.unknown(err)
+}
+
+// DropRange implements rpc.Data.
+func (s *Server) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return err
+	}
+	return s.unknown(t.DropRange(ctx, r))
+}

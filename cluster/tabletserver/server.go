@@ -1,0 +1,361 @@
+package tabletserver
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/worker"
+)
+
+// Options are the settings of a Server. Name, Lock, Dialer, Objects and Logs
+// are needed.
+type Options struct {
+	// Name tells an operator which server it is. Two servers may not have one
+	// name at a time.
+	Name string
+	// Addr is where other servers of the cluster reach this one.
+	Addr string
+	// Lock is the lock service.
+	Lock lock.Service
+	// Dialer reaches the servers of METADATA tablets.
+	Dialer rpc.Dialer
+	// Objects keeps SSTables, Logs commit logs; they may be one store.
+	Objects, Logs objectstore.Store
+	// TTL is the time after which a server that is not heard of is given up.
+	// Default 10 s.
+	TTL time.Duration
+	// Log writing options.
+	Segments commitlog.SegmentOptions
+	// CacheBytes and MemtableBytes bound the memory, as in engine.Options.
+	CacheBytes, MemtableBytes int64
+	// LogBytes is the size of the commit log at which the tablet that holds it
+	// back is flushed. Default 512 MiB.
+	LogBytes int64
+	// SplitBytes is the size beyond which a tablet is split. Default 1 GiB.
+	SplitBytes int64
+	// SplitCheck is how often tablets are looked at for that. Default 5 s.
+	SplitCheck time.Duration
+	// Tablet are the settings of tablets.
+	Tablet tablet.Options
+	// Now is the clock of cells. Default time.Now.
+	Now func() time.Time
+	// Log takes what happens. Default: nothing.
+	Log *slog.Logger
+}
+
+// WithDefaults returns o with every zero field set that has a default.
+func (o Options) WithDefaults() Options {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.CacheBytes, 128<<20)
+	set(&o.MemtableBytes, 128<<20)
+	set(&o.LogBytes, 512<<20)
+	set(&o.SplitBytes, 1<<30)
+	if o.TTL == 0 {
+		o.TTL = 10 * time.Second
+	}
+	if o.SplitCheck == 0 {
+		o.SplitCheck = 5 * time.Second
+	}
+	if o.Tablet.MemtableBytes == 0 {
+		o.Tablet.MemtableBytes = min(64<<20, o.MemtableBytes/4)
+	}
+	o.Tablet = o.Tablet.WithDefaults()
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// A Server is one incarnation of a tablet server.
+type Server struct {
+	o           Options
+	incarnation uint64
+	lastID      atomic.Uint64
+	session     lock.Session
+	meta        *cmeta.Store
+	schemas     *catalog.Schemas
+
+	cache *sstable.Cache
+	// users and system are the tablets of tables and of METADATA, each with a log
+	// of its own, so that METADATA recovers first.
+	users, system *half
+
+	mu      sync.RWMutex
+	tablets map[metadata.TabletID]*served
+	loading map[metadata.TabletID]bool
+	closed  bool // nothing is to be loaded any more
+
+	ctx      context.Context // ends with the server
+	cancel   context.CancelFunc
+	running  sync.WaitGroup
+	failOnce sync.Once
+	failed   chan struct{}
+	failure  error
+}
+
+// A half is the tablets on one log.
+type half struct {
+	env  *tablet.Env
+	work *worker.Worker
+	log  *guardedLog
+}
+
+// served is a tablet that is served.
+type served struct {
+	*tablet.Tablet
+	table *catalog.Table
+	epoch uint64
+	half  *half
+	since time.Time
+}
+
+// Start begins a new incarnation. It returns once the server may be given
+// tablets.
+func Start(ctx context.Context, o Options) (_ *Server, err error) {
+	o = o.WithDefaults()
+	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			s.cancel()
+		}
+	}()
+	if s.session, err = o.Lock.NewSession(ctx, o.TTL); err != nil {
+		return nil, fmt.Errorf("begin a session: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.session.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if s.incarnation, err = catalog.ClaimIncarnation(ctx, o.Lock); err != nil {
+		return nil, err
+	}
+	s.lastID.Store(s.incarnation << 32)
+	s.meta = cmeta.New(o.Lock, o.Dialer)
+	if s.schemas, err = catalog.WatchSchemas(ctx, s.ctx, o.Lock); err != nil {
+		return nil, err
+	}
+	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	if s.users, err = s.newHalf(ctx, commitlog.ID(2*s.incarnation), o.MemtableBytes); err != nil {
+		return nil, err
+	}
+	if s.system, err = s.newHalf(ctx, commitlog.ID(2*s.incarnation+1), 16<<20); err != nil {
+		return nil, err
+	}
+	value, err := json.Marshal(catalog.Registration{Name: o.Name, Addr: o.Addr, Incarnation: s.incarnation})
+	if err != nil {
+		return nil, err
+	}
+	// The name is taken until the last incarnation's session has ended.
+	if _, err = lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value); err != nil {
+		return nil, fmt.Errorf("register: %w", err)
+	}
+	s.running.Go(s.watch)
+	s.running.Go(s.publishSchemas)
+	s.users.work.Start(s.splitting)
+	s.system.work.Start()
+	o.Log.Info("tablet server started", "name", o.Name, "incarnation", s.incarnation)
+	return s, nil
+}
+
+func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*half, error) {
+	h := new(half)
+	var err error
+	if h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Segments); err != nil {
+		return nil, fmt.Errorf("create commit log: %w", err)
+	}
+	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,
+		MajorCheck: time.Minute, Failed: s.Err, Log: s.o.Log})
+	h.env = &tablet.Env{
+		Options: s.o.Tablet, Commit: h.log, Meta: s.meta, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
+		NewID: s.newID,
+		// Others may refer to the same SSTables: backups, and tablets on other
+		// servers after a split. The master sweeps what nobody does.
+		Remove: func(string) {},
+		Work:   h.work.Add, Fatal: s.fail,
+	}
+	h.env.Memory = tablet.NewMemory(memory, h.work.Press)
+	h.work.Bind(h.env)
+	return h, nil
+}
+
+func (s *Server) newID() uint64 { return s.lastID.Add(1) }
+
+// tabletsOf returns the tablets that are served from one half.
+func (s *Server) tabletsOf(h *half) []*tablet.Tablet {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	var out []*tablet.Tablet
+	for _, t := range s.tablets {
+		if t.half == h {
+			out = append(out, t.Tablet)
+		}
+	}
+	return out
+}
+
+func (s *Server) halfOf(table uint64) *half {
+	if table == cmeta.Table {
+		return s.system
+	}
+	return s.users
+}
+
+// watch ends the server when its session or one of its logs has.
+func (s *Server) watch() {
+	select {
+	case <-s.session.Done():
+		s.fail(fault.New(fault.Unavailable, "the session with the lock service has ended"))
+	case <-s.users.log.Failed():
+		s.fail(fmt.Errorf("commit log: %w", s.users.log.Err()))
+	case <-s.system.log.Failed():
+		s.fail(fmt.Errorf("METADATA commit log: %w", s.system.log.Err()))
+	case <-s.ctx.Done():
+	}
+}
+
+// fail ends the incarnation.
+func (s *Server) fail(err error) {
+	s.failOnce.Do(func() {
+		s.failure = err
+		s.o.Log.Error("the tablet server has failed", "name", s.o.Name, "error", err)
+		close(s.failed)
+		s.cancel()
+	})
+}
+
+// Failed is closed when the server must serve no more. The process should end.
+func (s *Server) Failed() <-chan struct{} { return s.failed }
+
+// Err returns why Failed is closed.
+func (s *Server) Err() error {
+	select {
+	case <-s.failed:
+		return s.failure
+	default:
+		return nil
+	}
+}
+
+// Incarnation returns the server's number, which no other server ever has.
+func (s *Server) Incarnation() uint64 { return s.incarnation }
+
+// Schemas returns the tables as this server knows them.
+func (s *Server) Schemas() *catalog.Schemas { return s.schemas }
+
+// alive returns an error unless the lock service is certain to keep the
+// session: somebody else may serve its tablets otherwise. The margin allows for
+// clocks that run at different rates.
+func (s *Server) alive() error {
+	if err := s.Err(); err != nil {
+		return fault.New(fault.Unavailable, "this tablet server has failed: %w", err)
+	}
+	if margin := s.o.TTL/10 + s.o.TTL/50; time.Until(s.session.Deadline()) < margin {
+		return fault.New(fault.Unavailable, "this tablet server has lost touch with the lock service")
+	}
+	return nil
+}
+
+// get returns the tablet of a Target once its schema is known here.
+func (s *Server) get(ctx context.Context, at rpc.Target) (*served, error) {
+	if err := s.alive(); err != nil {
+		return nil, errors.Join(rpc.ErrNotServing, err)
+	}
+	s.mu.RLock()
+	t := s.tablets[at.Tablet]
+	s.mu.RUnlock()
+	if t == nil {
+		return nil, rpc.ErrNotServing
+	}
+	if err := t.table.Wait(ctx, at.Schema); err != nil {
+		return nil, err
+	}
+	return t, nil
+}
+
+// Close writes everything to the store, gives up all tablets, cleanly, and ends
+// the session. With a context that has ended it stops at once: what was
+// acknowledged is safe in any case.
+func (s *Server) Close(ctx context.Context) error {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	var errs []error
+	// METADATA tablets last: the others' rows are in them, perhaps.
+	for _, h := range []*half{s.users, s.system} {
+		if s.Err() != nil || ctx.Err() != nil {
+			break
+		}
+		for _, t := range s.tabletsOf(h) {
+			if err := s.unload(ctx, t.ID()); err != nil && s.Err() == nil {
+				errs = append(errs, err)
+				break
+			}
+		}
+	}
+	s.stop()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.TTL)
+	defer cancel()
+	errs = append(errs, s.session.Close(closing))
+	return errors.Join(errs...)
+}
+
+// stop ends everything but the session.
+func (s *Server) stop() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.failOnce.Do(func() {
+		s.failure = fault.New(fault.Unavailable, "the tablet server was stopped")
+		close(s.failed)
+	})
+	s.cancel()
+	s.running.Wait()
+	for _, h := range []*half{s.users, s.system} {
+		h.work.Stop()
+	}
+	s.mu.Lock()
+	for _, t := range s.tablets {
+		t.Close()
+	}
+	clear(s.tablets)
+	s.mu.Unlock()
+	for _, h := range []*half{s.users, s.system} {
+		h.env.Drain()
+		if err := h.log.Close(); err != nil {
+			s.o.Log.Warn("close commit log", "error", err)
+		}
+	}
+	s.cache.Close()
+}
+
+// Kill ends the server as a crash would, for tests: nothing is flushed, the
+// session is left to end by itself, and what the server still sends is not its
+// own doing.
+func (s *Server) Kill() {
+	s.fail(fault.New(fault.Unavailable, "the tablet server was killed"))
+}
