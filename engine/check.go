@@ -396,7 +396,7 @@ func (c *checker) metadata(ctx context.Context) error {
 	}
 	for _, r := range rows {
 		if r.Op != nil {
-			what := map[metadata.OpKind]string{metadata.Split: "split", metadata.Merge: "merge"}[r.Op.Kind]
+			what := map[metadata.OpKind]string{metadata.Split: "split", metadata.Merge: "merge", metadata.Leave: "merge"}[r.Op.Kind]
 			if what == "" {
 				sound = false
 				c.damage(c.tabletName(r), doRestore, "an operation of unknown kind %d is under way", r.Op.Kind)

@@ -76,22 +76,27 @@ func (s *Server) claim(id metadata.TabletID) bool {
 func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
 	start := time.Now()
 	opened := map[uint64]*served{}
-	for _, r := range rows {
-		r, err := s.settle(ctx, r)
-		if err != nil {
-			return fmt.Errorf("settle METADATA row of tablet %d: %w", r.Tablet, err)
-		}
-		table, err := s.schemas.ByID(r.Table)
-		if err != nil {
-			return err
-		}
-		h := s.halfOf(r.Table)
-		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: time.Now()}
-	}
 	abandon := func() {
 		for _, t := range opened {
 			t.Close()
 		}
+	}
+	for _, r := range rows {
+		id := r.Tablet
+		r, err := s.settle(ctx, r)
+		if errors.Is(err, errMerged) {
+			continue
+		}
+		var table *catalog.Table
+		if err == nil {
+			table, err = s.schemas.ByID(r.Table)
+		}
+		if err != nil {
+			abandon()
+			return fmt.Errorf("settle METADATA row of tablet %d: %w", id, err)
+		}
+		h := s.halfOf(r.Table)
+		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: time.Now()}
 	}
 	records := 0
 	if log != 0 {
@@ -114,7 +119,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	for _, t := range opened {
 		t.Start()
 		if err := s.open(ctx, t); err != nil {
-			t.Close()
+			t.Close() // unless it is closed already
 			errs = append(errs, fmt.Errorf("open tablet %d: %w", t.ID(), err))
 		}
 	}
@@ -132,6 +137,12 @@ func (s *Server) open(ctx context.Context, t *served) error {
 			return err
 		}
 	}
+	if op := t.Row().Op; op != nil {
+		var err error
+		if t, err = s.finishSplit(ctx, t); err != nil {
+			return err
+		}
+	}
 	err := t.Change(ctx, func(r *metadata.Row) {
 		a := *r.Assignment
 		a.State, a.Log = metadata.Open, uint64(t.half.log.id)
@@ -144,36 +155,78 @@ func (s *Server) open(ctx context.Context, t *served) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
+		t.Close()
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t
 	return nil
 }
 
-// settle finishes or forgets a split or merge that the former owner of a tablet
-// has begun, and returns the row as it is then.
+// errMerged says that a tablet's rows belong to another one by now.
+var errMerged = errors.New("the tablet was merged into the next one")
+
+// settle makes sure, before a tablet is opened, that a merge which its former
+// owner has begun has either happened or cannot happen any more, though that
+// owner may be alive. It returns the row as it is then, or errMerged.
 func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, error) {
 	op := r.Op
-	if op == nil {
-		return r, nil
+	if op == nil || op.Kind == metadata.Split {
+		return r, nil // a split is settled when everything is in SSTables
 	}
-	// The tablet on the left: the left child, or the one that was merged in.
-	left, err := s.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: op.At})
-	if err != nil && !errors.Is(err, fault.NotFound) {
-		return r, err
-	}
-	there := err == nil && left.Tablet == op.Left
 	next := r.Clone()
 	next.Op = nil
-	switch {
-	case op.Kind == metadata.Split && there:
-		_, next = tablet.SplitRows(r)
-	case op.Kind == metadata.Merge && there:
-		if err := s.meta.Delete(ctx, left); err != nil {
-			return r, err
+	if op.Kind == metadata.Merge {
+		left, err := s.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: op.At})
+		if err == nil && left.Tablet == op.Left {
+			err = s.meta.Delete(ctx, left)
 		}
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return nil, err
+		}
+		return next, s.meta.CAS(ctx, next)
+	}
+	rows, err := s.meta.Lookup(ctx, r.Table, r.End, 1)
+	if err != nil {
+		return nil, err
+	}
+	b := rows[0].Clone()
+	if b.Op != nil && b.Op.Kind == metadata.Merge && b.Op.Left == r.Tablet || string(b.Start) < string(r.End) {
+		return nil, errMerged
+	}
+	// The former owner's compare-and-set of b's row fails from here on.
+	if err := s.meta.CAS(ctx, b); err != nil {
+		return nil, fault.New(fault.Unavailable, "the tablet after tablet %d is changing: %w", r.Tablet, err)
 	}
 	return next, s.meta.CAS(ctx, next)
+}
+
+// finishSplit ends a split that the former owner of t has begun. That owner may
+// be alive and add the left child's row at any time, so the split cannot be
+// forgotten; but if it does, everything was in SSTables before, and the row is
+// what this one would be.
+func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
+	l, r := tablet.SplitRows(t.Row())
+	l.Assignment = &metadata.Assignment{State: metadata.Unassigned, Epoch: t.epoch, Master: r.Assignment.Master}
+	if err := s.meta.CAS(ctx, l); err != nil {
+		if !errors.Is(err, fault.Fenced) {
+			return nil, err
+		}
+		there, gerr := s.meta.Get(ctx, keyOf(l))
+		if gerr != nil {
+			return nil, gerr
+		}
+		if there.Tablet != l.Tablet {
+			return nil, fault.New(fault.Corruption, "METADATA row of tablet %d is in the way of tablet %d", there.Tablet, l.Tablet)
+		}
+	}
+	if err := s.meta.CAS(ctx, r); err != nil {
+		return nil, err
+	}
+	t.Close()
+	next := *t
+	next.Tablet = tablet.Open(t.half.env, r, t.table.Schema)
+	next.Start()
+	return &next, nil
 }
 
 // Unload implements rpc.Control.

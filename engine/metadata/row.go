@@ -71,6 +71,10 @@ const (
 	// Merge of the tablet Left, which had the rows [Start, At), into this one. It
 	// has happened; the row of Left is to be deleted.
 	Merge
+	// Leave says that this row's tablet is about to be merged into Right, the one
+	// after it. That has happened once the row of Right says Merge; whoever wants
+	// the tablet for itself must make sure first that it can no longer happen.
+	Leave
 )
 
 // An Op says in a row what is to become of it and of a second one, so that

@@ -209,9 +209,10 @@ func clip(r *metadata.Row) {
 // hold rows of both sides of their border are rewritten first, as the merged
 // tablet cannot have one file in two places of its order.
 //
-// The steps, each durable before the next begins: b's row becomes the merged
-// tablet's and names a's as obsolete (from here on the merge has happened); a's
-// row is deleted by forget; the mark is taken away.
+// The steps, each durable before the next begins: a's row says what is about to
+// happen; b's row becomes the merged tablet's and names a's as obsolete (from
+// here on the merge has happened); a's row is deleted by forget; the mark is
+// taken away.
 func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(*metadata.Row) error, adopt func(merged ...*Tablet)) error {
 	if len(a.bounds.End) == 0 || !bytes.Equal(a.bounds.End, b.bounds.Start) {
 		return fault.New(fault.Invalid, "tablets %d and %d are not neighbours", a.id, b.id)
@@ -246,6 +247,11 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	}
 	if a.exceeding() || b.exceeding() {
 		return fault.New(fault.Unavailable, "tablets %d and %d are not ready to be merged", a.id, b.id)
+	}
+	leaving := a.Row().Clone()
+	leaving.Op = &metadata.Op{Kind: metadata.Leave, At: a.bounds.End, Left: a.id, Right: b.id}
+	if err := a.change1(ctx, leaving); err != nil {
+		return err // the mark alone does no harm
 	}
 	old := a.Row()
 	m := mergeRows(old, b.Row())
