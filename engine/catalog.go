@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"sort"
 	"strings"
@@ -384,25 +383,12 @@ func (s *Store) updateTable(ctx context.Context, name string, change func(*schem
 	if n := sch.NextFamily; n > cell.FirstSystemFamily || n < old.NextFamily {
 		return nil, fault.New(fault.FailedPrecondition, "table %s has had too many column families", name)
 	}
-	noteRules(sch, old)
+	sch.NoteRules(old)
 	if err := s.storeSchema(ctx, sch); err != nil {
 		return nil, err
 	}
 	t.schema.Store(sch)
 	return sch, nil
-}
-
-// noteRules notes since when the rules of sch are in force.
-func noteRules(sch, old *schema.Table) {
-	for name, f := range sch.Families {
-		f.GCVersion = sch.Version
-		for _, g := range old.Families {
-			if g.ID == f.ID && reflect.DeepEqual(g.GC, f.GC) {
-				f.GCVersion = g.GCVersion
-			}
-		}
-		sch.Families[name] = f
-	}
 }
 
 // DeleteTable implements backend.Tables.

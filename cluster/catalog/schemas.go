@@ -2,8 +2,9 @@ package catalog
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -15,25 +16,71 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// TablesPrefix is where the lock service has the schemas of tables, by id.
+// TablesPrefix is where the lock service has the schemas of tables, by name:
+// all tables of one name, the live one and those that can be undeleted, are one
+// item, so that one compare-and-set decides which of them has the name.
 const TablesPrefix = "tables/"
 
-// TableKey returns the key of a table's schema.
-func TableKey(id uint64) string { return fmt.Sprintf("%s%016x", TablesPrefix, id) }
+// A Name is the value of such an item.
+type Name []*schema.Table
+
+// Live returns the table that has the name, nil if none has.
+func (n Name) Live() *schema.Table {
+	for _, t := range n {
+		if t.DeleteTime.IsZero() {
+			return t
+		}
+	}
+	return nil
+}
+
+// ReadName returns the tables of a name as they are now, and the version of
+// their item, 0 if there never were any.
+func ReadName(ctx context.Context, l lock.Service, name string) (Name, int64, error) {
+	i, err := l.Get(ctx, TablesPrefix+name)
+	if errors.Is(err, fault.NotFound) {
+		return nil, 0, nil
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	n, err := ParseName(i)
+	return n, i.Version, err
+}
+
+// ParseName decodes the item of a name.
+func ParseName(i lock.Item) (Name, error) {
+	var n Name
+	if err := json.Unmarshal(i.Value, &n); err != nil {
+		return nil, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
+	}
+	for _, t := range n {
+		if t.Families == nil {
+			t.Families = map[string]schema.Family{}
+		}
+	}
+	return n, nil
+}
+
+// WriteName stores the tables of a name if their item's version is still
+// version; else Aborted.
+func WriteName(ctx context.Context, l lock.Service, name string, n Name, version int64) (lock.Item, error) {
+	value, err := json.Marshal(n)
+	if err != nil {
+		return lock.Item{}, err
+	}
+	next, err := l.Put(ctx, TablesPrefix+name, value, version)
+	return lock.Item{Key: TablesPrefix + name, Value: value, Version: next}, err
+}
 
 // A Table is a table's schema as it changes.
 type Table struct {
 	schema atomic.Pointer[schema.Table]
-	// version is that of the item in the lock service.
-	version atomic.Int64
-	all     *Schemas
+	all    *Schemas
 }
 
 // Schema returns the newest schema that is known here.
 func (t *Table) Schema() *schema.Table { return t.schema.Load() }
-
-// ItemVersion returns the version of the item that holds it.
-func (t *Table) ItemVersion() int64 { return t.version.Load() }
 
 // Wait returns once a version of the schema, or a later one, is known.
 func (t *Table) Wait(ctx context.Context, version uint64) error {
@@ -50,6 +97,7 @@ type Schemas struct {
 	mu       sync.Mutex
 	byID     map[uint64]*Table
 	byName   map[string]*Table // live ones
+	versions map[string]int64  // of the items, by key
 	revision int64
 	changed  chan struct{}
 }
@@ -57,8 +105,8 @@ type Schemas struct {
 // WatchSchemas reads all schemas, within ctx, and follows them while life
 // lasts.
 func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
-	s := &Schemas{lock: l, byID: map[uint64]*Table{}, byName: map[string]*Table{}, changed: make(chan struct{})}
-	s.add(cmeta.Schema, 1)
+	s := &Schemas{lock: l, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
+	s.putLocked(cmeta.Schema)
 	if err := s.list(ctx); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
@@ -71,60 +119,52 @@ func (s *Schemas) list(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	seen := map[uint64]bool{cmeta.Table: true}
 	for _, i := range items {
-		id, err := s.take(i)
-		if err != nil {
+		if err := s.Take(i); err != nil {
 			return err
 		}
-		seen[id] = true
 	}
-	s.mu.Lock()
-	for id := range s.byID {
-		if !seen[id] {
-			s.removeLocked(id)
-		}
-	}
-	s.mu.Unlock()
 	s.at(revision)
 	return nil
 }
 
-func (s *Schemas) take(i lock.Item) (uint64, error) {
-	sch, err := schema.Unmarshal(i.Value)
+// Take makes an item known: as the lock service tells of it, or as the caller
+// has just stored it.
+func (s *Schemas) Take(i lock.Item) error {
+	n, err := ParseName(i)
 	if err != nil {
-		return 0, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
+		return err
 	}
-	s.add(sch, i.Version)
-	return sch.ID, nil
-}
-
-func (s *Schemas) add(sch *schema.Table, version int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if i.Version <= s.versions[i.Key] {
+		return nil // it was taken before the event came
+	}
+	s.versions[i.Key] = i.Version
+	name := strings.TrimPrefix(i.Key, TablesPrefix)
+	delete(s.byName, name)
+	there := map[uint64]bool{}
+	for _, t := range n {
+		there[t.ID] = true
+		s.putLocked(t)
+	}
+	for id, t := range s.byID {
+		if t.Schema().Name == name && !there[id] && id != cmeta.Table {
+			delete(s.byID, id) // purged
+		}
+	}
+	return nil
+}
+
+func (s *Schemas) putLocked(sch *schema.Table) {
 	t := s.byID[sch.ID]
 	if t == nil {
 		t = &Table{all: s}
 		s.byID[sch.ID] = t
 	}
-	if version <= t.version.Load() {
-		return // an answer to a change of our own came before the event
-	}
 	t.schema.Store(sch)
-	t.version.Store(version)
 	if sch.DeleteTime.IsZero() {
 		s.byName[sch.Name] = t
-	} else if s.byName[sch.Name] == t {
-		delete(s.byName, sch.Name)
-	}
-}
-
-func (s *Schemas) removeLocked(id uint64) {
-	if t := s.byID[id]; t != nil {
-		if name := t.Schema().Name; s.byName[name] == t {
-			delete(s.byName, name)
-		}
-		delete(s.byID, id)
 	}
 }
 
@@ -140,14 +180,9 @@ func (s *Schemas) at(revision int64) {
 func (s *Schemas) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.lock.Watch(ctx, TablesPrefix, s.Revision(), func(e lock.Event) error {
-			if !e.Deleted {
-				if _, err := s.take(e.Item); err != nil {
-					return err
-				}
-			} else if id, err := strconv.ParseUint(strings.TrimPrefix(e.Key, TablesPrefix), 16, 64); err == nil {
-				s.mu.Lock()
-				s.removeLocked(id)
-				s.mu.Unlock()
+			// A name's item stays when its last table is purged.
+			if err := s.Take(e.Item); err != nil {
+				return err
 			}
 			s.at(e.Version)
 			return nil
@@ -222,12 +257,6 @@ func (s *Schemas) All() []*Table {
 		}
 	}
 	return out
-}
-
-// Take makes a change known that the caller has made in the lock service.
-func (s *Schemas) Take(i lock.Item) error {
-	_, err := s.take(i)
-	return err
 }
 
 // AppliedPrefix is where servers say up to which revision of the lock service

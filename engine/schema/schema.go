@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"reflect"
 	"slices"
 	"sort"
 	"time"
@@ -212,4 +213,17 @@ func (r *GCRule) Collects(rank int, ts, now int64) bool {
 		return true
 	}
 	return false
+}
+
+// NoteRules notes since when the rules of t, which follows old, are in force.
+func (t *Table) NoteRules(old *Table) {
+	for name, f := range t.Families {
+		f.GCVersion = t.Version
+		for _, g := range old.Families {
+			if g.ID == f.ID && reflect.DeepEqual(g.GC, f.GC) {
+				f.GCVersion = g.GCVersion
+			}
+		}
+		t.Families[name] = f
+	}
 }

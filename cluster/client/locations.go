@@ -1,0 +1,166 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sort"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// prefetch is how many METADATA rows a lookup reads: neighbours are likely to
+// be asked for next.
+const prefetch = 16
+
+// patience is how long a call whose context has no earlier end waits for a
+// tablet to be served.
+const patience = 60 * time.Second
+
+// A location is where a tablet was served.
+type location struct {
+	rows   row.Range
+	tablet metadata.TabletID
+	addr   string
+}
+
+// locations are those that are known of the tablets of one table, ascending.
+// There may be gaps.
+type locations struct {
+	mu   sync.RWMutex
+	list []location
+}
+
+// find returns the location of the tablet that holds key.
+func (l *locations) find(key []byte) (location, bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	i := sort.Search(len(l.list), func(i int) bool { return !endsBefore(l.list[i].rows.End, key) })
+	if i == len(l.list) || !l.list[i].rows.Contains(key) {
+		return location{}, false
+	}
+	return l.list[i], true
+}
+
+// endsBefore tells whether a range with that end has no row at or after key.
+func endsBefore(end, key []byte) bool { return len(end) > 0 && bytes.Compare(end, key) <= 0 }
+
+// learn adds locations, in the place of those that they overlap.
+func (l *locations) learn(news []location) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, n := range news {
+		l.list = slices.DeleteFunc(l.list, func(o location) bool { return !o.rows.Intersect(n.rows).Empty() })
+	}
+	l.list = append(l.list, news...)
+	slices.SortFunc(l.list, func(a, b location) int { return bytes.Compare(a.rows.Start, b.rows.Start) })
+}
+
+// forget drops a location that proved wrong.
+func (l *locations) forget(n location) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.list = slices.DeleteFunc(l.list, func(o location) bool { return o.tablet == n.tablet && o.addr == n.addr })
+}
+
+// Counters count what the location cache does.
+type Counters struct {
+	// Hits are calls that went to a remembered location, Lookups those that had
+	// to read METADATA first, Wrong those that a server refused.
+	Hits, Lookups, Wrong atomic.Int64
+}
+
+func (c *Client) locationsOf(table uint64) *locations {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	l := c.tables[table]
+	if l == nil {
+		l = new(locations)
+		c.tables[table] = l
+	}
+	return l
+}
+
+// locate returns where the tablet that holds key is served, Unavailable if it
+// is not at the moment.
+func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location, error) {
+	l := c.locationsOf(table)
+	if at, ok := l.find(key); ok {
+		c.Counters.Hits.Add(1)
+		return at, nil
+	}
+	c.Counters.Lookups.Add(1)
+	rows, err := c.meta.Lookup(ctx, table, key, prefetch)
+	if err != nil {
+		return location{}, err
+	}
+	var found *location
+	var news []location
+	for _, r := range rows {
+		a := r.Assignment
+		if a == nil || a.State != metadata.Open {
+			continue
+		}
+		n := location{row.Range{Start: r.Start, End: r.End}, r.Tablet, a.Addr}
+		news = append(news, n)
+		if found == nil && n.rows.Contains(key) {
+			found = &n
+		}
+	}
+	if found == nil {
+		return location{}, fault.New(fault.Unavailable, "the tablet of row %q is not served at the moment", key)
+	}
+	l.learn(news)
+	return *found, nil
+}
+
+// at calls do with the place where the tablet that holds key is served, again
+// while nothing came of it and something may.
+func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
+	sch := t.Schema()
+	end := time.Now().Add(patience)
+	for attempt := 0; ; attempt++ {
+		l, err := c.locate(ctx, sch.ID, key)
+		if err == nil {
+			err = do(c.o.Dialer.Dial(l.addr), rpc.Target{Tablet: l.tablet, Schema: sch.Version}, l)
+			if err == nil {
+				return nil
+			}
+			if errors.Is(err, rpc.ErrNotServing) {
+				c.Counters.Wrong.Add(1)
+			}
+			if errors.Is(err, fault.Unavailable) {
+				c.locationsOf(sch.ID).forget(l)
+			}
+		}
+		if !again(err) || time.Now().After(end) || pause(ctx, attempt) != nil {
+			return err
+		}
+	}
+}
+
+// again tells whether a call that failed so did nothing and may do better.
+func again(err error) bool {
+	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.Is(err, errRowOpen)
+}
+
+// pause waits between two attempts: hardly before the second, then longer each
+// time.
+func pause(ctx context.Context, attempt int) error {
+	d := min(time.Millisecond<<min(attempt, 10), 100*time.Millisecond)
+	select {
+	case <-time.After(d/2 + rand.N(d)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,273 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// change replaces the tables of a name by what do makes of them, again when
+// somebody else was faster, and waits until every tablet server knows.
+func (c *Client) change(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error)) error {
+	for {
+		n, version, err := catalog.ReadName(ctx, c.o.Lock, name)
+		if err != nil {
+			return err
+		}
+		if n, err = do(n); err != nil {
+			return err
+		}
+		item, err := catalog.WriteName(ctx, c.o.Lock, name, n, version)
+		if errors.Is(err, fault.Aborted) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := c.o.Schemas.Take(item); err != nil {
+			return err
+		}
+		return c.known(ctx, item.Version)
+	}
+}
+
+// known returns when every tablet server that lives judges by the schemas of a
+// revision of the lock service. A server that does not learn of it loses its
+// session, so this comes to an end.
+func (c *Client) known(ctx context.Context, revision int64) error {
+	for {
+		servers, _, err := catalog.Servers(ctx, c.o.Lock)
+		if err != nil {
+			return err
+		}
+		applied, _, err := c.o.Lock.List(ctx, catalog.AppliedPrefix)
+		if err != nil {
+			return err
+		}
+		behind := len(servers)
+		for _, i := range applied {
+			var at int64
+			if err := json.Unmarshal(i.Value, &at); err == nil && at >= revision {
+				behind--
+			}
+		}
+		if behind <= 0 {
+			return nil
+		}
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func exists(n catalog.Name, name string) error {
+	if n.Live() != nil {
+		return fault.New(fault.AlreadyExists, "Table already exists: %s", name)
+	}
+	return nil
+}
+
+// CreateTable implements backend.Tables. The METADATA rows of the tablets come
+// first: without a schema nobody serves them.
+func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][]byte) (*schema.Table, error) {
+	n, _, err := catalog.ReadName(ctx, c.o.Lock, want.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := exists(n, want.Name); err != nil {
+		return nil, err
+	}
+	sch := want.Clone()
+	sch.ID, sch.NextFamily, sch.Version, sch.CreateTime = c.o.NewID(), 0, 1, c.o.Now()
+	names, fams := sch.FamilyNames(), sch.Families
+	sch.Families = make(map[string]schema.Family, len(fams))
+	for _, n := range names {
+		f := fams[n]
+		f.Name = n
+		sch.AddFamily(f)
+	}
+	var start []byte
+	for i := range len(splits) + 1 {
+		r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(c.o.NewID()), Start: start, MajorTime: sch.CreateTime.Unix(),
+			Assignment: &metadata.Assignment{}}
+		if i < len(splits) {
+			r.End, start = splits[i], splits[i]
+		}
+		if err := c.meta.CAS(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	err = c.change(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		return append(n, sch), exists(n, sch.Name)
+	})
+	if err != nil {
+		return nil, err
+	}
+	return sch, nil
+}
+
+// Table implements backend.Tables.
+func (c *Client) Table(_ context.Context, name string) (*schema.Table, error) {
+	t, err := c.o.Schemas.Named(name)
+	if err != nil {
+		return nil, err
+	}
+	return t.Schema(), nil
+}
+
+// ListTables implements backend.Tables.
+func (c *Client) ListTables(_ context.Context, parent string) ([]*schema.Table, error) {
+	var out []*schema.Table
+	for _, t := range c.o.Schemas.All() {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() && strings.HasPrefix(sch.Name, parent+"/tables/") {
+			out = append(out, sch)
+		}
+	}
+	slices.SortFunc(out, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// live changes the live table of a name.
+func (c *Client) live(ctx context.Context, name string, do func(*schema.Table) error) (*schema.Table, error) {
+	var out *schema.Table
+	err := c.change(ctx, name, func(n catalog.Name) (catalog.Name, error) {
+		n = slices.Clone(n)
+		for i, t := range n {
+			if !t.DeleteTime.IsZero() {
+				continue
+			}
+			next := t.Clone()
+			if err := do(next); err != nil {
+				return nil, err
+			}
+			next.Version = t.Version + 1
+			if k := next.NextFamily; k > cell.FirstSystemFamily || k < t.NextFamily {
+				return nil, fault.New(fault.FailedPrecondition, "table %s has had too many column families", name)
+			}
+			next.NoteRules(t)
+			n[i], out = next, next
+			return n, nil
+		}
+		return nil, fault.New(fault.NotFound, "Table not found: %s", name)
+	})
+	return out, err
+}
+
+// UpdateTable implements backend.Tables.
+func (c *Client) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
+	return c.live(ctx, name, change)
+}
+
+// DeleteTable implements backend.Tables.
+func (c *Client) DeleteTable(ctx context.Context, name string) error {
+	_, err := c.live(ctx, name, func(t *schema.Table) error {
+		if t.DeletionProtection {
+			return fault.New(fault.FailedPrecondition, "The table %s is protected against deletion.", name)
+		}
+		t.DeleteTime = c.o.Now()
+		return nil
+	})
+	return err
+}
+
+// UndeleteTable implements backend.Tables.
+func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table, error) {
+	var out *schema.Table
+	err := c.change(ctx, name, func(n catalog.Name) (catalog.Name, error) {
+		if err := exists(n, name); err != nil {
+			return nil, err
+		}
+		// Of several the last to be made was the last to be deleted.
+		newest := -1
+		for i, t := range n {
+			if c.o.Now().Sub(t.DeleteTime) < schema.UndeleteWindow && (newest < 0 || t.ID > n[newest].ID) {
+				newest = i
+			}
+		}
+		if newest < 0 {
+			return nil, fault.New(fault.NotFound, "Table not found, or deleted too long ago: %s", name)
+		}
+		n = slices.Clone(n)
+		out = n[newest].Clone()
+		out.DeleteTime = time.Time{}
+		out.Version++
+		n[newest] = out
+		return n, nil
+	})
+	return out, err
+}
+
+// DropRowRange implements backend.Tables.
+func (c *Client) DropRowRange(ctx context.Context, name string, prefix []byte) error {
+	t, err := c.o.Schemas.Named(name)
+	if err != nil {
+		return err
+	}
+	for rest := row.Prefix(prefix); !rest.Empty(); {
+		var end []byte
+		err := c.at(ctx, t, rest.Start, func(s rpc.TabletServer, at rpc.Target, l location) error {
+			end = l.rows.End
+			return s.DropRange(ctx, at, rest.Intersect(l.rows))
+		})
+		if err != nil || len(end) == 0 {
+			return err
+		}
+		rest.Start = end
+	}
+	return nil
+}
+
+// TableBytes implements backend.Tables.
+func (c *Client) TableBytes(ctx context.Context, name string) (int64, error) {
+	t, err := c.o.Schemas.Named(name)
+	if err != nil {
+		return 0, err
+	}
+	var n int64
+	err = c.sizes(ctx, t.Schema().ID, func(_ *metadata.Row, size int64) error {
+		n += size
+		return nil
+	})
+	return n, err
+}
+
+// sizes calls each with the tablets of a table, in order, and how many bytes
+// each has: in memtables and SSTables if its server can be asked, else in
+// SSTables.
+func (c *Client) sizes(ctx context.Context, table uint64, each func(r *metadata.Row, size int64) error) error {
+	asked := map[string]map[metadata.TabletID]int64{}
+	return c.rows(ctx, table, row.All, func(r *metadata.Row) error {
+		var addr string
+		if a := r.Assignment; a != nil {
+			addr = a.Addr
+		}
+		if asked[addr] == nil {
+			asked[addr] = map[metadata.TabletID]int64{}
+			if s, err := c.o.Dialer.Dial(addr).Status(ctx); err == nil {
+				for _, t := range s.Tablets {
+					asked[addr][t.Tablet] = t.Bytes
+				}
+			}
+		}
+		size, ok := asked[addr][r.Tablet]
+		if !ok {
+			for _, f := range r.Files {
+				size += f.Size
+			}
+		}
+		return each(r, size)
+	})
+}

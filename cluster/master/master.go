@@ -1,0 +1,495 @@
+package master
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// Options are the settings of a Master. Lock and Dialer are needed.
+type Options struct {
+	// Name tells an operator which process is the master.
+	Name   string
+	Lock   lock.Service
+	Dialer rpc.Dialer
+	// TTL is that of the master's session. Default 10 s.
+	TTL time.Duration
+	// ServerTTL is that of the tablet servers' sessions. A server that is gone is
+	// given a tenth of it more before its tablets are, for clocks that run at
+	// different rates. Default TTL.
+	ServerTTL time.Duration
+	// Interval is how often the master looks at everything; what the lock service
+	// tells of makes it look at once. Default 1 s.
+	Interval time.Duration
+	// Balance is how often it evens out the tablets of servers. Default 10 s;
+	// negative means never.
+	Balance time.Duration
+	// Log takes what happens. Default: nothing.
+	Log *slog.Logger
+}
+
+// WithDefaults returns o with every zero field set that has a default.
+func (o Options) WithDefaults() Options {
+	if o.TTL == 0 {
+		o.TTL = 10 * time.Second
+	}
+	if o.ServerTTL == 0 {
+		o.ServerTTL = o.TTL
+	}
+	if o.Interval == 0 {
+		o.Interval = time.Second
+	}
+	if o.Balance == 0 {
+		o.Balance = 10 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return o
+}
+
+// Key is the lock service's item of the master.
+const Key = "master"
+
+// WantedPrefix is where the lock service has an item for each tablet, by id in
+// hexadecimal, that is to be served by the server that its value names.
+const WantedPrefix = "wanted/"
+
+// WantedKey returns the key of such an item.
+func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", WantedPrefix, uint64(id)) }
+
+// Run waits until this process is the master and then is, until ctx ends or the
+// lock service no longer agrees; it returns why.
+func Run(ctx context.Context, o Options) error {
+	o = o.WithDefaults()
+	session, err := o.Lock.NewSession(ctx, o.TTL)
+	if err != nil {
+		return fmt.Errorf("begin a session: %w", err)
+	}
+	defer func() {
+		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.TTL)
+		defer cancel()
+		if err := session.Close(end); err != nil {
+			o.Log.Warn("end the master's session", "error", err)
+		}
+	}()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-session.Done():
+			cancel(fault.New(fault.Unavailable, "the session with the lock service has ended"))
+		case <-ctx.Done():
+		}
+	}()
+	value, err := json.Marshal(catalog.Registration{Name: o.Name})
+	if err != nil {
+		return err
+	}
+	item, err := lock.Acquire(ctx, o.Lock, session, Key, value)
+	if err != nil {
+		return fmt.Errorf("become the master: %w", err)
+	}
+	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
+	m := &master{o: o, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
+		missing: map[uint64]time.Time{}, busy: map[string]bool{}, wake: make(chan struct{}, 1)}
+	var watching sync.WaitGroup
+	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
+		watching.Go(func() { m.watch(ctx, prefix) })
+	}
+	m.run(ctx)
+	watching.Wait()
+	m.calls.Wait()
+	return context.Cause(ctx)
+}
+
+// A master is one term of office.
+type master struct {
+	o     Options
+	epoch int64
+	meta  *cmeta.Store
+	wake  chan struct{}
+	calls sync.WaitGroup
+
+	// missing says since when the server of an incarnation that rows name is
+	// gone.
+	missing map[uint64]time.Time
+	// balanced is when servers were evened out last.
+	balanced time.Time
+	// purged is when tables were looked at last.
+	purged time.Time
+
+	mu   sync.Mutex
+	busy map[string]bool // calls that are under way
+}
+
+func (m *master) watch(ctx context.Context, prefix string) {
+	for ctx.Err() == nil {
+		_, revision, err := m.o.Lock.List(ctx, prefix)
+		if err == nil {
+			m.look()
+			err = m.o.Lock.Watch(ctx, prefix, revision, func(lock.Event) error {
+				m.look()
+				return nil
+			})
+		}
+		if err != nil {
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
+}
+
+// look makes the master look at everything soon.
+func (m *master) look() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (m *master) run(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		case <-m.wake:
+		}
+		err := m.round(ctx)
+		if err != nil && ctx.Err() == nil {
+			m.o.Log.Warn("the master could not see to everything, and will try again", "error", err)
+		}
+		timer.Reset(m.o.Interval)
+	}
+}
+
+// A view is what a round begins with.
+type view struct {
+	servers map[uint64]catalog.Registration
+	drained map[string]bool
+	wanted  map[metadata.TabletID]string
+	tables  map[uint64]bool
+	// load counts the tablets of a server, those included that it is about to get.
+	load map[uint64]int
+}
+
+// round looks at every tablet once.
+func (m *master) round(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
+	defer cancel()
+	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, wanted: map[metadata.TabletID]string{}}
+	var err error
+	if v.servers, _, err = catalog.Servers(ctx, m.o.Lock); err != nil {
+		return err
+	}
+	if v.drained, err = catalog.Drained(ctx, m.o.Lock); err != nil {
+		return err
+	}
+	if err := m.readWanted(ctx, v); err != nil {
+		return err
+	}
+	if err := m.readTables(ctx, v); err != nil {
+		return err
+	}
+	for n := range m.missing {
+		if _, ok := v.servers[n]; ok {
+			delete(m.missing, n)
+		}
+	}
+	// METADATA first: everything else is in it.
+	roots, err := m.meta.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	if len(roots) == 0 {
+		return m.found(ctx)
+	}
+	if err := m.settle(ctx, v, roots); err != nil {
+		return err
+	}
+	if slices.ContainsFunc(roots, func(r *metadata.Row) bool { return r.Assignment.State != metadata.Open || m.dead(v, r) }) {
+		m.again(50 * time.Millisecond)
+		return nil
+	}
+	var rows []*metadata.Row
+	if err := m.meta.Scan(ctx, func(r *metadata.Row) error {
+		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {
+			rows = rows[:n-1] // read twice: METADATA was split meanwhile
+		}
+		rows = append(rows, r)
+		return nil
+	}); err != nil {
+		return err
+	}
+	if err := m.settle(ctx, v, rows); err != nil {
+		return err
+	}
+	m.even(ctx, v, slices.Concat(roots, rows))
+	return nil
+}
+
+// again makes the master look once more after d.
+func (m *master) again(d time.Duration) { time.AfterFunc(d, m.look) }
+
+// found makes the METADATA tablet of a new cluster.
+func (m *master) found(ctx context.Context) error {
+	n, err := catalog.ClaimIncarnation(ctx, m.o.Lock)
+	if err != nil {
+		return err
+	}
+	r := &metadata.Row{Table: cmeta.Table, Tablet: metadata.TabletID(n << 32), Assignment: &metadata.Assignment{}, MajorTime: time.Now().Unix()}
+	if err := m.meta.CAS(ctx, r); err != nil {
+		return err
+	}
+	m.look()
+	return nil
+}
+
+func (m *master) readWanted(ctx context.Context, v *view) error {
+	items, _, err := m.o.Lock.List(ctx, WantedPrefix)
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		var id uint64
+		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, WantedPrefix), "%x", &id); err == nil {
+			v.wanted[metadata.TabletID(id)] = string(i.Value)
+		}
+	}
+	return nil
+}
+
+func (m *master) readTables(ctx context.Context, v *view) error {
+	items, _, err := m.o.Lock.List(ctx, catalog.TablesPrefix)
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		n, err := catalog.ParseName(i)
+		if err != nil {
+			return err
+		}
+		for _, t := range n {
+			v.tables[t.ID] = true
+		}
+	}
+	return nil
+}
+
+// dead tells whether the server that a row names is gone for good.
+func (m *master) dead(v *view, r *metadata.Row) bool {
+	a := r.Assignment
+	if a.State == metadata.Unassigned {
+		return false
+	}
+	if _, ok := v.servers[a.Incarnation]; ok {
+		return false
+	}
+	since, ok := m.missing[a.Incarnation]
+	if !ok {
+		since = time.Now()
+		m.missing[a.Incarnation] = since
+	}
+	margin := m.o.ServerTTL / 10
+	if left := margin - time.Since(since); left > 0 {
+		m.again(left)
+		return false
+	}
+	return true
+}
+
+// settle gives a server to the tablets of rows that have none, and reminds
+// servers of those that they have not opened yet. It changes rows to what they
+// are then.
+func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) error {
+	for _, r := range rows {
+		if a := r.Assignment; a != nil && a.State != metadata.Unassigned {
+			v.load[a.Incarnation]++
+		}
+	}
+	type change struct {
+		at int
+		to catalog.Registration
+	}
+	var changes []change
+	hints := map[string][]rpc.TabletKey{} // by address
+	for i, r := range rows {
+		if !v.tables[r.Table] || r.Assignment == nil {
+			continue // of a table that is being made, or was purged
+		}
+		a := r.Assignment
+		switch {
+		case a.State == metadata.Unassigned || m.dead(v, r):
+			to, ok := m.pick(v, r)
+			if !ok {
+				m.again(m.o.Interval / 4)
+				continue // until there is a server
+			}
+			v.load[to.Incarnation]++
+			changes = append(changes, change{i, to})
+		case a.State == metadata.Opening:
+			if s, ok := v.servers[a.Incarnation]; ok {
+				hints[s.Addr] = append(hints[s.Addr], rpc.TabletKey{Table: r.Table, End: r.End})
+			}
+		}
+	}
+	// Many at a time: each is a durable write.
+	var mu sync.Mutex
+	var errs []error
+	var doing sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for _, c := range changes {
+		slots <- struct{}{}
+		doing.Go(func() {
+			defer func() { <-slots }()
+			r := rows[c.at].Clone()
+			old := r.Assignment
+			r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: c.to.Name, Addr: c.to.Addr,
+				Incarnation: c.to.Incarnation, Log: old.Log, Master: old.Master}
+			err := m.meta.CAS(ctx, r)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				errs = append(errs, err)
+				return
+			}
+			rows[c.at] = r
+			hints[c.to.Addr] = append(hints[c.to.Addr], rpc.TabletKey{Table: r.Table, End: r.End})
+		})
+	}
+	doing.Wait()
+	what := "load "
+	if len(rows) > 0 && rows[0].Table == cmeta.Table {
+		// Loads of other tablets may be waiting for these.
+		what = "load METADATA "
+	}
+	for addr, keys := range hints {
+		m.call(ctx, what+addr, func(ctx context.Context) error { return m.o.Dialer.Dial(addr).Load(ctx, keys) })
+	}
+	if len(errs) > 0 {
+		m.again(m.o.Interval / 4)
+	}
+	return errors.Join(errs...)
+}
+
+// call makes a call to a tablet server in the background, unless one of that
+// name is under way, and looks at everything when it is done.
+func (m *master) call(ctx context.Context, name string, do func(context.Context) error) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.busy[name] {
+		return false
+	}
+	m.busy[name] = true
+	m.calls.Go(func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		defer cancel()
+		if err := do(ctx); err != nil {
+			m.o.Log.Warn("a tablet server could not do what the master asked for", "call", name, "error", err)
+			time.Sleep(m.o.Interval / 10)
+		}
+		m.mu.Lock()
+		delete(m.busy, name)
+		m.mu.Unlock()
+		m.look()
+	})
+	return true
+}
+
+// pick returns the server that a tablet is to be served by: the one that is
+// wanted for it, or the one with the fewest tablets.
+func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
+	var best catalog.Registration
+	found := false
+	for n, s := range v.servers {
+		if v.wanted[r.Tablet] == s.Name {
+			return s, true
+		}
+		if v.drained[s.Name] {
+			continue
+		}
+		if !found || v.load[n] < v.load[best.Incarnation] || v.load[n] == v.load[best.Incarnation] && n < best.Incarnation {
+			best, found = s, true
+		}
+	}
+	return best, found
+}
+
+// atOnce is how many tablets one server gives up at a time.
+const atOnce = 4
+
+// even moves tablets: from servers that are being drained, to those that they
+// are wanted on, and from the servers with most tablets to those with least.
+func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
+	leave := map[uint64][]metadata.TabletID{}
+	ask := func(r *metadata.Row) {
+		n := r.Assignment.Incarnation
+		if len(leave[n]) < atOnce {
+			leave[n] = append(leave[n], r.Tablet)
+		}
+	}
+	balance := m.o.Balance > 0 && time.Since(m.balanced) >= m.o.Balance
+	if balance {
+		m.balanced = time.Now()
+	}
+	sum, living := 0, 0
+	for n, s := range v.servers {
+		if !v.drained[s.Name] {
+			living++
+			sum += v.load[n]
+		}
+	}
+	for _, r := range rows {
+		a := r.Assignment
+		if a == nil || a.State != metadata.Open || r.Op != nil {
+			continue
+		}
+		s, ok := v.servers[a.Incarnation]
+		if !ok {
+			continue
+		}
+		wanted := v.wanted[r.Tablet]
+		switch {
+		case wanted != "" && wanted != s.Name && m.isLiving(v, wanted):
+			ask(r)
+		case v.drained[s.Name] && living > 0:
+			ask(r)
+		case wanted == "" && balance && living > 1 && v.load[a.Incarnation] > (sum+living-1)/living+1:
+			// More than one above the mean: below that nothing is gained.
+			v.load[a.Incarnation]--
+			ask(r)
+		}
+	}
+	for n, ids := range leave {
+		s := v.servers[n]
+		m.call(ctx, "unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
+	}
+}
+
+func (m *master) isLiving(v *view, name string) bool {
+	for _, s := range v.servers {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
