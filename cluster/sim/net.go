@@ -153,7 +153,9 @@ type bufferedRow struct {
 // bufferBytes is how much a read returns at a time.
 const bufferBytes = 1 << 20
 
-func (b *buffer) StartRow(key []byte) { b.rows = append(b.rows, bufferedRow{key: append([]byte(nil), key...)}) }
+func (b *buffer) StartRow(key []byte) {
+	b.rows = append(b.rows, bufferedRow{key: append([]byte(nil), key...)})
+}
 
 func (b *buffer) Cell(c *row.Cell) {
 	r := &b.rows[len(b.rows)-1]
@@ -166,7 +168,9 @@ func (b *buffer) EndRow() (bool, error) {
 	return b.bytes > bufferBytes, nil
 }
 
-func (b *buffer) Scanned(key []byte) { b.rows = append(b.rows, bufferedRow{key: append([]byte(nil), key...)}) }
+func (b *buffer) Scanned(key []byte) {
+	b.rows = append(b.rows, bufferedRow{key: append([]byte(nil), key...)})
+}
 
 func (b *buffer) Flush() error { return nil }
 

@@ -108,7 +108,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"github.com/cockroachdb/pebble/v2/objstorage"},
-		only:    []string{"engine/objectstore/...", "engine/sstable", "cluster/objectstore"},
+		only:    []string{"engine/objectstore/...", "engine/sstable", "cluster/sim"},
 		reason:  "stores of objects are reached through engine/objectstore",
 	},
 	{
