@@ -271,3 +271,12 @@ func (c *Client) sizes(ctx context.Context, table uint64, each func(r *metadata.
 		return each(r, size)
 	})
 }
+
+// TableIDs implements backend.Tables.
+func (c *Client) TableIDs(context.Context) ([]uint64, error) {
+	var out []uint64
+	for _, t := range c.o.Schemas.All() {
+		out = append(out, t.Schema().ID)
+	}
+	return out, nil
+}
