@@ -37,6 +37,7 @@ func commands() []command {
 		{"config", "print the settings of serve and where each comes from", config},
 		{"iam", "manage service accounts, keys and policies", iam},
 		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},
+		{"table", "show and set the locality groups of a table", table},
 		{"check", "verify every checksum and invariant of a data directory that no server has open", check},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},

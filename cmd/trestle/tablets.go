@@ -70,16 +70,24 @@ func tablets(p *process, args []string) int {
 	if flags.Changed("key") {
 		sel.Key = key
 	}
-	if *admin == "" {
+	return p.withAdmin(cfg, *admin, func(c *adminClient) error {
+		c.verb, c.json = verb, *asJSON
+		return v.run(c, sel)
+	})
+}
+
+// withAdmin calls do with a client of the admin service at a URL, or at
+// http-listen if that is empty.
+func (p *process) withAdmin(cfg *settings.Set, url string, do func(c *adminClient) error) int {
+	if url == "" {
 		if cfg.HTTPListen == "" {
 			return p.misused(fmt.Errorf("http-listen (%s) is off, so there is no admin service", cfg.Origin("http-listen")))
 		}
-		*admin = "http://" + dialable(cfg.HTTPListen)
+		url = "http://" + dialable(cfg.HTTPListen)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	c := &adminClient{p: p, ctx: ctx, base: strings.TrimSuffix(*admin, "/"), verb: verb, json: *asJSON}
-	if err := v.run(c, sel); err != nil {
+	if err := do(&adminClient{p: p, ctx: ctx, base: strings.TrimSuffix(url, "/")}); err != nil {
 		return p.failed(err)
 	}
 	return exitOK

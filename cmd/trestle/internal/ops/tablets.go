@@ -27,6 +27,7 @@ type Operator interface {
 	CompactTablets(ctx context.Context, table string, rows row.Range, report func(done, total int64)) error
 	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(engine.ObjectDamage), report func(done, total int64)) error
 	Damage() []engine.Damage
+	Grouper
 }
 
 // Admin is the private service for operators, JSON over HTTP below /admin/. It
@@ -73,6 +74,11 @@ func (a *Admin) With(h http.Handler) http.Handler {
 	for _, what := range []string{"compact", "flush", "verify"} {
 		handle("POST /admin/tablets/"+what, a.start(what))
 	}
+	handle("GET /admin/table", a.describeTable)
+	handle("POST /admin/table/create-group", a.changeGroup(createGroup))
+	handle("POST /admin/table/set-group", a.changeGroup(setGroup))
+	handle("POST /admin/table/delete-group", a.changeGroup(deleteGroup))
+	handle("POST /admin/table/assign", a.changeGroup(assign))
 	handle("GET /admin/jobs", func(*http.Request, Operator) (any, error) { return map[string]any{"jobs": a.jobs.list()}, nil })
 	handle("GET /admin/jobs/{id}", a.job)
 	handle("DELETE /admin/jobs/{id}", a.cancel)

@@ -14,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -21,6 +22,7 @@ import (
 type fakeOperator struct {
 	release chan struct{}
 	rows    chan row.Range
+	groups  []engine.GroupInfo
 }
 
 func (f *fakeOperator) Tablets(table string) ([]engine.TabletInfo, error) {
@@ -54,6 +56,60 @@ func (f *fakeOperator) VerifyTablets(_ context.Context, _ string, _ row.Range, d
 }
 func (f *fakeOperator) Damage() []engine.Damage {
 	return []engine.Damage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
+}
+
+func (f *fakeOperator) Groups(_ context.Context, table string) (string, []engine.GroupInfo, error) {
+	if table == "none" {
+		return "", nil, fault.New(fault.NotFound, "Table not found: none")
+	}
+	return "full/" + table, append([]engine.GroupInfo{{Group: schema.Group{Name: "default"}, Families: []string{"f"}}}, f.groups...), nil
+}
+func (f *fakeOperator) CreateGroup(_ context.Context, _ string, g schema.Group) (*schema.Table, error) {
+	f.groups = append(f.groups, engine.GroupInfo{Group: g})
+	return nil, nil
+}
+func (f *fakeOperator) SetGroup(_ context.Context, _, _ string, change func(*schema.Group) error) (*schema.Table, error) {
+	return nil, change(&f.groups[0].Group)
+}
+func (f *fakeOperator) DeleteGroup(context.Context, string, string) (*schema.Table, error) {
+	return nil, fault.New(fault.FailedPrecondition, "it is in use")
+}
+func (f *fakeOperator) AssignFamilies(_ context.Context, _, _ string, families []string) (*schema.Table, error) {
+	f.groups[0].Families = append(f.groups[0].Families, families...)
+	return nil, nil
+}
+
+// TestLocalityGroups: a change leaves alone what it does not name.
+func TestLocalityGroups(t *testing.T) {
+	a := NewAdmin(true, false)
+	s := service{t, a.With(http.NotFoundHandler())}
+	a.Start(&fakeOperator{})
+	for _, c := range []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"GET", "/admin/table?table=t", "", 200, `{"groups":[{"bytes":0,"families":["f"],"files":0,"in_memory_bytes":0,"name":"default","runs":0}],"table":"full/t"}`},
+		{"GET", "/admin/table?table=none", "", 404, "Table not found: none"},
+		{"GET", "/admin/table", "", 400, "name a table"},
+		{"POST", "/admin/table/create-group", `{"table":"t","group":"g","compression":"zstd","block_bytes":4096,"families":["a","b"]}`, 200,
+			`{"block_bytes":4096,"bytes":0,"compression":"zstd","families":["a","b"],"files":0,"in_memory_bytes":0,"name":"g","runs":0}`},
+		{"POST", "/admin/table/set-group", `{"table":"t","group":"g","in_memory":true,"bloom_bits":-1}`, 200,
+			`{"block_bytes":4096,"bloom_bits":-1,"bytes":0,"compression":"zstd","families":["a","b"],"files":0,"in_memory":true,"in_memory_bytes":0,"name":"g","runs":0}`},
+		{"POST", "/admin/table/set-group", `{"table":"t","group":"g","in_memory":false,"compression":""}`, 200,
+			`{"block_bytes":4096,"bloom_bits":-1,"bytes":0,"families":["a","b"],"files":0,"in_memory_bytes":0,"name":"g","runs":0}`},
+		{"POST", "/admin/table/assign", `{"table":"t","group":"g"}`, 400, "families"},
+		{"POST", "/admin/table/assign", `{"table":"t","group":"g","families":["c"]}`, 200, `["a","b","c"]`},
+		{"POST", "/admin/table/delete-group", `{"table":"t","group":"g"}`, 409, "in use"},
+		{"POST", "/admin/table/set-group", `{"table":"t"}`, 400, "group"},
+		{"POST", "/admin/table/set-group", `{"tabel":"t"}`, 400, "decode"},
+	} {
+		code, got := s.ask(c.method, c.path, c.body)
+		b, _ := json.Marshal(got)
+		if code != c.code || !strings.Contains(string(b), c.want) {
+			t.Errorf("%s %s %s: %d %s, want %d %s", c.method, c.path, c.body, code, b, c.code, c.want)
+		}
+	}
 }
 
 type service struct {

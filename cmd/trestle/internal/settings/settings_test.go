@@ -155,12 +155,12 @@ func TestParseBytes(t *testing.T) {
 		"0": 0, "1048576": 1 << 20, "64MiB": 64 << 20, "64 mib": 64 << 20, "1.5GiB": 3 << 29, "1KiB": 1024, "2TiB": 2 << 40,
 		"100%": MachineMemory() &^ (1<<20 - 1),
 	} {
-		if got, err := parseBytes(in); err != nil || got != want {
+		if got, err := ParseBytes(in); err != nil || got != want {
 			t.Errorf("%q = %d, %v; want %d", in, got, err, want)
 		}
 	}
 	for _, in := range []string{"", "MiB", "-1", "-1MiB", "NaNMiB", "InfGiB", "1MB", "0%", "101%", "NaN%", "1e30GiB", "9223372036854775808"} {
-		if got, err := parseBytes(in); err == nil {
+		if got, err := ParseBytes(in); err == nil {
 			t.Errorf("%q = %d, want an error", in, got)
 		}
 	}
@@ -171,14 +171,14 @@ func FuzzParseBytes(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		n, err := parseBytes(s)
+		n, err := ParseBytes(s)
 		if err != nil {
 			return
 		}
 		if n < 0 {
 			t.Fatalf("%q = %d", s, n)
 		}
-		if again, err := parseBytes(formatBytes(n)); err != nil || again != n {
+		if again, err := ParseBytes(formatBytes(n)); err != nil || again != n {
 			t.Fatalf("%q = %d, printed %q, read back %d, %v", s, n, formatBytes(n), again, err)
 		}
 	})

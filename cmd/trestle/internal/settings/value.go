@@ -149,7 +149,7 @@ const MinMemory = 16 << 20
 func memory(p *int64) value {
 	return value{
 		set: func(s string) error {
-			n, err := parseBytes(s)
+			n, err := ParseBytes(s)
 			if err != nil {
 				return err
 			}
@@ -168,9 +168,9 @@ var units = []struct {
 	bytes  int64
 }{{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40}}
 
-// parseBytes reads "1048576", "64MiB", "1.5 GiB" or "25%". A percentage is of
+// ParseBytes reads "1048576", "64MiB", "1.5 GiB" or "25%". A percentage is of
 // MachineMemory, rounded down to a MiB.
-func parseBytes(s string) (int64, error) {
+func ParseBytes(s string) (int64, error) {
 	bad := fmt.Errorf("%q is not a size such as 1073741824, 512MiB, 2GiB or 25%%", s)
 	t := strings.TrimSpace(s)
 	if n, ok := strings.CutSuffix(t, "%"); ok {
