@@ -75,7 +75,7 @@ func BenchmarkMutateRow(b *testing.B) {
 }
 
 // fill writes n rows of 1,000 bytes.
-func fillBench(b *testing.B, s *Store, table string, n int) {
+func fillBench(b testing.TB, s *Store, table string, n int) {
 	b.Helper()
 	pool := values()
 	const batch = 200

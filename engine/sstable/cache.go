@@ -17,10 +17,18 @@ import (
 // limit closes another that was not used since the clock's hand last passed
 // (second chance), as soon as no iterator is in it. Cached blocks of a closed
 // file stay.
+//
+// One read of many rows, or of a large one, fills in no more than a part of the
+// Cache. What it reads beyond that is looked up, but left out as long as the Cache
+// is full: Pebble's clock would keep most of the blocks that are read again and
+// again, but by no means all. What is scanned again and again comes in part by
+// part.
 type Cache struct {
 	blocks  *pebble.Cache
+	fill    uint64                // how much one read may fill in
 	options sstable.ReaderOptions // as every file is opened; holds the cache handle
 
+	reserved                atomic.Int64
 	bloomSkips, bloomPasses atomic.Int64
 	opens                   atomic.Int64
 
@@ -56,7 +64,7 @@ func NewCache(blockBytes int64, maxOpen int) *Cache {
 	if maxOpen == 0 {
 		maxOpen = 500
 	}
-	c := &Cache{blocks: pebble.NewCache(blockBytes)}
+	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20))}
 	c.options.CacheOpts.CacheHandle = c.blocks.NewHandle()
 	c.options.Comparer = comparer
 	c.options.KeySchemas = sstable.MakeKeySchemas(&keySchema)
@@ -71,9 +79,23 @@ func (c *Cache) Close() {
 	c.blocks.Unref()
 }
 
+// full tells whether blocks displace others. That is taken to begin at seven
+// eighths, as the parts of the Cache fill unevenly.
+func (c *Cache) full() bool {
+	room := c.blocks.MaxSize() - c.reserved.Load()
+	return c.blocks.Size() >= room-room/8
+}
+
 // Reserve sets n of the Cache's bytes aside, until the function that it returns
 // is called.
-func (c *Cache) Reserve(n int) func() { return c.blocks.Reserve(n) }
+func (c *Cache) Reserve(n int) func() {
+	giveBack := c.blocks.Reserve(n)
+	c.reserved.Add(int64(n))
+	return func() {
+		c.reserved.Add(-int64(n))
+		giveBack()
+	}
+}
 
 // Metrics returns the counts.
 func (c *Cache) Metrics() Metrics {

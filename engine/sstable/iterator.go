@@ -3,6 +3,7 @@ package sstable
 import (
 	"bytes"
 	"context"
+	"math"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -19,7 +20,9 @@ type IterOptions struct {
 	// Times allows to hide blocks none of whose cells has a timestamp within
 	// it. Cells outside may still show; tombstones always do. Nil hides nothing.
 	Times *cell.TimeRange
-	// Blocks, if set, counts the blocks that are read.
+	// Blocks, if set, counts the blocks that are read. Once as much had to come
+	// from storage as the cache lets one read fill in, further blocks are left out
+	// of a cache that is full: see Cache.
 	Blocks *BlockStats
 }
 
@@ -45,7 +48,11 @@ type iterator struct {
 	useTimes bool
 	times    sstable.BlockIntervalFilter
 	filters  [1]sstable.BlockPropertyFilter
-	pool     *block.BufferPool // of a compaction
+	pool     *block.BufferPool // of a compaction or a long read
+	// fillUntil is how much may come from storage before it is asked whether
+	// blocks still go to the cache.
+	fillUntil uint64
+	resume    []byte // scratch
 }
 
 var _ cell.Iterator = (*iterator)(nil)
@@ -61,7 +68,11 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, er
 		return nil, err
 	}
 	i := iterators.Get().(*iterator)
-	*i = iterator{ctx: ctx, t: t, row: i.row[:0], maxSeq: o.MaxSeq, blocks: o.Blocks}
+	*i = iterator{ctx: ctx, t: t, row: i.row[:0], resume: i.resume[:0], maxSeq: o.MaxSeq, blocks: o.Blocks}
+	i.fillUntil = math.MaxUint64
+	if o.Blocks != nil {
+		i.fillUntil = r.cache.fill
+	}
 	if o.MaxSeq == 0 {
 		i.maxSeq = cell.MaxSeq
 	}
@@ -109,26 +120,8 @@ func (i *iterator) ready() bool {
 			i.it.SetContext(i.ctx)
 		}
 	} else {
-		var filterer *sstable.BlockPropertiesFilterer
-		if i.useTimes {
-			i.filters[0] = &i.times
-			filterer, err = sstable.IntersectsTable(i.filters[:], nil, i.t.sst.UserProperties, nil)
-			if err == nil && filterer == nil {
-				i.none = true
-				return false
-			}
-		}
-		if err == nil {
-			i.it, err = i.t.sst.NewPointIter(i.ctx, sstable.IterOptions{
-				Transforms: sstable.NoTransforms,
-				Filterer:   filterer,
-				Env:        sstable.ReadEnv{Block: block.ReadEnv{Stats: i.blocks}},
-				// mayHaveRow asks the filter, before it comes to this.
-				FilterBlockSizeLimit: sstable.NeverUseFilterBlock,
-				ReaderProvider:       sstable.MakeTrivialReaderProvider(i.t.sst),
-				BlobContext:          sstable.AssertNoBlobHandles,
-			})
-		}
+		i.openPoint()
+		return i.it != nil
 	}
 	if err != nil {
 		i.it = nil
@@ -136,6 +129,91 @@ func (i *iterator) ready() bool {
 		return false
 	}
 	return true
+}
+
+// openPoint sets up Pebble's iterator for reads, which puts blocks into the
+// cache unless there is a pool for them. It stays nil if there is nothing to see,
+// or on failure.
+func (i *iterator) openPoint() {
+	if i.filled() {
+		i.stopFilling()
+	}
+	var filterer *sstable.BlockPropertiesFilterer
+	var err error
+	if i.useTimes {
+		i.filters[0] = &i.times
+		filterer, err = sstable.IntersectsTable(i.filters[:], nil, i.t.sst.UserProperties, nil)
+		if err == nil && filterer == nil {
+			i.none = true
+			return
+		}
+	}
+	var it sstable.Iterator
+	if err == nil {
+		it, err = i.t.sst.NewPointIter(i.ctx, sstable.IterOptions{
+			Transforms: sstable.NoTransforms,
+			Filterer:   filterer,
+			Env:        sstable.ReadEnv{Block: block.ReadEnv{Stats: i.blocks, BufferPool: i.pool}},
+			// mayHaveRow asks the filter, before it comes to this.
+			FilterBlockSizeLimit: sstable.NeverUseFilterBlock,
+			ReaderProvider:       sstable.MakeTrivialReaderProvider(i.t.sst),
+			BlobContext:          sstable.AssertNoBlobHandles,
+		})
+	}
+	if err != nil {
+		i.fail(err)
+		return
+	}
+	i.it = it
+}
+
+func (i *iterator) filled() bool {
+	return i.blocks != nil && i.blocks.BlockBytes-i.blocks.BlockBytesInCache >= i.fillUntil
+}
+
+// stopFilling makes a pool for the blocks to come if they are to be kept out of
+// the cache, and tells whether it did.
+func (i *iterator) stopFilling() bool {
+	if i.pool != nil || i.compact {
+		return false
+	}
+	if !i.t.r.cache.full() {
+		i.fillUntil += i.t.r.cache.fill // ask again later
+		return false
+	}
+	i.fillUntil = math.MaxUint64
+	i.pool = new(block.BufferPool)
+	i.pool.Init(5)
+	return true
+}
+
+// leaveCache puts an iterator that leaves the cache alone in the place of
+// Pebble's, which is at the current entry, and moves to the next one.
+func (i *iterator) leaveCache() bool {
+	i.resume = append(i.resume[:0], i.entry.Key...)
+	seq := i.entry.Seq
+	err := i.it.Close()
+	i.it = nil
+	if err != nil {
+		i.fail(err)
+		return i.end()
+	}
+	if i.openPoint(); i.it == nil {
+		return i.end()
+	}
+	for kv := i.it.SeekGE(i.resume, 0); kv != nil; kv = i.it.Next() {
+		if cell.Seq(kv.K.SeqNum()) >= seq && bytes.Equal(kv.K.UserKey, i.resume) {
+			continue
+		}
+		if i.inRow && !bytes.HasPrefix(kv.K.UserKey, i.row) {
+			i.entry = cell.Entry{}
+			return false
+		}
+		if i.take(&kv.K, kv.InPlaceValue()) {
+			return true
+		}
+	}
+	return i.end()
 }
 
 func (i *iterator) fail(err error) { i.err = readFailure(i.t.r.name, err) }
@@ -154,6 +232,9 @@ func (i *iterator) take(k *sstable.InternalKey, v []byte) bool {
 // entries.
 func (i *iterator) end() bool {
 	i.entry = cell.Entry{}
+	if i.it == nil {
+		return false // which err or none explains
+	}
 	if err := i.it.Error(); err != nil {
 		i.fail(err)
 	}
@@ -224,6 +305,9 @@ func (i *iterator) SeekRow(row []byte) bool {
 }
 
 func (i *iterator) Next() bool {
+	if i.filled() && i.stopFilling() {
+		return i.leaveCache()
+	}
 	for kv := i.it.Next(); kv != nil; kv = i.it.Next() {
 		if i.inRow && !bytes.HasPrefix(kv.K.UserKey, i.row) {
 			i.entry = cell.Entry{}
@@ -264,7 +348,7 @@ func (i *iterator) Close() error {
 		i.pool.Release()
 	}
 	i.t.unpin()
-	*i = iterator{row: i.row[:0]}
+	*i = iterator{row: i.row[:0], resume: i.resume[:0]}
 	iterators.Put(i)
 	return err
 }

@@ -183,9 +183,16 @@ func checkForward(t *rapid.T, it cell.Iterator, got bool, want []cell.Entry) {
 }
 
 func TestModel(t *testing.T) {
-	c := newCache(t)
+	ample, full := newCache(t), newCache(t)
+	defer full.Reserve(64 << 20)()
 	rapid.Check(t, func(rt *rapid.T) {
 		es := genEntries(rt)
+		// In a full cache iterators change, at some block, to leaving it alone.
+		c, o := ample, IterOptions{}
+		if fill := rapid.SampledFrom([]uint64{math.MaxUint64, 0, 1, 100, 1000, 3000}).Draw(rt, "fill"); fill != math.MaxUint64 {
+			c, o.Blocks = full, new(BlockStats)
+			c.fill = fill
+		}
 		f, info := write(t, genOptions(rt), es)
 		r, err := Open(t.Context(), c, f, "model")
 		if err != nil {
@@ -199,7 +206,8 @@ func TestModel(t *testing.T) {
 
 		maxSeq := cell.Seq(rapid.SampledFrom([]int{0, 1, 500, 1000}).Draw(rt, "maxSeq"))
 		want := visible(es, maxSeq)
-		it, err := r.Iterator(t.Context(), IterOptions{MaxSeq: maxSeq})
+		o.MaxSeq = maxSeq
+		it, err := r.Iterator(t.Context(), o)
 		if err != nil {
 			rt.Fatal(err)
 		}

@@ -163,7 +163,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 func (r *reader) close() error {
 	r.useAll()
 	err := r.it.Close()
-	r.version.reads.blocks(&r.blocks)
+	r.countBlocks()
 	r.version.release()
 	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
 	r.out = emitter{}
@@ -178,6 +178,13 @@ func (r *reader) close() error {
 	r.buffer.shrink()
 	readers.Put(r)
 	return err
+}
+
+// countBlocks adds the blocks read so far to the table's. How long a read is for
+// the block cache is counted from here.
+func (r *reader) countBlocks() {
+	r.version.reads.blocks(&r.blocks)
+	r.blocks = sstable.BlockStats{}
 }
 
 // setPipeline makes pipe run the query's program. The pipeline of a program
@@ -275,6 +282,7 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 // forward reads rows in ascending order. It returns what is left of the range
 // when the writer is full; done tells that nothing is, or nothing is wanted.
 func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
+	r.countBlocks()
 	var end []byte
 	r.limit = cell.AppendRow(r.limit[:0], rows.Start)
 	var ok bool
@@ -308,6 +316,7 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 // backward is forward in descending order: it steps to the last row before
 // the one it has read, and reads that forwards.
 func (r *reader) backward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
+	r.countBlocks()
 	r.useAll()
 	start := cell.AppendRow(nil, rows.Start)
 	upper := maxKey
