@@ -87,6 +87,27 @@ func (m *Iterator) SeekRow(row []byte) bool {
 	return m.position(func(s cell.Iterator) bool { return s.SeekRow(row) })
 }
 
+// A ColumnSeeker is a source that may leave out the first cells of a row.
+type ColumnSeeker interface {
+	// SeekColumn is SeekRow for a caller who needs no cells before key, which is
+	// in the row. Markers, which cover what comes after them, it does need: the
+	// source leaves out cells before key only if it knows that there are none.
+	SeekColumn(row, key []byte) bool
+}
+
+// SeekColumn implements ColumnSeeker.
+func (m *Iterator) SeekColumn(row, key []byte) bool {
+	if len(key) <= len(row) {
+		return m.SeekRow(row)
+	}
+	return m.position(func(s cell.Iterator) bool {
+		if c, ok := s.(ColumnSeeker); ok {
+			return c.SeekColumn(row, key)
+		}
+		return s.SeekRow(row)
+	})
+}
+
 // SeekLT implements cell.Iterator.
 func (m *Iterator) SeekLT(key []byte) bool {
 	m.heap = m.heap[:0]

@@ -273,7 +273,10 @@ func (i *iterator) SeekGE(key []byte) bool {
 	return i.end()
 }
 
-func (i *iterator) SeekRow(row []byte) bool {
+func (i *iterator) SeekRow(row []byte) bool { return i.SeekColumn(row, row) }
+
+// SeekColumn implements merge.ColumnSeeker for a file without markers.
+func (i *iterator) SeekColumn(row, key []byte) bool {
 	i.err = nil
 	if !i.compact {
 		ok, err := i.t.mayHaveRow(i.ctx, row)
@@ -291,7 +294,7 @@ func (i *iterator) SeekRow(row []byte) bool {
 	}
 	i.inRow = true
 	i.row = append(i.row[:0], row...)
-	kv := i.it.SeekGE(row, 0)
+	kv := i.it.SeekGE(key, 0)
 	for ; kv != nil; kv = i.it.Next() {
 		if !bytes.HasPrefix(kv.K.UserKey, i.row) {
 			i.entry = cell.Entry{}

@@ -33,6 +33,9 @@ type Query struct {
 	rows row.Range
 	// none says that there is no output at all.
 	none bool
+	// first and last are the least and the largest id of the families that are
+	// wanted.
+	first, last cell.FamilyID
 	// lo is the escaped form of the first qualifier that matters, or nil.
 	lo []byte
 	// runs are those that may hold cells of the families that are wanted.
@@ -63,14 +66,17 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	}
 	q.runs = choose(s, func(f schema.Family) bool { return q.families[f.ID].want })
 	last := ""
-	for _, f := range q.families {
+	for id, f := range q.families {
 		if f.name == "" || !f.want {
 			continue
 		}
 		if f.name < last {
 			q.inOrder = false
 		}
-		last = f.name
+		if last == "" {
+			q.first = cell.FamilyID(id)
+		}
+		last, q.last = f.name, cell.FamilyID(id)
 	}
 	if h.Times != cell.AllTime {
 		q.times = &h.Times
@@ -287,7 +293,11 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 	r.limit = cell.AppendRow(r.limit[:0], rows.Start)
 	var ok bool
 	if rows.IsSingle() {
-		ok = r.seekRow(r.limit)
+		n := len(r.limit)
+		if r.query.lo != nil || r.query.first > 0 {
+			r.limit = append(cell.AppendFamily(r.limit, r.query.first), r.query.lo...)
+		}
+		ok = r.seekRow(r.limit[:n], r.limit)
 	} else {
 		r.useAll()
 		if len(rows.End) > 0 {
@@ -443,6 +453,9 @@ func (r *reader) cells() (seen int64, err error) {
 			} else {
 				r.buffer.add(&r.cell)
 			}
+		}
+		if skip == filter.NextFamily && s.Family >= q.last {
+			skip = filter.NextRow
 		}
 		var ok bool
 		switch skip {

@@ -15,13 +15,14 @@ import (
 const maxCachedRow = 32 << 10
 
 // seekRow moves to the first entry of the row of prefix, which all reads of a
-// single row begin with. If the row is one that is read often, what the runs
-// have of it comes from the row cache.
-func (r *reader) seekRow(prefix []byte) bool {
+// single row begin with, and may leave out cells before the key from, if it is
+// longer than prefix. If the row is one that is read often, what the runs have of
+// it comes from the row cache.
+func (r *reader) seekRow(prefix, from []byte) bool {
 	v := r.version
 	if v.env.Rows == nil || len(r.sources) == r.mems || len(v.runs) > 64 {
 		r.useAll()
-		return r.it.SeekRow(prefix)
+		return r.it.SeekColumn(prefix, from)
 	}
 	k := rowcache.Key{Tablet: uint64(v.row.Tablet), State: v.state, Part: r.part, Row: prefix}
 	e, want := v.env.Rows.Get(k)
@@ -40,7 +41,7 @@ func (r *reader) seekRow(prefix []byte) bool {
 	}
 	if e == nil || e.TooLarge() {
 		r.useAll()
-		return r.it.SeekRow(prefix)
+		return r.it.SeekColumn(prefix, from)
 	}
 	r.cached.Reset(e)
 	r.hot = append(append(r.hot[:0], r.sources[:r.mems]...), &r.cached)

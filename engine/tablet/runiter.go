@@ -6,6 +6,7 @@ import (
 	"sort"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
@@ -17,6 +18,7 @@ type runIterator struct {
 	opts  sstable.IterOptions
 	// compaction reads ahead and leaves the block cache alone.
 	compaction bool
+	inRow      bool          // since SeekRow or SeekColumn
 	i          int           // of the file that it is in
 	it         cell.Iterator // nil if no file is open
 	err        error
@@ -90,10 +92,14 @@ func (u *runIterator) at(key []byte) int {
 }
 
 // First implements cell.Iterator.
-func (u *runIterator) First() bool { return u.onward(0) }
+func (u *runIterator) First() bool {
+	u.inRow = false
+	return u.onward(0)
+}
 
 // SeekGE implements cell.Iterator.
 func (u *runIterator) SeekGE(key []byte) bool {
+	u.inRow = false
 	i := u.at(key)
 	if i == len(u.files) || !u.enter(i) {
 		return false
@@ -105,16 +111,26 @@ func (u *runIterator) SeekGE(key []byte) bool {
 }
 
 // SeekRow implements cell.Iterator.
-func (u *runIterator) SeekRow(row []byte) bool {
+func (u *runIterator) SeekRow(row []byte) bool { return u.SeekColumn(row, row) }
+
+// SeekColumn implements merge.ColumnSeeker.
+func (u *runIterator) SeekColumn(row, key []byte) bool {
+	u.inRow = true
 	i := u.at(row)
 	if i == len(u.files) || bytes.Compare(u.files[i].ref.Lo, row) > 0 || !u.enter(i) {
 		return false
+	}
+	if len(key) > len(row) && u.files[i].ref.Tombstones == 0 {
+		if it, ok := u.it.(merge.ColumnSeeker); ok {
+			return u.found(it.SeekColumn(row, key))
+		}
 	}
 	return u.found(u.it.SeekRow(row))
 }
 
 // SeekLT implements cell.Iterator.
 func (u *runIterator) SeekLT(key []byte) bool {
+	u.inRow = false
 	i := sort.Search(len(u.files), func(i int) bool { return bytes.Compare(u.files[i].ref.Lo, key) >= 0 })
 	for i--; i >= 0; i-- {
 		if !u.enter(i) {
@@ -135,7 +151,8 @@ func (u *runIterator) Next() bool {
 	if u.found(u.it.Next()) {
 		return true
 	}
-	return u.err == nil && u.onward(u.i+1)
+	// A row is in one file, so that a read of one need not look into the next.
+	return u.err == nil && !u.inRow && u.onward(u.i+1)
 }
 
 // Entry implements cell.Iterator.

@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"bytes"
 	"context"
 	"math/rand/v2"
 
@@ -71,7 +72,8 @@ func (v *View) Read(q *Query, emit func(*row.Cell)) (err error) {
 	}
 	defer v.t.closeReader(r, &err)
 	r.pipe = q.program.Pipeline(cellFunc(emit), rand.Float64)
-	if !r.seekRow(cell.AppendRow(nil, v.key)) {
+	prefix := cell.AppendRow(nil, v.key)
+	if !r.seekRow(prefix, prefix) {
 		return r.it.Error()
 	}
 	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
@@ -117,7 +119,9 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 	}
 	defer v.t.closeReader(r, &err)
 	prefix := cell.AppendRow(nil, v.key)
-	if !r.seekRow(prefix) {
+	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
+	col := cell.AppendColumn(append([]byte(nil), prefix...), f, qualifier)
+	if !r.seekRow(prefix, col) {
 		return r.it.Error()
 	}
 	if err := r.res.StartRow(prefix); err != nil {
@@ -125,18 +129,11 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 	}
 	// The markers of the row, of the family and of the column come first, each
 	// at a key of its own; then the cells.
-	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
-	col := cell.AppendColumn(append([]byte(nil), prefix...), f, qualifier)
-	if err := r.judgeAt(prefix); err != nil {
-		return err
-	}
-	if r.it.SeekGE(fam) {
-		if err := r.judgeAt(fam); err != nil {
-			return err
+	for _, key := range [][]byte{prefix, fam, col} {
+		if r.it.Valid() && bytes.Compare(r.it.Entry().Key, key) < 0 {
+			r.it.SeekGE(key)
 		}
-	}
-	if r.it.SeekGE(col) {
-		if err := r.judgeAt(col); err != nil {
+		if err := r.judgeAt(key); err != nil {
 			return err
 		}
 	}
