@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -25,6 +26,9 @@ import (
 const (
 	recordCluster = "hbase/cluster-id"
 	recordTables  = "hbase/tables/"
+	// RecordNamespaces begins the keys of the records of namespaces, which end
+	// with their names.
+	RecordNamespaces = "hbase/namespaces/"
 )
 
 // A Stored is what HBase knows of a table and the schema does not.
@@ -338,14 +342,14 @@ func (c *Catalog) layoutLocked(t *Table, ends [][]byte) []*Region {
 var ErrMoved = errors.New("region is not here")
 
 // Region returns the region that a message names, with its table, which is nil
-// for hbase:meta.
+// for computed tables.
 func (c *Catalog) Region(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {
 	r := c.find(s)
 	if r == nil {
 		// A client of an earlier start; or regions that nobody has listed yet.
 		return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
 	}
-	if r == MetaRegion {
+	if r.Table.System() {
 		return r, nil, nil
 	}
 	t, err := c.Table(ctx, r.Table)
@@ -375,4 +379,33 @@ func (c *Catalog) find(s *pb.RegionSpecifier) *Region {
 		return MetaRegion
 	}
 	return c.mu.byName[string(s.GetValue())]
+}
+
+// Computed returns the region of a computed table.
+func (c *Catalog) Computed(name Name) *Region {
+	if name == Meta {
+		return MetaRegion
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := NewRegion(name, 0, nil, nil, c.server.StartCode)
+	if have := c.mu.byName[string(r.name)]; have != nil {
+		return have
+	}
+	c.mu.byName[string(r.name)], c.mu.byEncoded[r.encoded] = r, r
+	return r
+}
+
+// Namespaces returns the namespaces that have tables of clients, sorted: the
+// default one, and those that were created.
+func (c *Catalog) Namespaces(ctx context.Context) ([]string, error) {
+	out := []string{DefaultNamespace}
+	err := c.b.ListRecords(ctx, RecordNamespaces, func(key string, _ []byte, _ uint64) error {
+		if ns := strings.TrimPrefix(key, RecordNamespaces); ns != DefaultNamespace {
+			out = append(out, ns)
+		}
+		return nil
+	})
+	slices.Sort(out)
+	return out, err
 }

@@ -37,7 +37,7 @@ func CellSize(row, family, qualifier, value int) int {
 }
 
 // AppendCell appends a cell without tags to a cell block.
-func AppendCell(dst, row []byte, family string, qualifier []byte, timestamp int64, typ byte, value []byte) []byte {
+func AppendCell[F ~string | ~[]byte](dst, row []byte, family F, qualifier []byte, timestamp int64, typ byte, value []byte) []byte {
 	keyLen := cellOverhead + len(row) + len(family) + len(qualifier)
 	dst = binary.BigEndian.AppendUint32(dst, uint32(8+keyLen+len(value)))
 	dst = binary.BigEndian.AppendUint32(dst, uint32(keyLen))

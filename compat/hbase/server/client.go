@@ -1,0 +1,22 @@
+package server
+
+import (
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/wire"
+)
+
+// clientService is ClientService: rows.
+func (s *Server) clientService() Service {
+	noHFiles := wire.DoNotRetryIO.New("this server does not read HFiles: load rows with puts")
+	return Service{
+		"Get":                     Handle(s.get),
+		"Mutate":                  Handle(s.mutate),
+		"Scan":                    Handle(s.scan),
+		"Multi":                   Handle(s.multi),
+		"BulkLoadHFile":           Refuse[pb.BulkLoadHFileRequest](noHFiles),
+		"PrepareBulkLoad":         Refuse[pb.PrepareBulkLoadRequest](noHFiles),
+		"CleanupBulkLoad":         Refuse[pb.CleanupBulkLoadRequest](noHFiles),
+		"ExecService":             Method{request: coprocessorRequest, handle: refuseCoprocessor},
+		"ExecRegionServerService": Method{request: coprocessorRequest, handle: refuseCoprocessor},
+	}
+}

@@ -1,0 +1,359 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A conn is one connection. serve reads it; write writes it.
+type conn struct {
+	s      *Server
+	nc     net.Conn
+	r      *bufio.Reader
+	client Client
+	// service is what the header asked for.
+	service    Service
+	compressor wire.Compressor
+
+	slots chan struct{} // of calls under way
+	out   chan []byte   // responses
+	calls sync.WaitGroup
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	if s.o.TLS != nil {
+		nc = tls.Server(nc, s.o.TLS)
+	}
+	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan []byte, s.o.MaxCalls)}
+}
+
+// drain makes serve stop reading.
+func (c *conn) drain() { _ = c.nc.SetReadDeadline(time.Unix(1, 0)) }
+
+func (c *conn) serve() {
+	ctx, cancel := context.WithCancel(c.s.ctx)
+	defer cancel()
+	defer c.nc.Close()
+	// When the server is cut off, reads and writes end.
+	defer context.AfterFunc(c.s.ctx, func() { _ = c.nc.Close() })()
+	_ = c.nc.SetDeadline(time.Now().Add(c.s.o.Handshake))
+	again, err := c.handshake(ctx)
+	if err != nil || !again {
+		if e := (*wire.Exception)(nil); errors.As(err, &e) {
+			c.fatal(e)
+		}
+		return
+	}
+	_ = c.nc.SetDeadline(time.Time{})
+	if c.s.isStopping() {
+		return
+	}
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		if c.write() != nil {
+			cancel()
+			_ = c.nc.Close()
+		}
+	}()
+	err = c.read(ctx)
+	if !errors.Is(err, errDrained) {
+		cancel() // nobody waits for the answers
+	}
+	c.calls.Wait()
+	if e := (*wire.Exception)(nil); errors.As(err, &e) {
+		// The bytes behind a bad frame mean nothing.
+		if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, nil); err == nil {
+			c.slots <- struct{}{}
+			c.out <- b
+		}
+	}
+	close(c.out)
+	<-written
+}
+
+func (s *Server) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.mu.stopping
+}
+
+// fatal tells the client why the connection ends.
+func (c *conn) fatal(e *wire.Exception) {
+	c.s.o.Log.Debug("HBase connection refused", "client", c.nc.RemoteAddr().String(), "error", e.Error())
+	b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, nil)
+	if err == nil {
+		_, _ = c.nc.Write(b)
+	}
+}
+
+// handshake reads preamble and header. ok is false if the connection has had
+// its answer.
+func (c *conn) handshake(ctx context.Context) (ok bool, err error) {
+	if t, isTLS := c.nc.(*tls.Conn); isTLS {
+		if err := t.HandshakeContext(ctx); err != nil {
+			return false, err
+		}
+		if certs := t.ConnectionState().VerifiedChains; len(certs) > 0 {
+			c.client.Certificate = certs[0][0].Subject.CommonName
+		}
+	}
+	for range 2 {
+		var p [wire.PreambleLen]byte
+		if _, err := io.ReadFull(c.r, p[:]); err != nil {
+			return false, err
+		}
+		switch string(p[:]) {
+		case wire.RegistryMagic:
+			b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall)},
+				&pb.GetConnectionRegistryResponse{ClusterId: proto.String(c.s.catalog.ClusterID())}, nil)
+			if err == nil {
+				_, err = c.nc.Write(b)
+			}
+			return false, err
+		case wire.SecurityMagic:
+			c.fatal(wire.SecurityNotEnabled.New("this server has no Kerberos"))
+			continue // the client begins anew on the same connection
+		}
+		if string(p[:4]) != wire.Magic {
+			return false, wire.FatalConnection.New("Expected HEADER=%s but received HEADER=%q from %v", wire.Magic, p[:4], c.nc.RemoteAddr())
+		}
+		if p[4] != wire.Version {
+			return false, wire.WrongVersion.New("version %d is not supported; expected version %d", p[4], wire.Version)
+		}
+		if p[5] != wire.AuthSimple {
+			return false, wire.BadAuth.New("authentication %d is not supported; use SIMPLE (%d)", p[5], wire.AuthSimple)
+		}
+		return true, c.header()
+	}
+	return false, wire.FatalConnection.New("Expected HEADER=%s", wire.Magic)
+}
+
+func (c *conn) header() error {
+	n, err := wire.ReadLength(c.r)
+	if err != nil {
+		return refusal(err)
+	}
+	if n > wire.MaxHeader {
+		return wire.FatalConnection.New("connection header of %d bytes", n)
+	}
+	b, err := wire.ReadBody(c.r, n)
+	if err != nil {
+		return err
+	}
+	var h pb.ConnectionHeader
+	if err := proto.Unmarshal(b, &h); err != nil {
+		return wire.FatalConnection.New("malformed connection header: %v", err)
+	}
+	c.client = Client{User: h.GetUserInfo().GetEffectiveUser(), Certificate: c.client.Certificate, Addr: c.nc.RemoteAddr().String(),
+		Service: h.GetServiceName(), Versioned: h.GetVersionInfo() != nil, Blocks: h.GetCellBlockCodecClass() != ""}
+	if c.service = c.s.services[h.GetServiceName()]; c.service == nil {
+		return wire.FatalConnection.New("unknown service %q", shorten(h.GetServiceName()))
+	}
+	switch class := h.GetCellBlockCodecClass(); class {
+	case "", "org.apache.hadoop.hbase.codec.KeyValueCodec", "org.apache.hadoop.hbase.codec.KeyValueCodecWithTags":
+	default:
+		return wire.UnsupportedCodec.New("cell block codec %q; there is org.apache.hadoop.hbase.codec.KeyValueCodec", shorten(class))
+	}
+	var ok bool
+	if c.compressor, ok = wire.CompressorOf(h.GetCellBlockCompressorClass()); !ok {
+		return wire.UnsupportedCompr.New("cell block compressor %q; there is org.apache.hadoop.io.compress.SnappyCodec", shorten(h.GetCellBlockCompressorClass()))
+	}
+	if h.GetRpcCryptoCipherTransformation() != "" {
+		return wire.FatalConnection.New("no encryption of this kind; use TLS")
+	}
+	return nil
+}
+
+// refusal makes a connection's exception of a fault; other errors stay.
+func refusal(err error) error {
+	if fault.KindOf(err) != 0 {
+		return wire.FatalConnection.New("%s", err.Error())
+	}
+	return err
+}
+
+var errDrained = errors.New("no more calls are read")
+
+// read reads calls until the connection ends, or the server stops. An
+// Exception is for the client.
+func (c *conn) read(ctx context.Context) error {
+	for {
+		n, err := wire.ReadLength(c.r)
+		if err != nil {
+			if c.s.isStopping() {
+				return errDrained
+			}
+			return refusal(err)
+		}
+		if n > c.s.o.MaxRequestBytes {
+			return c.tooBig(n)
+		}
+		select {
+		case c.slots <- struct{}{}:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if err := c.s.memory.Acquire(ctx, int64(n)); err != nil {
+			<-c.slots
+			return err
+		}
+		_ = c.nc.SetReadDeadline(time.Now().Add(c.s.o.Transfer))
+		frame, err := wire.ReadBody(c.r, n)
+		if err != nil {
+			c.s.memory.Release(int64(n))
+			<-c.slots
+			return err
+		}
+		if c.s.isStopping() {
+			c.drain()
+		} else {
+			_ = c.nc.SetReadDeadline(time.Time{})
+		}
+		req := new(wire.Request)
+		err = wire.ParseRequest(frame, req)
+		if err != nil && req.Header.CallId == nil {
+			c.s.memory.Release(int64(n))
+			<-c.slots
+			return refusal(err)
+		}
+		c.calls.Add(1)
+		go func() {
+			defer c.calls.Done()
+			b := c.answer(ctx, req, err)
+			c.s.memory.Release(int64(n))
+			c.out <- b // has room for every slot
+		}()
+	}
+}
+
+// tooBig answers a request that will not be read. HBase reads the header and
+// answers that call; then, the rest being unread, the connection ends.
+func (c *conn) tooBig(n int) error {
+	e := wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes)
+	head, _ := c.r.Peek(min(n, c.r.Size(), 1024))
+	var r wire.Request
+	_ = wire.ParseRequest(head, &r) // fails, as not all of it is there
+	id := r.Header.GetCallId()
+	if r.Header.CallId == nil {
+		id = wire.NoCall
+	}
+	if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(id), Exception: e.Proto()}, nil, nil); err == nil {
+		c.slots <- struct{}{}
+		c.out <- b
+	}
+	return io.ErrShortBuffer
+}
+
+// answer makes the frame of a response.
+func (c *conn) answer(ctx context.Context, req *wire.Request, err error) []byte {
+	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond}
+	var resp proto.Message
+	if err == nil {
+		resp, err = c.handle(ctx, call, req)
+	}
+	h := &pb.ResponseHeader{CallId: proto.Uint32(req.Header.GetCallId())}
+	if err != nil {
+		h.Exception = c.s.exception(ctx, call, err).Proto()
+	}
+	block := call.Block
+	if c.compressor != nil && len(block) > 0 {
+		block = c.compressor.Compress(nil, block)
+	}
+	size := 64 + len(block)
+	if resp != nil {
+		size += proto.Size(resp)
+	}
+	b, err := wire.AppendResponse(make([]byte, 0, size), h, resp, block)
+	if err != nil {
+		h.CellBlockMeta, h.Exception = nil, c.s.exception(ctx, call, err).Proto()
+		if b, err = wire.AppendResponse(nil, h, nil, nil); err != nil {
+			panic(fmt.Sprintf("an exception cannot be encoded: %v", err))
+		}
+	}
+	return b
+}
+
+// exception returns what the client is told, and notes what it is not told.
+func (s *Server) exception(ctx context.Context, call *Call, err error) *wire.Exception {
+	e := wire.ExceptionOf(err)
+	if k := fault.KindOf(err); k == fault.Internal || k == fault.Corruption || e.Class == wire.IO && ctx.Err() == nil {
+		s.o.Log.Error("HBase call failed", "method", call.Service+"."+shorten(call.Method), "error", err)
+	}
+	return e
+}
+
+// handle runs a call. A panic is that call's failure.
+func (c *conn) handle(ctx context.Context, call *Call, req *wire.Request) (resp proto.Message, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.s.o.Log.Error("panic in an HBase call", "method", call.Service+"."+shorten(call.Method), "panic", p, "stack", string(debug.Stack()))
+			resp, err = nil, fault.New(fault.Internal, "internal error")
+		}
+	}()
+	if req.Param == nil {
+		return nil, wire.DoNotRetryIO.New("%s without a message", shorten(call.Method))
+	}
+	if call.Timeout > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, call.Timeout)
+		defer cancel()
+	}
+	block := req.Block
+	if c.compressor != nil && len(block) > 0 {
+		n := int64(c.s.o.MaxRequestBytes)
+		if block, err = c.compressor.Decompress(block, int(n)); err != nil {
+			return nil, err
+		}
+	}
+	if len(block) > 0 && !c.client.Blocks {
+		return nil, wire.DoNotRetryIO.New("a cell block on a connection without a codec")
+	}
+	call.Cells = wire.NewCells(block)
+	return c.service.call(context.WithValue(ctx, callKey{}, call), call, req.Param)
+}
+
+// write writes responses until out is closed. Those that wait for one another
+// go out together.
+func (c *conn) write() error {
+	w := bufio.NewWriterSize(c.nc, 64<<10)
+	var failed error
+	for b := range c.out {
+		if failed == nil {
+			_ = c.nc.SetWriteDeadline(time.Now().Add(c.s.o.Transfer))
+			_, failed = w.Write(b)
+			if failed == nil && len(c.out) == 0 {
+				failed = w.Flush()
+			}
+			if failed != nil {
+				// The calls under way end, and their responses come here to be dropped.
+				_ = c.nc.Close()
+			}
+		}
+		<-c.slots
+	}
+	if failed == nil {
+		failed = w.Flush()
+	}
+	return failed
+}
+
+// isClosed tells whether err is that of a connection that is gone.
+func isClosed(err error) bool {
+	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || strings.Contains(err.Error(), "reset by peer")
+}

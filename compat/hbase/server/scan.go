@@ -1,0 +1,442 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/filter"
+	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// A scanner is a scan of one region between two calls.
+type scanner struct {
+	id     uint64
+	region *model.Region
+	t      *model.Table // nil for computed tables
+	spec   *pb.Scan
+	q      *query
+	opened int64 // ms
+	user   string
+
+	// running is 1 while a call uses what follows.
+	running  atomic.Int32
+	nextSeq  uint64
+	rest     []row.Range // unread
+	computed *table      // unread rows of a computed table
+	held     []filter.Cell
+	heldAt   int  // cells of held that were sent
+	done     bool // no row is left, or wanted
+	limit    int  // of rows that the client still wants; -1: no limit
+
+	lease atomic.Int64 // Unix ns
+}
+
+// scanners are those that are open, and the ids of those that were a moment
+// ago.
+type scanners struct {
+	max   int
+	lease time.Duration
+	mu    struct {
+		sync.Mutex
+		open   map[uint64]*scanner
+		closed map[uint64]closedScanner
+		next   uint64
+	}
+}
+
+type closedScanner struct {
+	nextSeq uint64
+	until   time.Time
+}
+
+func newScanners(n int, lease time.Duration) *scanners {
+	s := &scanners{max: n, lease: lease}
+	s.mu.open, s.mu.closed = map[uint64]*scanner{}, map[uint64]closedScanner{}
+	// Ids of an earlier process are not ours.
+	s.mu.next = uint64(time.Now().UnixMilli()) << 20
+	return s
+}
+
+func (s *scanners) add(sc *scanner) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.mu.open) >= s.max {
+		return wire.RegionTooBusy.New("%d scanners are open", len(s.mu.open))
+	}
+	s.mu.next++
+	sc.id = s.mu.next
+	s.renew(sc)
+	s.mu.open[sc.id] = sc
+	return nil
+}
+
+func (s *scanners) renew(sc *scanner) { sc.lease.Store(time.Now().Add(s.lease).UnixNano()) }
+
+func (s *scanners) find(id uint64) (sc *scanner, closed *closedScanner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c, ok := s.mu.closed[id]; ok {
+		return nil, &c
+	}
+	return s.mu.open[id], nil
+}
+
+// close ends a scanner. Its id is remembered if the client may still ask.
+func (s *scanners) close(sc *scanner, remember bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.open[sc.id] != sc {
+		return
+	}
+	delete(s.mu.open, sc.id)
+	if remember && len(s.mu.closed) < 4*s.max {
+		s.mu.closed[sc.id] = closedScanner{sc.nextSeq, time.Now().Add(s.lease)}
+	}
+}
+
+func (s *scanners) expire(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for id, sc := range s.mu.open {
+		if sc.running.Load() == 0 && now.UnixNano() > sc.lease.Load() {
+			delete(s.mu.open, id)
+		}
+	}
+	for id, c := range s.mu.closed {
+		if now.After(c.until) {
+			delete(s.mu.closed, id)
+		}
+	}
+}
+
+// scanRange returns the rows of a region that a scan asks for.
+func scanRange(r *model.Region, s *pb.Scan) row.Range {
+	start, stop := s.GetStartRow(), s.GetStopRow()
+	includeStop := s.GetIncludeStopRow()
+	if s.IncludeStopRow == nil && len(start) > 0 && bytes.Equal(start, stop) {
+		includeStop = true // how clients before 2.0 ask for one row
+	}
+	var out row.Range
+	if s.GetReversed() {
+		out.Start = stop
+		if len(stop) > 0 && !includeStop {
+			out.Start = row.Successor(stop)
+		}
+		if out.End = start; len(start) > 0 && s.GetIncludeStartRow() {
+			out.End = row.Successor(start)
+		}
+	} else {
+		if out.Start = start; len(start) > 0 && !s.GetIncludeStartRow() {
+			out.Start = row.Successor(start)
+		}
+		if out.End = stop; len(stop) > 0 && includeStop {
+			out.End = row.Successor(stop)
+		}
+	}
+	return out.Intersect(row.Range{Start: r.Start, End: r.End})
+}
+
+// scan answers every call of a scanner: the first, which opens it, those that
+// ask for more, and the last.
+func (s *Server) scan(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.ScanResponse, error) {
+	if req.ScannerId == nil {
+		return s.openScanner(ctx, c, req)
+	}
+	sc, closed := s.scanners.find(req.GetScannerId())
+	if closed != nil {
+		if !req.GetCloseScanner() && req.NextCallSeq != nil && req.GetNextCallSeq() != closed.nextSeq {
+			return nil, outOfOrder(req.GetScannerId(), closed.nextSeq, req.GetNextCallSeq())
+		}
+		return &pb.ScanResponse{}, nil
+	}
+	if sc == nil {
+		return nil, wire.UnknownScanner.New("Unknown scanner '%d'. This can happen due to any of the following reasons: a) Scanner id given is wrong, b) Scanner lease expired because of long wait between consecutive client checkins, c) Server may be closing down, d) RegionServer restart during upgrade.", req.GetScannerId())
+	}
+	if !sc.running.CompareAndSwap(0, 1) {
+		return nil, outOfOrder(sc.id, sc.nextSeq, req.GetNextCallSeq())
+	}
+	defer func() {
+		s.scanners.renew(sc)
+		sc.running.Store(0)
+	}()
+	if sc.user != c.User+"\x00"+c.Certificate {
+		return nil, wire.AccessDenied.New("scanner %d is another user's", sc.id)
+	}
+	ctx, err := s.authorize(ctx, c, Read, sc.t)
+	if err != nil {
+		s.scanners.close(sc, false)
+		return nil, err
+	}
+	if req.NextCallSeq != nil {
+		if req.GetNextCallSeq() != sc.nextSeq {
+			return nil, outOfOrder(sc.id, sc.nextSeq, req.GetNextCallSeq())
+		}
+		sc.nextSeq++
+	}
+	if req.GetRenew() {
+		return &pb.ScanResponse{}, nil
+	}
+	if err := s.current(ctx, sc); err != nil {
+		s.scanners.close(sc, false)
+		return nil, err
+	}
+	resp := new(pb.ScanResponse)
+	if err := s.fill(ctx, c, sc, req, resp); err != nil {
+		s.scanners.close(sc, false)
+		var e *wire.Exception
+		if errors.As(err, &e) && e.DoNotRetry || fault.KindOf(err) == fault.PermissionDenied {
+			return nil, err
+		}
+		// What the client had of the filter's state is gone: it has to begin anew
+		// behind the last row that it has.
+		if c.Versioned {
+			return nil, wire.ScannerReset.New("Scanner %d is closed on the server-side: %v", sc.id, err)
+		}
+		return nil, wire.UnknownScanner.New("Scanner %d is closed on the server-side: %v", sc.id, err)
+	}
+	return resp, nil
+}
+
+func outOfOrder(id, want, got uint64) error {
+	return wire.OutOfOrderScanner.New("Expected nextCallSeq: %d But the nextCallSeq got from client: %d; scanner %d", want, got, id)
+}
+
+// current tells whether the scanner's rows are still those of its table. That
+// its region was split meanwhile does not matter.
+func (s *Server) current(ctx context.Context, sc *scanner) error {
+	if sc.t == nil {
+		return nil
+	}
+	t, err := s.catalog.Table(ctx, sc.t.Name)
+	switch {
+	case err != nil && fault.KindOf(err) != fault.NotFound:
+		return err
+	case err != nil || t.Schema.ID != sc.t.Schema.ID || !t.Enabled():
+		return wire.NotServingRegion.New("%v: the table is disabled or gone", sc.region)
+	}
+	return nil
+}
+
+func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.ScanResponse, error) {
+	ctx, region, t, err := s.region(ctx, c, req.GetRegion(), Read)
+	if err != nil {
+		return nil, err
+	}
+	if req.GetScan() == nil {
+		return nil, wire.DoNotRetryIO.New("a scan request with neither a scan nor a scanner id")
+	}
+	sc, err := s.newScanner(ctx, region, t, req.GetScan())
+	if err != nil {
+		return nil, err
+	}
+	sc.user = c.User + "\x00" + c.Certificate
+	if n := req.GetLimitOfRows(); n > 0 {
+		sc.limit = int(min(n, math.MaxInt32))
+	}
+	if err := s.scanners.add(sc); err != nil {
+		return nil, err
+	}
+	sc.running.Store(1)
+	defer sc.running.Store(0)
+	resp := &pb.ScanResponse{ScannerId: proto.Uint64(sc.id), Ttl: proto.Uint32(uint32(s.scanners.lease.Milliseconds())),
+		MvccReadPoint: proto.Uint64(uint64(sc.opened))}
+	if err := s.fill(ctx, c, sc, req, resp); err != nil {
+		s.scanners.close(sc, false)
+		return nil, err
+	}
+	return resp, nil
+}
+
+// newScanner returns a scanner that is not among the open ones.
+func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.Table, spec *pb.Scan) (*scanner, error) {
+	sc := &scanner{region: region, t: t, spec: spec, opened: time.Now().UnixMilli(), limit: -1}
+	eager := spec.LoadColumnFamiliesOnDemand != nil && !spec.GetLoadColumnFamiliesOnDemand()
+	var err error
+	if t == nil {
+		if sc.computed, err = s.computedScan(ctx, region.Table, spec); err != nil {
+			return nil, err
+		}
+	}
+	if sc.q, err = newQuery(t, sc.computed.families(), spec, eager, spec.GetReversed(), time.Now()); err != nil {
+		return nil, err
+	}
+	if sc.q.filter != nil && sc.q.filter.HasRow() && spec.GetBatchSize() > 0 {
+		return nil, wire.Class{Name: "org.apache.hadoop.hbase.filter.IncompatibleFilterException", DoNotRetry: true}.New("Cannot set batch on a scan using a filter that returns true for filter.hasFilterRow")
+	}
+	if t != nil {
+		sc.rest = sc.q.rows(scanRange(region, spec))
+	}
+	if sc.q.filter != nil && sc.q.filter.Done() {
+		sc.done = true
+	}
+	return sc, nil
+}
+
+// maxTime is how long one call reads when the client does not say.
+const maxTime = 30 * time.Second
+
+// A page is the response of one call of a scanner as it is filled.
+type page struct {
+	c       *Call
+	sc      *scanner
+	resp    *pb.ScanResponse
+	blocks  bool
+	partial bool // rows may be cut
+	rows    int  // results that are wanted
+	max     int  // bytes
+	size    int
+	results int
+	midRow  bool // the last result is not the end of its row
+}
+
+// add adds cells of the row at hand as one result; more tells that others of
+// the row follow.
+func (p *page) add(cells []filter.Cell, more bool) {
+	if p.blocks {
+		p.resp.CellsPerResult = append(p.resp.CellsPerResult, uint32(len(cells)))
+		p.resp.PartialFlagPerResult = append(p.resp.PartialFlagPerResult, more)
+		p.c.Block = appendCells(p.c.Block, cells)
+	} else {
+		p.resp.Results = append(p.resp.Results, &pb.Result{Cell: cellsProto(cells), Partial: proto.Bool(more), Stale: proto.Bool(false)})
+	}
+	p.results++
+	if p.midRow = more; !more && p.sc.limit > 0 {
+		p.sc.limit--
+	}
+}
+
+func (p *page) full() bool { return p.results >= p.rows || p.size >= p.max || p.sc.limit == 0 }
+
+// take adds as much of a row as there is room for and returns how many cells
+// that was.
+func (p *page) take(cells []filter.Cell) int {
+	batch := int(min(p.sc.spec.GetBatchSize(), math.MaxInt32))
+	at := 0
+	for at < len(cells) && (at == 0 && p.results == 0 || !p.full()) {
+		n := 0
+		for at+n < len(cells) && (batch == 0 || n < batch) {
+			if p.partial && n > 0 && p.size >= p.max {
+				break
+			}
+			k := &cells[at+n]
+			p.size += wire.CellSize(len(k.Row), len(k.Family), len(k.Qualifier), len(k.Value))
+			n++
+		}
+		p.add(cells[at:at+n], at+n < len(cells))
+		at += n
+	}
+	return at
+}
+
+// fill reads what a call asks for into a response, and closes the scanner if
+// there is nothing more, or nothing more is wanted.
+func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanRequest, resp *pb.ScanResponse) error {
+	p := &page{c: c, sc: sc, resp: resp, blocks: c.Blocks, rows: math.MaxInt32, max: s.o.MaxResultBytes}
+	if req.NumberOfRows != nil {
+		p.rows = int(min(req.GetNumberOfRows(), math.MaxInt32))
+	} else if req.GetCloseScanner() {
+		p.rows = 0
+	} else {
+		p.rows = 1
+	}
+	if n := sc.spec.GetMaxResultSize(); n > 0 && n < uint64(p.max) {
+		p.max = int(n)
+	}
+	p.partial = req.GetClientHandlesPartials() && (sc.q.filter == nil || !sc.q.filter.HasRow())
+	heartbeat := req.GetClientHandlesPartials() && req.GetClientHandlesHeartbeats()
+
+	budget := min(s.scanners.lease/2, maxTime)
+	if c.Timeout > 0 {
+		budget = min(budget, c.Timeout/2)
+	}
+	deadline := time.Now().Add(budget)
+	var late bool
+	r := &reader{}
+	r.q = sc.q
+	r.sink = func(key []byte, cells []filter.Cell) (bool, error) {
+		if n := p.take(cells); n < len(cells) {
+			// The rest is for later calls, when these bytes are others'.
+			sc.held, sc.heldAt = copyCells(cells[n:]), 0
+		}
+		return p.full() || late, nil
+	}
+	r.pause = func() bool {
+		late = time.Now().After(deadline) && (heartbeat || p.results > 0)
+		return late
+	}
+	if sc.heldAt < len(sc.held) && p.rows > 0 {
+		sc.heldAt += p.take(sc.held[sc.heldAt:])
+		if sc.heldAt == len(sc.held) {
+			sc.held, sc.heldAt = nil, 0
+		}
+	}
+	if len(sc.held) == 0 && !sc.done && p.rows > 0 && !p.full() {
+		var err error
+		if sc.t == nil {
+			err = sc.computed.scan(sc.q, r)
+		} else {
+			sc.rest, err = s.read(ctx, sc.t.Resource, sc.rest, sc.spec.GetReversed(), r)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	left := len(sc.rest) > 0
+	if sc.t == nil {
+		left = sc.computed.left()
+	}
+	finished := sc.q.filter != nil && sc.q.filter.Done()
+	inRegion := len(sc.held) > 0 || left && !finished && sc.limit != 0
+	resp.MoreResultsInRegion = proto.Bool(inRegion && sc.limit != 0)
+	resp.MoreResults = proto.Bool(len(sc.held) > 0 && sc.limit != 0 || !finished && sc.limit != 0)
+	if late && inRegion && !p.full() {
+		resp.HeartbeatMessage = proto.Bool(true)
+		if sc.spec.GetNeedCursorResult() && len(r.at) > 0 {
+			resp.Cursor = &pb.Cursor{Row: bytes.Clone(r.at)}
+		}
+	}
+	if req.GetTrackScanMetrics() {
+		resp.ScanMetrics = &pb.ScanMetrics{Metrics: []*pb.NameInt64Pair{
+			{Name: proto.String("ROWS_SCANNED"), Value: proto.Int64(r.seen)},
+			{Name: proto.String("ROWS_FILTERED"), Value: proto.Int64(max(r.seen-int64(p.results), 0))},
+		}}
+	}
+	resp.Stale = proto.Bool(false)
+	if !inRegion || sc.limit == 0 || req.GetCloseScanner() {
+		sc.done = true
+		s.scanners.close(sc, true)
+	}
+	return nil
+}
+
+// copyCells returns cells that share nothing with those of a reader.
+func copyCells(cells []filter.Cell) []filter.Cell {
+	size := len(cells[0].Row)
+	for i := range cells {
+		size += len(cells[i].Qualifier) + len(cells[i].Value)
+	}
+	arena := make([]byte, 0, size)
+	keep := func(b []byte) []byte {
+		n := len(arena)
+		arena = append(arena, b...)
+		return arena[n:len(arena):len(arena)]
+	}
+	out := make([]filter.Cell, len(cells))
+	key := keep(cells[0].Row)
+	for i := range cells {
+		out[i] = cells[i]
+		out[i].Row, out[i].Qualifier, out[i].Value = key, keep(cells[i].Qualifier), keep(cells[i].Value)
+	}
+	return out
+}

@@ -1,0 +1,267 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// Options configure a Server. The zero value is a good server without TLS.
+type Options struct {
+	// Services are added to ClientService and ClientMetaService, by name.
+	Services map[string]Service
+	// TLS wraps every connection, if it is set.
+	TLS *tls.Config
+	// Authorize is called before each call. It returns the context of the call,
+	// or why the client may not make it; table is empty for what is not about a
+	// table. Nil lets everybody do everything.
+	Authorize func(ctx context.Context, c *Call, what Action, table string) (context.Context, error)
+
+	// MaxRequestBytes bounds one request. Zero means 256 MiB.
+	MaxRequestBytes int
+	// RequestMemory bounds the requests of all connections together, in bytes.
+	// Zero means 512 MiB; it is never less than MaxRequestBytes.
+	RequestMemory int64
+	// MaxCalls bounds the calls of one connection that are under way or not
+	// written yet. Zero means 256.
+	MaxCalls int
+	// MaxConnections bounds the connections. Zero means 10,000.
+	MaxConnections int
+	// MaxResultBytes is the size of a scan's response at which it ends, whatever
+	// the client asked for. Zero means 16 MiB.
+	MaxResultBytes int
+	// MaxScanners bounds the scanners that are open. Zero means 10,000.
+	MaxScanners int
+	// ScannerLease is how long a scanner lives between two calls. Zero means a
+	// minute.
+	ScannerLease time.Duration
+	// Handshake is how long a client may take for preamble and header, and
+	// Transfer for sending a request or taking responses. Zero means 30 seconds
+	// and 5 minutes.
+	Handshake, Transfer time.Duration
+
+	// Log is slog.Default if nil.
+	Log *slog.Logger
+}
+
+// WithDefaults fills in what is zero.
+func (o Options) WithDefaults() Options {
+	for _, d := range []struct {
+		v *int
+		n int
+	}{{&o.MaxRequestBytes, 256 << 20}, {&o.MaxCalls, 256}, {&o.MaxConnections, 10_000}, {&o.MaxResultBytes, 16 << 20}, {&o.MaxScanners, 10_000}} {
+		if *d.v == 0 {
+			*d.v = d.n
+		}
+	}
+	if o.RequestMemory == 0 {
+		o.RequestMemory = 512 << 20
+	}
+	o.RequestMemory = max(o.RequestMemory, int64(o.MaxRequestBytes))
+	for _, d := range []struct {
+		v *time.Duration
+		n time.Duration
+	}{{&o.ScannerLease, time.Minute}, {&o.Handshake, 30 * time.Second}, {&o.Transfer, 5 * time.Minute}} {
+		if *d.v == 0 {
+			*d.v = d.n
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
+	return o
+}
+
+// An Action is what a call does to a table.
+type Action uint8
+
+// The actions.
+const (
+	Read Action = iota + 1
+	Write
+	ReadWrite
+)
+
+// A Server answers HBase clients.
+type Server struct {
+	o        Options
+	catalog  *model.Catalog
+	b        backend.Backend
+	services map[string]Service
+	memory   *semaphore.Weighted
+	scanners *scanners
+	nonces   *nonces
+
+	// ctx ends when calls are to be cut off.
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup // connections and the reaper
+
+	mu struct {
+		sync.Mutex
+		stopping  bool
+		listeners map[net.Listener]struct{}
+		conns     map[*conn]struct{}
+	}
+}
+
+// New returns a server of the catalog's tables, whose rows are in b: the
+// catalog's own backend, or that held to what callers may do.
+func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) {
+	if _, ok := b.(backend.RowUpdater); !ok {
+		return nil, errors.New("HBase needs a store that can update rows by what is in them")
+	}
+	s := &Server{o: o.WithDefaults(), catalog: catalog, b: b, services: map[string]Service{}}
+	s.memory = semaphore.NewWeighted(s.o.RequestMemory)
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
+	s.scanners, s.nonces = newScanners(s.o.MaxScanners, s.o.ScannerLease), newNonces()
+	s.services["ClientService"] = s.clientService()
+	s.services["ClientMetaService"] = s.metaService()
+	for name, svc := range o.Services {
+		if s.services[name] != nil {
+			return nil, fmt.Errorf("service %s is there twice", name)
+		}
+		s.services[name] = svc
+	}
+	s.work.Go(s.reap)
+	return s, nil
+}
+
+// reap ends what nobody has asked for in time.
+func (s *Server) reap() {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.ctx.Done():
+			return
+		case now := <-tick.C:
+			s.scanners.expire(now)
+			s.nonces.expire(now)
+		}
+	}
+}
+
+// ErrStopped is what Serve returns after Stop.
+var ErrStopped = errors.New("the HBase server is stopped")
+
+// Serve serves connections of l until Stop, and closes l. It returns nil then.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.mu.stopping {
+		s.mu.Unlock()
+		_ = l.Close()
+		return ErrStopped
+	}
+	s.mu.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer l.Close()
+	pause := 5 * time.Millisecond
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			s.mu.Lock()
+			stopping := s.mu.stopping
+			s.mu.Unlock()
+			if stopping {
+				return nil
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept HBase connections: %w", err)
+			}
+			// Out of file descriptors, most likely: others will be closed.
+			s.o.Log.Warn("accept HBase connection", "error", err)
+			select {
+			case <-time.After(pause):
+			case <-s.ctx.Done():
+				return nil
+			}
+			pause = min(2*pause, time.Second)
+			continue
+		}
+		pause = 5 * time.Millisecond
+		s.start(nc)
+	}
+}
+
+func (s *Server) start(nc net.Conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.mu.stopping || len(s.mu.conns) >= s.o.MaxConnections {
+		_ = nc.Close()
+		return
+	}
+	if t, ok := nc.(*net.TCPConn); ok {
+		// Half-open connections end in about two minutes.
+		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4})
+	}
+	c := newConn(s, nc)
+	s.mu.conns[c] = struct{}{}
+	s.work.Go(func() {
+		c.serve()
+		s.mu.Lock()
+		delete(s.mu.conns, c)
+		s.mu.Unlock()
+	})
+}
+
+// Stop ends the server: no new connections and calls; calls under way may
+// finish until ctx is done, then they are cut off, and Stop returns the
+// context's error. It returns after the last of them.
+func (s *Server) Stop(ctx context.Context) error {
+	s.mu.Lock()
+	s.mu.stopping = true
+	for l := range s.mu.listeners {
+		_ = l.Close()
+	}
+	conns := make([]*conn, 0, len(s.mu.conns))
+	for c := range s.mu.conns {
+		conns = append(conns, c)
+	}
+	s.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for _, c := range conns {
+			c.drain()
+		}
+		s.mu.Lock()
+		for len(s.mu.conns) > 0 {
+			s.mu.Unlock()
+			select {
+			case <-s.ctx.Done():
+			case <-time.After(5 * time.Millisecond):
+				s.mu.Lock()
+				continue
+			}
+			s.mu.Lock()
+			break
+		}
+		s.mu.Unlock()
+		s.cancel()
+		s.work.Wait()
+	}()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = ctx.Err()
+		s.cancel()
+		for _, c := range conns {
+			_ = c.nc.Close()
+		}
+		<-done
+	}
+	return err
+}

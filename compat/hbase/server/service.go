@@ -1,0 +1,104 @@
+package server
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A Client is who is at the other end of a connection.
+type Client struct {
+	// User is the name that the client gave; nobody has checked it.
+	User string
+	// Certificate is the subject of its TLS certificate, empty if it has none.
+	Certificate string
+	// Addr is its address.
+	Addr string
+	// Service is the service that the connection is for.
+	Service string
+	// Versioned tells whether the client said which version of HBase it is of.
+	Versioned bool
+	// Blocks tells whether it takes cells in cell blocks.
+	Blocks bool
+}
+
+// A Call is one call of a method, beside its message.
+type Call struct {
+	*Client
+	Method string
+	// Timeout is how long the client will wait; 0 if it did not say.
+	Timeout time.Duration
+	// Cells are those of the request's cell block.
+	Cells wire.Cells
+	// Block is the cell block of the response. Only a client with Blocks may be
+	// given one.
+	Block []byte
+}
+
+type callKey struct{}
+
+// CallOf returns the call that a context belongs to, nil if there is none.
+func CallOf(ctx context.Context) *Call {
+	c, _ := ctx.Value(callKey{}).(*Call)
+	return c
+}
+
+// A Method answers one kind of request.
+type Method struct {
+	request func() proto.Message
+	handle  func(ctx context.Context, c *Call, req proto.Message) (proto.Message, error)
+}
+
+// A Service is the methods of a service by their names on the wire.
+type Service map[string]Method
+
+// Handle returns the Method that f is. What f returns becomes an exception as
+// wire.ExceptionOf says.
+func Handle[Req any, Resp proto.Message, M interface {
+	*Req
+	proto.Message
+}](f func(ctx context.Context, c *Call, req M) (Resp, error)) Method {
+	return Method{
+		request: func() proto.Message { return M(new(Req)) },
+		handle: func(ctx context.Context, c *Call, req proto.Message) (proto.Message, error) {
+			resp, err := f(ctx, c, req.(M))
+			if err != nil {
+				return nil, err
+			}
+			return resp, nil
+		},
+	}
+}
+
+// Refuse returns a Method that always fails.
+func Refuse[Req any, M interface {
+	*Req
+	proto.Message
+}](err error) Method {
+	return Handle(func(context.Context, *Call, M) (M, error) { return nil, err })
+}
+
+// call decodes a request and answers it.
+func (s Service) call(ctx context.Context, c *Call, param []byte) (proto.Message, error) {
+	m, ok := s[c.Method]
+	if !ok {
+		return nil, wire.DoNotRetryIO.New("%s has no method %q here", c.Service, shorten(c.Method))
+	}
+	req := m.request()
+	if err := proto.Unmarshal(param, req); err != nil {
+		return nil, fault.New(fault.Invalid, "malformed %s request: %w", c.Method, err)
+	}
+	return m.handle(ctx, c, req)
+}
+
+// shorten cuts what a client sent to what may stand in a message.
+func shorten(s string) string {
+	if len(s) > 100 {
+		return s[:100] + "..."
+	}
+	return s
+}
