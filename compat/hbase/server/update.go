@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -49,7 +50,7 @@ func parseCondition(c *pb.Condition, t *model.Table, key []byte) (*condition, er
 	if _, ok := t.Schema.Families[string(c.GetFamily())]; !ok {
 		return nil, noFamily(t, c.GetFamily())
 	}
-	compare, err := filter.NewCondition(c.GetCompareType(), c.GetComparator())
+	compare, err := comparison(c.GetCompareType(), c.GetComparator())
 	if err != nil {
 		return nil, filterError(err)
 	}
@@ -367,4 +368,63 @@ func (s *Server) mutate(ctx context.Context, c *Call, req *pb.MutateRequest) (*p
 		resp.Result = c.result(out.cells)
 	}
 	return resp, nil
+}
+
+// comparison returns whether a value, if there is one, meets a condition. It is
+// the comparator's relation to the value that counts: not, as in a filter, the
+// value's to the comparator.
+func comparison(op pb.CompareType, m *pb.Comparator) (func(value []byte, missing bool) (bool, error), error) {
+	if op >= pb.CompareType_NO_OP {
+		return nil, wire.DoNotRetryIO.New("Unknown Compare op %v", op)
+	}
+	c, err := filter.DecodeComparator(m)
+	if err != nil {
+		return nil, filterError(err)
+	}
+	// Nothing to compare with is asked for as an empty value is.
+	none := emptyComparator(m)
+	return func(value []byte, missing bool) (bool, error) {
+		if none {
+			return (missing || len(value) == 0) == (op != pb.CompareType_NOT_EQUAL), nil
+		}
+		if missing {
+			return false, nil
+		}
+		n, err := filter.Compare(c, value)
+		if err != nil {
+			return false, filterError(err)
+		}
+		switch op {
+		case pb.CompareType_LESS:
+			return n < 0, nil
+		case pb.CompareType_LESS_OR_EQUAL:
+			return n <= 0, nil
+		case pb.CompareType_EQUAL:
+			return n == 0, nil
+		case pb.CompareType_NOT_EQUAL:
+			return n != 0, nil
+		case pb.CompareType_GREATER_OR_EQUAL:
+			return n >= 0, nil
+		}
+		return n > 0, nil
+	}, nil
+}
+
+// emptyComparator tells whether a comparator has no value. It has been decoded
+// without an error.
+func emptyComparator(m *pb.Comparator) bool {
+	switch name := m.GetName(); name[strings.LastIndexByte(name, '.')+1:] {
+	case "NullComparator":
+		return true
+	case "BinaryComparator", "BinaryPrefixComparator":
+		var c pb.BinaryComparator // the two have the same fields
+		return proto.Unmarshal(m.GetSerializedComparator(), &c) == nil && len(c.GetComparable().GetValue()) == 0
+	case "SubstringComparator":
+		var c pb.SubstringComparator
+		return proto.Unmarshal(m.GetSerializedComparator(), &c) == nil && c.GetSubstr() == ""
+	case "RegexStringComparator":
+		var c pb.RegexStringComparator
+		return proto.Unmarshal(m.GetSerializedComparator(), &c) == nil && c.GetPattern() == ""
+	}
+	return false
 }
