@@ -22,6 +22,10 @@ type Options struct {
 	// to report their processor time per operation. 0 means unknown.
 	PID, AgainstPID, CeilingPID int
 
+	// Sessions sends A's MutateRow and reads of one row through sessions, one of
+	// each worker. With Against the same server, both ways are compared.
+	Sessions bool
+
 	// Workloads are names or groups; see Names. Default "paper".
 	Workloads []string
 

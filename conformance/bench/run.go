@@ -148,7 +148,11 @@ func (r *run) prepare(ctx context.Context) error {
 	if r.wl.group == "ycsb" {
 		r.s.zipf = newZipf(d.loaded)
 	}
-	if err := r.t.create(ctx, "bench-"+r.wl.name, d); err != nil {
+	table := "bench-" + r.wl.name
+	if r.t.sessions {
+		table += "-s" // B may be the same server
+	}
+	if err := r.t.create(ctx, table, d); err != nil {
 		return err
 	}
 	if d.loaded > 0 {
@@ -188,8 +192,10 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	var wg sync.WaitGroup
 	for i := range workers {
 		w := newWorker(r.t.conns[i%len(r.t.conns)], o.Seed<<32|r.s.round, uint64(i))
+		w.sessions = r.t.sessions && r.shape == nil
 		workers[i] = w
 		wg.Go(func() {
+			defer w.closeSession()
 			interval := time.Duration(0)
 			due := start
 			if o.Rate > 0 {

@@ -14,13 +14,14 @@ import (
 
 // A target is a server under measurement.
 type target struct {
-	label string // A, B or ceiling
-	addr  string
-	pid   int
-	echo  bool
-	conns []*grpc.ClientConn
-	o     *Options
-	made  []string // tables, to be deleted
+	label    string // A, B or ceiling
+	addr     string
+	pid      int
+	echo     bool
+	sessions bool // see Options.Sessions
+	conns    []*grpc.ClientConn
+	o        *Options
+	made     []string // tables, to be deleted
 }
 
 func openTarget(o *Options, label, addr string, pid int) (*target, error) {
@@ -28,7 +29,7 @@ func openTarget(o *Options, label, addr string, pid int) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &target{label: label, addr: addr, pid: pid, echo: label == labelCeiling, conns: conns, o: o}, nil
+	return &target{label: label, addr: addr, pid: pid, echo: label == labelCeiling, conns: conns, o: o, sessions: o.Sessions && label == labelA}, nil
 }
 
 func (t *target) instance() string {

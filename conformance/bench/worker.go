@@ -11,7 +11,10 @@ import (
 // A worker makes one call at a time. It belongs to one goroutine.
 type worker struct {
 	conn *grpc.ClientConn
-	rng  *rand.Rand
+	// virtual calls are made in session, which is opened when needed.
+	sessions bool
+	session  *session
+	rng      *rand.Rand
 
 	// scratch space, reused by each operation
 	req       []byte
@@ -70,6 +73,9 @@ func (w *worker) writeColumn(ctx context.Context, d *dataset, n uint64, column i
 }
 
 func (w *worker) mutate(ctx context.Context, d *dataset) error {
+	if w.sessions {
+		return w.virtualMutate(d)
+	}
 	w.req = appendMutateRow(w.req[:0], d.name, w.key, w.sets)
 	err := w.unary(ctx, methodMutate, func([]byte) error { return nil })
 	if err == nil {
@@ -88,6 +94,9 @@ func (w *worker) readRow(ctx context.Context, d *dataset, n uint64) error {
 	latest := d.mutable // an older version may not have been collected yet
 	w.check = check{d: d, single: true, n: n, column: -1, latest: latest, minimum: w.minimum, lastKey: w.check.lastKey}
 	w.key = d.appendKey(w.key[:0], n)
+	if w.sessions {
+		return w.virtualRead(d, latest)
+	}
 	w.req = (&read{key: w.key, latest: latest}).append(w.req[:0], d.name)
 	return w.readOne(ctx)
 }
