@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -137,7 +138,11 @@ type recorder struct {
 	codes    map[string][]codes.Code
 	received int64
 	sent     int64
+	open     atomic.Int64 // sessions
 }
+
+func (r *recorder) SessionOpened() { r.open.Add(1) }
+func (r *recorder) SessionClosed() { r.open.Add(-1) }
 
 func (r *recorder) RPCStarted(string) { r.mu.Lock(); r.started++; r.mu.Unlock() }
 func (r *recorder) Panicked(string)   { r.mu.Lock(); r.panics++; r.mu.Unlock() }

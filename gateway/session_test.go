@@ -16,6 +16,7 @@ import (
 	"cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"go.uber.org/goleak"
 	"google.golang.org/api/option"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
@@ -330,6 +331,10 @@ func TestSessionRows(t *testing.T) {
 				t.Fatalf("read %s: %v, %v", key, out, err)
 			}
 			got := out.GetReadRow().GetRow()
+			st := out.GetReadRow().GetStats().GetFullReadStatsView()
+			if n := st.GetReadIterationStats().GetCellsReturnedCount(); n != int64(len(itemsOf(got))) || st.GetRequestLatencyStats().GetFrontendServerLatency().AsDuration() <= 0 {
+				t.Errorf("row %s, filter %v: stats %v", key, filter, st)
+			}
 			if len(want) == 0 {
 				if got != nil {
 					t.Errorf("%s, %v: %v instead of nothing", key, filter, got)
@@ -759,4 +764,78 @@ func encodeFeatures(b []byte) string { return base64.URLEncoding.EncodeToString(
 
 func familyFilter(name string) *bigtablepb.RowFilter {
 	return &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_FamilyNameRegexFilter{FamilyNameRegexFilter: name}}
+}
+
+// Clients that flood, that do not read, that send nothing or nonsense, get what
+// they ask for or an error; others notice nothing, and no goroutine stays.
+func TestSessionAbuse(t *testing.T) {
+	f := newSessionFixture(t, Options{Session: session.Options{KeepAlive: 200 * time.Millisecond}})
+	open := openFrame(&bigtablepb.OpenTableRequest{TableName: testTable, Permission: readWrite})
+	warm := f.openTable(&bigtablepb.OpenTableRequest{TableName: testTable, Permission: readWrite})
+	if _, err := warm.call(mutatePayload("big", cell("cf", "a", 1000, bytes.Repeat([]byte("x"), 300_000)))); err != nil {
+		t.Fatal(err)
+	}
+	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+
+	deaf, err := f.tryTable(ctx, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 200 {
+		deaf.send(readPayload("big", nil))
+	}
+	for range 20 { // half open
+		if _, err := f.raw.OpenTable(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	flood, err := f.tryTable(ctx, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const n = 3000
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := range n {
+			switch i % 4 {
+			case 0:
+				flood.send(readPayload(fmt.Sprintf("k%d", i%100), nil))
+			case 1:
+				flood.send(mutatePayload(fmt.Sprintf("k%d", i%100), cell("cf", "a", 0, []byte("v"))))
+			case 2:
+				flood.send(readPayload("k", nil), func(v *bigtablepb.VirtualRpcRequest) { v.Payload = bytes.Repeat([]byte{byte(i)}, i%50) })
+			case 3:
+				flood.send(mutatePayload("k", cell("cf", "a", -7, nil)), withTimeout(time.Duration(i)*time.Microsecond))
+			}
+		}
+	})
+	seen := map[int64]bool{}
+	for range n {
+		m, err := flood.recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, _, err := flood.outcome(m)
+		if seen[id] {
+			t.Errorf("two answers to call %d", id)
+		}
+		seen[id] = true
+		if code := status.Code(err); code != codes.OK && code != codes.InvalidArgument && code != codes.DeadlineExceeded {
+			t.Errorf("call %d: %v", id, err)
+		}
+	}
+	wg.Wait()
+	if out, err := warm.call(readPayload("big", nil)); err != nil || out.GetReadRow().GetRow() == nil {
+		t.Errorf("meanwhile: %v", err)
+	}
+	flood.close()
+	cancel()
+	// Their handlers end some time after their clients are gone.
+	for deadline := time.Now().Add(5 * time.Second); f.seen.open.Load() > 1; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d sessions are still open", f.seen.open.Load())
+		}
+	}
 }

@@ -61,13 +61,12 @@ func (s *Service) Rows(ctx context.Context, table, view, profile string, writes 
 }
 
 // ReadRow reads one row.
-func (r *Rows) ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.Writer) error {
+func (r *Rows) ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.Writer) (scan.Stats, error) {
 	t, err := r.s.open(ctx, r.table, r.view, "", r.profile, read)
 	if err != nil {
-		return err
+		return scan.Stats{}, err
 	}
-	_, err = r.s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges([]row.Range{row.Single(key)}), Filter: t.filter(f)}, w)
-	return err
+	return r.s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges([]row.Range{row.Single(key)}), Filter: t.filter(f)}, w)
 }
 
 // MutateRow changes one row.

@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/wire"
 )
@@ -20,6 +21,7 @@ type call struct {
 	refused         error
 	zone, cluster   string // where it was served, if anybody said so
 	row             chunk.Row
+	stats           scan.Stats
 
 	mu struct {
 		sync.Mutex

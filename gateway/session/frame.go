@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/wire"
 )
@@ -40,17 +41,23 @@ func (s *session) answer(c *call, err error, elapsed time.Duration) (int, error)
 		head = appendHead(head, c.req.ID, zone, cluster, elapsed, 2)
 		return s.sendFrame(append(head, 2<<3|2, 0))
 	}
+	// TableResponse{read_row: {stats, row}}, the row last since it is there
+	// already.
+	var scratch [80]byte
+	stats := appendStats(scratch[:0], c.stats, elapsed)
 	n, ok := c.row.Len()
-	if !ok {
-		// TableResponse{read_row: {}}
-		head = appendHead(head, c.req.ID, zone, cluster, elapsed, 2)
-		return s.sendFrame(append(head, 1<<3|2, 0))
+	inner := 1 + protowire.SizeBytes(len(stats))
+	if ok {
+		inner += 1 + protowire.SizeBytes(n)
 	}
-	// TableResponse{read_row: {row}}
-	inner := 1 + protowire.SizeBytes(n)
 	head = appendHead(head, c.req.ID, zone, cluster, elapsed, 1+protowire.SizeBytes(inner))
 	head = append(head, 1<<3|2)
 	head = protowire.AppendVarint(head, uint64(inner))
+	head = append(head, 2<<3|2)
+	head = protowire.AppendBytes(head, stats)
+	if !ok {
+		return s.sendFrame(head)
+	}
 	head = append(head, 1<<3|2)
 	head = protowire.AppendVarint(head, uint64(n))
 	m := wire.NewBuffers(mem.BufferSlice{c.row.Take(head)})
@@ -58,11 +65,49 @@ func (s *session) answer(c *call, err error, elapsed time.Duration) (int, error)
 	return m.WireLen(), s.send(m)
 }
 
+// appendStats appends a RequestStats, of at most 80 bytes: clients cannot say
+// in a session whether they want it.
+func appendStats(b []byte, st scan.Stats, elapsed time.Duration) []byte {
+	counts := [...]uint64{uint64(max(st.RowsSeen, st.RowsReturned)), uint64(st.RowsReturned), uint64(max(st.CellsSeen, st.CellsReturned)), uint64(st.CellsReturned)}
+	iteration := 0
+	for _, n := range counts {
+		iteration += 1 + protowire.SizeVarint(n)
+	}
+	latency := durationSize(elapsed)
+	frontend := 1 + protowire.SizeBytes(latency)
+	view := 1 + protowire.SizeBytes(iteration) + 1 + protowire.SizeBytes(frontend)
+	b = append(b, 1<<3|2) // full_read_stats_view
+	b = protowire.AppendVarint(b, uint64(view))
+	b = append(b, 1<<3|2)
+	b = protowire.AppendVarint(b, uint64(iteration))
+	for i, n := range counts {
+		b = append(b, byte(i+1)<<3|0)
+		b = protowire.AppendVarint(b, n)
+	}
+	b = append(b, 2<<3|2)
+	b = protowire.AppendVarint(b, uint64(frontend))
+	b = append(b, 1<<3|2)
+	return appendDuration(b, elapsed, latency)
+}
+
+func durationSize(d time.Duration) int {
+	return 1 + protowire.SizeVarint(uint64(d/time.Second)) + 1 + protowire.SizeVarint(uint64(d%time.Second))
+}
+
+// appendDuration appends a Duration of that size with its length.
+func appendDuration(b []byte, d time.Duration, size int) []byte {
+	b = protowire.AppendVarint(b, uint64(size))
+	b = append(b, 1<<3|0)
+	b = protowire.AppendVarint(b, uint64(d/time.Second))
+	b = append(b, 2<<3|0)
+	return protowire.AppendVarint(b, uint64(d%time.Second))
+}
+
 func (s *session) sendFrame(b []byte) (int, error) { return len(b), s.send(wire.Encoded(b)) }
 
 // maxPlace bounds the ids of zone and cluster in an answer, so that what is
 // before a row fits its headroom. Both are shorter where the API creates them.
-const maxPlace = chunk.Headroom - 80
+const maxPlace = chunk.Headroom - 176
 
 // appendHead appends a SessionResponse with a VirtualRpcResponse up to its
 // payload of n bytes, which follows.
@@ -74,8 +119,7 @@ func appendHead(b []byte, id int64, zone, cluster string, elapsed time.Duration,
 	if cluster != "" {
 		place = 1 + protowire.SizeBytes(len(cluster)) + 1 + protowire.SizeBytes(len(zone))
 	}
-	seconds, nanos := uint64(elapsed/time.Second), uint64(elapsed%time.Second)
-	latency := 1 + protowire.SizeVarint(seconds) + 1 + protowire.SizeVarint(nanos)
+	latency := durationSize(elapsed)
 	stats := 1 + protowire.SizeBytes(latency)
 	size := 1 + protowire.SizeVarint(uint64(id)) + 1 + protowire.SizeBytes(stats) + 1 + protowire.SizeBytes(n)
 	if place > 0 {
@@ -96,11 +140,7 @@ func appendHead(b []byte, id int64, zone, cluster string, elapsed time.Duration,
 	b = append(b, 4<<3|2)
 	b = protowire.AppendVarint(b, uint64(stats))
 	b = append(b, 1<<3|2)
-	b = protowire.AppendVarint(b, uint64(latency))
-	b = append(b, 1<<3|0)
-	b = protowire.AppendVarint(b, seconds)
-	b = append(b, 2<<3|0)
-	b = protowire.AppendVarint(b, nanos)
+	b = appendDuration(b, elapsed, latency)
 	b = append(b, 3<<3|2)
 	return protowire.AppendVarint(b, uint64(n))
 }

@@ -28,7 +28,7 @@ import (
 // concurrent use and mean what ReadRows of one row and MutateRow mean; they are
 // held to what is allowed at the time of the call, not of the open.
 type Rows interface {
-	ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.Writer) error
+	ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.Writer) (scan.Stats, error)
 	MutateRow(ctx context.Context, e *row.Entry) error
 }
 

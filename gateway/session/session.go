@@ -277,7 +277,8 @@ func (s *session) call(c *call, method string) (err error) {
 			return fault.New(fault.PermissionDenied, "The session was opened for writing only")
 		}
 		c.row.Budget = s.svc.o.Budget
-		return s.rows.ReadRow(c, c.req.Key, c.req.Filter, &c.row)
+		c.stats, err = s.rows.ReadRow(c, c.req.Key, c.req.Filter, &c.row)
+		return err
 	default:
 		if !s.writes {
 			return fault.New(fault.PermissionDenied, "The session was opened for reading only")

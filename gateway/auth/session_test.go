@@ -1,0 +1,179 @@
+package auth_test
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/gateway/auth"
+)
+
+// A session is one as a test sees it.
+type session struct {
+	t      *testing.T
+	stream grpc.BidiStreamingClient[bigtablepb.SessionRequest, bigtablepb.SessionResponse]
+	id     int64
+}
+
+func (f *fixture) session(t *testing.T, tok string, p bigtablepb.OpenTableRequest_Permission) (*session, error) {
+	t.Helper()
+	payload, err := proto.Marshal(&bigtablepb.OpenTableRequest{TableName: table, Permission: p})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := bigtablepb.NewBigtableClient(f.connect(tok)).OpenTable(t.Context())
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Send(&bigtablepb.SessionRequest{Payload: &bigtablepb.SessionRequest_OpenSession{OpenSession: &bigtablepb.OpenSessionRequest{Payload: payload}}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	for range 2 {
+		if _, err := s.Recv(); err != nil {
+			return nil, err
+		}
+	}
+	return &session{t: t, stream: s}, nil
+}
+
+// call returns the answer to a call, its error, and that of the session.
+func (s *session) call(m *bigtablepb.TableRequest) (*bigtablepb.TableResponse, error, error) {
+	s.t.Helper()
+	s.id++
+	b, err := proto.Marshal(m)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if err := s.stream.Send(&bigtablepb.SessionRequest{Payload: &bigtablepb.SessionRequest_VirtualRpc{VirtualRpc: &bigtablepb.VirtualRpcRequest{RpcId: s.id, Payload: b}}}); err != nil && !errors.Is(err, io.EOF) {
+		return nil, nil, err
+	}
+	for {
+		r, err := s.stream.Recv()
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case r.GetError() != nil:
+			return nil, status.ErrorProto(r.GetError().GetStatus()), nil
+		case r.GetVirtualRpc() != nil:
+			out := new(bigtablepb.TableResponse)
+			return out, proto.Unmarshal(r.GetVirtualRpc().GetPayload(), out), nil
+		}
+	}
+}
+
+func (s *session) set(family string) (error, error) {
+	s.t.Helper()
+	_, err, gone := s.call(&bigtablepb.TableRequest{Payload: &bigtablepb.TableRequest_MutateRow{MutateRow: &bigtablepb.SessionMutateRowRequest{Key: []byte("secret-row-key"),
+		Mutations: []*bigtablepb.Mutation{{Mutation: &bigtablepb.Mutation_SetCell_{SetCell: &bigtablepb.Mutation_SetCell{FamilyName: family, Value: []byte("v")}}}}}}})
+	return err, gone
+}
+
+// families returns what a read of the row shows.
+func (s *session) families() (string, error) {
+	s.t.Helper()
+	out, err, gone := s.call(&bigtablepb.TableRequest{Payload: &bigtablepb.TableRequest_ReadRow{ReadRow: &bigtablepb.SessionReadRowRequest{Key: []byte("secret-row-key")}}})
+	var names []string
+	for _, fam := range out.GetReadRow().GetRow().GetFamilies() {
+		names = append(names, fam.Name)
+	}
+	return strings.Join(names, " "), errors.Join(err, gone)
+}
+
+const (
+	sessionRead      = bigtablepb.OpenTableRequest_PERMISSION_READ
+	sessionWrite     = bigtablepb.OpenTableRequest_PERMISSION_WRITE
+	sessionReadWrite = bigtablepb.OpenTableRequest_PERMISSION_READ_WRITE
+)
+
+// What a session may do is what its caller may, for what it is opened.
+func TestSessionOpen(t *testing.T) {
+	f := newFixture(t, auth.Options{})
+	none, reader, user := f.account("none-acc", false), f.account("reader-acc", false), f.account("user-acc", false)
+	f.grant(table, "roles/bigtable.reader "+reader.member(), "roles/bigtable.user "+user.member())
+	readOnly := map[string]any{"scope": scopePrefix + "bigtable.data.readonly"}
+	admin := map[string]any{"scope": scopePrefix + "bigtable.admin"}
+	for _, c := range []struct {
+		who  string
+		tok  string
+		p    bigtablepb.OpenTableRequest_Permission
+		want codes.Code
+	}{
+		{"nobody", "", sessionRead, codes.Unauthenticated},
+		{"none", none.token(nil), sessionRead, codes.PermissionDenied},
+		{"none", none.token(nil), sessionWrite, codes.PermissionDenied},
+		{"none", none.token(nil), 0, codes.InvalidArgument},
+		{"reader", reader.token(nil), sessionRead, codes.OK},
+		{"reader", reader.token(nil), sessionWrite, codes.PermissionDenied},
+		{"reader", reader.token(nil), sessionReadWrite, codes.PermissionDenied},
+		{"user", user.token(nil), sessionReadWrite, codes.OK},
+		{"user, token for reading", user.token(readOnly), sessionRead, codes.OK},
+		{"user, token for reading", user.token(readOnly), sessionWrite, codes.PermissionDenied},
+		{"user, token for administration", user.token(admin), sessionRead, codes.PermissionDenied},
+	} {
+		if _, err := f.session(t, c.tok, c.p); status.Code(err) != c.want {
+			t.Errorf("%s opens for %v: %v", c.who, c.p, err)
+		}
+	}
+}
+
+// A session is held to policies as they change, and ends with the last of what
+// it was opened for. Each call is audited.
+func TestSessionPolicies(t *testing.T) {
+	f := newFixture(t, auth.Options{AuditData: true})
+	acc := f.account("some-acc", false)
+	f.grant(table, "roles/bigtable.user "+acc.member())
+	s, err := f.session(t, acc.token(nil), sessionReadWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fam := range []string{"a", "b"} {
+		if err, gone := s.set(fam); err != nil || gone != nil {
+			t.Fatal(err, gone)
+		}
+	}
+	if got, err := s.families(); got != "a b" || err != nil {
+		t.Fatalf("read %q, %v", got, err)
+	}
+	f.grant(table, "roles/bigtable.user "+acc.member()+` resource.family in ["a"]`)
+	within := func(what string, ok func() bool) {
+		t.Helper()
+		for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("5 s after the change: %s", what)
+			}
+		}
+	}
+	within("other families can be read", func() bool { got, err := s.families(); return got == "a" && err == nil })
+	if err, gone := s.set("b"); status.Code(err) != codes.PermissionDenied || gone != nil {
+		t.Errorf("write to another family: %v, %v", err, gone)
+	}
+	if err, gone := s.set("a"); err != nil || gone != nil {
+		t.Error(err, gone)
+	}
+	f.grant(table, "roles/bigtable.user "+acc.member())
+	within("the other families cannot be read again", func() bool { got, err := s.families(); return got == "a b" && err == nil })
+	f.grant(table)
+	within("the session goes on", func() bool { _, err := s.families(); return status.Code(err) == codes.PermissionDenied })
+	want := map[string]bool{"SessionMutateRow OK": true, "SessionMutateRow PermissionDenied": true, "SessionReadRow OK": true, "OpenTable PermissionDenied": true}
+	within("lines of the audit log are missing", func() bool {
+		for _, l := range f.log.all("audit") {
+			method := l["method"].(string)
+			delete(want, method[strings.LastIndexByte(method, '/')+1:]+" "+l["code"].(string))
+			if l["principal"] == acc.member() && l["resource"] != table {
+				t.Errorf("line %v", l)
+			}
+		}
+		return len(want) == 0
+	})
+	if strings.Contains(f.log.String(), "secret-row-key") {
+		t.Error("a row key is in the log")
+	}
+}
