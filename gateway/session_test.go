@@ -52,7 +52,6 @@ type rawSession struct {
 	t      testing.TB
 	stream grpc.BidiStreamingClient[bigtablepb.SessionRequest, bigtablepb.SessionResponse]
 	last   int64
-	view   bool
 	beats  int
 }
 
@@ -210,7 +209,7 @@ func TestSessionOfficialClient(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer c.Close() //nolint:errcheck // it may lose a race against its own streams
+	defer c.Close()
 	tbl := c.OpenTable("t")
 	seen := func(method string) int {
 		f.seen.mu.Lock()
@@ -473,7 +472,7 @@ func TestSessionOpenErrors(t *testing.T) {
 		t.Errorf("third of a connection: %v", err)
 	}
 	other := f.dial()
-	defer other.Close() //nolint:errcheck // nothing to do about it
+	defer other.Close()
 	g := *f
 	g.raw = bigtablepb.NewBigtableClient(other)
 	g.openTable(&bigtablepb.OpenTableRequest{TableName: testTable, Permission: readWrite})

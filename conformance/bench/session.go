@@ -202,11 +202,16 @@ func (w *worker) virtualRead(d *dataset, latest bool) error {
 // virtualRow checks a TableResponse with a row: read_row.row.
 func (w *worker) virtualRow(b []byte) error {
 	for range 2 {
-		f, v, _, _, err := next(b)
-		if err != nil || f != 1 {
-			return fmt.Errorf("%w: no row in it", errMessage)
+		inner := []byte(nil)
+		if err := fields(b, func(f protowire.Number, v []byte, _ uint64) error {
+			if f == 1 {
+				inner = v
+			}
+			return nil
+		}); err != nil {
+			return err
 		}
-		b = v
+		b = inner
 	}
 	var c cell
 	held := false // each cell waits for the next, which tells whether it is the last

@@ -111,9 +111,9 @@ func permission(name string) iam.Permission {
 	return p
 }
 
-// asked tells whether a session is to be opened for what k permits.
-func (k *check) asked(open *wire.SessionRequest) bool {
-	if k.perm == mutateRows || k.perm == viewMutateRows {
+// asked tells whether a session is to be opened for what c permits.
+func (c *check) asked(open *wire.SessionRequest) bool {
+	if c.perm == mutateRows || c.perm == viewMutateRows {
 		return open.Writes()
 	}
 	return open.Reads()

@@ -153,8 +153,7 @@ func New(o Options) (*Service, error) {
 		stop: make(chan struct{}), done: make(chan struct{})}
 	s.mu.sessions = map[*session]struct{}{}
 	s.mu.conns = map[net.Addr]int{}
-	p, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: s.id, ApplicationFrontendZone: o.Zone,
-		TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
+	p, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: s.id, TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
 	if err != nil {
 		return nil, err
 	}
