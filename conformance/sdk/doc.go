@@ -1,10 +1,11 @@
 // Package sdk runs the official client's own tests against a server and
 // compares the outcome with what is expected of it.
 //
-// Three suites: the integration tests of the Go module
+// Suites: the integration tests of the Go module
 // cloud.google.com/go/bigtable, as its emulator mode runs them (a fresh server
 // for each test, through package external) and as its production mode does
-// (one server, nothing left out), and the commands of the cbt CLI.
+// (one server, nothing left out), the commands of the cbt CLI, and those of
+// gcloud, if it is installed.
 //
 // A list in expect/ names every test with "pass", or with the feature that it
 // waits for. A test that should pass and fails is a regression; one that waits

@@ -188,7 +188,7 @@ func TestExpectations(t *testing.T) {
 			t.Errorf("the list %q was accepted", bad)
 		}
 	}
-	for _, list := range []string{"emulator.txt", "production.txt", "cbt.txt"} {
+	for _, list := range []string{"emulator.txt", "production.txt", "cbt.txt", "gcloud.txt"} {
 		if _, err := ReadExpectations(filepath.Join("expect", list)); err != nil {
 			t.Error(err)
 		}

@@ -21,6 +21,8 @@ type Process struct {
 	Dir string
 	// Listen is the gRPC address. Empty means any free port of 127.0.0.1.
 	Listen string
+	// HTTP is the address of REST, metrics and health. Empty means none of them.
+	HTTP string
 	// Args are further flags of serve.
 	Args []string
 	// Ready is how long the server may take to announce itself. Zero means 30 s.
@@ -31,6 +33,8 @@ type Process struct {
 type Server struct {
 	// Addr is where it serves gRPC.
 	Addr string
+	// REST is the URL of the admin API as REST, empty if there is none.
+	REST string
 	// Pid is its process id.
 	Pid int
 
@@ -40,8 +44,13 @@ type Server struct {
 	log  tail
 }
 
-// announced begins the line of standard output that names the gRPC address.
-const announced = "Bigtable gRPC API"
+// What begins the lines of standard output that name the gRPC address and the
+// URL of REST, and a line that comes after both.
+const (
+	announced     = "Bigtable gRPC API"
+	announcedREST = "admin API as REST"
+	announcedLast = "data directory"
+)
 
 // Start runs the server and returns when it has announced itself. ctx ends the
 // wait only.
@@ -49,10 +58,13 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 	if p.Listen == "" {
 		p.Listen = "127.0.0.1:0"
 	}
+	if p.HTTP == "" {
+		p.HTTP = "off"
+	}
 	if p.Ready == 0 {
 		p.Ready = 30 * time.Second
 	}
-	args := append([]string{"serve", "--data-dir", p.Dir, "--listen", p.Listen, "--http-listen", "off", "--log-level", "warn"}, p.Args...)
+	args := append([]string{"serve", "--data-dir", p.Dir, "--listen", p.Listen, "--http-listen", p.HTTP, "--log-level", "warn"}, p.Args...)
 	s := &Server{cmd: exec.Command(p.Binary, args...), dead: make(chan struct{})}
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "TRESTLE_") {
@@ -71,13 +83,19 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 		return nil, fmt.Errorf("start %s: %w", p.Binary, err)
 	}
 	s.Pid = s.cmd.Process.Pid
-	addr := make(chan string, 1)
+	type addresses struct{ grpc, rest string }
+	ready := make(chan addresses, 1)
 	go func() {
+		var at addresses
 		in := bufio.NewScanner(out)
 		for in.Scan() {
 			if rest, ok := strings.CutPrefix(in.Text(), announced); ok {
+				at.grpc = strings.TrimSpace(rest)
+			} else if rest, ok := strings.CutPrefix(in.Text(), announcedREST); ok {
+				at.rest = strings.TrimSpace(rest)
+			} else if strings.HasPrefix(in.Text(), announcedLast) && at.grpc != "" {
 				select {
-				case addr <- strings.TrimSpace(rest):
+				case ready <- at:
 				default:
 				}
 			}
@@ -87,7 +105,8 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 		close(s.dead)
 	}()
 	select {
-	case s.Addr = <-addr:
+	case at := <-ready:
+		s.Addr, s.REST = at.grpc, at.rest
 		return s, nil
 	case <-s.dead:
 		return nil, fmt.Errorf("%s ended before it served (%s)\n%s", p.Binary, s.cmd.ProcessState, s.Log())

@@ -124,6 +124,8 @@ func bind(m protoreflect.Message, f protoreflect.FieldDescriptor, text string) e
 	raw := false
 	switch f.Kind() {
 	case protoreflect.BoolKind:
+		// Clients in Python write True.
+		text = strings.ToLower(text)
 		raw = text == "true" || text == "false"
 	case protoreflect.EnumKind:
 		_, err := strconv.ParseInt(text, 10, 32)

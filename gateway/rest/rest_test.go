@@ -118,7 +118,7 @@ func TestRequests(t *testing.T) {
 		{"enum by number", "GET /v2/" + inst + "/tables/t?view=4", "", "GetTable", `name:"projects/p/instances/i/tables/t" view:FULL`},
 		{"timestamps", "GET /v2/" + inst + "/clusters/c/hotTablets?startTime=2026-01-02T03:04:05Z", "", "ListHotTablets",
 			`parent:"projects/p/instances/i/clusters/c" start_time:{seconds:1767323045}`},
-		{"bool and etag", "DELETE /v2/" + inst + "/appProfiles/a?ignoreWarnings=true", "", "DeleteAppProfile", `name:"projects/p/instances/i/appProfiles/a" ignore_warnings:true`},
+		{"bool and etag", "DELETE /v2/" + inst + "/appProfiles/a?ignoreWarnings=True", "", "DeleteAppProfile", `name:"projects/p/instances/i/appProfiles/a" ignore_warnings:true`},
 		{"system parameters", "GET /v2/" + inst + "?alt=json&prettyPrint=false&key=x&$.xgafv=2&fields=name", "", "GetInstance", `name:"projects/p/instances/i"`},
 		{"whole body", "POST /v2/projects/p/instances", `{"instanceId":"i","instance":{"displayName":"d","labels":{"a":"b"}},"clusters":{"c":{"serveNodes":1,"defaultStorageType":"SSD"}}}`,
 			"CreateInstance", `parent:"projects/p" instance_id:"i" instance:{display_name:"d" labels:{key:"a" value:"b"}} clusters:{key:"c" value:{serve_nodes:1 default_storage_type:SSD}}`},

@@ -158,7 +158,8 @@ func TestCompile(t *testing.T) {
 		{Role: "roles/bigtable.user", Members: []string{"user:b"}},
 		{Role: "roles/bigtable.admin", Members: []string{"user:c"}, Condition: cond(`true`)}, // not understood
 		{Role: "roles/what", Members: []string{"user:c"}},
-		{Role: "roles/bigtable.admin", Members: []string{"group:c", "c", ""}},
+		{Role: "roles/bigtable.admin", Members: []string{"group:c", "c", "", "domain:x@Corp.example", "domain:"}},
+		{Role: "roles/bigtable.user", Members: []string{"domain:Corp.example"}},
 	}})
 	for _, tc := range []struct {
 		member   string
@@ -174,6 +175,12 @@ func TestCompile(t *testing.T) {
 		{"user:c", read, false, "pub"},
 		{"user:c", write, false, ""},
 		{"", write, false, ""},
+		{"user:d@corp.example", write, true, ""},
+		{"user:d@e@corp.example", write, true, ""},
+		{"user:d@sub.corp.example", write, false, ""},
+		{"user:@corp.example", write, false, ""},
+		{"user:corp.example", write, false, ""},
+		{"serviceAccount:d@corp.example", write, false, ""},
 	} {
 		always, families := p.Grants(tc.member, tc.perm)
 		if always != tc.always || strings.Join(families, " ") != tc.families {

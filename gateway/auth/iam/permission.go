@@ -135,6 +135,7 @@ var roleList = []struct {
 		bigtable.authorizedViews.* bigtable.logicalViews.* bigtable.materializedViews.* bigtable.schemaBundles.*
 		bigtable.memoryLayers.* bigtable.hotTablets.* bigtable.keyvisualizer.* bigtable.locations.*
 		resourcemanager.projects.get`},
+	{"roles/viewer", "roles/bigtable.viewer", ""},
 	{"roles/iam.serviceAccountAdmin", "", "iam.serviceAccounts.* resourcemanager.projects.get"},
 	{"roles/iam.serviceAccountKeyAdmin", "", "iam.serviceAccountKeys.* iam.serviceAccounts.get iam.serviceAccounts.list resourcemanager.projects.get"},
 	{"roles/resourcemanager.projectIamAdmin", "", "resourcemanager.projects.*"},

@@ -17,6 +17,10 @@ const (
 	Authenticated = "allAuthenticatedUsers"
 )
 
+// domain begins the member that stands for the users with an e-mail address in
+// a domain. Service accounts are in none.
+const domain = "domain:"
+
 // maxMembers bounds the members of a policy, counted once per binding.
 const maxMembers = 1500
 
@@ -52,7 +56,7 @@ func checkBinding(b *iampb.Binding) *fault.Error {
 	}
 	for i, m := range b.GetMembers() {
 		if _, ok := normalize(m); !ok {
-			return within("members", i, fault.InvalidField("", "'%s' is not a member: expected user:NAME, serviceAccount:EMAIL, %s or %s", m, AllUsers, Authenticated))
+			return within("members", i, fault.InvalidField("", "'%s' is not a member: expected user:NAME, serviceAccount:EMAIL, domain:NAME, %s or %s", m, AllUsers, Authenticated))
 		}
 	}
 	if c := b.GetCondition(); c != nil {
@@ -90,6 +94,8 @@ func normalize(m string) (string, bool) {
 		return User(name), true
 	case "serviceAccount":
 		return ServiceAccount(name), strings.Contains(name, "@")
+	case "domain":
+		return domain + strings.ToLower(name), !strings.Contains(name, "@")
 	}
 	return "", false
 }
@@ -98,6 +104,7 @@ func normalize(m string) (string, bool) {
 // nothing.
 type Policy struct {
 	members  map[string]*grants
+	domains  bool // some of members are domains
 	everyone grants
 }
 
@@ -137,6 +144,7 @@ func Compile(p *iampb.Policy) *Policy {
 			if !ok {
 				continue
 			}
+			out.domains = out.domains || strings.HasPrefix(m, domain)
 			g := &out.everyone
 			if m != AllUsers && m != Authenticated {
 				if g = out.members[m]; g == nil {
@@ -161,15 +169,31 @@ func (p *Policy) Grants(member string, perm Permission) (always bool, families [
 	if p == nil {
 		return false, nil
 	}
-	g := p.members[member]
-	if p.everyone.always.Has(perm) || g != nil && g.always.Has(perm) {
-		return true, nil
+	some := [...]*grants{&p.everyone, p.members[member], p.domainOf(member)}
+	for _, g := range some {
+		if g != nil && g.always.Has(perm) {
+			return true, nil
+		}
 	}
-	families = p.everyone.in(perm, nil)
-	if g != nil {
-		families = g.in(perm, families)
+	for _, g := range some {
+		if g != nil {
+			families = g.in(perm, families)
+		}
 	}
 	return false, families
+}
+
+// domainOf returns the grants of a member's domain, nil if there are none.
+func (p *Policy) domainOf(member string) *grants {
+	if !p.domains {
+		return nil
+	}
+	name, user := strings.CutPrefix(member, "user:")
+	at := strings.LastIndexByte(name, '@')
+	if !user || at < 1 {
+		return nil
+	}
+	return p.members[domain+name[at+1:]]
 }
 
 // in adds to families those for which g has perm.
