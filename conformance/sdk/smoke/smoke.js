@@ -1,9 +1,23 @@
-// Smoke test of the Node client, with BIGTABLE_EMULATOR_HOST set.
+// Smoke test of the Node client: with BIGTABLE_EMULATOR_HOST set, or with TLS and
+// login at SMOKE_ENDPOINT (HOST:PORT), by GRPC_DEFAULT_SSL_ROOTS_FILE_PATH and
+// GOOGLE_APPLICATION_CREDENTIALS.
 const assert = require('assert');
 const {Bigtable} = require('@google-cloud/bigtable');
 
 (async () => {
-  const table = new Bigtable({projectId: 'p'}).instance('node').table('smoke');
+  const options = {projectId: 'p'};
+  const endpoint = process.env.SMOKE_ENDPOINT;
+  if (endpoint) {
+    const colon = endpoint.lastIndexOf(':');
+    options.servicePath = endpoint.slice(0, colon);
+    options.port = Number(endpoint.slice(colon + 1));
+  }
+  const instance = new Bigtable(options).instance('node-1');
+  if (endpoint && !(await instance.exists())[0]) {
+    const [, operation] = await instance.create({displayName: 'node-1', clusters: [{id: 'node-1', location: 'local-a', nodes: 1, storage: 'ssd'}]});
+    await operation.promise();
+  }
+  const table = instance.table('smoke');
   if ((await table.exists())[0]) await table.delete();
   await table.create({families: [{name: 'f', rule: {versions: 2}}, 'g'], splits: [Buffer.from('m')]});
   const rows = [];
@@ -27,6 +41,7 @@ const {Bigtable} = require('@google-cloud/bigtable');
   await assert.rejects(table.insert({key: 'x', data: {nofam: {q: 'v'}}}), e => e.errors[0].code === 5);
   assert.strictEqual((await table.sampleRowKeys())[0].length, 2);
   await table.delete();
+  if (endpoint) await instance.delete();
   console.log('node ok');
 })().catch(e => {
   console.error(e);

@@ -1,13 +1,26 @@
-"""Smoke test of the Python client, with BIGTABLE_EMULATOR_HOST set."""
+"""Smoke test of the Python client: with BIGTABLE_EMULATOR_HOST set, or with TLS
+and login at SMOKE_ENDPOINT (HOST:PORT), by GRPC_DEFAULT_SSL_ROOTS_FILE_PATH and
+GOOGLE_APPLICATION_CREDENTIALS."""
 
 import datetime
+import os
 
+from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import bigtable
 from google.cloud.bigtable import column_family, row_filters
 
-client = bigtable.Client(project="p", admin=True, credentials=AnonymousCredentials())
-table = client.instance("python").table("smoke")
+endpoint = os.environ.get("SMOKE_ENDPOINT")
+if endpoint:
+    options = ClientOptions(api_endpoint=endpoint)
+    client = bigtable.Client(project="p", admin=True, client_options=options, admin_client_options=options)
+else:
+    client = bigtable.Client(project="p", admin=True, credentials=AnonymousCredentials())
+instance = client.instance("python-1", display_name="python-1", instance_type=1)
+if endpoint and not instance.exists():
+    cluster = instance.cluster("python-1", location_id="local-a", serve_nodes=1, default_storage_type=1)
+    instance.create(clusters=[cluster]).result(60)
+table = instance.table("smoke")
 if table.exists():
     table.delete()
 table.create(
@@ -43,4 +56,8 @@ bad.set_cell("nofam", b"q", b"v")
 assert [s.code for s in table.mutate_rows([bad])] == [5]
 assert [s.row_key for s in table.sample_row_keys()] == [b"m", b""]
 table.delete()
+if endpoint:
+    policy = instance.test_iam_permissions(["bigtable.tables.create", "bigtable.instances.setIamPolicy"])
+    assert policy == ["bigtable.tables.create", "bigtable.instances.setIamPolicy"], policy
+    instance.delete()
 print("python ok")

@@ -1,0 +1,115 @@
+package sdk
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/conformance/target"
+)
+
+// A secured server has TLS with an authority of its own, and login.
+type secured struct {
+	*target.Server
+	ca, root string
+	binary   string
+}
+
+// startSecured starts one, or skips the test if there is no binary.
+func startSecured(t *testing.T, p target.Process) secured {
+	t.Helper()
+	if os.Getenv("CONFORMANCE_SDK") == "" {
+		t.Skip("set CONFORMANCE_SDK=1 to run clients that are downloaded; `make conformance` does")
+	}
+	p.Binary = os.Getenv(target.BinaryEnv)
+	if p.Binary == "" {
+		t.Skip("set " + target.BinaryEnv + " to a trestle binary")
+	}
+	p.Dir, p.HTTP = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0"
+	p.Args = append(p.Args, "--tls-auto", "--auth=on", "--audit-log=off")
+	s, err := target.Start(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(10 * time.Second); err != nil {
+			t.Errorf("stop the server: %v\n%s", err, s.Log())
+		}
+	})
+	return secured{s, filepath.Join(p.Dir, "tls", "ca.pem"), filepath.Join(p.Dir, "root-key.json"), p.Binary}
+}
+
+// iam runs trestle iam as root and returns what it prints.
+func (s secured) iam(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), s.binary, append([]string{"iam", "--server", s.Addr, "--ca", s.ca, "--credentials", s.root}, args...)...)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("trestle iam %q: %v\n%s", args, err, out)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// account makes a service account of a project that may administrate it, and
+// returns the file of its key.
+func (s secured) account(t *testing.T, project string) string {
+	t.Helper()
+	email := s.iam(t, "service-accounts", "create", "some-client", "--project", project)
+	key := filepath.Join(t.TempDir(), "key.json")
+	s.iam(t, "keys", "create", "--service-account", email, "--out", key)
+	s.iam(t, "policy", "add-binding", "projects/"+project, "--member", "serviceAccount:"+email, "--role", "roles/bigtable.admin")
+	return key
+}
+
+// TestLogin runs the clients of other languages over TLS, logged in with a key
+// that the server minted.
+func TestLogin(t *testing.T) {
+	s := startSecured(t, target.Process{})
+	key := s.account(t, "p")
+	dir := filepath.Join(workspace(t).Dir, "smoke")
+	for language, tool := range map[string]string{"python": "python3", "node": "npm", "java": "mvn"} {
+		t.Run(language, func(t *testing.T) {
+			if _, err := exec.LookPath(tool); err != nil {
+				t.Skipf("%s is not installed", tool)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join("smoke", "run.sh"), s.Addr, dir)
+			cmd.Env = append(os.Environ(), "CA="+s.ca, "GOOGLE_APPLICATION_CREDENTIALS="+key, "LANGUAGES="+language)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), language+" ok") {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// TestGCloudLogin logs gcloud in with a key.
+func TestGCloudLogin(t *testing.T) {
+	binary := gcloudBinary(t)
+	s := startSecured(t, target.Process{})
+	api := strings.TrimSuffix(s.REST, "v2/")
+	g := GCloud{Binary: binary, URL: s.REST, Dir: t.TempDir(), Env: []string{"CLOUDSDK_API_ENDPOINT_OVERRIDES_IAM=" + api,
+		"CLOUDSDK_API_ENDPOINT_OVERRIDES_CLOUDRESOURCEMANAGER=" + api}}
+	key := s.account(t, Project)
+	call := func(want string, fails bool, args ...string) {
+		t.Helper()
+		out, err := g.Call(t.Context(), args...)
+		if (err != nil) != fails || !strings.Contains(out, want) {
+			t.Errorf("gcloud %q: %v, want %q\n%s", args, err, want, out)
+		}
+	}
+	call("do not currently have an active account", true, "bigtable", "instances", "list")
+	call("Activated service account", false, "auth", "activate-service-account", "--key-file="+key)
+	call("done", false, "bigtable", "instances", "create", "gc-login", "--display-name=gc-login", "--cluster-config=id=gc-one,zone=local-a,nodes=1")
+	call("gc-login", false, "bigtable", "instances", "list")
+	call("PERMISSION_DENIED", true, "bigtable", "instances", "list", "--project=other")
+	call("does not have permission", true, "iam", "service-accounts", "list")
+
+	call("Activated service account", false, "auth", "activate-service-account", "--key-file="+s.root)
+	call("Created service account", false, "iam", "service-accounts", "create", "gc-made", "--display-name=made")
+	const member = "serviceAccount:gc-made@" + Project + ".iam.trestle.internal"
+	call(member, false, "projects", "add-iam-policy-binding", Project, "--member="+member, "--role=roles/bigtable.reader")
+	call("", false, "bigtable", "instances", "delete", "gc-login")
+}
