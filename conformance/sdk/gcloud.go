@@ -98,7 +98,7 @@ var gcloudSteps = []step{
 	{"instances/set-policy-stale", "instances set-iam-policy gc-inst {dir}/stale.json", "!ABORTED|etag|concurrent"},
 	{"instances/remove-binding", "instances remove-iam-policy-binding gc-inst --member=user:c@example.com --role=roles/bigtable.viewer", ""},
 	{"operations/list", "operations list --format=value(name)", "operations/"},
-	{"operations/of-instance", "operations list --instance=gc-inst --limit=1 --format=value(name.basename())", `^\S+`},
+	{"operations/of-instance", "operations list --instance=gc-inst --limit=1 --format=value(name)", `^\S+`},
 	{"operations/describe", "operations describe {operation}", "done: true"},
 	{"operations/missing", "operations describe operations/projects/project/instances/gc-inst/operations/1", "!NOT_FOUND"},
 
@@ -107,7 +107,7 @@ var gcloudSteps = []step{
 	{"tables/undelete", "instances tables undelete gc-table --instance=gc-inst", ""},
 	{"tables/undeleted", "instances tables describe gc-table --instance=gc-inst --format=value(name)", "gc-table"},
 	{"clusters/delete", "clusters delete gc-two --instance=gc-inst", "Deleted cluster"},
-	{"instances/delete", "instances delete gc-inst", "Deleted instance"},
+	{"instances/delete", "instances delete gc-inst", ""},
 	{"instances/deleted", "instances list --format=value(name)", "^$"},
 }
 

@@ -8,7 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // A secured server has TLS with an authority of its own, and login.
@@ -83,6 +87,47 @@ func TestLogin(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestProductionLogin runs the Go client's suite with its production defaults:
+// Google's names, TLS, a service account's key, primed channels, metrics.
+func TestProductionLogin(t *testing.T) {
+	const host = "127.78.0.1"
+	if os.Getuid() != 0 || exec.CommandContext(t.Context(), "unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts").Run() != nil {
+		t.Skip("Google's names can be led here by root only, in a mount namespace")
+	}
+	s := startSecured(t, target.Process{Listen: host + ":443", Args: []string{"--names", strings.Join(GoogleNames, ",")}})
+	w := workspace(t)
+	prepare(t, w)
+	file, err := os.ReadFile(s.root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, err := auth.NewKeyCredentials(file, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	transport, err := credentials.NewClientTLSFromFile(s.ca, GoogleNames[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	cc, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(transport), grpc.WithPerRPCCredentials(key))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cc.Close()
+	createInstance(t, cc)
+	in, err := Login(w, host, s.ca, s.root, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in.Each, in.Timeout = tell(t), time.Minute
+	in.Env = append(in.Env, "BTTEST_COMMAND="+command(t))
+	results, err := in.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	compare(t, "login.txt", results)
 }
 
 // TestGCloudLogin logs gcloud in with a key.

@@ -132,12 +132,7 @@ func TestProductionMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cc.Close()
-	_, err = adminpb.NewBigtableInstanceAdminClient(cc).CreateInstance(t.Context(), &adminpb.CreateInstanceRequest{
-		Parent: "projects/" + Project, InstanceId: Instance, Instance: &adminpb.Instance{DisplayName: Instance},
-		Clusters: map[string]*adminpb.Cluster{Cluster: {Location: "projects/" + Project + "/locations/us-central1-b", ServeNodes: 1}}})
-	if err != nil && status.Code(err) != codes.AlreadyExists {
-		t.Fatalf("create the instance: %v", err)
-	}
+	createInstance(t, cc)
 	in := Production(w, addr, command(t))
 	in.Each = tell(t)
 	results, err := in.Run(t.Context())
@@ -145,6 +140,17 @@ func TestProductionMode(t *testing.T) {
 		t.Fatal(err)
 	}
 	compare(t, "production.txt", results)
+}
+
+// createInstance creates the instance that the suite expects.
+func createInstance(t *testing.T, cc *grpc.ClientConn) {
+	t.Helper()
+	_, err := adminpb.NewBigtableInstanceAdminClient(cc).CreateInstance(t.Context(), &adminpb.CreateInstanceRequest{
+		Parent: "projects/" + Project, InstanceId: Instance, Instance: &adminpb.Instance{DisplayName: Instance},
+		Clusters: map[string]*adminpb.Cluster{Cluster: {Location: "projects/" + Project + "/locations/us-central1-b", ServeNodes: 1}}})
+	if err != nil && status.Code(err) != codes.AlreadyExists {
+		t.Fatalf("create the instance: %v", err)
+	}
 }
 
 func TestCBT(t *testing.T) {
@@ -188,7 +194,7 @@ func TestExpectations(t *testing.T) {
 			t.Errorf("the list %q was accepted", bad)
 		}
 	}
-	for _, list := range []string{"emulator.txt", "production.txt", "cbt.txt", "gcloud.txt"} {
+	for _, list := range []string{"emulator.txt", "production.txt", "login.txt", "cbt.txt", "gcloud.txt"} {
 		if _, err := ReadExpectations(filepath.Join("expect", list)); err != nil {
 			t.Error(err)
 		}

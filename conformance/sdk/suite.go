@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -100,6 +101,8 @@ type Integration struct {
 	Workspace Workspace
 	// Env and Flags choose the mode: see Emulator and Production.
 	Env, Flags []string
+	// Wrap is a command that runs the one that follows it, if not empty.
+	Wrap []string
 	// Timeout of one test. Zero means 2 minutes.
 	Timeout time.Duration
 	// Each is told of every result, if not nil.
@@ -127,6 +130,32 @@ func Production(w Workspace, addr, command string) *Integration {
 		Flags: []string{"-it.use-prod", "-it.project", Project, "-it.instance", Instance, "-it.cluster", Cluster}}
 }
 
+// Login runs every test with the client's production defaults, TLS and
+// credentials included, in a mount namespace where Google's names lead to the
+// server of the given address, which must be one of 127.0.0.0/8 and end in
+// :443. ca is its authority, key the file of an account's key, dir a directory
+// for the table of hosts. It takes root, and Linux.
+func Login(w Workspace, host, ca, key, dir string) (*Integration, error) {
+	hosts, err := os.ReadFile("/etc/hosts")
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range GoogleNames {
+		hosts = fmt.Appendf(hosts, "\n%s %s\n", host, name)
+	}
+	file := filepath.Join(dir, "hosts")
+	if err := os.WriteFile(file, hosts, 0o644); err != nil {
+		return nil, err
+	}
+	return &Integration{Workspace: w, Env: []string{"SSL_CERT_FILE=" + ca, "GOOGLE_APPLICATION_CREDENTIALS=" + key},
+		Flags: []string{"-it.use-prod", "-it.project", Project, "-it.instance", Instance, "-it.cluster", Cluster},
+		Wrap:  []string{"unshare", "-m", "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, file},
+	}, nil
+}
+
+// GoogleNames are the hosts that clients ask for by default.
+var GoogleNames = []string{"bigtable.googleapis.com", "bigtableadmin.googleapis.com"}
+
 // ownFake begins the names of tests that talk to a fake session server of
 // their own in every mode: they say nothing about ours.
 const ownFake = "TestIntegration_SessionVRpc_"
@@ -136,10 +165,7 @@ var complaint = regexp.MustCompile(`(?m)^\s*\w+_test\.go:\d+: (.*)$`)
 // Run runs the tests one after the other.
 func (in *Integration) Run(ctx context.Context) ([]Result, error) {
 	// The tests' main function sets up and cleans up even to list them.
-	list := exec.CommandContext(ctx, in.Workspace.binary(), append([]string{"-test.list", "^TestIntegration_"}, in.Flags...)...)
-	list.Dir = in.Workspace.module()
-	list.Env = in.environ()
-	out, err := run(list)
+	out, err := run(in.command(ctx, "-test.list", "^TestIntegration_"))
 	if err != nil {
 		return nil, err
 	}
@@ -163,6 +189,15 @@ func (in *Integration) Run(ctx context.Context) ([]Result, error) {
 	return results, nil
 }
 
+// command returns a run of the tests' binary.
+func (in *Integration) command(ctx context.Context, args ...string) *exec.Cmd {
+	line := slices.Concat(in.Wrap, []string{in.Workspace.binary()}, args, in.Flags)
+	cmd := exec.CommandContext(ctx, line[0], line[1:]...)
+	cmd.Dir = in.Workspace.module()
+	cmd.Env = in.environ()
+	return cmd
+}
+
 // environ is the environment without what would send the tests elsewhere.
 func (in *Integration) environ() []string {
 	var env []string
@@ -181,10 +216,7 @@ func (in *Integration) one(ctx context.Context, name string) Result {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit+20*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, in.Workspace.binary(), append([]string{"-test.v", "-test.timeout", limit.String(), "-test.run", "^" + name + "$"}, in.Flags...)...)
-	cmd.Dir = in.Workspace.module()
-	cmd.Env = in.environ()
-	out, err := cmd.CombinedOutput()
+	out, err := in.command(ctx, "-test.v", "-test.timeout", limit.String(), "-test.run", "^"+name+"$").CombinedOutput()
 	r := Result{Name: name, Outcome: "fail"}
 	switch {
 	case bytes.Contains(out, []byte("\n--- SKIP: "+name+" ")):
