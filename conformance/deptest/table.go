@@ -34,11 +34,12 @@ var allowed = map[string][]string{
 	"engine/objectstore": {"engine/fault"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},
-	"engine/objectstore/s3": {"engine/fault", "engine/objectstore"},
-	"engine/commitlog":      {"engine/fault", "engine/objectstore"},
-	"engine/memtable":       {"engine/cell"},
-	"engine/rowcache":       {"engine/cell"},
-	"engine/sstable":        {"engine/fault", "engine/cell", "engine/objectstore"},
+	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
+	"engine/objectstore/s3":        {"engine/fault", "engine/objectstore"},
+	"engine/commitlog":             {"engine/fault", "engine/objectstore"},
+	"engine/memtable":              {"engine/cell"},
+	"engine/rowcache":              {"engine/cell"},
+	"engine/sstable":               {"engine/fault", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
