@@ -170,7 +170,6 @@ type sim struct {
 	lastID  uint64
 	sealed  []Pos
 	stop    bool
-	actors  int
 }
 
 type simAck struct {
@@ -422,7 +421,7 @@ func (t *simTablet) Durable(seq uint64) {
 func (v *simServer) store() objectstore.Store { return &simStore{s: v.sim, actor: v.name} }
 
 func (v *simServer) start(ctx context.Context) (err error) {
-	o := SegmentOptions{SegmentBytes: 40, InFlight: 1 + int(v.rng.IntN(2))*3, CommitInterval: time.Duration(v.rng.IntN(2)) * 5 * time.Millisecond}
+	o := SegmentOptions{SegmentBytes: 40, InFlight: 1 + v.rng.IntN(2)*3, CommitInterval: time.Duration(v.rng.IntN(2)) * 5 * time.Millisecond}
 	for {
 		// It may be sealed before it begins.
 		if v.w, err = CreateSegments(ctx, v.store(), v.id, o); err == nil || ctx.Err() != nil || errors.Is(err, fault.AlreadyExists) {

@@ -146,13 +146,15 @@ func (s *sealer) fence(ctx context.Context, index uint64) (bool, error) {
 			return true, nil
 		}
 		if errors.Is(err, fault.AlreadyExists) {
-			h, err := readObjectHeader(ctx, s.store, s.id, index)
-			if !errors.Is(err, fault.NotFound) {
-				return h.kind == kindFence, err
+			var h objectHeader
+			h, err = readObjectHeader(ctx, s.store, s.id, index)
+			if err == nil {
+				return h.kind == kindFence, nil
 			}
-			continue // a segment that its log's collector deleted just now
+			// If it is not found, it was collected just now, or the name is too new
+			// for a cache of the file system's.
 		}
-		if k := fault.KindOf(err); k != 0 && k != fault.Unavailable && k != fault.Exhausted {
+		if k := fault.KindOf(err); k != 0 && k != fault.Unavailable && k != fault.Exhausted && k != fault.NotFound {
 			return false, err
 		}
 		select {

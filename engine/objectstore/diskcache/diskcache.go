@@ -21,6 +21,8 @@ const (
 	tempPrefix = "." // of the names of copies that are being made
 	// fetchChunk is read from the store at a time.
 	fetchChunk = 4 << 20
+	// writeBuffer is written to a copy at a time.
+	writeBuffer = 256 << 10
 	// fetchQueue bounds the copies that wait to be made; what does not fit is
 	// asked for again when it is read.
 	fetchQueue = 1024
@@ -236,6 +238,7 @@ type copying struct {
 	name string
 	tmp  string
 	f    vfs.File
+	buf  []byte // not written yet; also because a vfs.File may change what it is given
 	size int64
 	err  error
 }
@@ -253,9 +256,21 @@ func (k *copying) write(p []byte) {
 	if k.err == nil && k.size > k.c.o.Bytes/2 {
 		k.err = errTooLarge
 	}
-	if k.err == nil {
-		_, k.err = k.f.Write(p)
+	for len(p) > 0 && k.err == nil {
+		n := min(len(p), writeBuffer-len(k.buf))
+		k.buf = append(k.buf, p[:n]...)
+		p = p[n:]
+		if len(k.buf) == writeBuffer {
+			k.flush()
+		}
 	}
+}
+
+func (k *copying) flush() {
+	if k.err == nil && len(k.buf) > 0 {
+		_, k.err = k.f.Write(k.buf)
+	}
+	k.buf = k.buf[:0]
 }
 
 func (k *copying) abort() {
@@ -267,6 +282,7 @@ func (k *copying) abort() {
 
 // finish gives the copy its name, and to those who read the object.
 func (k *copying) finish() {
+	k.flush()
 	if k.err == nil {
 		k.err = k.f.SyncData()
 	}

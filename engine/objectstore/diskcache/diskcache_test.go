@@ -189,20 +189,22 @@ func TestEvict(t *testing.T) {
 	const n, size = 20, 100_000
 	c := open(t, store, fs, diskcache.Options{Bytes: 5 * size})
 	var rs []objstorage.Readable
+	var data [][]byte
 	for i := range n {
-		create(t, c, fmt.Sprintf("o%d", i), content(i, size))
+		data = append(data, content(i, size))
+		create(t, c, fmt.Sprintf("o%d", i), data[i])
 		r, err := c.Open(t.Context(), fmt.Sprintf("o%d", i))
 		if err != nil {
 			t.Fatal(err)
 		}
 		rs = append(rs, r)
-		read(t, rs[0], content(0, size), 0, 10) // in use all the time
+		read(t, rs[0], data[0], 0, 10) // in use all the time
 	}
 	if s := c.Stats(); s.Bytes > 5*size || s.Evicted != n-5 {
 		t.Errorf("%+v", s)
 	}
 	hits := c.Stats().Hits
-	read(t, rs[0], content(0, size), 0, 10)
+	read(t, rs[0], data[0], 0, 10)
 	if c.Stats().Hits != hits+1 {
 		t.Error("the object that was always in use is gone")
 	}
@@ -212,7 +214,7 @@ func TestEvict(t *testing.T) {
 			rng := rand.New(rand.NewPCG(uint64(g), 2))
 			for range 300 {
 				i, off := rng.IntN(n), rng.IntN(size-5000)
-				read(t, rs[i], content(i, size), off, 5000)
+				read(t, rs[i], data[i], off, 5000)
 			}
 		})
 	}
