@@ -155,25 +155,29 @@ func (s *Store) CreateGroup(ctx context.Context, table string, g schema.Group) (
 		if _, ok := t.Group(g.Name); ok {
 			return fault.New(fault.AlreadyExists, "table %s has a locality group %s already", t.Name, g.Name)
 		}
-		g.ID = 0
+		g.ID, g.Since = 0, 0
 		t.PutGroup(g)
 		return nil
 	})
 }
 
 // SetGroup changes the settings of a locality group, which SSTables get that are
-// written from now on; whether they are in memory goes for all.
+// written from now on, and all others in the next major compaction that is asked
+// for; whether they are in memory goes for all at once.
 func (s *Store) SetGroup(ctx context.Context, table, name string, change func(*schema.Group) error) (*schema.Table, error) {
 	t, err := s.updateGroups(ctx, table, func(t *schema.Table) error {
 		g, err := group(t, name)
 		if err != nil {
 			return err
 		}
-		id := g.ID
+		old := g
 		if err := change(&g); err != nil {
 			return err
 		}
-		g.ID, g.Name = id, name
+		g.ID, g.Name, g.Since = old.ID, name, old.Since
+		if o := old; g.BlockBytes != o.BlockBytes || g.Compression != o.Compression || g.BloomBits != o.BloomBits {
+			g.Since = t.Version + 1 // which the change makes it
+		}
 		t.PutGroup(g)
 		return nil
 	})

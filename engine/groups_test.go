@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -303,6 +304,115 @@ func TestGroupSettings(t *testing.T) {
 	if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: "many"}); fault.KindOf(err) != fault.FailedPrecondition {
 		t.Errorf("more than %d groups: %v", schema.MaxGroups, err)
 	}
+}
+
+// TestNewSettings: SSTables get the settings of now, older ones when a major
+// compaction is asked for.
+func TestNewSettings(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, newSchema("t", 1000, "a", "f"))
+	if _, err := s.CreateGroup(ctx, "t", schema.Group{Name: "g", Compression: "none"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AssignFamilies(ctx, "t", "g", []string{"f"}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100 {
+		mustPut(t, s, table, fmt.Sprintf("row%03d", i), setCell("f", "q", 1000, strings.Repeat("x", 1000)), setCell("a", "q", 1000, "a"))
+	}
+	size := func(compact bool) int64 {
+		t.Helper()
+		if compact {
+			if err := s.CompactTablets(ctx, table, row.All, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		_, groups, err := s.Groups(ctx, "t")
+		if err != nil || len(groups) != 2 || groups[1].Name != "g" || groups[1].Files != 1 {
+			t.Fatalf("%+v, %v", groups, err)
+		}
+		return groups[1].Bytes
+	}
+	large := size(true)
+	if large < 100_000 {
+		t.Errorf("%d bytes without compression", large)
+	}
+	if _, err := s.SetGroup(ctx, "t", "g", func(g *schema.Group) error { g.Compression = "zstd"; return nil }); err != nil {
+		t.Fatal(err)
+	}
+	before := s.Stats().CompactionOut
+	if n := size(false); n != large {
+		t.Errorf("%d bytes before a compaction, %d at first", n, large)
+	}
+	small := size(true)
+	if small > large/4 {
+		t.Errorf("%d bytes with compression, %d without", small, large)
+	}
+	if n := s.Stats().CompactionOut - before; n > 2*small {
+		t.Errorf("%d bytes were written for %d: the other group too", n, small)
+	}
+	before = s.Stats().CompactionOut
+	if size(true); s.Stats().CompactionOut != before {
+		t.Error("what has the settings of now is written anew")
+	}
+}
+
+// TestGroupsInBackups: a table made from a backup has the backup's groups.
+func TestGroupsInBackups(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Now: clock})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, arrange(newSchema("t", 1000, "a", "b", "c"), eachOwn))
+	put := func(v string) {
+		t.Helper()
+		for _, k := range []string{"k", "l"} {
+			mustPut(t, s, table, k, setCell("a", "q", 1000, v), setCell("b", "q", 1000, v), setCell("c", "q", 1000, v))
+		}
+	}
+	put("old")
+	// Some files of an earlier layout, some of the present one.
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.AssignFamilies(ctx, table, "own-0", []string{"b"}); err != nil {
+		t.Fatal(err)
+	}
+	mustPut(t, s, table, "l", row.Mutation{Op: row.DeleteRow}, setCell("b", "q", 2000, "new"))
+	want, wantB := content(s, table, row.All), readFamilies(t, s, table, "b")
+	if _, err := s.CreateBackup(ctx, table, &schema.Backup{Name: "projects/p/instances/i/clusters/c/backups/b", ExpireTime: clock().Add(1000 * time.Hour)}); err != nil {
+		t.Fatal(err)
+	}
+	// The table goes on to another layout.
+	if _, err := s.AssignFamilies(ctx, table, "default", []string{"a", "b", "c"}); err != nil {
+		t.Fatal(err)
+	}
+	put("newer")
+	if err := s.CompactTablets(ctx, table, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	restored, err := s.RestoreTable(ctx, "projects/p/instances/i/clusters/c/backups/b", parent+"u", func(*schema.Table) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	check := func() {
+		t.Helper()
+		if got := content(s, restored.Name, row.All); got != want {
+			t.Errorf("restored\n%swant\n%s", got, want)
+		}
+		if got := readFamilies(t, s, restored.Name, "b"); got != wantB {
+			t.Errorf("restored family b\n%swant\n%s", got, wantB)
+		}
+	}
+	check()
+	if g, ok := restored.Group("own-0"); !ok || !slices.Equal(restored.FamiliesOf(g.ID), []string{"a", "b"}) {
+		t.Errorf("groups %+v", restored.Groups)
+	}
+	mustPut(t, s, restored.Name, "m", setCell("b", "q", 1000, "more"))
+	want, wantB = content(s, restored.Name, row.All), readFamilies(t, s, restored.Name, "b")
+	if err := s.CompactTablets(ctx, restored.Name, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	check()
 }
 
 // TestInMemoryGroup: the SSTables of a group that is to be in memory are read

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"reflect"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -30,8 +31,8 @@ func example() *Row {
 			{Object: "a.sst", ID: 1, Run: 2, Info: sstable.Info{Lo: p("a\x00"), Hi: p("b"), MinSeq: 1, MaxSeq: 40, Size: 10}},
 			{Object: "b.sst", ID: 2, Run: 2, Info: sstable.Info{Lo: p("c"), Hi: p("c\xff"), MinSeq: 2, MaxSeq: 41, Size: 10}},
 		},
-		RangeDel: []RangeTombstone{{Start: []byte("b"), Seq: 60}},
-		Op:       &Op{Kind: Split, At: []byte("m"), Left: 8, Right: 9},
+		RangeDel: []RangeTombstone{{Start: []byte("b"), Seq: 60}}, GroupMajors: map[uint16]int64{1: 5},
+		Op: &Op{Kind: Split, At: []byte("m"), Left: 8, Right: 9},
 	}
 }
 
@@ -64,6 +65,8 @@ func TestCheck(t *testing.T) {
 		"runs out of order":             func(r *Row) { r.Files[0], r.Files[1] = r.Files[1], r.Files[0] },
 		"files out of order":            func(r *Row) { r.Files[1], r.Files[2] = r.Files[2], r.Files[1] },
 		"files overlap":                 func(r *Row) { r.Files[1].Hi = r.Files[2].Lo },
+		"groups out of order":           func(r *Row) { r.Files[1].Group = 1 },
+		"two layouts in a run":          func(r *Row) { r.Files[1].Layout = 1 },
 		"sequence number of a deletion": func(r *Row) { r.RangeDel[0].Seq = 101 },
 		"flushed beyond the largest":    func(r *Row) { r.FlushedSeq = 101 },
 	} {
@@ -81,11 +84,40 @@ func TestCheck(t *testing.T) {
 	}
 }
 
+// TestGroups: files of one run in several locality groups may overlap, and each
+// group has its own last major compaction.
+func TestGroups(t *testing.T) {
+	r := example()
+	r.Files[2].Group, r.Files[2].Layout = 1, 7
+	r.Files[2].Lo, r.Files[2].Hi = r.Files[1].Lo, r.Files[1].Hi
+	if err := r.Check(); err != nil {
+		t.Error(err)
+	}
+	want := slices.Clone(r.Files)
+	r.Files[0], r.Files[2] = r.Files[2], r.Files[0]
+	if SortFiles(r.Files); !reflect.DeepEqual(r.Files, want) {
+		t.Errorf("sorted: %+v", r.Files)
+	}
+	r.SetMajor(2, 8)
+	r.SetMajor(0, 9)
+	if r.Major(0) != 9 || r.Major(1) != 5 || r.Major(2) != 8 || r.Major(3) != 9 {
+		t.Errorf("majors %d %d %d %d", r.Major(0), r.Major(1), r.Major(2), r.Major(3))
+	}
+	// A row from before there were groups.
+	old := []byte(`{"Version":7,"Table":3,"Tablet":4,"NextRun":3,"FlushedSeq":90,"MaxSeq":100,"Redo":{"Segment":3,"Offset":9},"MajorTime":17,` +
+		`"Files":[{"Object":"a.sst","ID":1,"Run":2,"Group":0,"Instant":{},"Size":10,"Entries":1,"RawBytes":9,"MinSeq":1,"MaxSeq":40,"Lo":"YQAB","Hi":"YgAB","MinTS":0,"MaxTS":0}]}`)
+	got, err := Unmarshal(append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(old, castagnoli)), old...))
+	if err != nil || len(got.Files) != 1 || got.Files[0].Group != 0 || got.Files[0].Layout != 0 || got.Major(0) != 17 || got.Major(5) != 17 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestClone(t *testing.T) {
 	r := example()
 	c := r.Clone()
 	c.Files[0].Run++
 	c.RangeDel[0].Seq++
+	c.SetMajor(1, 9)
 	if !reflect.DeepEqual(r, example()) {
 		t.Error("a change of a clone shows in the original")
 	}

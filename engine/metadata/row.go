@@ -35,6 +35,9 @@ type FileRef struct {
 	// families that were in Group then, and of no others.
 	Group  uint16
 	Layout uint64 `json:",omitempty"`
+	// Schema is the version of the table's schema under which the file was written,
+	// 0 of one from before that was kept.
+	Schema uint64 `json:",omitempty"`
 	// Cleared says that the file holds nothing that range tombstones with
 	// sequence numbers up to it delete.
 	Cleared cell.Seq `json:",omitempty"`

@@ -32,6 +32,8 @@ type Group struct {
 	// InMemory keeps the SSTables in memory, as far as the server's budget for
 	// that goes.
 	InMemory bool `json:",omitempty"`
+	// Since is the Version of the table in which what SSTables get last changed.
+	Since uint64 `json:",omitempty"`
 }
 
 // AllGroups returns the locality groups of t, the default one first, by id.

@@ -3,6 +3,8 @@ package schema
 import (
 	"bytes"
 	"reflect"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -104,4 +106,43 @@ func FuzzUnmarshal(f *testing.F) {
 			f.GC.Collects(1, 2, 3)
 		}
 	})
+}
+
+// TestGroups: every table has the default group, also one that was stored before
+// there were groups; ids are not used twice.
+func TestGroups(t *testing.T) {
+	old, err := Unmarshal([]byte(`{"Name":"t","ID":7,"Families":{"f":{"Name":"f","ID":0},"g":{"Name":"g","ID":1}},"NextFamily":2,"Granularity":1000,"Version":3}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if gs := old.AllGroups(); !reflect.DeepEqual(gs, []Group{{Name: DefaultGroup}}) || old.Layout != 0 || old.GroupOf(1) != 0 {
+		t.Errorf("an old table has the groups %+v", gs)
+	}
+	if fams := old.FamiliesOf(0); !slices.Equal(fams, []string{"f", "g"}) {
+		t.Errorf("default group: %v", fams)
+	}
+	if b := string(old.Marshal()); strings.Contains(b, "Group") || strings.Contains(b, "Layout") {
+		t.Errorf("a table without groups is stored as %s", b)
+	}
+	a := old.PutGroup(Group{Name: "a"})
+	old.Groups = nil
+	b := old.PutGroup(Group{Name: "b", BlockBytes: 9, InMemory: true})
+	if a == 0 || a == b {
+		t.Errorf("ids %d and %d", a, b)
+	}
+	c := old.Clone()
+	c.PutGroup(Group{ID: b, Name: "b", BlockBytes: 8})
+	if id := c.PutGroup(Group{Name: DefaultGroup, Compression: "none"}); id != 0 {
+		t.Errorf("the default group got the id %d", id)
+	}
+	if g, ok := old.Group("b"); !ok || g.BlockBytes != 9 {
+		t.Errorf("a change of a clone shows in the original: %+v", g)
+	}
+	got, err := Unmarshal(c.Marshal())
+	if err != nil || !reflect.DeepEqual(got, c) {
+		t.Errorf("got %+v, %v, want %+v", got, err, c)
+	}
+	if gs := got.AllGroups(); len(gs) != 2 || gs[0].Compression != "none" || gs[1].ID != b {
+		t.Errorf("groups %+v", gs)
+	}
 }

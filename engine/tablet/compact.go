@@ -293,9 +293,15 @@ func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
 	for i, id := range ids {
 		g := &groups[i]
 		g.LastMajor, g.Force = time.Unix(v.row.Major(id), 0), t.majors.wants(id, asked)
+		since := w.layout.group(id).Since
 		for k, u := range v.runs {
-			if u.group == id {
-				g.Runs = append(g.Runs, runs[k])
+			if u.group != id {
+				continue
+			}
+			g.Runs = append(g.Runs, runs[k])
+			// Who asks for a major compaction wants the settings of now.
+			for n := range u.files {
+				runs[k].Files[n].Rewrite = runs[k].Files[n].Rewrite || g.Force && u.files[n].ref.Schema < since
 			}
 		}
 	}
@@ -604,7 +610,7 @@ func (o *output) cutGroup(g *groupOutput) error {
 	g.w = nil
 	ref, err := w.finish(o.run)
 	if err == nil {
-		ref.Group, ref.Layout = g.group.ID, o.layout.schema.Layout
+		ref.Group, ref.Layout, ref.Schema = g.group.ID, o.layout.schema.Layout, o.layout.schema.Version
 		ref.Cleared = max(ref.Cleared, o.cleared)
 		ref.Instant = o.instant
 		o.files = append(o.files, ref)
