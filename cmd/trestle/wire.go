@@ -69,10 +69,19 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
+	hb, err := openHBase(ctx, cfg, counted{store, m}, who, certificates, log)
+	if err != nil {
+		closeAuth()
+		return fail(err)
+	}
 	return &stack{
 		rest:  api,
 		serve: front.Serve,
-		drain: front.Stop,
+		drain: func(ctx context.Context) error {
+			stopped := make(chan error, 1)
+			go func() { stopped <- hb.stop(ctx) }()
+			return errors.Join(front.Stop(ctx), <-stopped)
+		},
 		close: func(ctx context.Context) error {
 			closeAuth()
 			return store.Close(ctx)

@@ -9,7 +9,6 @@ import (
 	"io"
 	"net"
 	"runtime/debug"
-	"strings"
 	"sync"
 	"time"
 
@@ -110,7 +109,7 @@ func (c *conn) handshake(ctx context.Context) (ok bool, err error) {
 			return false, err
 		}
 		if certs := t.ConnectionState().VerifiedChains; len(certs) > 0 {
-			c.client.Certificate = certs[0][0].Subject.CommonName
+			c.client.Certificate, c.client.Expires = c.s.o.Name(certs[0][0]), certs[0][0].NotAfter
 		}
 	}
 	for range 2 {
@@ -160,7 +159,7 @@ func (c *conn) header() error {
 	if err := proto.Unmarshal(b, &h); err != nil {
 		return wire.FatalConnection.New("malformed connection header: %v", err)
 	}
-	c.client = Client{User: h.GetUserInfo().GetEffectiveUser(), Certificate: c.client.Certificate, Addr: c.nc.RemoteAddr().String(),
+	c.client = Client{User: h.GetUserInfo().GetEffectiveUser(), Certificate: c.client.Certificate, Expires: c.client.Expires, Addr: c.nc.RemoteAddr().String(),
 		Service: h.GetServiceName(), Versioned: h.GetVersionInfo() != nil, Blocks: h.GetCellBlockCodecClass() != ""}
 	if c.service = c.s.services[h.GetServiceName()]; c.service == nil {
 		return wire.FatalConnection.New("unknown service %q", shorten(h.GetServiceName()))
@@ -351,9 +350,4 @@ func (c *conn) write() error {
 		failed = w.Flush()
 	}
 	return failed
-}
-
-// isClosed tells whether err is that of a connection that is gone.
-func isClosed(err error) bool {
-	return errors.Is(err, net.ErrClosed) || errors.Is(err, io.EOF) || strings.Contains(err.Error(), "reset by peer")
 }

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -22,6 +23,9 @@ type Options struct {
 	Services map[string]Service
 	// TLS wraps every connection, if it is set.
 	TLS *tls.Config
+	// Name returns whom a client's certificate, which TLS has verified, is about.
+	// Nil means its common name.
+	Name func(*x509.Certificate) string
 	// Authorize is called before each call. It returns the context of the call,
 	// or why the client may not make it; table is empty for what is not about a
 	// table. Nil lets everybody do everything.
@@ -75,6 +79,9 @@ func (o Options) WithDefaults() Options {
 		if *d.v == 0 {
 			*d.v = d.n
 		}
+	}
+	if o.Name == nil {
+		o.Name = func(c *x509.Certificate) string { return c.Subject.CommonName }
 	}
 	if o.Log == nil {
 		o.Log = slog.Default()

@@ -14,8 +14,10 @@ import (
 type Client struct {
 	// User is the name that the client gave; nobody has checked it.
 	User string
-	// Certificate is the subject of its TLS certificate, empty if it has none.
+	// Certificate is whom its TLS certificate is about, empty if it has none;
+	// Expires is when that ends.
 	Certificate string
+	Expires     time.Time
 	// Addr is its address.
 	Addr string
 	// Service is the service that the connection is for.

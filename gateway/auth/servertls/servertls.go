@@ -165,6 +165,15 @@ func (s *Server) HTTP() *tls.Config {
 	}
 }
 
+// TLS returns a configuration for servers of other protocols, which follows the
+// files and asks clients for certificates as Credentials do.
+func (s *Server) TLS() *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS12,
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) { return s.config(), nil },
+	}
+}
+
 // Credentials returns credentials for a gRPC server. The AuthInfo of its
 // connections is a *Conn.
 func (s *Server) Credentials() credentials.TransportCredentials {

@@ -179,6 +179,20 @@ func (s *Set) validate() (errs []error) {
 		errs = append(errs, fmt.Errorf("listen (%s): others could reach %s, and %s: "+
 			"use a loopback address such as 127.0.0.1, or tls-auto with auth, or set insecure to allow it all the same", s.Origin("listen"), s.Listen, what))
 	}
+	if !s.Insecure && !IsLoopback(s.HBaseListen) && !(s.TLS() && s.AuthOn()) {
+		errs = append(errs, fmt.Errorf("hbase-listen (%s): others could reach %s, and there is no TLS with authentication: "+
+			"use a loopback address such as 127.0.0.1, or tls-auto with auth, or set insecure to allow it all the same", s.Origin("hbase-listen"), s.HBaseListen))
+	}
+	if !s.Insecure && !IsLoopback(s.HBaseZK) {
+		errs = append(errs, fmt.Errorf("hbase-zookeeper-listen (%s): others could reach %s, and ZooKeeper's protocol has neither TLS nor authentication here: "+
+			"use a loopback address such as 127.0.0.1, or set insecure to allow it all the same", s.Origin("hbase-zookeeper-listen"), s.HBaseZK))
+	}
+	if s.HBaseZK != "" && s.HBaseListen == "" {
+		errs = append(errs, fmt.Errorf("hbase-zookeeper-listen (%s) needs hbase-listen", s.Origin("hbase-zookeeper-listen")))
+	}
+	if project, instance, ok := strings.Cut(s.HBasePlace, "/"); !ok || project == "" || instance == "" || strings.Contains(instance, "/") {
+		errs = append(errs, fmt.Errorf("hbase-instance (%s): %q is not of the form PROJECT/INSTANCE", s.Origin("hbase-instance"), s.HBasePlace))
+	}
 	if !s.Insecure && !IsLoopback(s.HTTPListen) && !s.TLS() {
 		errs = append(errs, fmt.Errorf("http-listen (%s): others could reach %s, and there is no TLS: "+
 			"use a loopback address such as 127.0.0.1, or set insecure to allow it all the same", s.Origin("http-listen"), s.HTTPListen))

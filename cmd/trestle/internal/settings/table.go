@@ -29,6 +29,11 @@ type Serve struct {
 	OIDCAudience string
 	AuditLog     string // AuditToLog, Off or a file
 	AuditData    bool
+	HBaseListen  string // empty: no HBase, as for the next
+	HBaseZK      string
+	HBaseName    string // HOST or HOST:PORT; empty: that of HBaseListen
+	HBasePlace   string // PROJECT/INSTANCE
+	HBaseTrust   bool
 	Zone         string
 	Cluster      string
 	LogFormat    string // Text or JSON
@@ -93,6 +98,11 @@ func (c *Serve) table() []setting {
 		{"oidc-audience", "", "audience that tokens of oidc-issuer must be for", file(&c.OIDCAudience)},
 		{"audit-log", AuditToLog, "where to write who did what: log (with everything else), off, or a file for JSON lines", text(&c.AuditLog)},
 		{"audit-data", "false", "audit requests for data too, not only administrative ones", boolean(&c.AuditData)},
+		{"hbase-listen", Off, "HOST:PORT for HBase clients, of all services; \"off\" for none", address(&c.HBaseListen, true)},
+		{"hbase-zookeeper-listen", Off, "HOST:PORT of a read-only ZooKeeper by which HBase clients find the server; \"off\" for none", address(&c.HBaseZK, true)},
+		{"hbase-advertise", "", "HOST or HOST:PORT that HBase clients are told to connect to; empty for the first of names, or hbase-listen", file(&c.HBaseName)},
+		{"hbase-instance", "default/default", "PROJECT/INSTANCE that is HBase's default namespace; other namespaces are other instances of the project", text(&c.HBasePlace)},
+		{"hbase-trust-users", "false", "with auth: believe HBase clients the user names that they give, as HBase does without Kerberos", boolean(&c.HBaseTrust)},
 		{"zone", "local-a", "zone that clients are told they talk to", name(&c.Zone)},
 		{"cluster", "trestle", "cluster that clients are told they talk to", name(&c.Cluster)},
 		{"log-format", Text, "format of the log on stderr: text or json", oneOf(&c.LogFormat, Text, JSON)},

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/compat/hbase/model"
+	hbase "github.com/trestledb/trestle/compat/hbase/server"
+	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// An hbaseFront serves HBase clients. The zero one serves nobody.
+type hbaseFront struct {
+	server *hbase.Server
+	zk     *zk.Server
+	done   chan struct{} // closed when the listeners are
+}
+
+// openHBase begins to serve HBase clients if the settings say so.
+func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
+	if cfg.HBaseListen == "" {
+		return new(hbaseFront), nil
+	}
+	l, err := net.Listen("tcp", cfg.HBaseListen)
+	if err != nil {
+		return nil, fmt.Errorf("listen for HBase clients: %w; choose another address with --hbase-listen", err)
+	}
+	fail := func(err error) (*hbaseFront, error) { return nil, errors.Join(err, l.Close()) }
+	me, err := hbaseName(cfg, l.Addr().(*net.TCPAddr))
+	if err != nil {
+		return fail(err)
+	}
+	project, instance, _ := strings.Cut(cfg.HBasePlace, "/")
+	catalog, err := model.Open(ctx, b, model.Mapping{Project: project, Instance: instance}, me)
+	if err != nil {
+		return fail(err)
+	}
+	o := hbase.Options{RequestMemory: cfg.Memory / 8, Log: log}
+	held := b
+	if who != nil {
+		held = who.Guard(b)
+		o.Authorize = func(ctx context.Context, c *hbase.Call, what hbase.Action, table string) (context.Context, error) {
+			return who.Enter(ctx, hbasePeer(cfg, c), hbaseMethods[what], table)
+		}
+	}
+	if certificates != nil {
+		o.TLS, o.Name = certificates.TLS(), servertls.Name
+	}
+	f := &hbaseFront{done: make(chan struct{})}
+	if f.server, err = hbase.New(catalog, held, o); err != nil {
+		return fail(err)
+	}
+	var zl net.Listener
+	if cfg.HBaseZK != "" {
+		if zl, err = net.Listen("tcp", cfg.HBaseZK); err != nil {
+			return fail(errors.Join(fmt.Errorf("listen for ZooKeeper clients: %w; choose another address with --hbase-zookeeper-listen", err), f.server.Stop(ctx)))
+		}
+		f.zk = zk.NewServer(zk.Options{Log: log})
+		name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
+		f.zk.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())
+	}
+	attrs := []any{"address", l.Addr().String(), "name", me.HostPort()}
+	if zl != nil {
+		attrs = append(attrs, "zookeeper", zl.Addr().String())
+	}
+	log.Info("serving HBase clients", attrs...)
+	go func() {
+		defer close(f.done)
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			if zl == nil {
+				return
+			}
+			if err := f.zk.Serve(zl); err != nil {
+				log.Error("ZooKeeper server ended", "error", err)
+			}
+		}()
+		if err := f.server.Serve(l); err != nil {
+			log.Error("HBase server ended", "error", err)
+		}
+		<-ended
+	}()
+	return f, nil
+}
+
+// stop ends the server: calls under way may finish until ctx is done.
+func (f *hbaseFront) stop(ctx context.Context) error {
+	if f.server == nil {
+		return nil
+	}
+	if f.zk != nil {
+		f.zk.Close()
+	}
+	err := f.server.Stop(ctx)
+	<-f.done
+	return err
+}
+
+// hbaseName returns the name that clients are told.
+func hbaseName(cfg *settings.Serve, at *net.TCPAddr) (model.Server, error) {
+	me := model.Server{Host: at.IP.String(), Port: uint32(at.Port), StartCode: uint64(time.Now().UnixMilli())}
+	if at.IP.IsUnspecified() {
+		me.Host = "localhost"
+	}
+	if names := cfg.ServerNames(); len(names) > 0 && !at.IP.IsLoopback() {
+		me.Host = names[0]
+	}
+	if cfg.HBaseName == "" {
+		return me, nil
+	}
+	host, port, err := net.SplitHostPort(cfg.HBaseName)
+	if err != nil {
+		me.Host = cfg.HBaseName
+		return me, nil
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil || n == 0 {
+		return me, fmt.Errorf("hbase-advertise: %q has no port", cfg.HBaseName)
+	}
+	me.Host, me.Port = host, uint32(n)
+	return me, nil
+}
+
+// hbasePeer returns who makes a call, as far as that is proved or believed.
+func hbasePeer(cfg *settings.Serve, c *hbase.Call) auth.Peer {
+	if c.Certificate == "" && cfg.HBaseTrust {
+		return auth.Peer{User: c.User}
+	}
+	return auth.Peer{User: c.Certificate, Expires: c.Expires}
+}
+
+// hbaseMethods are the RPCs that ask for the same permissions.
+var hbaseMethods = map[hbase.Action]string{
+	hbase.Read:      bigtablepb.Bigtable_ReadRows_FullMethodName,
+	hbase.Write:     bigtablepb.Bigtable_MutateRow_FullMethodName,
+	hbase.ReadWrite: bigtablepb.Bigtable_CheckAndMutateRow_FullMethodName,
+}
