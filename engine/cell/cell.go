@@ -108,18 +108,25 @@ func appendEscaped(dst, s []byte) []byte {
 // EscapedLen returns the length of the terminated, escaped form of the part
 // that key starts with, or -1 if key does not start with one.
 func EscapedLen(key []byte) int {
+	n, _ := EscapedPart(key)
+	return n
+}
+
+// EscapedPart is EscapedLen that also tells whether the part is plain: nothing
+// in it is escaped, so that all but the last two bytes are the part itself.
+func EscapedPart(key []byte) (n int, plain bool) {
 	for off := 0; ; {
 		i := bytes.IndexByte(key[off:], escape)
 		if i < 0 || off+i+1 >= len(key) {
-			return -1
+			return -1, false
 		}
 		switch key[off+i+1] {
 		case terminator:
-			return off + i + 2
+			return off + i + 2, off == 0
 		case escapedNul:
 			off += i + 2
 		default:
-			return -1
+			return -1, false
 		}
 	}
 }
@@ -172,11 +179,12 @@ func RowPrefixLen(key []byte) int {
 
 // RowOf appends to dst the row key of a row prefix.
 func RowOf(dst, prefix []byte) ([]byte, error) {
-	if i := bytes.IndexByte(prefix, escape); i >= 0 && i == len(prefix)-2 && prefix[i+1] == terminator {
-		return append(dst, prefix[:i]...), nil // nothing is escaped
-	}
-	if n := EscapedLen(prefix); n != len(prefix) {
+	n, plain := EscapedPart(prefix)
+	switch {
+	case n != len(prefix):
 		return dst, fmt.Errorf("row prefix %x is malformed", prefix)
+	case plain:
+		return append(dst, prefix[:n-2]...), nil
 	}
 	return unescape(dst, prefix), nil
 }

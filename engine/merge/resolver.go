@@ -44,6 +44,7 @@ type Resolver struct {
 	Ranges Ranges
 
 	prefix   []byte   // of the current row; nil before the first
+	plain    bool     // nothing in prefix is escaped
 	rangeDel cell.Seq // what Ranges say of the current row
 	rowDel   cell.Seq
 	family   cell.FamilyID
@@ -90,20 +91,32 @@ func (r *Resolver) Column() []byte { return r.column }
 
 // StartRow begins the row that e belongs to.
 func (r *Resolver) StartRow(key []byte) error {
-	n := cell.EscapedLen(key)
+	n, plain := cell.EscapedPart(key)
 	if n < 0 {
 		return fault.New(fault.Corruption, "key %x has no row", key)
 	}
-	r.prefix = append(r.prefix[:0], key[:n]...)
+	r.prefix, r.plain = append(r.prefix[:0], key[:n]...), plain
 	r.newRow()
 	if !r.Ranges.Empty() {
-		var err error
-		if r.rowKey, err = cell.RowOf(r.rowKey[:0], r.prefix); err != nil {
-			return fault.New(fault.Corruption, "%w", err)
+		row, err := r.Row()
+		if err != nil {
+			return err
 		}
-		r.rangeDel = r.Ranges.Newest(r.rowKey)
+		r.rangeDel = r.Ranges.Newest(row)
 	}
 	return nil
+}
+
+// Row returns the key of the current row. It is valid until the next row.
+func (r *Resolver) Row() ([]byte, error) {
+	if r.plain {
+		return r.prefix[:len(r.prefix)-2], nil
+	}
+	var err error
+	if r.rowKey, err = cell.RowOf(r.rowKey[:0], r.prefix); err != nil {
+		return nil, fault.New(fault.Corruption, "%w", err)
+	}
+	return r.rowKey, nil
 }
 
 // InRow tells whether key belongs to the current row.

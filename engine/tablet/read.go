@@ -117,9 +117,11 @@ type reader struct {
 	limit  []byte // scratch for seeks
 	cell   row.Cell
 	pipe   *filter.Pipeline
-	all    *filter.Pipeline // to out, of a filter that lets everything through
 	out    emitter
-	buffer rowBuffer
+	// passAll says that the filter lets everything through: there is no pipe.
+	passAll bool
+	behind  bool // it is at the first entry of the next row
+	buffer  rowBuffer
 }
 
 var readers = sync.Pool{New: func() any { return new(reader) }}
@@ -130,6 +132,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	r := readers.Get().(*reader)
 	r.ctx, r.version, r.query = ctx, v, q
 	r.rows, r.full, r.left = 0, false, 0
+	r.passAll, r.behind = false, false
 	r.res.Ranges = v.rangeDel
 	r.sources = r.sources[:0]
 	if overlay != nil {
@@ -193,17 +196,11 @@ func (r *reader) countBlocks() {
 	r.blocks = sstable.BlockStats{}
 }
 
-// setPipeline makes pipe run the query's program. The pipeline of a program
-// that does nothing stays with the reader.
+// setPipeline makes pipe run the query's program.
 func (r *reader) setPipeline() {
-	if !r.query.program.IsPassAll() {
+	if r.passAll = r.query.program.IsPassAll() && r.query.inOrder; !r.passAll {
 		r.pipe = r.query.program.Pipeline(&r.out, rand.Float64)
-		return
 	}
-	if r.all == nil {
-		r.all = r.query.program.Pipeline(&r.out, rand.Float64)
-	}
-	r.pipe = r.all
 }
 
 // emitter passes cells on to the writer, beginning the row at its first cell.
@@ -289,10 +286,11 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 // when the writer is full; done tells that nothing is, or nothing is wanted.
 func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, error) {
 	r.countBlocks()
+	single := rows.IsSingle()
 	var end []byte
 	r.limit = cell.AppendRow(r.limit[:0], rows.Start)
 	var ok bool
-	if rows.IsSingle() {
+	if single {
 		n := len(r.limit)
 		if r.query.lo != nil || r.query.first > 0 {
 			r.limit = append(cell.AppendFamily(r.limit, r.query.first), r.query.lo...)
@@ -316,7 +314,7 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 		case r.full:
 			rows.Start = row.Successor(r.rowKey)
 			return rows, rows.Empty(), nil
-		case rows.IsSingle():
+		case single:
 			return rows, true, nil
 		}
 	}
@@ -376,17 +374,20 @@ func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
 	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
 		return true, err
 	}
-	if r.rowKey, err = cell.RowOf(r.rowKey[:0], r.res.Prefix()); err != nil {
-		return true, fault.New(fault.Corruption, "%w", err)
+	if r.rowKey, err = r.res.Row(); err != nil {
+		return true, err
 	}
 	r.out.key, r.out.cells = r.rowKey, 0
-	if r.pipe.StartRow(r.rowKey) {
+	r.behind = false
+	if r.passAll || r.pipe.StartRow(r.rowKey) {
 		seen, err := r.cells()
 		if err != nil {
 			return true, err
 		}
-		if err := r.pipe.EndRow(); err != nil {
-			return true, err
+		if !r.passAll {
+			if err := r.pipe.EndRow(); err != nil {
+				return true, err
+			}
 		}
 		if seen > 0 {
 			stats.RowsSeen++
@@ -448,10 +449,13 @@ func (r *reader) cells() (seen int64, err error) {
 				r.qual = cell.Qualifier(r.qual[:0], s.Column)
 				r.cell.Qualifier = r.qual
 			}
-			if q.inOrder {
-				skip = r.pipe.Cell(&r.cell)
-			} else {
+			switch {
+			case !q.inOrder:
 				r.buffer.add(&r.cell)
+			case r.passAll:
+				r.out.Cell(&r.cell)
+			default:
+				skip = r.pipe.Cell(&r.cell)
 			}
 		}
 		if skip == filter.NextFamily && s.Family >= q.last {
@@ -473,6 +477,7 @@ func (r *reader) cells() (seen int64, err error) {
 			return seen, r.finish()
 		}
 		if !ok || !r.res.InRow(r.it.Entry().Key) {
+			r.behind = ok
 			return seen, r.finish()
 		}
 	}
@@ -507,6 +512,9 @@ func (r *reader) seekForward(key []byte) bool {
 
 // leaveRow moves to the first entry of the next row.
 func (r *reader) leaveRow() bool {
+	if r.behind {
+		return true
+	}
 	if !r.it.Valid() {
 		return false
 	}

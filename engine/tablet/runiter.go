@@ -148,9 +148,10 @@ func (u *runIterator) SeekLT(key []byte) bool {
 
 // Next implements cell.Iterator.
 func (u *runIterator) Next() bool {
-	if u.found(u.it.Next()) {
+	if u.it.Next() {
 		return true
 	}
+	u.found(false)
 	// A row is in one file, so that a read of one need not look into the next.
 	return u.err == nil && !u.inRow && u.onward(u.i+1)
 }
