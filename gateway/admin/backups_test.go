@@ -446,6 +446,9 @@ func TestBackupTakesTime(t *testing.T) {
 		{"restore", func(ctx context.Context, s *server) error {
 			return drop(s.RestoreTable(ctx, &adminpb.RestoreTableRequest{Parent: testInstance, TableId: "u", Source: &adminpb.RestoreTableRequest_Backup{Backup: testBackup}}))
 		}, codes.FailedPrecondition, "still being created", ""},
+		{"policy", func(ctx context.Context, s *server) error {
+			return drop(s.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testBackup}))
+		}, codes.NotFound, "Backup not found", ""},
 		{"forget the operation", func(ctx context.Context, s *server) error {
 			return drop(s.ops.DeleteOperation(ctx, &longrunningpb.DeleteOperationRequest{Name: op.Name}))
 		}, codes.FailedPrecondition, "still running", ""},

@@ -31,9 +31,13 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		case bundles.form.split(resource) != nil:
 			return bundles.policyKey(ctx, a, field, resource)
 		case backupForm.split(resource) != nil:
-			b, err := a.backupAt(ctx, field, backupForm, resource)
-			if err != nil {
+			if _, err := a.parse(field, backupForm, resource); err != nil {
 				return "", err
+			}
+			// One that is still being created is not there yet, and has no policy.
+			b, err := a.b.Backup(ctx, resource)
+			if err != nil {
+				return "", orMissing(err, field, backupForm.kind, resource)
 			}
 			return policyOfBackup(b), nil
 		}

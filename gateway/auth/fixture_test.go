@@ -216,7 +216,7 @@ func (f *fixture) grant(resource string, bindings ...string) {
 	req := &iampb.SetIamPolicyRequest{Resource: resource, Policy: p}
 	var err error
 	switch {
-	case strings.Contains(resource, "/tables/"):
+	case strings.Contains(resource, "/tables/"), strings.Contains(resource, "/backups/"):
 		_, err = adminpb.NewBigtableTableAdminClient(conn).SetIamPolicy(f.t.Context(), req)
 	case strings.Contains(resource, "/instances/"):
 		_, err = adminpb.NewBigtableInstanceAdminClient(conn).SetIamPolicy(f.t.Context(), req)
