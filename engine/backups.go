@@ -189,14 +189,20 @@ func (s *Store) keep(ctx context.Context, b *backup) error {
 	return fmt.Errorf("store backup %s: %w", b.Name, err)
 }
 
-func (s *Store) storeBackup(ctx context.Context, b *backup) error {
-	for i, f := range b.tablets {
+func (s *Store) storeBackup(ctx context.Context, b *backup) (err error) {
+	stored := 0
+	defer func() {
+		if errors.Is(err, metadata.ErrNotApplied) {
+			// If this fails too the next start does it.
+			_ = s.dropFrozen(context.WithoutCancel(ctx), b.ID, b.tablets[:stored])
+		}
+	}()
+	for _, f := range b.tablets {
 		err := s.put(ctx, frozenKey(b.ID, f.Row()), func([]byte) ([]byte, error) { return f.Row().Marshal(), nil })
 		if err != nil {
-			// If this fails too the next start does it.
-			_ = s.dropFrozen(context.WithoutCancel(ctx), b.ID, b.tablets[:i])
 			return err
 		}
+		stored++
 	}
 	return s.put(ctx, backupKey(b.ID), func([]byte) ([]byte, error) { return b.Marshal(), ctx.Err() })
 }

@@ -1,12 +1,14 @@
 package engine
 
 import (
+	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -485,5 +487,206 @@ func TestExpiredBackupFreesTheDisk(t *testing.T) {
 	s.purge(ctx)
 	if got := objects(t, s, 0); len(got) != 0 {
 		t.Errorf("%v is left", got)
+	}
+}
+
+// A fickle context ends after it was asked n times.
+type fickle struct {
+	context.Context
+	n *int
+}
+
+func (c fickle) Err() error {
+	if *c.n--; *c.n < 0 {
+		return context.Canceled
+	}
+	return nil
+}
+
+// TestBackupGivenUp: a backup whose caller gives up at any point is there as a
+// whole or has left nothing behind.
+func TestBackupGivenUp(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true, Now: clock})
+	defer mustClose(t, s)
+	name := mustCreate(t, s, newSchema("t", 1000, "f"), "g", "m", "s")
+	given := 0
+	for n := 0; ; n++ {
+		for _, k := range []string{"a", "h", "n", "t"} {
+			mustPut(t, s, name, k, setCell("f", "q", 1000, fmt.Sprint(n)))
+		}
+		want := content(s, name, row.All)
+		left := n
+		_, err := s.CreateBackup(fickle{ctx, &left}, name, &schema.Backup{Name: "b"})
+		there := content(s, mustScratchOrNot(t, s, "b"), row.All)
+		if err == nil {
+			if there != want {
+				t.Errorf("backup made: %s\nwant %s", there, want)
+			}
+			break
+		}
+		given++
+		if !errors.Is(err, context.Canceled) {
+			t.Fatalf("given up after %d questions: %v", n, err)
+		}
+		if _, err := s.Backup(ctx, "b"); !errors.Is(err, fault.NotFound) {
+			t.Fatalf("given up after %d questions: %v", n, err)
+		}
+		err = s.list(ctx, []byte{'b'}, func(key, _ []byte) error {
+			t.Errorf("given up after %d questions: METADATA row %q is left", n, key)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Err() != nil {
+			t.Fatal(s.Err())
+		}
+		used := referenced(s)
+		for _, o := range objects(t, s, len(used)) {
+			if !used[o] {
+				t.Errorf("given up after %d questions: object %s is left", n, o)
+			}
+		}
+	}
+	if given < 3 {
+		t.Errorf("given up %d times only", given)
+	}
+}
+
+// mustScratchOrNot restores a backup that may not be there.
+func mustScratchOrNot(t *testing.T, s *Store, backup string) string {
+	t.Helper()
+	name, err := restoreScratch(s, backup)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// TestFullDiskInBackup: what cannot be flushed is not backed up, and nothing else
+// comes of it.
+func TestFullDiskInBackup(t *testing.T) {
+	fs := newFaulty(vfs.NewMem())
+	s := mustOpen(t, Options{FS: fs, Dir: "d", Log: loud(), NoBackground: true})
+	defer mustClose(t, s)
+	name := filled(t, s, "t", 10)
+	mustPut(t, s, name, "more", setCell("f", "q", 1000, "v"))
+	want := content(s, name, row.All)
+	fs.set(full("d/sst"))
+	if _, err := s.CreateBackup(ctx, name, &schema.Backup{Name: "b"}); fault.KindOf(err) != fault.Exhausted {
+		t.Fatalf("on a full disk: %v", err)
+	}
+	mustPut(t, s, name, "later", setCell("f", "q", 1000, "v"))
+	fs.set(nil)
+	if err := s.DropRowRange(ctx, name, []byte("later")); err != nil {
+		t.Fatal(err)
+	}
+	mustBackup(t, s, name, "b")
+	// A restore needs METADATA's log only.
+	fs.set(full("d/sst"))
+	mustRestore(t, s, "b", parent+"u")
+	fs.set(nil)
+	if got := content(s, parent+"u", row.All); got != want {
+		t.Errorf("restored\n%s\nwant\n%s", got, want)
+	}
+	if err := s.Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestCheckKnowsBackups: the check of a directory looks at what backups need.
+func TestCheckKnowsBackups(t *testing.T) {
+	fs := vfs.NewMem()
+	o := Options{FS: fs, Dir: "data", NoBackground: true}
+	s := mustOpen(t, o)
+	name := filled(t, s, "t", 10)
+	mustBackup(t, s, name, "the-backup")
+	mustPut(t, s, name, "more", setCell("f", "q", 1000, "v"))
+	if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	var only string // the backup's, and not the table's any more
+	for _, f := range s.catalog.backups["the-backup"].tablets[0].Row().Files {
+		only = f.Object
+	}
+	mustClose(t, s)
+	var found []Finding
+	sum, err := Check(ctx, fs, "data", func(f Finding) { found = append(found, f) })
+	if err != nil || len(found) != 0 || sum.Backups != 1 || sum.SSTables < 2 {
+		t.Errorf("sound: %+v, %+v, %v", sum, found, err)
+	}
+	if err := fs.Remove("data/sst/" + only); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Check(ctx, fs, "data", func(f Finding) { found = append(found, f) }); err != nil {
+		t.Fatal(err)
+	}
+	if len(found) != 1 || found[0].Harmless || !strings.Contains(found[0].What, "of backup the-backup needs it") {
+		t.Errorf("without %s: %+v", only, found)
+	}
+	if _, err := Open(ctx, Options{FS: fs, Dir: "data", Log: loud()}); fault.KindOf(err) != fault.Corruption {
+		t.Errorf("without %s: %v", only, err)
+	}
+}
+
+// TestRestoreKeepsGroups: a restored table has the locality groups of the backup,
+// whatever became of those of its source.
+func TestRestoreKeepsGroups(t *testing.T) {
+	o := Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true}
+	s := mustOpen(t, o)
+	defer func() { mustClose(t, s) }()
+	sch := newSchema("t", 1000, "f", "g")
+	name := mustCreate(t, s, sch)
+	group := func(table, family, group string) {
+		t.Helper()
+		if _, ok := must(s.Table(ctx, table))(t).Group(group); !ok {
+			must(s.CreateGroup(ctx, table, schema.Group{Name: group}))(t)
+		}
+		must(s.AssignFamilies(ctx, table, group, []string{family}))(t)
+	}
+	group(name, "g", "apart")
+	for i := range 50 {
+		mustPut(t, s, name, fmt.Sprint("r", i), setCell("f", "q", 1000, "v"), setCell("g", "q", 1000, "w"))
+	}
+	want := content(s, name, row.All)
+	mustBackup(t, s, name, "b")
+	group(name, "f", "other")
+	group(name, "g", schema.DefaultGroup)
+	if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	mustRestore(t, s, "b", parent+"u")
+	for _, step := range []string{"restored", "compacted", "started again"} {
+		switch step {
+		case "compacted":
+			mustPut(t, s, parent+"u", "r0", setCell("g", "q", 1000, "w"))
+			if err := s.CompactTablets(ctx, parent+"u", row.All, nil); err != nil {
+				t.Fatal(err)
+			}
+		case "started again":
+			mustClose(t, s)
+			s = mustOpen(t, o)
+		}
+		got, err := s.Table(ctx, parent+"u")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if g, ok := got.Group("apart"); !ok || got.Families["g"].Group != g.ID || got.Families["f"].Group != 0 {
+			t.Errorf("%s: families %+v in groups %+v", step, got.Families, got.AllGroups())
+		}
+		if now := content(s, parent+"u", row.All); now != want {
+			t.Errorf("%s:\n%s\nwant\n%s", step, now, want)
+		}
+	}
+}
+
+// must fails the test on an error, else returns v.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
 	}
 }
