@@ -241,6 +241,13 @@ func TestI7_NothingReferencedIsDeleted(t *testing.T) {
 		s.purge(ctx)
 		clear(pins)
 		check("everything")
+		err := s.list(ctx, []byte{'b'}, func(key, _ []byte) error {
+			t.Errorf("seed %d: METADATA row %q is left", seed, key)
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
 		if left, mine := objects(t, s, 0), s.meta.Row().Files; len(left) != len(mine) {
 			t.Errorf("seed %d: objects %v are left, METADATA has %d", seed, left, len(mine))
 		}
