@@ -470,10 +470,10 @@ func mustScratch(t *testing.T, s *Store, backup string) string {
 }
 
 // TestExpiredBackupFreesTheDisk: once nothing else names them, the SSTables of
-// an expired backup go, in the background.
+// an expired backup go.
 func TestExpiredBackupFreesTheDisk(t *testing.T) {
 	now := clock()
-	o := Options{FS: vfs.NewMem(), Dir: "data", MajorCheck: time.Hour, Now: func() time.Time { return now }}
+	o := Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true, Now: func() time.Time { return now }}
 	s := mustOpen(t, o)
 	defer mustClose(t, s)
 	name := mustCreate(t, s, newSchema("t", 1000, "f"))
