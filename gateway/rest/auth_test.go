@@ -4,10 +4,12 @@ import (
 	"context"
 	"crypto"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/json"
 	"encoding/pem"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -15,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/genproto/googleapis/rpc/code"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -88,6 +92,14 @@ func newFixture(t *testing.T) *fixture {
 // account returns an authorization header of a new account.
 func (f *fixture) account(id string, root bool) (member, header string) {
 	f.t.Helper()
+	member, sign := f.signer(id, root)
+	return member, "Bearer " + sign(nil)
+}
+
+// signer returns a new account and a function that signs its tokens: claims
+// replace those of the same name.
+func (f *fixture) signer(id string, root bool) (member string, sign func(claims map[string]any) string) {
+	f.t.Helper()
 	acc, err := f.a.Accounts().Create(f.t.Context(), "p", id, "", "", root)
 	if err != nil {
 		f.t.Fatal(err)
@@ -111,13 +123,17 @@ func (f *fixture) account(id string, root bool) (member, header string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	now := time.Now()
-	tok, err := jws.Sign(key.(crypto.Signer), d.ID, map[string]any{"iss": acc.Email, "sub": acc.Email, "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
-		"scope": "https://www.googleapis.com/auth/cloud-platform"})
-	if err != nil {
-		f.t.Fatal(err)
+	return "serviceAccount:" + acc.Email, func(claims map[string]any) string {
+		now := time.Now()
+		all := map[string]any{"iss": acc.Email, "sub": acc.Email, "iat": now.Unix(), "exp": now.Add(time.Hour).Unix(),
+			"scope": "https://www.googleapis.com/auth/cloud-platform"}
+		maps.Copy(all, claims)
+		tok, err := jws.Sign(key.(crypto.Signer), d.ID, all)
+		if err != nil {
+			f.t.Fatal(err)
+		}
+		return tok
 	}
-	return "serviceAccount:" + acc.Email, "Bearer " + tok
 }
 
 // do sends a request and returns the code's name, OK if it was served.
@@ -302,4 +318,77 @@ func TestStop(t *testing.T) {
 		t.Errorf("the request under way got %d", got)
 	}
 	<-stopped
+}
+
+// TestBadTokens logs in with what is no good, over HTTP and gRPC: both refuse
+// it in the same way, and neither the answer nor the audit repeats any of it.
+func TestBadTokens(t *testing.T) {
+	f := newFixture(t)
+	member, sign := f.signer("some-acc", true)
+	good := sign(nil)
+	if got, text := f.do("GET", "/v2/projects/p/instances", "Bearer "+good, ""); got != "OK" {
+		t.Fatal(text)
+	}
+	unsigned := func(alg string) string {
+		parts := strings.Split(good, ".")
+		return base64.RawURLEncoding.EncodeToString([]byte(`{"alg":"`+alg+`","typ":"JWT"}`)) + "." + parts[1] + "."
+	}
+	now := time.Now()
+	for name, tok := range map[string]string{
+		"nonsense":              "s3cr3t-nonsense",
+		"expired":               sign(map[string]any{"iat": now.Add(-2 * time.Hour).Unix(), "exp": now.Add(-time.Hour).Unix()}),
+		"for another service":   sign(map[string]any{"aud": "https://pubsub.googleapis.com/"}),
+		"of another's":          sign(map[string]any{"iss": "other@p.iam.trestle.internal"}),
+		"without a scope of us": sign(map[string]any{"scope": "https://www.googleapis.com/auth/monitoring.write"}),
+		"alg none":              unsigned("none"),
+		"alg HS256":             unsigned("HS256"),
+		"changed":               good[:len(good)-6] + "AAAAAA",
+		"long":                  strings.Repeat("s3cr3t", 2000),
+	} {
+		got, text := f.do("GET", "/v2/projects/p/instances", "Bearer "+tok, "")
+		err := f.conn.Invoke(metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+tok),
+			"/google.bigtable.admin.v2.BigtableInstanceAdmin/ListInstances", &adminpb.ListInstancesRequest{Parent: "projects/p"}, new(adminpb.ListInstancesResponse))
+		if got != "UNAUTHENTICATED" || status.Code(err) != codes.Unauthenticated {
+			t.Errorf("%s: %s over HTTP, %v over gRPC", name, text, err)
+		}
+		for _, said := range []string{text, status.Convert(err).Proto().String()} {
+			for _, secret := range append(strings.Split(tok, "."), member, strings.TrimPrefix(member, "serviceAccount:")) {
+				if secret != "" && strings.Contains(said, secret) {
+					t.Errorf("%s: %.40q is in %s", name, secret, said)
+				}
+			}
+		}
+	}
+	for {
+		select {
+		case line := <-f.log.lines:
+			if strings.Contains(line, "s3cr3t") || strings.Contains(line, strings.Split(good, ".")[1]) {
+				t.Errorf("the audit repeats a token: %s", line)
+			}
+			continue
+		default:
+		}
+		break
+	}
+}
+
+// TestStalePolicy sets a policy by an etag that is not its own any more.
+func TestStalePolicy(t *testing.T) {
+	f := newFixture(t)
+	member, root := f.account("root-acc", true)
+	const path = "/v1/projects/p:setIamPolicy"
+	body := func(etag string) string {
+		return `{"policy":{"etag":"` + etag + `","bindings":[{"role":"roles/bigtable.reader","members":["` + member + `"]}]}}`
+	}
+	var policy struct{ Etag string }
+	got, text := f.do("POST", "/v1/projects/p:getIamPolicy", root, "")
+	if err := json.Unmarshal([]byte(text), &policy); got != "OK" || err != nil {
+		t.Fatal(text, err)
+	}
+	if got, text := f.do("POST", path, root, body(policy.Etag)); got != "OK" {
+		t.Fatal(text)
+	}
+	if got, text := f.do("POST", path, root, body(policy.Etag)); got != "ABORTED" {
+		t.Errorf("a stale etag: %s", text)
+	}
 }
