@@ -29,7 +29,7 @@ func TestRESTReach(t *testing.T) {
 	} {
 		h := withAPI(&tc.cfg, served, served, served)
 		for path, want := range map[string]int{"/v2/projects/p/instances": tc.want, "/v1/projects/p:getIamPolicy": tc.want, "/metrics": tc.wantElse, "/token": tc.wantElse} {
-			r := httptest.NewRequest("GET", "http://"+tc.host+path, nil)
+			r := httptest.NewRequest(http.MethodGet, "http://"+tc.host+path, nil)
 			if tc.origin != "" {
 				r.Header.Set("Origin", tc.origin)
 			}

@@ -271,7 +271,7 @@ func TestStop(t *testing.T) {
 	f := newFixture(t)
 	_, root := f.account("root-acc", true)
 	in, out := io.Pipe()
-	r, err := http.NewRequestWithContext(t.Context(), "POST", f.http.URL+"/v2/projects/p/instances", in)
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.http.URL+"/v2/projects/p/instances", in)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -229,7 +229,7 @@ func TestRefusals(t *testing.T) {
 		})
 	}
 	t.Run("a form of a web page", func(t *testing.T) {
-		r := httptest.NewRequest("POST", inst+"/tables/t:dropRowRange", strings.NewReader(`{"deleteAllDataFromTable":true}`))
+		r := httptest.NewRequest(http.MethodPost, inst+"/tables/t:dropRowRange", strings.NewReader(`{"deleteAllDataFromTable":true}`))
 		r.Header.Set("Content-Type", "text/plain")
 		w := httptest.NewRecorder()
 		c := &recorder{}
@@ -291,7 +291,7 @@ func TestErrors(t *testing.T) {
 			t.Fatal(err)
 		}
 		w := httptest.NewRecorder()
-		newHandler(t, &recorder{err: st.Err()}, Options{}).ServeHTTP(w, httptest.NewRequest("GET", "/v2/projects/p/instances", nil))
+		newHandler(t, &recorder{err: st.Err()}, Options{}).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances", nil))
 		e := decodeError(t, w.Result())
 		if w.Code != want[c].http || e.Code != w.Code || e.Status != want[c].name || e.Message != "why" {
 			t.Errorf("%v: %d %+v", c, w.Code, e)
@@ -314,7 +314,7 @@ func TestAnswers(t *testing.T) {
 		"?%24alt=json%3Benum-encoding%3Dint": "{\n  \"name\": \"n\",\n  \"state\": 1\n}\n",
 	} {
 		w := httptest.NewRecorder()
-		h.ServeHTTP(w, httptest.NewRequest("GET", "/v2/projects/p/instances/i"+query, nil))
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances/i"+query, nil))
 		if w.Body.String() != want {
 			t.Errorf("%q: got %s", query, w.Body)
 		}
@@ -344,7 +344,7 @@ func TestSlowBody(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer next.Body.Close()
-	if next.StatusCode != 200 {
+	if next.StatusCode != http.StatusOK {
 		t.Errorf("the next got %d", next.StatusCode)
 	}
 }
@@ -398,7 +398,7 @@ func FuzzHandler(f *testing.F) {
 	f.Add("POST", "/v1/a/b%2F%zz:getIamPolicy", "", `{"options":null}`)
 	h := newHandler(f, &recorder{}, Options{})
 	f.Fuzz(func(t *testing.T, method, path, query, body string) {
-		r := httptest.NewRequest("GET", "/", strings.NewReader(body))
+		r := httptest.NewRequest(http.MethodGet, "/", strings.NewReader(body))
 		r.Method, r.URL = method, &url.URL{Path: path, RawPath: path, RawQuery: query}
 		r.Header.Set("Content-Type", "application/json")
 		w := httptest.NewRecorder()
@@ -415,6 +415,6 @@ func FuzzHandler(f *testing.F) {
 func BenchmarkGet(b *testing.B) {
 	h := newHandler(b, &recorder{}, Options{})
 	for b.Loop() {
-		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/v2/projects/p/instances/i/tables/t/schemaBundles/b?alt=json", nil))
+		h.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances/i/tables/t/schemaBundles/b?alt=json", nil))
 	}
 }
