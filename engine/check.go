@@ -323,6 +323,7 @@ func (c *checker) metadata(ctx context.Context) error {
 	var backup *schema.Backup // the last
 	tiles := map[string][]row.Range{}
 	live := map[string]uint64{}
+	schemas := map[uint64]*schema.Table{}
 	byID := map[metadata.TabletID]bool{}
 	var rows []*metadata.Row
 	err = s.list(ctx, nil, func(key, value []byte) error {
@@ -338,7 +339,7 @@ func (c *checker) metadata(ctx context.Context) error {
 			case t.DeleteTime.IsZero() && live[t.Name] != 0:
 				bad(key, fmt.Errorf("table %x has the name %s of table %x", t.ID, t.Name, live[t.Name]))
 			}
-			c.names[t.ID] = t.Name
+			c.names[t.ID], schemas[t.ID] = t.Name, t
 			if t.DeleteTime.IsZero() {
 				live[t.Name] = t.ID
 			}
@@ -422,6 +423,11 @@ func (c *checker) metadata(ctx context.Context) error {
 		c.incarnation(c.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
 		for i := range r.Files {
 			c.use(&r.Files[i], r)
+			if t := schemas[r.Table]; t != nil {
+				if family, ok := misplaced(t, &r.Files[i]); ok {
+					c.damage(c.tabletName(r), doRestore, "SSTable %s holds cells of the family %s, which is in another locality group", r.Files[i].Object, family)
+				}
+			}
 		}
 	}
 	for r := range c.frozen {

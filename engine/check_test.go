@@ -296,6 +296,14 @@ func TestCheckDamage(t *testing.T) {
 				putMeta(t, s, tabletKey(rows[0]), rows[0].Marshal())
 			})
 		}, want: []string{"METADATA says other things"}, more: true},
+		{name: "file of another group", do: func(t *testing.T, fs *vfs.MemFS) {
+			editMetadata(t, fs, func(s *Store, rows []*metadata.Row) {
+				for i := range rows[0].Files {
+					rows[0].Files[i].Group = 1
+				}
+				putMeta(t, s, tabletKey(rows[0]), rows[0].Marshal())
+			})
+		}, want: []string{"which is in another locality group"}, more: true},
 		{name: "redo point beyond the log", do: func(t *testing.T, fs *vfs.MemFS) {
 			editMetadata(t, fs, func(s *Store, rows []*metadata.Row) {
 				rows[1].Redo = commitlog.Pos{Segment: 1 << 20, Offset: 100}

@@ -647,6 +647,11 @@ func checkStore(t *testing.T, s *Store) {
 		}
 		mine := map[string]bool{}
 		for _, f := range r.Files {
+			if of := s.catalog.byID[r.Table]; of != nil {
+				if family, ok := misplaced(of.schema.Load(), &f); ok {
+					t.Errorf("object %s in group %d holds cells of the family %s", f.Object, f.Group, family)
+				}
+			}
 			if mine[f.Object] {
 				t.Errorf("object %s is named twice by tablet %d", f.Object, r.Tablet)
 			}
