@@ -36,6 +36,7 @@ var allowed = map[string][]string{
 		"engine/fault", "engine/objectstore"},
 	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3":        {"engine/fault", "engine/objectstore"},
+	"engine/objectstore/s3/s3test": {"engine/objectstore/s3"},
 	"engine/commitlog":             {"engine/fault", "engine/objectstore"},
 	"engine/memtable":              {"engine/cell"},
 	"engine/rowcache":              {"engine/cell"},
@@ -114,7 +115,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"github.com/minio/minio-go/v7"},
-		only:    []string{"engine/objectstore/s3"},
+		only:    []string{"engine/objectstore/s3/..."},
 		reason:  "S3 is spoken by engine/objectstore/s3",
 	},
 	{
@@ -130,7 +131,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
-		only:    []string{"conformance/...", "engine/objectstore/storetest", "cluster/sim", "cluster/lock/locktest"},
+		only:    []string{"conformance/...", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "cluster/sim", "cluster/lock/locktest"},
 		reason:  "tests and their helpers do not belong into the server",
 	},
 }

@@ -9,6 +9,10 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/objectstore/s3"
+	"github.com/trestledb/trestle/engine/objectstore/s3/s3test"
 )
 
 type nopSink struct{ last uint64 }
@@ -55,6 +59,85 @@ func BenchmarkAppendWait(b *testing.B) {
 							}
 							if s%10000 == 0 {
 								w.Trim(pos) // as flushes do; keeps the disk small
+							}
+						}
+					})
+				}
+				wg.Wait()
+				b.StopTimer()
+				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
+				b.ReportMetric(float64(b.N)/float64(max(1, commits.Load())), "records/commit")
+			})
+		}
+	}
+}
+
+// BenchmarkDurable is one durable record of 1,060 bytes per operation, by so many
+// callers at a time, in each form of the log: files and segment objects in the
+// temporary directory, segment objects in an S3 server in this process, and in
+// MinIO if TRESTLE_TEST_MINIO names it.
+func BenchmarkDurable(b *testing.B) {
+	ctx := context.Background()
+	segments := func(b *testing.B, store objectstore.Store, observe func(Commit)) Writer {
+		w, err := CreateSegments(ctx, store, 1, SegmentOptions{Observe: observe})
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.Cleanup(func() { w.Close() })
+		return w
+	}
+	onS3 := func(b *testing.B, o s3.Options) objectstore.Store {
+		store, err := s3.Open(ctx, o)
+		if err != nil {
+			b.Fatal(err)
+		}
+		return store
+	}
+	forms := []struct {
+		name string
+		open func(b *testing.B, observe func(Commit)) Writer
+	}{
+		{"files", func(b *testing.B, observe func(Commit)) Writer {
+			return start(b, open(b, vfs.Default, b.TempDir(), Options{Observe: observe}))
+		}},
+		{"posix-segments", func(b *testing.B, observe func(Commit)) Writer {
+			store, err := objectstore.OpenLocal(vfs.Default, b.TempDir(), objectstore.LocalOptions{Owner: "bench"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			return segments(b, store, observe)
+		}},
+		{"gofakes3-segments", func(b *testing.B, observe func(Commit)) Writer {
+			return segments(b, onS3(b, s3test.Fake(b, nil)), observe)
+		}},
+		{"minio-segments", func(b *testing.B, observe func(Commit)) Writer {
+			return segments(b, onS3(b, s3test.MinIO(b)), observe)
+		}},
+	}
+	value := make([]byte, 1060)
+	for i := range value {
+		value[i] = byte(rand.Uint32())
+	}
+	for _, form := range forms {
+		for _, callers := range []int{1, 16, 64, 256} {
+			b.Run(fmt.Sprintf("%s/callers=%d", form.name, callers), func(b *testing.B) {
+				var seq, commits, written atomic.Int64
+				w := form.open(b, func(c Commit) { commits.Add(1); written.Add(int64(c.Bytes)) })
+				b.ReportAllocs()
+				b.ResetTimer()
+				var wg sync.WaitGroup
+				for range callers {
+					wg.Go(func() {
+						for s := seq.Add(1); s <= int64(b.N); s = seq.Add(1) {
+							r, err := w.Reserve(ctx, len(value))
+							if err != nil {
+								b.Error(err)
+								return
+							}
+							pos := w.Append(r, uint64(s%4), uint64(s), 1, func(dst []byte) []byte { return append(dst, value...) }, nil)
+							if err := w.Wait(ctx, pos); err != nil {
+								b.Error(err)
+								return
 							}
 						}
 					})

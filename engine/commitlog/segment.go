@@ -207,6 +207,7 @@ const buildRoom = objectHeaderLen + extentLen
 // A builder gathers the records of a segment.
 type builder struct {
 	buf  []byte // buildRoom bytes, then the records as appended
+	out  []byte // the segment, if records had to change places
 	recs []builtRecord
 }
 
@@ -260,10 +261,12 @@ func (b *builder) build(h objectHeader) []byte {
 	}
 	out := b.buf
 	if len(extents) != 1 {
-		out = make([]byte, objectHeaderLen+extentLen*len(extents), objectHeaderLen+extentLen*len(extents)+b.size())
+		head := objectHeaderLen + extentLen*len(extents)
+		out = slices.Grow(b.out[:0], head+b.size())[:head]
 		for _, r := range b.recs {
 			out = append(out, b.buf[r.offset:r.end]...)
 		}
+		b.out = out
 	}
 	next := uint32(objectHeaderLen + extentLen*len(extents))
 	for i := range extents {

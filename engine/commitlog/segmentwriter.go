@@ -279,7 +279,7 @@ func (w *SegmentWriter) takeLocked() *segmentGroup {
 // recycleLocked keeps the buffers of a group for another. Those of a put that
 // was made again stay alone: the first attempt may still be on its way.
 func (w *SegmentWriter) recycleLocked(g *segmentGroup) {
-	if !g.clean || cap(g.buf) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
+	if !g.clean || max(cap(g.buf), cap(g.out)) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
 		return
 	}
 	clear(g.sinks)

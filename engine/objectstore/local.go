@@ -186,7 +186,9 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 		err = l.fs.Link(tmp, l.path(name))
 	}
 	if errors.Is(err, fs.ErrExist) {
-		err = fault.New(fault.AlreadyExists, "object %s already exists", name)
+		if err = nil; !l.sameFile(tmp, l.path(name)) {
+			err = fault.New(fault.AlreadyExists, "object %s already exists", name)
+		}
 	}
 	// A loser syncs too: it may act on the winner's object, which therefore must
 	// not vanish if the winner dies before its own sync.
@@ -198,6 +200,20 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	// What is left of a failed removal is removed when the store is next opened.
 	_ = l.fs.Remove(tmp)
 	return err
+}
+
+// sameFile reports whether two names are of one file: on a network file system
+// a link(2) whose reply got lost is sent again, and then says that the name,
+// which it has given itself, is taken.
+func (l *Local) sameFile(a, b string) bool {
+	x, errX := l.fs.Stat(a)
+	y, errY := l.fs.Stat(b)
+	if errX != nil || errY != nil {
+		return false
+	}
+	p, okX := x.Sys().(*syscall.Stat_t)
+	q, okY := y.Sys().(*syscall.Stat_t)
+	return okX && okY && p.Dev == q.Dev && p.Ino == q.Ino
 }
 
 // Create implements Store.

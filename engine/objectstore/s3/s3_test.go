@@ -13,35 +13,12 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/objectstore/s3"
+	"github.com/trestledb/trestle/engine/objectstore/s3/s3test"
 	"github.com/trestledb/trestle/engine/objectstore/storetest"
 )
-
-// fake starts an S3 server in this process.
-func fake(t testing.TB, change func(http.Handler) http.Handler) s3.Options {
-	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("bucket"); err != nil {
-		t.Fatal(err)
-	}
-	h := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
-	if change != nil {
-		h = change(h)
-	}
-	srv := httptest.NewServer(h)
-	transport := http.DefaultTransport.(*http.Transport).Clone()
-	t.Cleanup(func() {
-		transport.CloseIdleConnections()
-		srv.Close()
-	})
-	return s3.Options{Endpoint: strings.TrimPrefix(srv.URL, "http://"), Insecure: true, Bucket: "bucket",
-		AccessKey: "key", SecretKey: "secret", SpoolDir: t.TempDir(), Transport: transport}
-}
 
 func open(t testing.TB, o s3.Options) *s3.Store {
 	t.Helper()
@@ -56,7 +33,7 @@ func TestStore(t *testing.T) {
 	for _, prefix := range []string{"", "some/prefix"} {
 		t.Run("prefix="+prefix, func(t *testing.T) {
 			storetest.Run(t, func(t *testing.T) objectstore.Store {
-				o := fake(t, nil)
+				o := s3test.Fake(t, nil)
 				o.Prefix = prefix
 				return open(t, o)
 			})
@@ -64,8 +41,20 @@ func TestStore(t *testing.T) {
 	}
 }
 
+// TestMinIO runs the suite against the server that the environment names.
+func TestMinIO(t *testing.T) {
+	o := s3test.MinIO(t)
+	n := 0
+	storetest.Run(t, func(t *testing.T) objectstore.Store {
+		o := o
+		n++
+		o.Prefix = fmt.Sprintf("test%d", n)
+		return open(t, o)
+	})
+}
+
 func TestNoBucket(t *testing.T) {
-	o := fake(t, nil)
+	o := s3test.Fake(t, nil)
 	o.Bucket = "other"
 	if _, err := s3.Open(t.Context(), o); fault.KindOf(err) != fault.FailedPrecondition {
 		t.Errorf("open without the bucket: %v", err)
@@ -74,7 +63,7 @@ func TestNoBucket(t *testing.T) {
 
 // TestI15_IgnoredCondition: a server that ignores If-None-Match is refused.
 func TestI15_IgnoredCondition(t *testing.T) {
-	s := open(t, fake(t, func(h http.Handler) http.Handler {
+	s := open(t, s3test.Fake(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del("If-None-Match")
 			h.ServeHTTP(w, r)
@@ -138,7 +127,7 @@ func TestUnknownOutcome(t *testing.T) {
 		{[]string{"not busy", "not busy", "not busy", "not busy", "not busy"}, fault.Unavailable},
 	} {
 		t.Run(strings.Join(tc.script, ","), func(t *testing.T) {
-			s := open(t, fake(t, scripted(tc.script...)))
+			s := open(t, s3test.Fake(t, scripted(tc.script...)))
 			data := bytes.Repeat([]byte("x"), 1000)
 			err := s.PutIfAbsent(t.Context(), "a", data)
 			if fault.KindOf(err) != tc.want {
@@ -158,7 +147,7 @@ func TestUnknownOutcome(t *testing.T) {
 func TestForeignAfterUnknown(t *testing.T) {
 	var s *s3.Store
 	var once sync.Once
-	s = open(t, fake(t, func(h http.Handler) http.Handler {
+	s = open(t, s3test.Fake(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			cut := false
 			if r.Method == http.MethodPut {

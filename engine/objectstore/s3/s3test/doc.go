@@ -1,0 +1,2 @@
+// Package s3test gives tests an S3 server.
+package s3test
