@@ -874,3 +874,24 @@ func (t *translator) classRange() (set, error) {
 	}
 	return set{{lo[0].lo, hi[0].lo}}, nil
 }
+
+// Pattern returns what tells whether a text matches a Java pattern, whole, as
+// Pattern.matcher(text).matches() does; an *Error if the pattern is none.
+func Pattern(pattern string) (func(text string) bool, error) {
+	// A pattern may end in the middle of a quotation, or be none by itself.
+	if _, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &pattern, PatternFlags: new(int32)}); err != nil {
+		return nil, err
+	}
+	whole := `\A(?:` + pattern + `)\z`
+	if strings.Count(pattern, `\Q`) > strings.Count(pattern, `\E`) {
+		whole = `\A(?:` + pattern + `\E)\z`
+	}
+	c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &whole, PatternFlags: new(int32)})
+	if err != nil {
+		return nil, err
+	}
+	return func(text string) bool {
+		n, err := Compare(c, []byte(text))
+		return err == nil && n == 0
+	}, nil
+}
