@@ -13,9 +13,12 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/compat/hbase/master"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	hbase "github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
 	"github.com/trestledb/trestle/gateway/backend"
@@ -24,12 +27,13 @@ import (
 // An hbaseFront serves HBase clients. The zero one serves nobody.
 type hbaseFront struct {
 	server *hbase.Server
+	master *master.Master
 	zk     *zk.Server
 	done   chan struct{} // closed when the listeners are
 }
 
 // openHBase begins to serve HBase clients if the settings say so.
-func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
+func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, store *engine.Store, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
 	if cfg.HBaseListen == "" {
 		return new(hbaseFront), nil
 	}
@@ -47,18 +51,28 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, who 
 	if err != nil {
 		return fail(err)
 	}
+	// The namespace "default" is there from the beginning, as an instance too.
+	instances := admin.New(b, admin.Options{Zone: cfg.Zone, Log: log})
+	if err := instances.EnsureInstance(ctx, catalog.Mapping().InstanceName(model.DefaultNamespace)); err != nil {
+		return fail(err)
+	}
 	o := hbase.Options{RequestMemory: cfg.Memory / 8, Log: log}
+	mo := master.Options{Tablets: store, Backups: store, Ensure: instances.EnsureInstance, Log: log}
 	held := b
 	if who != nil {
 		held = who.Guard(b)
 		o.Authorize = func(ctx context.Context, c *hbase.Call, what hbase.Action, table string) (context.Context, error) {
 			return who.Enter(ctx, hbasePeer(cfg, c), hbaseMethods[what], table)
 		}
+		mo.Authorize = func(ctx context.Context, c *hbase.Call, rpc, resource string) (context.Context, error) {
+			return who.Enter(ctx, hbasePeer(cfg, c), rpc, resource)
+		}
 	}
 	if certificates != nil {
 		o.TLS, o.Name = certificates.TLS(), servertls.Name
 	}
-	f := &hbaseFront{done: make(chan struct{})}
+	f := &hbaseFront{done: make(chan struct{}), master: master.New(catalog, mo)}
+	o.Services = f.master.Services()
 	if f.server, err = hbase.New(catalog, held, o); err != nil {
 		return fail(err)
 	}
@@ -105,6 +119,7 @@ func (f *hbaseFront) stop(ctx context.Context) error {
 		f.zk.Close()
 	}
 	err := f.server.Stop(ctx)
+	f.master.Close()
 	<-f.done
 	return err
 }

@@ -376,25 +376,37 @@ func (a *Admin) EnsureDefaults(ctx context.Context) error {
 	if _, _, err := a.b.GetRecord(ctx, marker); fault.KindOf(err) != fault.NotFound {
 		return err
 	}
-	ids := instanceForm.split(DefaultInstance)
+	if err := a.EnsureInstance(ctx, DefaultInstance); err != nil {
+		return err
+	}
+	if _, err := a.b.PutRecord(ctx, marker, []byte("1"), 0); err != nil && fault.KindOf(err) != fault.Aborted {
+		return err
+	}
+	return nil
+}
+
+// EnsureInstance makes an instance with one cluster, for who does not come
+// through the API, unless it is there.
+func (a *Admin) EnsureInstance(ctx context.Context, name string) error {
+	if i, err := a.readInstance(ctx, name); err != nil || i != nil && !i.deleting {
+		return err
+	}
+	ids := instanceForm.split(name)
 	i := &instance{
 		pb: &adminpb.Instance{
-			Name: DefaultInstance, DisplayName: "default", State: adminpb.Instance_READY, Type: adminpb.Instance_PRODUCTION,
+			Name: name, DisplayName: ids[1], State: adminpb.Instance_READY, Type: adminpb.Instance_PRODUCTION,
 			Edition: adminpb.Instance_ENTERPRISE, CreateTime: timestamppb.New(a.o.Now()),
 		},
 		clusters: map[string]*adminpb.Cluster{defaultCluster: {
-			Name: DefaultInstance + "/clusters/" + defaultCluster, State: adminpb.Cluster_READY, ServeNodes: 1,
+			Name: name + "/clusters/" + defaultCluster, State: adminpb.Cluster_READY, ServeNodes: 1,
 			Location:           strings.Join([]string{"projects", ids[0], "locations", a.o.Zone}, "/"),
 			DefaultStorageType: adminpb.StorageType_SSD,
 		}},
 		profiles: map[string]*adminpb.AppProfile{},
 	}
 	i.addDefaultProfile()
-	// Aborted: another gateway did it, or the instance was created by hand.
+	// Aborted: somebody else was first.
 	if err := a.putInstance(ctx, i); err != nil && fault.KindOf(err) != fault.Aborted {
-		return err
-	}
-	if _, err := a.b.PutRecord(ctx, marker, []byte("1"), 0); err != nil && fault.KindOf(err) != fault.Aborted {
 		return err
 	}
 	return nil

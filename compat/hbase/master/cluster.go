@@ -71,7 +71,7 @@ func heap() (used, limit int64) {
 }
 
 func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.GetClusterStatusRequest) (*pb.GetClusterStatusResponse, error) {
-	if _, err := m.authorize(ctx, c, false, ""); err != nil {
+	if _, err := m.known(ctx, c); err != nil {
 		return nil, err
 	}
 	want := func(o pb.Option) bool { return len(req.GetOptions()) == 0 || slices.Contains(req.GetOptions(), o) }
@@ -171,7 +171,7 @@ func (m *Master) switches(ctx context.Context) (flags, uint64, error) {
 
 // isOn returns where a switch is.
 func (m *Master) isOn(ctx context.Context, c *server.Call, name string, atFirst bool) (bool, error) {
-	ctx, err := m.authorize(ctx, c, false, "")
+	ctx, err := m.known(ctx, c)
 	if err != nil {
 		return false, err
 	}
@@ -184,7 +184,7 @@ func (m *Master) isOn(ctx context.Context, c *server.Call, name string, atFirst 
 
 // turn turns switches and returns where they were.
 func (m *Master) turn(ctx context.Context, c *server.Call, on, atFirst bool, names ...string) ([]bool, error) {
-	ctx, err := m.authorize(ctx, c, true, "")
+	ctx, err := m.manages(ctx, c)
 	if err != nil {
 		return nil, err
 	}
@@ -253,7 +253,7 @@ func (m *Master) execProcedure(ctx context.Context, c *server.Call, req *pb.Exec
 		return nil, wire.DoNotRetryIO.New("The procedure is not registered: %s", p.GetSignature())
 	}
 	name := model.ParseName(p.GetInstance())
-	ctx, err := m.authorize(ctx, c, true, m.catalog.Mapping().Resource(name))
+	ctx, err := m.authorize(ctx, c, toModify, m.catalog.Mapping().Resource(name))
 	if err != nil {
 		return nil, err
 	}

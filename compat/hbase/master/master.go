@@ -8,6 +8,8 @@ import (
 	"sync"
 	"time"
 
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/wire"
@@ -17,7 +19,6 @@ import (
 )
 
 // Tablets is what a Backend offers whose tablets can be worked on by hand.
-// Without it such calls are refused.
 type Tablets interface {
 	// SplitAt splits the tablet of a table that serves key at key.
 	SplitAt(ctx context.Context, table string, key []byte) error
@@ -28,23 +29,21 @@ type Tablets interface {
 	CompactTablets(ctx context.Context, table string, rows row.Range, report func(done, total int64)) error
 }
 
-// Instances makes the instances that namespaces are, for the other APIs to see.
-type Instances interface {
-	// CreateInstance makes an instance; there is no error if it is there.
-	CreateInstance(ctx context.Context, project, id string) error
-	// DeleteInstance deletes one; there is no error if it is not there.
-	DeleteInstance(ctx context.Context, project, id string) error
-}
-
 // Options are the settings of a Master. The zero value is a good master.
 type Options struct {
 	// Authorize is called before each call. It returns the context of the call,
-	// or why the client may not make it. change tells whether the call changes
-	// something; resource is the name of a table or an instance, empty for what is
-	// about the cluster. Nil lets everybody do everything.
-	Authorize func(ctx context.Context, c *server.Call, change bool, resource string) (context.Context, error)
-	// Instances is told of namespaces; nil if nobody wants to know.
-	Instances Instances
+	// or why the client may not make it. rpc is the full name of the RPC of the
+	// Bigtable admin API that asks for the same permission; resource is what that
+	// RPC would be about: a table, an instance or the project. It is empty for what
+	// everybody may ask whose name is known. Nil lets everybody do everything.
+	Authorize func(ctx context.Context, c *server.Call, rpc, resource string) (context.Context, error)
+	// Ensure makes the instance that a namespace is, by its resource name, unless
+	// it is there. Nil if nobody needs to know of it.
+	Ensure func(ctx context.Context, instance string) error
+	// Tablets and Backups are the backend's, nil if it has none: then the calls
+	// that need them are refused.
+	Tablets Tablets
+	Backups backend.Backups
 	// Version is shown as HBase's version of the cluster. Empty means
 	// "2.6.0-trestle".
 	Version string
@@ -58,8 +57,8 @@ type Master struct {
 	o       Options
 	catalog *model.Catalog
 	b       backend.Backend
-	tablets Tablets         // nil if the backend is not one
-	backups backend.Backups // nil if the backend is not one
+	tablets Tablets         // or nil
+	backups backend.Backups // or nil
 	started time.Time
 
 	// ctx ends with Close; compactions run in it.
@@ -76,16 +75,13 @@ type Master struct {
 	}
 }
 
-// New returns a master of the catalog's tables. b is the catalog's backend, or
-// that held to what callers may do.
-func New(catalog *model.Catalog, b backend.Backend, o Options) *Master {
+// New returns a master of the catalog's tables.
+func New(catalog *model.Catalog, o Options) *Master {
 	o.Version = cmp.Or(o.Version, "2.6.0-trestle")
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	m := &Master{o: o, catalog: catalog, b: b, started: time.Now()}
-	m.tablets, _ = b.(Tablets)
-	m.backups, _ = b.(backend.Backups)
+	m := &Master{o: o, catalog: catalog, b: catalog.Backend(), tablets: o.Tablets, backups: o.Backups, started: time.Now()}
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.procs.init(catalog.Server().StartCode)
 	m.compactions.running = map[string]int{}
@@ -103,11 +99,35 @@ func (m *Master) Services() map[string]server.Service {
 	return map[string]server.Service{"MasterService": m.masterService(), "AdminService": m.adminService()}
 }
 
-func (m *Master) authorize(ctx context.Context, c *server.Call, change bool, resource string) (context.Context, error) {
+// What calls ask for, as RPCs of the Bigtable admin API.
+const (
+	toCreate  = adminpb.BigtableTableAdmin_CreateTable_FullMethodName // in an instance
+	toDelete  = adminpb.BigtableTableAdmin_DeleteTable_FullMethodName
+	toClear   = adminpb.BigtableTableAdmin_DropRowRange_FullMethodName
+	toModify  = adminpb.BigtableTableAdmin_ModifyColumnFamilies_FullMethodName
+	toSee     = adminpb.BigtableTableAdmin_GetTable_FullMethodName
+	toList    = adminpb.BigtableTableAdmin_ListTables_FullMethodName        // in an instance
+	toFound   = adminpb.BigtableInstanceAdmin_CreateInstance_FullMethodName // in the project
+	toManage  = adminpb.BigtableInstanceAdmin_PartialUpdateInstance_FullMethodName
+	toAbolish = adminpb.BigtableInstanceAdmin_DeleteInstance_FullMethodName
+	toVisit   = adminpb.BigtableInstanceAdmin_GetInstance_FullMethodName
+)
+
+func (m *Master) authorize(ctx context.Context, c *server.Call, rpc, resource string) (context.Context, error) {
 	if m.o.Authorize == nil {
 		return ctx, nil
 	}
-	return m.o.Authorize(ctx, c, change, resource)
+	return m.o.Authorize(ctx, c, rpc, resource)
+}
+
+// known is what everybody may whose name is known.
+func (m *Master) known(ctx context.Context, c *server.Call) (context.Context, error) {
+	return m.authorize(ctx, c, toVisit, "")
+}
+
+// manages is for what changes the cluster as a whole.
+func (m *Master) manages(ctx context.Context, c *server.Call) (context.Context, error) {
+	return m.authorize(ctx, c, toManage, m.catalog.Mapping().InstanceName(model.DefaultNamespace))
 }
 
 // table returns a table, or the exception that says that there is none.

@@ -49,11 +49,15 @@ func (m *Master) namespaceExists(ctx context.Context, ns string) error {
 }
 
 // changeNamespace runs a change of a namespace.
-func (m *Master) changeNamespace(ctx context.Context, c *server.Call, n nonce, what, ns string, do func(ctx context.Context) error) (*uint64, error) {
+func (m *Master) changeNamespace(ctx context.Context, c *server.Call, n nonce, rpc, what, ns string, do func(ctx context.Context) error) (*uint64, error) {
 	if err := checkNamespace(ns); err != nil {
 		return nil, err
 	}
-	ctx, err := m.authorize(ctx, c, true, m.catalog.Mapping().InstanceName(ns))
+	resource := m.catalog.Mapping().InstanceName(ns)
+	if rpc == toFound {
+		resource = "projects/" + m.catalog.Mapping().Project
+	}
+	ctx, err := m.authorize(ctx, c, rpc, resource)
 	if err != nil {
 		return nil, err
 	}
@@ -80,7 +84,7 @@ func (m *Master) putNamespace(ctx context.Context, d *pb.NamespaceDescriptor, ve
 func (m *Master) createNamespace(ctx context.Context, c *server.Call, req *pb.CreateNamespaceRequest) (*pb.CreateNamespaceResponse, error) {
 	d := req.GetNamespaceDescriptor()
 	ns := string(d.GetName())
-	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase namespace created", ns, func(ctx context.Context) error {
+	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toFound, "HBase namespace created", ns, func(ctx context.Context) error {
 		mapping := m.catalog.Mapping()
 		if _, _, err := m.namespace(ctx, ns); err == nil || ns == mapping.Instance {
 			return wire.NamespaceExists.New("%s", ns)
@@ -89,8 +93,8 @@ func (m *Master) createNamespace(ctx context.Context, c *server.Call, req *pb.Cr
 		}
 		// First the instance: without the record nobody looks for it, and the next
 		// attempt finds it there.
-		if m.o.Instances != nil {
-			if err := m.o.Instances.CreateInstance(ctx, mapping.Project, mapping.InstanceID(ns)); err != nil {
+		if m.o.Ensure != nil {
+			if err := m.o.Ensure(ctx, mapping.InstanceName(ns)); err != nil {
 				return err
 			}
 		}
@@ -105,7 +109,7 @@ func (m *Master) createNamespace(ctx context.Context, c *server.Call, req *pb.Cr
 func (m *Master) modifyNamespace(ctx context.Context, c *server.Call, req *pb.ModifyNamespaceRequest) (*pb.ModifyNamespaceResponse, error) {
 	d := req.GetNamespaceDescriptor()
 	ns := string(d.GetName())
-	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase namespace modified", ns, func(ctx context.Context) error {
+	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toManage, "HBase namespace modified", ns, func(ctx context.Context) error {
 		if ns == model.SystemNamespace {
 			return constraint.New("Reserved namespace %s cannot be modified.", ns)
 		}
@@ -123,7 +127,7 @@ func (m *Master) modifyNamespace(ctx context.Context, c *server.Call, req *pb.Mo
 
 func (m *Master) deleteNamespace(ctx context.Context, c *server.Call, req *pb.DeleteNamespaceRequest) (*pb.DeleteNamespaceResponse, error) {
 	ns := req.GetNamespaceName()
-	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase namespace deleted", ns, func(ctx context.Context) error {
+	id, err := m.changeNamespace(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toAbolish, "HBase namespace deleted", ns, func(ctx context.Context) error {
 		if reserved(ns) {
 			return constraint.New("Reserved namespace %s cannot be removed.", ns)
 		}
@@ -138,11 +142,8 @@ func (m *Master) deleteNamespace(ctx context.Context, c *server.Call, req *pb.De
 		if len(tables) > 0 {
 			return constraint.New("Only empty namespaces can be removed. Namespace %s has %d tables", ns, len(tables))
 		}
-		if err := m.b.DeleteRecord(ctx, model.RecordNamespaces+ns, version); err != nil || m.o.Instances == nil {
-			return err
-		}
-		mapping := m.catalog.Mapping()
-		return m.o.Instances.DeleteInstance(ctx, mapping.Project, mapping.InstanceID(ns))
+		// The instance stays, which may have been there before.
+		return m.b.DeleteRecord(ctx, model.RecordNamespaces+ns, version)
 	})
 	if err != nil {
 		return nil, err
@@ -151,7 +152,7 @@ func (m *Master) deleteNamespace(ctx context.Context, c *server.Call, req *pb.De
 }
 
 func (m *Master) getNamespaceDescriptor(ctx context.Context, c *server.Call, req *pb.GetNamespaceDescriptorRequest) (*pb.GetNamespaceDescriptorResponse, error) {
-	ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().InstanceName(req.GetNamespaceName()))
+	ctx, err := m.authorize(ctx, c, toVisit, m.catalog.Mapping().InstanceName(req.GetNamespaceName()))
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +165,7 @@ func (m *Master) getNamespaceDescriptor(ctx context.Context, c *server.Call, req
 
 // namespaces returns all namespaces, sorted.
 func (m *Master) namespaces(ctx context.Context, c *server.Call) ([]string, error) {
-	if _, err := m.authorize(ctx, c, false, ""); err != nil {
+	if _, err := m.known(ctx, c); err != nil {
 		return nil, err
 	}
 	names, err := m.catalog.Namespaces(ctx)

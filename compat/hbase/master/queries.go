@@ -32,7 +32,7 @@ func (m *Master) tables(ctx context.Context, c *server.Call, namespace string) (
 		if ns == model.SystemNamespace {
 			continue
 		}
-		ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().InstanceName(ns))
+		ctx, err := m.authorize(ctx, c, toList, m.catalog.Mapping().InstanceName(ns))
 		if err != nil {
 			if namespace == "" {
 				continue // those that the caller may not see are not there
@@ -73,7 +73,7 @@ func (m *Master) getTableDescriptors(ctx context.Context, c *server.Call, req *p
 				resp.TableSchema = append(resp.TableSchema, system(name))
 				continue
 			}
-			ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().Resource(name))
+			ctx, err := m.authorize(ctx, c, toSee, m.catalog.Mapping().Resource(name))
 			if err != nil {
 				return nil, err
 			}
@@ -140,7 +140,7 @@ func (m *Master) getTableState(ctx context.Context, c *server.Call, req *pb.GetT
 	name := model.NameOf(req.GetTableName())
 	state := pb.TableState_ENABLED
 	if !slices.Contains(computedTables, name) {
-		ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().Resource(name))
+		ctx, err := m.authorize(ctx, c, toSee, m.catalog.Mapping().Resource(name))
 		if err != nil {
 			return nil, err
 		}
@@ -155,7 +155,7 @@ func (m *Master) getTableState(ctx context.Context, c *server.Call, req *pb.GetT
 
 func (m *Master) getSchemaAlterStatus(ctx context.Context, c *server.Call, req *pb.GetSchemaAlterStatusRequest) (*pb.GetSchemaAlterStatusResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().Resource(name))
+	ctx, err := m.authorize(ctx, c, toSee, m.catalog.Mapping().Resource(name))
 	if err != nil {
 		return nil, err
 	}

@@ -27,11 +27,14 @@ func (m *Master) region(ctx context.Context, c *server.Call, change bool, s *pb.
 	if err != nil {
 		return ctx, nil, nil, err
 	}
-	resource := ""
-	if t != nil {
-		resource = t.Resource
+	switch {
+	case t == nil:
+		ctx, err = m.known(ctx, c)
+	case change:
+		ctx, err = m.authorize(ctx, c, toModify, t.Resource)
+	default:
+		ctx, err = m.authorize(ctx, c, toSee, t.Resource)
 	}
-	ctx, err = m.authorize(ctx, c, change, resource)
 	return ctx, r, t, err
 }
 
@@ -59,7 +62,7 @@ func (m *Master) assignRegion(ctx context.Context, c *server.Call, req *pb.Assig
 func (m *Master) splitRegion(ctx context.Context, c *server.Call, req *pb.SplitTableRegionRequest) (*pb.SplitTableRegionResponse, error) {
 	info := req.GetRegionInfo()
 	name := model.NameOf(info.GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase region split", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase region split", name, func(ctx context.Context) error {
 		key := req.GetSplitRow()
 		switch {
 		case m.tablets == nil:
@@ -120,7 +123,7 @@ func (m *Master) mergeTableRegions(ctx context.Context, c *server.Call, req *pb.
 				"Unable to merge non-adjacent or non-overlapping regions %v, %v", list[i], r)
 		}
 	}
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase regions merged", table.Name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase regions merged", table.Name, func(ctx context.Context) error {
 		for range len(list) - 1 {
 			if err := m.tablets.MergeAt(ctx, table.Resource, list[0].Start); err != nil {
 				return err
@@ -233,7 +236,7 @@ func (m *Master) getRegionLoad(ctx context.Context, c *server.Call, req *pb.GetR
 		if name.System() {
 			return resp, nil
 		}
-		ctx, err := m.authorize(ctx, c, false, m.catalog.Mapping().Resource(name))
+		ctx, err := m.authorize(ctx, c, toSee, m.catalog.Mapping().Resource(name))
 		if err != nil {
 			return nil, err
 		}

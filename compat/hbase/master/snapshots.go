@@ -37,11 +37,12 @@ func (m *Master) changeSnapshot(ctx context.Context, c *server.Call, n nonce, wh
 	if m.backups == nil {
 		return 0, noBackups
 	}
-	resource := ""
-	if table != "" {
-		resource = m.catalog.Mapping().Resource(model.ParseName(table))
+	var err error
+	if table == "" {
+		ctx, err = m.manages(ctx, c)
+	} else {
+		ctx, err = m.authorize(ctx, c, toModify, m.catalog.Mapping().Resource(model.ParseName(table)))
 	}
-	ctx, err := m.authorize(ctx, c, true, resource)
 	if err != nil {
 		return 0, err
 	}
@@ -138,7 +139,7 @@ func describe(b *schema.Backup) (*pb.SnapshotDescription, snapshotExtra, error) 
 }
 
 func (m *Master) isSnapshotDone(ctx context.Context, c *server.Call, req *pb.IsSnapshotDoneRequest) (*pb.IsSnapshotDoneResponse, error) {
-	if _, err := m.authorize(ctx, c, false, ""); err != nil {
+	if _, err := m.known(ctx, c); err != nil {
 		return nil, err
 	}
 	_, d, _, err := m.lookUp(ctx, req.GetSnapshot().GetName())
@@ -153,7 +154,7 @@ func (m *Master) isSnapshotDone(ctx context.Context, c *server.Call, req *pb.IsS
 }
 
 func (m *Master) getCompletedSnapshots(ctx context.Context, c *server.Call, _ *pb.GetCompletedSnapshotsRequest) (*pb.GetCompletedSnapshotsResponse, error) {
-	ctx, err := m.authorize(ctx, c, false, "")
+	ctx, err := m.known(ctx, c)
 	if err != nil {
 		return nil, err
 	}

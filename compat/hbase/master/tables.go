@@ -19,11 +19,15 @@ import (
 )
 
 // change runs a change of a table or of what has its name.
-func (m *Master) change(ctx context.Context, c *server.Call, n nonce, what string, name model.Name, do func(ctx context.Context) error) (*uint64, error) {
+func (m *Master) change(ctx context.Context, c *server.Call, n nonce, rpc, what string, name model.Name, do func(ctx context.Context) error) (*uint64, error) {
 	if name.System() {
 		return nil, wire.DoNotRetryIO.New("%s: the tables of the namespace %s are computed", name, model.SystemNamespace)
 	}
-	ctx, err := m.authorize(ctx, c, true, m.catalog.Mapping().Resource(name))
+	resource := m.catalog.Mapping().Resource(name)
+	if rpc == toCreate {
+		resource = m.catalog.Mapping().InstanceName(name.Namespace)
+	}
+	ctx, err := m.authorize(ctx, c, rpc, resource)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +45,7 @@ func (m *Master) change(ctx context.Context, c *server.Call, n nonce, what strin
 
 func (m *Master) createTable(ctx context.Context, c *server.Call, req *pb.CreateTableRequest) (*pb.CreateTableResponse, error) {
 	name := model.NameOf(req.GetTableSchema().GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase table created", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toCreate, "HBase table created", name, func(ctx context.Context) error {
 		return m.create(ctx, name, req.GetTableSchema(), req.GetSplitKeys())
 	})
 	if err != nil {
@@ -105,7 +109,7 @@ func notDisabled(t *model.Table) error {
 
 func (m *Master) deleteTable(ctx context.Context, c *server.Call, req *pb.DeleteTableRequest) (*pb.DeleteTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase table deleted", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toDelete, "HBase table deleted", name, func(ctx context.Context) error {
 		t, err := m.table(ctx, name)
 		if err != nil {
 			return err
@@ -126,7 +130,7 @@ func (m *Master) deleteTable(ctx context.Context, c *server.Call, req *pb.Delete
 
 func (m *Master) truncateTable(ctx context.Context, c *server.Call, req *pb.TruncateTableRequest) (*pb.TruncateTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase table truncated", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toClear, "HBase table truncated", name, func(ctx context.Context) error {
 		t, err := m.table(ctx, name)
 		if err != nil {
 			return err
@@ -165,7 +169,7 @@ func (m *Master) setState(ctx context.Context, t *model.Table, state pb.TableSta
 
 func (m *Master) enableTable(ctx context.Context, c *server.Call, req *pb.EnableTableRequest) (*pb.EnableTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase table enabled", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase table enabled", name, func(ctx context.Context) error {
 		t, err := m.table(ctx, name)
 		if err != nil {
 			return err
@@ -183,7 +187,7 @@ func (m *Master) enableTable(ctx context.Context, c *server.Call, req *pb.Enable
 
 func (m *Master) disableTable(ctx context.Context, c *server.Call, req *pb.DisableTableRequest) (*pb.DisableTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase table disabled", name, func(ctx context.Context) error {
+	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase table disabled", name, func(ctx context.Context) error {
 		t, err := m.table(ctx, name)
 		if err != nil {
 			return err
@@ -201,7 +205,7 @@ func (m *Master) disableTable(ctx context.Context, c *server.Call, req *pb.Disab
 
 // modify makes a table's descriptor what change makes of the one it has.
 func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model.Name, change func(*pb.TableSchema) error) (*uint64, error) {
-	return m.change(ctx, c, n, "HBase table modified", name, func(ctx context.Context) error {
+	return m.change(ctx, c, n, toModify, "HBase table modified", name, func(ctx context.Context) error {
 		t, err := m.table(ctx, name)
 		if err != nil {
 			return err
@@ -323,7 +327,7 @@ func (m *Master) deleteColumn(ctx context.Context, c *server.Call, req *pb.Delet
 // flushTable makes what is in memory of a table SSTables.
 func (m *Master) flushTable(ctx context.Context, c *server.Call, req *pb.FlushTableRequest) (*pb.FlushTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
-	ctx, err := m.authorize(ctx, c, true, m.catalog.Mapping().Resource(name))
+	ctx, err := m.authorize(ctx, c, toModify, m.catalog.Mapping().Resource(name))
 	if err != nil {
 		return nil, err
 	}
