@@ -8,6 +8,7 @@ import (
 	"io"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -132,3 +133,75 @@ func (discard) Cell(*row.Cell)        {}
 func (discard) EndRow() (bool, error) { return false, nil }
 func (discard) Scanned([]byte)        {}
 func (discard) Flush() error          { return nil }
+
+// TestUntil: a cell lives as long as it was told to, and takes what it replaced
+// with it, wherever the two are.
+func TestUntil(t *testing.T) {
+	ctx := context.Background()
+	s, err := Open(ctx, Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.Close(ctx) }()
+	name := "projects/p/instances/i/tables/t"
+	table := &schema.Table{Name: name, Families: map[string]schema.Family{}, Granularity: 1000}
+	table.AddFamily(schema.Family{Name: "f"})
+	if _, err := s.CreateTable(ctx, table, nil); err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now().UnixMicro()
+	const short = 150 * time.Millisecond
+	set := func(key string, ts, until int64, value string) {
+		t.Helper()
+		if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte(key), Mutations: []row.Mutation{
+			{Op: row.SetCell, Family: "f", Qualifier: []byte("q"), Timestamp: ts, Value: []byte(value), Until: until}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(key string) (out string) {
+		t.Helper()
+		if err := s.UpdateRow(ctx, name, []byte(key), nil, func(cells []row.Cell) ([]row.Mutation, error) {
+			out = ""
+			for _, c := range cells {
+				out += fmt.Sprintf("%d=%s ", c.Timestamp, c.Value)
+			}
+			return nil, nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return out
+	}
+	until := now + short.Microseconds()
+	set("a", 1000, 0, "old")
+	set("b", 1000, now-1, "over")
+	if err := s.FlushTablets(ctx, name, row.All); err != nil {
+		t.Fatal(err)
+	}
+	set("a", 2000, until, "new")
+	set("c", 1000, until+time.Hour.Microseconds(), "stays")
+	if got := read("a"); got != "2000=new 1000=old " && time.Now().UnixMicro() < until {
+		t.Errorf("a: %q", got)
+	}
+	if got := read("b"); got != "" {
+		t.Errorf("b: %q", got)
+	}
+	time.Sleep(short)
+	check := func(when string) {
+		t.Helper()
+		for key, want := range map[string]string{"a": "3000=newest ", "b": "", "c": "1000=stays "} {
+			if got := read(key); got != want {
+				t.Errorf("%s, %s: got %q, want %q", when, key, got, want)
+			}
+		}
+	}
+	set("a", 3000, 0, "newest")
+	check("at the end")
+	if err := s.FlushTablets(ctx, name, row.All); err != nil {
+		t.Fatal(err)
+	}
+	check("after a flush")
+	if err := s.CompactTablets(ctx, name, row.All, nil); err != nil {
+		t.Fatal(err)
+	}
+	check("after a major compaction")
+}

@@ -35,7 +35,44 @@ const (
 	Delete Kind = 0
 	// Set writes a cell, or a marker if the key is a marker's.
 	Set Kind = 1
+	// SetUntil writes a cell that lives until a time, which is the first eight
+	// bytes of its value (AppendUntil). From then on it covers the older cells of
+	// its column as a deletion would: the value that it replaced does not come
+	// back.
+	SetUntil Kind = 2
 )
+
+// AppendUntil appends the value of a SetUntil: the time until which the cell
+// lives, in microseconds since the epoch, and the cell's value.
+func AppendUntil(dst []byte, until int64, value []byte) []byte {
+	return append(binary.BigEndian.AppendUint64(dst, uint64(until)), value...)
+}
+
+// Until returns the time until which a cell lives; ok is false if it lives for
+// good. A malformed SetUntil, which Valid would have said, is at its end.
+func (e *Entry) Until() (until int64, ok bool) {
+	if e.Kind != SetUntil {
+		return 0, false
+	}
+	if len(e.Value) < untilLen {
+		return math.MinInt64, true
+	}
+	return int64(binary.BigEndian.Uint64(e.Value)), true
+}
+
+// Content returns the cell's value.
+func (e *Entry) Content() []byte {
+	if e.Kind == SetUntil {
+		return e.Value[min(untilLen, len(e.Value)):]
+	}
+	return e.Value
+}
+
+const untilLen = 8
+
+// Valid tells whether there is such a kind, and it can have a value of that
+// many bytes.
+func (k Kind) Valid(value int) bool { return k < SetUntil || k == SetUntil && value >= untilLen }
 
 // An Entry is one version of one key. Its slices belong to whoever returned it.
 type Entry struct {

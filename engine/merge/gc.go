@@ -80,6 +80,7 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 		return Drop, nil
 	}
 	var s cell.Suffix
+	g.Time = g.Now
 	v, err := g.Judge(e, &s)
 	if err != nil {
 		return 0, err

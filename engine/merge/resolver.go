@@ -3,6 +3,7 @@ package merge
 import (
 	"bytes"
 	"encoding/binary"
+	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -42,6 +43,9 @@ func (d *rangeDelete) covers(seq cell.Seq, ts int64) bool {
 type Resolver struct {
 	// Ranges are the tablet's range tombstones.
 	Ranges Ranges
+	// Time is what decides whether a cell lives that was written for a while, in
+	// microseconds. Zero is the present: it is asked for when it first matters.
+	Time int64
 
 	prefix   []byte   // of the current row; nil before the first
 	plain    bool     // nothing in prefix is escaped
@@ -55,6 +59,7 @@ type Resolver struct {
 	colDel   []rangeDelete
 	last     int64 // timestamp of the newest-seq entry judged in this column
 	lastSet  bool
+	ended    bool   // a cell of this column has come to its end
 	columns  uint64 // how many columns were begun
 
 	rowKey []byte           // scratch
@@ -76,8 +81,12 @@ func (r *Resolver) newFamily(f cell.FamilyID) {
 	r.family, r.famDel = f, 0
 	r.famTimes = r.famTimes[:0]
 	r.fresh = true
+	r.newColumn()
+}
+
+func (r *Resolver) newColumn() {
 	r.colDel = r.colDel[:0]
-	r.lastSet = false
+	r.lastSet, r.ended = false, false
 	r.columns++
 }
 
@@ -162,9 +171,7 @@ func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 		if r.fresh || !bytes.Equal(out.Column, r.column) {
 			r.fresh = false
 			r.column = append(r.column[:0], out.Column...)
-			r.colDel = r.colDel[:0]
-			r.lastSet = false
-			r.columns++
+			r.newColumn()
 		}
 		if out.Shape == cell.ColumnMarker {
 			return r.columnMarker(e)
@@ -252,6 +259,17 @@ func (r *Resolver) cell(e *cell.Entry, ts int64) Verdict {
 	for i := range r.famTimes {
 		if r.famTimes[i].covers(e.Seq, ts) {
 			return Covered
+		}
+	}
+	if r.ended {
+		return Covered
+	}
+	if until, ok := e.Until(); ok {
+		if r.Time == 0 {
+			r.Time = time.Now().UnixMicro()
+		}
+		if r.ended = until <= r.Time; r.ended {
+			return Tombstone
 		}
 	}
 	if e.Kind == cell.Delete {

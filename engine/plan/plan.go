@@ -134,7 +134,11 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 		f := p.table.Families[m.Family]
 		switch m.Op {
 		case row.SetCell:
-			b.Set(f.ID, m.Qualifier, p.timestamp(m), m.Value)
+			if m.Until != 0 {
+				b.SetUntil(f.ID, m.Qualifier, p.timestamp(m), m.Value, m.Until)
+			} else {
+				b.Set(f.ID, m.Qualifier, p.timestamp(m), m.Value)
+			}
 		case row.DeleteColumn:
 			b.CoverColumn(f.ID, m.Qualifier, m.Times, m.Sticky)
 		case row.DeleteFamily:

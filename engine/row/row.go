@@ -132,6 +132,10 @@ type Mutation struct {
 	Qualifier []byte
 	// Timestamp is in microseconds; ServerTime is allowed in SetCell only.
 	Timestamp int64
+	// Until is when the cell of a SetCell comes to its end, in microseconds since
+	// the epoch; 0 is never. From then on it is as if the column's cells up to it
+	// had been deleted.
+	Until int64
 	// Truncate rounds Timestamp down to the table's granularity instead of
 	// refusing it (TimestampOrigin.CLIENT_AUTO_GENERATED).
 	Truncate bool

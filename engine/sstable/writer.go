@@ -176,7 +176,7 @@ func (w *Writer) add(e *cell.Entry) error {
 				appendKey(nil, e.Key), e.Seq, appendKey(nil, w.prev), w.prevSeq)
 		}
 	}
-	if e.Seq > cell.MaxSeq || e.Kind > cell.Set {
+	if e.Seq > cell.MaxSeq || !e.Kind.Valid(len(e.Value)) {
 		return fault.New(fault.Internal, "write sstable: bad entry %s#%d kind %d", appendKey(nil, e.Key), e.Seq, e.Kind)
 	}
 
@@ -227,7 +227,7 @@ func (w *Writer) add(e *cell.Entry) error {
 		if !sameRow || w.shape != cell.Cell || !sameColumn(w.prev, e.Key) {
 			w.rank = 0
 		}
-		if e.Kind == cell.Set && !same {
+		if e.Kind != cell.Delete && !same {
 			w.familyInfo(s.Family).add(len(e.Key)+len(e.Value), s.Timestamp, w.rank)
 			w.rank++
 		}

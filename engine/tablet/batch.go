@@ -66,6 +66,12 @@ func (b *Batch) Set(f cell.FamilyID, qualifier []byte, ts int64, value []byte) {
 	b.add(cell.Set, value)
 }
 
+// SetUntil writes a cell that lives until a time in microseconds.
+func (b *Batch) SetUntil(f cell.FamilyID, qualifier []byte, ts int64, value []byte, until int64) {
+	b.suffix = cell.AppendCell(b.suffix, f, qualifier, ts)
+	b.add(cell.SetUntil, cell.AppendUntil(make([]byte, 0, 8+len(value)), until, value))
+}
+
 // DeleteRow deletes all cells of the row.
 func (b *Batch) DeleteRow() { b.add(cell.Set, nil) }
 
@@ -181,13 +187,13 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 			return bad(err.Error())
 		}
 		kind := cell.Kind(payload[0])
-		if kind > cell.Set {
-			return bad("unknown kind")
-		}
 		payload = payload[1:]
 		value, ok := take()
 		if !ok {
 			return bad("malformed value")
+		}
+		if !kind.Valid(len(value)) {
+			return bad("unknown kind")
 		}
 		f(prefix, suffix, value, first+cell.Seq(i), kind)
 	}

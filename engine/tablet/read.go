@@ -133,7 +133,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	r.ctx, r.version, r.query = ctx, v, q
 	r.rows, r.full, r.left = 0, false, 0
 	r.passAll, r.behind = false, false
-	r.res.Ranges = v.rangeDel
+	r.res.Ranges, r.res.Time = v.rangeDel, 0
 	r.sources = r.sources[:0]
 	if overlay != nil {
 		r.sources = append(r.sources, overlay)
@@ -442,7 +442,7 @@ func (r *reader) cells() (seen int64, err error) {
 			seen++
 			r.cell.Family = q.families[s.Family].name
 			r.cell.Timestamp = s.Timestamp
-			r.cell.Value = e.Value
+			r.cell.Value = e.Content()
 			if c := s.Column[:len(s.Column)-2]; bytes.IndexByte(c, 0) < 0 {
 				r.cell.Qualifier = c
 			} else {

@@ -156,7 +156,7 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 			return nil
 		}
 		if verdict == merge.Live {
-			found(s.Timestamp, e.Value)
+			found(s.Timestamp, e.Content())
 			return nil
 		}
 		if !r.it.Next() {

@@ -189,7 +189,16 @@ func (b *batch) set(c *wire.Cell, ts int64, value []byte, ttl int64) {
 	if tag, ok := wire.Tag(c.Tags, wire.TagTTL); ok && len(tag) == 8 {
 		ttl = int64(binary.BigEndian.Uint64(tag))
 	}
-	_ = ttl
+	if ttl > 0 && ttl < math.MaxInt64 {
+		// From the cell's timestamp on, if that is a time.
+		since := ts
+		if b.t.Unit == model.Raw {
+			since = b.now
+		}
+		if since < math.MaxInt64/1000-ttl {
+			m.Until = max((since+ttl)*1000, 1)
+		}
+	}
 	b.muts = append(b.muts, m)
 }
 
