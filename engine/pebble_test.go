@@ -19,7 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
-	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // The benchmarks of this file put the same rows into a Store and into a bare
@@ -323,20 +323,42 @@ func BenchmarkFlush(b *testing.B) {
 	b.ReportMetric(0, "ns/op")
 }
 
+// BenchmarkCompaction has versions in six runs, of which a rule collects half.
 func BenchmarkCompaction(b *testing.B) {
-	const n, runs = 30_000, 6
+	const n, runs, batch = 30_000, 6, 500
 	var took time.Duration
 	var size int64
 	for range b.N {
-		s, table := benchStore(b, Options{NoBackground: true, MemtableBytes: 1 << 30, Tablet: tablet.Options{TargetRuns: 8}})
-		db := openPebble(b, 1<<20)
-		fillRuns(b, s, table, db, n, runs, 1000)
+		s := mustOpen(b, Options{Dir: b.TempDir(), NoBackground: true, MemtableBytes: 1 << 30})
+		sch := newSchema("usertable", 1000, "cf")
+		sch.Families["cf"] = schema.Family{Name: "cf", GC: &schema.GCRule{MaxVersions: runs / 2}}
+		table := mustCreate(b, s, sch)
+		for g := range runs {
+			for i := 0; i < n; i += batch {
+				entries := make([]row.Entry, batch)
+				for k := range entries {
+					entries[k] = row.Entry{Key: benchKey(nil, i+k), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf",
+						Qualifier: []byte("q"), Timestamp: benchTime + int64(g)*1000, Value: benchValue(i+k, g, 1000)}}}
+				}
+				if err := s.MutateRows(ctx, table, entries, func(int, error) {}); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := s.Flush(ctx); err != nil {
+				b.Fatal(err)
+			}
+		}
 		start := time.Now()
 		if err := s.CompactTablets(ctx, table, row.All, nil); err != nil {
 			b.Fatal(err)
 		}
 		took += time.Since(start)
-		size += s.Stats().CompactionIn
+		st := s.Stats()
+		size += st.CompactionIn
+		if st.Collected != n*runs/2 {
+			b.Fatalf("%d cells collected", st.Collected)
+		}
+		mustClose(b, s)
 	}
 	b.ReportMetric(float64(size)/1e6/took.Seconds(), "MB/s")
 	b.ReportMetric(0, "ns/op")
