@@ -1,11 +1,15 @@
-// Package commitlog keeps the redo log of a tablet server, in its local form:
-// a directory of append-only segment files.
+// Package commitlog keeps the redo log of a tablet server.
 //
 // A record is in the log before its change is acknowledged. Records are
 // replayed in order after a crash, starting at the redo point that the
 // manifest keeps. One log serves every tablet of a server; one group commit,
 // that is one write and one fdatasync, carries the records of many callers.
-// The package knows bytes and files. It knows nothing of rows.
+// The package knows bytes, files and objects. It knows nothing of rows.
+//
+// A log has one of two forms, behind the interfaces Log and Writer: append-only
+// files in a local directory (Open), and immutable segment objects in a store
+// that other machines share (CreateSegments, OpenSegments), which any of them
+// can Seal.
 //
 // # Files
 //
@@ -33,7 +37,35 @@
 // A record lies in one frame and a frame in one segment, so both are atomic: a
 // record larger than a segment gets a segment of its own size.
 //
-// # Where the log ends
+// # Segment objects
+//
+// A group commit is one object, put if absent under the next index: no object
+// is ever changed. The name is log/index, the log in 16 hexadecimal digits, the
+// index in 15 decimal ones, from 1 on.
+//
+//	segment := header entry* extent*         fence := header
+//
+//	header (64 bytes)
+//	  0  magic "trestseg"     8  version u32    12  kind u32: 1 segment, 2 fence
+//	 16  log u64             24  index u64      32  nonce of the writer u64
+//	 40  acknowledged u64    48  extents u32    52  zero u32
+//	 56  crc u32 of the entries                 60  crc u32 of bytes 0-59
+//
+//	entry (24 bytes), one for each tablet, in ascending order
+//	  0  tablet u64   8  offset u32   12  length u32   16  records u32   20  crc u32
+//
+//	extent := record*, those of one tablet as they were appended
+//	record (24 bytes, then the bytes of the caller)
+//	  0  length u32   4  n u32   8  ordinal in the segment u32   12  zero u32
+//	 16  first seq u64
+//
+// "Acknowledged" is the index up to which every segment was when this one was
+// built. Records are acknowledged in the order of indexes, so a log is sealed by
+// one fence at the first free index: what is behind it never will be. The fence
+// is never deleted, and a segment only if it lies before every redo point. Why
+// this is enough: docs/decisions/2026-11-21-segment-log.md.
+//
+// # Where a log in files ends
 //
 // After a power cut the last writes may be missing, whole or in part and in
 // any order, so a damaged frame alone says nothing: it may be a write that was
@@ -64,7 +96,7 @@
 //
 // # Sealing
 //
-// The local form is sealed by the process lock on LOCK: while a process holds
+// The form in files is sealed by the process lock on LOCK: while a process holds
 // it no other can open the log, and when it is gone nothing can append any
 // more, so the lock's next holder may replay. It protects between processes of
 // one machine, not between machines.

@@ -15,5 +15,11 @@
 // link(2), which fails if the name is taken, and the directory that holds the
 // name is synced.
 //
+// Several machines may share the directory if its file system makes link(2)
+// atomic and fsync durable on the server, as NFS does with hard mounts; each
+// process has an Owner of its own. Mount NFS with lookupcache=positive, or a name
+// that was not there a minute ago still seems not to be. The packages below are
+// s3, for buckets, and diskcache, local copies of whole objects.
+//
 // The package knows names and bytes. It knows nothing of what objects hold.
 package objectstore
