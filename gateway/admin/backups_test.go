@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/iam/apiv1/iampb"
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
@@ -804,4 +806,64 @@ func FuzzOrder(f *testing.F) {
 			t.Errorf("%q and %q have the keys %s and %s", a, b, key(x), key(y))
 		}
 	})
+}
+
+// The same over a real store that is closed and opened again: the schedule goes
+// on, and an expired backup frees the disk.
+func TestAutomatedBackupsSurviveARestart(t *testing.T) {
+	c := newClock()
+	fs := vfs.NewMem()
+	ctx := t.Context()
+	open := func() (*engine.Store, *server) {
+		t.Helper()
+		b := must(engine.Open(ctx, engine.Options{Dir: "data", FS: fs, Now: c.now, MajorCheck: 2 * time.Millisecond}))(t)
+		return b, serve(t, b, Options{Now: c.now})
+	}
+	sstables := func() int { return len(must(fs.List("data/sst"))(t)) }
+	list := func(s *server) []*adminpb.Backup {
+		t.Helper()
+		return must(s.ListBackups(ctx, &adminpb.ListBackupsRequest{Parent: testInstance + "/clusters/-"}))(t).Backups
+	}
+	b, s := open()
+	s.createInstance(t, "inst-one", "cluster-one", "cluster-two")
+	must(s.CreateTable(ctx, &adminpb.CreateTableRequest{Parent: testInstance, TableId: "t", Table: &adminpb.Table{
+		ColumnFamilies:        map[string]*adminpb.ColumnFamily{"f": {}},
+		AutomatedBackupConfig: &adminpb.Table_AutomatedBackupPolicy_{AutomatedBackupPolicy: &adminpb.Table_AutomatedBackupPolicy{RetentionPeriod: durationpb.New(3 * day)}},
+	}}))(t)
+	empty := sstables()
+	s.putRow(t, testTable, "r")
+	s.admin.maintain(ctx)
+	if n := len(list(s)); n != 2 {
+		t.Errorf("%d backups, want one for each cluster", n)
+	}
+	if err := b.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+	b, s = open()
+	s.admin.maintain(ctx)
+	if n := len(list(s)); n != 2 {
+		t.Errorf("%d backups after a restart", n)
+	}
+	c.add(day)
+	s.putRow(t, testTable, "r2")
+	s.admin.maintain(ctx)
+	if n := len(list(s)); n != 4 {
+		t.Errorf("%d backups on the second day", n)
+	}
+	must(s.DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: testTable}))(t)
+	must(s.RestoreTable(ctx, &adminpb.RestoreTableRequest{Parent: testInstance, TableId: "u", Source: &adminpb.RestoreTableRequest_Backup{Backup: list(s)[0].Name}}))(t)
+	if n := must(b.TableBytes(ctx, testInstance+"/tables/u"))(t); n == 0 {
+		t.Error("the restored table is empty")
+	}
+	must(s.DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: testInstance + "/tables/u"}))(t)
+	c.add(8 * day)
+	// METADATA's own SSTables may have come.
+	for start := time.Now(); sstables() > empty+1; time.Sleep(time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("%d SSTables are left", sstables()-empty)
+		}
+	}
+	if err := b.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
 }
