@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -53,6 +54,7 @@ type Cluster struct {
 
 	mu      sync.Mutex
 	servers map[string]*tabletserver.Server // by name; addresses are names
+	dead    []*tabletserver.Server          // killed, but not put away
 	masters map[string]*masterProcess
 	life    context.Context
 	end     context.CancelFunc
@@ -88,7 +90,14 @@ func New(o Options) (*Cluster, error) {
 
 // Lock returns the lock service as a node sees it.
 func (c *Cluster) Lock(node string) lock.Service {
-	return c.lock.Client(func(ctx context.Context) error { return c.o.Net(ctx, node, "lock") })
+	return c.lock.Client(func(ctx context.Context) error {
+		// A process that has ended keeps no session. What it had sent to the store
+		// may still arrive.
+		if c.ended(node) {
+			return errors.New("the process has ended")
+		}
+		return c.o.Net(ctx, node, "lock")
+	})
 }
 
 // StartServer starts a tablet server of a name that no living one has.
@@ -108,11 +117,27 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	return s, nil
 }
 
+// ended tells whether a node is a tablet server that has failed.
+func (c *Cluster) ended(node string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.servers[node]
+	for _, d := range c.dead {
+		if d.Name() == node {
+			s = d
+		}
+	}
+	return s != nil && s.Err() != nil
+}
+
 // KillServer ends a server as a crash does: its session ends by itself.
 func (c *Cluster) KillServer(name string) {
 	c.mu.Lock()
 	s := c.servers[name]
 	delete(c.servers, name)
+	if s != nil {
+		c.dead = append(c.dead, s)
+	}
 	c.mu.Unlock()
 	if s != nil {
 		s.Kill()
@@ -202,6 +227,9 @@ func (c *Cluster) Close() {
 	now, cancel := context.WithCancel(context.Background())
 	cancel()
 	for _, s := range servers {
+		c.dead = append(c.dead, s)
+	}
+	for _, s := range c.dead {
 		s.Kill()
 		_ = s.Close(now) // it was killed
 	}

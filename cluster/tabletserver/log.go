@@ -5,12 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -39,7 +39,7 @@ type guardedLog struct {
 	id   commitlog.ID
 	lock lock.Service
 
-	mu      sync.Mutex
+	mu      mutex.Mutex
 	version int64 // of the item
 	kept    commitlog.Pos
 	trimmed time.Time

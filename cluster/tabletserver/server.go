@@ -139,8 +139,17 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
-		if err != nil {
-			s.cancel()
+		if err == nil {
+			return
+		}
+		s.cancel()
+		for _, h := range []*half{s.users, s.system} {
+			if h != nil {
+				err = errors.Join(err, h.log.Close())
+			}
+		}
+		if s.cache != nil {
+			s.cache.Close()
 		}
 	}()
 	if s.session, err = o.Lock.NewSession(ctx, o.TTL); err != nil {
@@ -260,6 +269,9 @@ func (s *Server) Err() error {
 		return nil
 	}
 }
+
+// Name returns the name that the server was given.
+func (s *Server) Name() string { return s.o.Name }
 
 // Incarnation returns the server's number, which no other server ever has.
 func (s *Server) Incarnation() uint64 { return s.incarnation }

@@ -16,7 +16,7 @@ var leaves = []string{"engine/fault", "engine/cell", "engine/schema", "engine/ro
 func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
 // below are the parts of a tablet.
-var below = and(leaves, []string{"engine/aggregate", "engine/objectstore", "engine/commitlog", "engine/memtable", "engine/sstable",
+var below = and(leaves, []string{"engine/mutex", "engine/aggregate", "engine/objectstore", "engine/commitlog", "engine/memtable", "engine/sstable",
 	"engine/rowcache", "engine/metadata", "engine/merge", "engine/compaction"})
 
 // allowed says which of our packages a package may import outside its tests.
@@ -31,16 +31,17 @@ var allowed = map[string][]string{
 	"engine/filter":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/scan":        {"engine/row", "engine/filter"},
 	"engine/aggregate":   {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/mutex":       {},
 	"engine/objectstore": {"engine/fault"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},
 	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3":        {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3/s3test": {"engine/objectstore/s3"},
-	"engine/commitlog":             {"engine/fault", "engine/objectstore"},
+	"engine/commitlog":             {"engine/fault", "engine/mutex", "engine/objectstore"},
 	"engine/memtable":              {"engine/cell"},
 	"engine/rowcache":              {"engine/cell"},
-	"engine/sstable":               {"engine/fault", "engine/cell", "engine/objectstore"},
+	"engine/sstable":               {"engine/fault", "engine/mutex", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -106,7 +107,7 @@ type SegmentWriter struct {
 	failed   chan struct{} // closed on failure
 	wake     chan struct{} // to the flusher: look again
 	stopped  sync.WaitGroup
-	trimming sync.Mutex // serializes Trim
+	trimming mutex.Mutex // serializes Trim
 
 	mu struct {
 		sync.Mutex

@@ -120,10 +120,13 @@ func demand(n int, o *Options) float64 {
 // merging returns the best window of runs, if one is good enough.
 func merging(runs []Run, o *Options) (Job, bool) {
 	need := demand(len(runs), o)
-	files := sorted(runs)
+	// The windows of hundreds of runs, as merges of tablets can leave them, are
+	// too many to look at: the newest will do, again and again.
+	among := runs[:min(len(runs), 4*o.MaxRuns)]
+	files := sorted(among)
 	bestLo, bestHi, bestGrowth := 0, 0, 0.0
-	for lo := range runs {
-		for hi := lo + 2; hi <= len(runs) && !runs[hi-1].Busy && !runs[lo].Busy; hi++ {
+	for lo := range among {
+		for hi := lo + 2; hi <= len(among) && !among[hi-1].Busy && !among[lo].Busy; hi++ {
 			g := growth(files, lo, hi)
 			if g < need {
 				continue

@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/bloom"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/mutex"
 )
 
 // tableFormat is what a Writer writes. Its footer has a checksum; the formats
@@ -44,7 +44,7 @@ type Reader struct {
 	// table is the open file, nil if it is closed.
 	table atomic.Pointer[table]
 	// opening is held while the file is being opened.
-	opening sync.Mutex
+	opening mutex.Mutex
 	closed  atomic.Bool
 }
 

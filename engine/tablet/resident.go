@@ -3,9 +3,9 @@ package tablet
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 
+	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
@@ -50,7 +50,7 @@ type objectFile struct {
 	o    *object
 	size int64
 
-	opening sync.Mutex
+	opening mutex.Mutex
 	stored  atomic.Pointer[sstable.Readable]
 }
 

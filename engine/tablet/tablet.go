@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/rowcache"
@@ -126,12 +127,12 @@ type Tablet struct {
 	visible atomic.Uint64
 
 	// rows are the row locks: a row's is the one its key hashes to.
-	rows [stripes]sync.Mutex
+	rows [stripes]mutex.Mutex
 	seed maphash.Seed
 
 	// write orders mutations.
 	write struct {
-		sync.Mutex
+		mutex.Mutex
 		seq    cell.Seq // the last one given out
 		last   commitlog.Pos
 		mem    *mem
@@ -146,12 +147,12 @@ type Tablet struct {
 	}
 
 	// change is held by whoever changes the METADATA row.
-	change sync.Mutex
+	change mutex.Mutex
 	// rewriting says that a compaction is under way; change guards it.
 	rewriting bool
 	// compacting is held by the one compaction at a time; compacted is the
 	// locality group of the last.
-	compacting sync.Mutex
+	compacting mutex.Mutex
 	compacted  uint16
 	// overMemory says that not all of the tablet is in memory that should be;
 	// compacting guards it.
@@ -279,7 +280,7 @@ func (t *Tablet) install(next func(old *version) *version) {
 }
 
 // lockRow takes the lock of a row.
-func (t *Tablet) lockRow(key []byte) *sync.Mutex {
+func (t *Tablet) lockRow(key []byte) *mutex.Mutex {
 	l := &t.rows[maphash.Bytes(t.seed, key)%stripes]
 	l.Lock()
 	return l

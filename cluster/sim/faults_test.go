@@ -1,0 +1,408 @@
+//go:build sim
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+const tableName = "projects/p/instances/i/tables/t"
+
+// A storm disturbs the network of a cluster, by a seed.
+type storm struct {
+	mu   sync.Mutex
+	rng  *rand.Rand
+	calm bool
+	loss float64
+	cut  map[string]time.Time // nodes, or from>to, that are cut off, and until when
+}
+
+func (s *storm) net(ctx context.Context, from, to string) error {
+	s.mu.Lock()
+	now := time.Now()
+	lost := !s.calm && s.rng.Float64() < s.loss
+	delay := time.Duration(s.rng.IntN(1000)) * time.Microsecond
+	if !s.calm && s.rng.IntN(200) == 0 {
+		delay = time.Duration(s.rng.IntN(400)) * time.Millisecond
+	}
+	for _, k := range []string{from, to, from + ">" + to} {
+		if !s.calm && s.cut[k].After(now) {
+			lost = true
+		}
+	}
+	s.mu.Unlock()
+	select {
+	case <-time.After(delay):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if lost {
+		// Whoever waits for an answer notices after a while.
+		select {
+		case <-time.After(300 * time.Millisecond):
+		case <-ctx.Done():
+		}
+		return errors.New("the message is lost")
+	}
+	return nil
+}
+
+// cutOff makes messages of a node, or from one to another, be lost for d.
+func (s *storm) cutOff(what string, d time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cut[what] = time.Now().Add(d)
+}
+
+func (s *storm) calmDown() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calm = true
+}
+
+// A register is a row that one worker writes: values that only grow.
+type register struct {
+	key           string
+	acked, tried  int
+	client        *client.Client
+	t             *testing.T
+	readsSeen     int
+	unknown, done int
+}
+
+func (r *register) step(ctx context.Context, rng *rand.Rand) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	switch rng.IntN(3) {
+	case 0, 1:
+		r.tried++
+		e := &row.Entry{Key: []byte(r.key), Mutations: []row.Mutation{
+			{Op: row.SetCell, Family: "a", Qualifier: []byte("q"), Timestamp: 1000, Value: []byte(strconv.Itoa(r.tried))},
+			{Op: row.SetCell, Family: "b", Qualifier: []byte("q"), Timestamp: 1000, Value: []byte(strconv.Itoa(r.tried))},
+		}}
+		err := r.client.MutateRow(ctx, tableName, e)
+		switch {
+		case err == nil:
+			r.acked = r.tried
+			r.done++
+		case errors.Is(err, fault.Unavailable) || ctx.Err() != nil || errors.Is(err, fault.Exhausted):
+			r.unknown++
+		default:
+			r.t.Errorf("%s: write: %v", r.key, err)
+		}
+	default:
+		r.read(ctx, false)
+	}
+}
+
+// read checks what the row holds: at least what was acknowledged before, and
+// never less than what was read before.
+func (r *register) read(ctx context.Context, must bool) {
+	w := new(collector)
+	_, err := r.client.ReadRows(ctx, &scan.Request{Table: tableName, Ranges: []row.Range{row.Single([]byte(r.key))}}, w)
+	if err != nil {
+		if must || !errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
+			r.t.Errorf("%s: read: %v", r.key, err)
+		}
+		return
+	}
+	got := 0
+	if len(w.values) > 0 {
+		if len(w.values) != 2 || w.values[0] != w.values[1] {
+			r.t.Errorf("%s: a torn row: %q", r.key, w.values)
+			return
+		}
+		got, _ = strconv.Atoi(w.values[0])
+	}
+	if got < r.acked || got < r.readsSeen || got > r.tried {
+		r.t.Errorf("%s: read %d after %d was acknowledged and %d was read; %d was tried", r.key, got, r.acked, r.readsSeen, r.tried)
+	}
+	r.readsSeen = max(r.readsSeen, got)
+}
+
+type collector struct {
+	keys, values []string
+}
+
+func (w *collector) StartRow(key []byte)   { w.keys = append(w.keys, string(key)) }
+func (w *collector) Cell(c *row.Cell)      { w.values = append(w.values, string(c.Value)) }
+func (w *collector) EndRow() (bool, error) { return false, nil }
+func (w *collector) Scanned([]byte)        {}
+func (w *collector) Flush() error          { return nil }
+
+// newTable is a table with three tablets.
+func newTable(t *testing.T, c *client.Client) {
+	t.Helper()
+	sch := &schema.Table{Name: tableName, Granularity: 1000, Families: map[string]schema.Family{
+		"a": {Name: "a", GC: &schema.GCRule{MaxVersions: 1}}, "b": {Name: "b"}}}
+	if _, err := c.CreateTable(context.Background(), sch, [][]byte{[]byte("k3"), []byte("k6")}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seeds returns the seeds to run: TRESTLE_SIM_SEED and TRESTLE_SIM_RUNS say
+// which.
+func seeds(usual int) (first uint64, runs int) {
+	first, runs = 1, usual
+	if v, err := strconv.ParseUint(os.Getenv("TRESTLE_SIM_SEED"), 10, 64); err == nil {
+		first = v
+	}
+	if v, err := strconv.Atoi(os.Getenv("TRESTLE_SIM_RUNS")); err == nil {
+		runs = v
+	}
+	return first, runs
+}
+
+// TestStorm: under lost messages, cut-off nodes, deaths of servers and masters,
+// splits, merges and moves, every acknowledged write is read, no row is torn,
+// nothing that was read disappears, and METADATA tiles the key space.
+func TestStorm(t *testing.T) {
+	first, runs := seeds(10)
+	for seed := first; seed < first+uint64(runs); seed++ {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { stormRun(t, seed) })
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func stormRun(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	st := &storm{rng: rand.New(rand.NewPCG(seed, 2)), calm: true, loss: []float64{0, 0.002, 0.02}[rng.IntN(3)], cut: map[string]time.Time{}}
+	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Log: logger(), LogBytes: 256 << 10,
+		Tablet: tablet.Options{MemtableBytes: 32 << 10, FileBytes: 16 << 10}}
+	if rng.IntN(2) == 0 {
+		o.Balance = 3 * time.Second
+	}
+	c, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		c.Close()
+		time.Sleep(time.Minute) // timers of what was killed
+	}()
+	ctx := t.Context()
+	c.StartMaster("master-1")
+	c.StartMaster("master-2")
+	for i := range 3 {
+		if _, err := c.StartServer(ctx, fmt.Sprint("server-", i+1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	admin, err := c.Client(ctx, "admin")
+	if err != nil {
+		t.Fatal(err)
+	}
+	newTable(t, admin)
+	var regs []*register
+	for i := range 9 {
+		cl, err := c.Client(ctx, fmt.Sprint("client-", i%3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		regs = append(regs, &register{key: fmt.Sprint("k", i), client: cl, t: t})
+	}
+	st.mu.Lock()
+	st.calm = false
+	st.mu.Unlock()
+	var working sync.WaitGroup
+	stop := make(chan struct{})
+	for i, r := range regs {
+		mine := rand.New(rand.NewPCG(seed, 100+uint64(i)))
+		working.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				r.step(ctx, mine)
+				time.Sleep(time.Duration(mine.IntN(20)) * time.Millisecond)
+			}
+		})
+	}
+	next := 4
+	for range 20 + rng.IntN(20) {
+		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond)
+		c.disturb(ctx, t, rng, st, admin, &next)
+	}
+	st.calmDown()
+	time.Sleep(5 * time.Second)
+	close(stop)
+	working.Wait()
+	if len(c.names()) == 0 {
+		if _, err := c.StartServer(ctx, fmt.Sprint("server-", next)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	writes, unknown := 0, 0
+	for _, r := range regs {
+		r.read(ctx, true)
+		writes += r.done
+		unknown += r.unknown
+	}
+	tile(t, ctx, admin)
+	if writes == 0 {
+		t.Error("no write was acknowledged")
+	}
+	t.Logf("%d writes acknowledged, %d of unknown outcome", writes, unknown)
+}
+
+// disturb does one thing that a cluster must bear.
+func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st *storm, admin *client.Client, next *int) {
+	names := c.names()
+	pick := func() string { return names[rng.IntN(len(names))] }
+	short, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	n := rng.IntN(12)
+	if len(names) < 2 {
+		n = 1
+	}
+	switch n {
+	case 0:
+		c.KillServer(pick())
+	case 1:
+		if len(names) < 5 {
+			name := fmt.Sprint("server-", *next)
+			*next++
+			if _, err := c.StartServer(short, name); err != nil && !errors.Is(err, fault.Unavailable) && short.Err() == nil {
+				t.Errorf("start %s: %v", name, err)
+			}
+		}
+	case 2:
+		// In order, if it goes fast enough.
+		_ = c.StopServer(short, pick())
+	case 3:
+		// Whoever is cut off from the lock service is a zombie after a while.
+		st.cutOff(pick()+">lock", 5*time.Second)
+	case 4:
+		st.cutOff(pick(), time.Duration(rng.IntN(5000))*time.Millisecond)
+	case 5:
+		st.cutOff(pick()+">store", time.Duration(rng.IntN(3000))*time.Millisecond)
+	case 6:
+		m := []string{"master-1", "master-2"}[rng.IntN(2)]
+		c.StopMaster(m)
+		c.StartMaster(m)
+	case 7:
+		st.cutOff([]string{"master-1", "master-2"}[rng.IntN(2)], 5*time.Second)
+	default:
+		c.reshape(short, rng, admin, pick())
+	}
+}
+
+// reshape splits, merges or moves a tablet, or flushes or compacts it.
+func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Client, server string) {
+	table, err := admin.Table(ctx, tableName)
+	if err != nil {
+		return
+	}
+	rows, err := admin.Metadata().Lookup(ctx, table.ID, nil, 100)
+	if err != nil || len(rows) == 0 {
+		return
+	}
+	i := rng.IntN(len(rows))
+	a := rows[i].Assignment
+	if a == nil || a.State != metadata.Open {
+		return
+	}
+	s := c.Dialer("admin").Dial(a.Addr)
+	// Any of it may fail: it is the data that counts.
+	switch rng.IntN(5) {
+	case 0:
+		_ = s.Split(ctx, rows[i].Tablet, fmt.Append(nil, "k", rng.IntN(9), "x"))
+	case 1:
+		if i+1 < len(rows) {
+			_ = s.Merge(ctx, rows[i].Tablet, rows[i+1].Tablet)
+		}
+	case 2:
+		_ = s.Flush(ctx, []metadata.TabletID{rows[i].Tablet})
+	case 3:
+		_ = s.Compact(ctx, []metadata.TabletID{rows[i].Tablet})
+	default:
+		l := c.Lock("admin")
+		_, _ = l.Put(ctx, master.WantedKey(rows[i].Tablet), []byte(server), 0)
+	}
+}
+
+func (c *Cluster) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var out []string
+	for n, s := range c.servers {
+		if s.Err() != nil {
+			delete(c.servers, n) // a real one's process has ended
+			c.dead = append(c.dead, s)
+			continue
+		}
+		out = append(out, n)
+	}
+	slices.Sort(out)
+	return out
+}
+
+// tile checks invariant I5: the METADATA rows of the table tile the key space.
+func tile(t *testing.T, ctx context.Context, c *client.Client) {
+	t.Helper()
+	table, err := c.Table(ctx, tableName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []*metadata.Row
+	for attempt := 0; ; attempt++ {
+		rows = nil
+		if err := c.Metadata().Scan(ctx, func(r *metadata.Row) error {
+			if r.Table == table.ID {
+				rows = append(rows, r)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		settled := true
+		for _, r := range rows {
+			settled = settled && r.Op == nil && r.Assignment.State == metadata.Open
+		}
+		if settled {
+			break
+		}
+		if attempt == 100 {
+			for _, r := range rows {
+				t.Logf("%d [%q, %q) %+v %+v", r.Tablet, r.Start, r.End, r.Assignment, r.Op)
+			}
+			t.Fatal("tablets do not come to rest")
+		}
+		time.Sleep(200 * time.Millisecond)
+	}
+	var end []byte
+	for i, r := range rows {
+		if string(r.Start) != string(end) || i > 0 && len(end) == 0 {
+			t.Errorf("I5: tablet %d begins at %q, the one before it ends at %q", r.Tablet, r.Start, end)
+		}
+		end = r.End
+	}
+	if len(rows) == 0 || len(end) > 0 {
+		t.Errorf("I5: the last tablet ends at %q", end)
+	}
+}
