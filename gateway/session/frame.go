@@ -5,6 +5,7 @@ import (
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	spb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -166,5 +167,11 @@ func (s *session) failure(c *call, err error, zone, cluster string) wire.Encoded
 		retry = &errdetails.RetryInfo{RetryDelay: durationpb.New(10 * time.Millisecond << shift)}
 	}
 	e := &bigtablepb.ErrorResponse{RpcId: c.req.ID, ClusterInfo: &bigtablepb.ClusterInformation{ClusterId: cluster, ZoneId: zone}, Status: st, RetryInfo: retry}
-	return encode(&bigtablepb.SessionResponse{Payload: &bigtablepb.SessionResponse_Error{Error: e}})
+	m := &bigtablepb.SessionResponse{Payload: &bigtablepb.SessionResponse_Error{Error: e}}
+	b, merr := proto.Marshal(m)
+	if merr != nil { // a text that is no UTF-8
+		e.ClusterInfo, e.Status = nil, &spb.Status{Code: st.Code}
+		return encode(m)
+	}
+	return b
 }
