@@ -7,12 +7,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/objectstore/s3"
+	"github.com/trestledb/trestle/engine/objectstore/s3/s3test"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -166,5 +169,35 @@ func TestSharedStoreTakenOver(t *testing.T) {
 	}
 	if err := s.Close(ctx); err == nil {
 		t.Error("the store closes as if nothing had happened")
+	}
+}
+
+// TestSharedStoreS3: rows in memtables, SSTables and logs of several
+// incarnations are found again in a bucket.
+func TestSharedStoreS3(t *testing.T) {
+	bucket, err := s3.Open(ctx, s3test.Fake(t, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Objects: bucket, CommitInterval: time.Millisecond}
+	table, want := "", ""
+	for i := range 5 {
+		s := mustOpen(t, o)
+		if i == 0 {
+			table = mustCreate(t, s, newSchema("t", 1000, "f"))
+		}
+		if got := content(s, table, row.All); got != want {
+			t.Errorf("incarnation %d finds %q, want %q", i+1, got, want)
+		}
+		for j := range 20 {
+			mustPut(t, s, table, fmt.Sprintf("r%d", j), setCell("f", "q", int64(i)*1000, fmt.Sprint(i, j)))
+		}
+		if i%2 == 1 {
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want = content(s, table, row.All)
+		mustClose(t, s)
 	}
 }
