@@ -513,6 +513,17 @@ func (s *Store) SplitTablet(ctx context.Context, name string, key []byte) error 
 	return s.split(ctx, t, t.list()[index(t.list(), key)], key)
 }
 
+// SplitKey returns a row key that cuts the tablet of a table that serves key
+// into about two halves, or false if there is none.
+func (s *Store) SplitKey(ctx context.Context, name string, key []byte) ([]byte, bool, error) {
+	t, err := s.table(name)
+	if err != nil {
+		return nil, false, err
+	}
+	list := t.list()
+	return list[index(list, key)].SplitKey(ctx)
+}
+
 // split is SplitTablet for who holds the admin lock.
 func (s *Store) split(ctx context.Context, t *table, tt *tablet.Tablet, key []byte) error {
 	start := time.Now()

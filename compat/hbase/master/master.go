@@ -20,6 +20,9 @@ import (
 
 // Tablets is what a Backend offers whose tablets can be worked on by hand.
 type Tablets interface {
+	// SplitKey returns a row that cuts the tablet that serves key into about two
+	// halves, or false if there is none.
+	SplitKey(ctx context.Context, table string, key []byte) ([]byte, bool, error)
 	// SplitAt splits the tablet of a table that serves key at key.
 	SplitAt(ctx context.Context, table string, key []byte) error
 	// MergeAt merges the tablet that serves key with the one after it.

@@ -1,7 +1,9 @@
 package master
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -564,7 +566,7 @@ func TestRegions(t *testing.T) {
 	}
 	f.wants("split what is gone", split(whole, "b"), wire.UnknownRegion)
 	f.wants("split outside", split(list()[0], "c"), wire.DoNotRetryIO)
-	f.wants("split nowhere", split(list()[0], ""), wire.DoNotRetryIO)
+	f.wants("split a small one in the middle", split(list()[0], ""), wire.DoNotRetryIO)
 	l := list()
 	if len(l) != 2 {
 		t.Fatalf("%v", l)
@@ -609,6 +611,45 @@ func TestRegions(t *testing.T) {
 	}
 	_, err = f.mergeTableRegions(ctx, f.c, &pb.MergeTableRegionsRequest{Region: []*pb.RegionSpecifier{list()[0].Specifier()}})
 	f.wants("merge one", err, wire.DoNotRetryIO)
+}
+
+// A region that has grown is split where its middle is.
+func TestSplitInTheMiddle(t *testing.T) {
+	f := start(t)
+	f.create(tableSchema("t", fam("f")))
+	var keys []string
+	for i := range 200 {
+		keys = append(keys, fmt.Sprintf("%03d", i))
+	}
+	f.put("t", keys...)
+	big := &row.Entry{Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Qualifier: []byte("big"), Timestamp: 1000, Value: bytes.Repeat([]byte("v"), 64<<10)}}}
+	for _, k := range keys {
+		big.Key = []byte(k)
+		if err := f.store.MutateRow(t.Context(), "projects/p/instances/main/tables/t", big); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.flush(t.Context(), model.ParseName("t")); err != nil {
+		t.Fatal(err)
+	}
+	tab, err := f.table(t.Context(), model.ParseName("t"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := f.catalog.Regions(t.Context(), tab)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := f.getRegionInfo(t.Context(), f.c, &pb.GetRegionInfoRequest{Region: l[0].Specifier(), BestSplitRow: proto.Bool(true)})
+	if err != nil || len(info.GetBestSplitRow()) == 0 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	if _, err := f.splitRegion(t.Context(), f.c, &pb.SplitTableRegionRequest{RegionInfo: l[0].Info()}); err != nil {
+		t.Fatal(err)
+	}
+	if n := f.regions("t"); n != 2 {
+		t.Errorf("%d regions", n)
+	}
 }
 
 func TestCluster(t *testing.T) {

@@ -63,12 +63,8 @@ func (m *Master) splitRegion(ctx context.Context, c *server.Call, req *pb.SplitT
 	info := req.GetRegionInfo()
 	name := model.NameOf(info.GetTableName())
 	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase region split", name, func(ctx context.Context) error {
-		key := req.GetSplitRow()
-		switch {
-		case m.tablets == nil:
+		if m.tablets == nil {
 			return noTablets
-		case len(key) == 0:
-			return wire.DoNotRetryIO.New("give the row to split at: the middle of a region is not known here")
 		}
 		t, err := m.table(ctx, name)
 		if err != nil {
@@ -81,6 +77,16 @@ func (m *Master) splitRegion(ctx context.Context, c *server.Call, req *pb.SplitT
 		i := slices.IndexFunc(regions, func(r *model.Region) bool {
 			return r.ID == info.GetRegionId() && bytes.Equal(r.Start, info.GetStartKey()) && bytes.Equal(r.End, info.GetEndKey())
 		})
+		key := req.GetSplitRow()
+		if len(key) == 0 && i >= 0 {
+			var ok bool
+			if key, ok, err = m.tablets.SplitKey(ctx, t.Resource, info.GetStartKey()); err != nil {
+				return err
+			}
+			if !ok {
+				return wire.DoNotRetryIO.New("Region not splittable because bestSplitPoint = null, maybe table is too small for auto split. For force split, try specifying split row")
+			}
+		}
 		switch {
 		case i < 0:
 			return wire.UnknownRegion.New("%s: no region %d begins at %q", name, info.GetRegionId(), info.GetStartKey())
@@ -190,7 +196,7 @@ func (m *Master) compactRegion(ctx context.Context, c *server.Call, req *pb.Comp
 }
 
 func (m *Master) getRegionInfo(ctx context.Context, c *server.Call, req *pb.GetRegionInfoRequest) (*pb.GetRegionInfoResponse, error) {
-	_, r, t, err := m.region(ctx, c, false, req.GetRegion())
+	ctx, r, t, err := m.region(ctx, c, false, req.GetRegion())
 	if err != nil {
 		if is(err, wire.UnknownRegion) {
 			err = wire.NotServingRegion.New("%s", req.GetRegion().GetValue())
@@ -198,6 +204,15 @@ func (m *Master) getRegionInfo(ctx context.Context, c *server.Call, req *pb.GetR
 		return nil, err
 	}
 	resp := &pb.GetRegionInfoResponse{RegionInfo: r.Info(), Splittable: proto.Bool(t != nil), Mergeable: proto.Bool(t != nil)}
+	if req.GetBestSplitRow() && t != nil && m.tablets != nil {
+		key, ok, err := m.tablets.SplitKey(ctx, t.Resource, r.Start)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			resp.BestSplitRow = key
+		}
+	}
 	if req.GetCompactionState() {
 		resp.CompactionState = pb.GetRegionInfoResponse_NONE.Enum()
 		if m.compacting(r) {
