@@ -245,6 +245,8 @@ func (c *conn) read(ctx context.Context) error {
 // answers that call; then, the rest being unread, the connection ends.
 func (c *conn) tooBig(n int) error {
 	e := wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes)
+	// Its header is likely to be here, or soon.
+	_ = c.nc.SetReadDeadline(time.Now().Add(time.Second))
 	head, _ := c.r.Peek(min(n, c.r.Size(), 1024))
 	var r wire.Request
 	_ = wire.ParseRequest(head, &r) // fails, as not all of it is there

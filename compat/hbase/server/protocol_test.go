@@ -1,0 +1,229 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/wire"
+)
+
+var oneFamily = map[string]model.Family{"f": {Versions: 1, TTL: model.Forever}}
+
+// closed fails unless the server has closed the connection.
+func (c *rawClient) closed() {
+	c.t.Helper()
+	if n, err := io.Copy(io.Discard, c.nc); n > 0 || err != nil && strings.Contains(err.Error(), "timeout") {
+		c.t.Errorf("the connection is open: %d bytes, %v", n, err)
+	}
+}
+
+// alive fails unless the server answers.
+func (f *fixture) alive() {
+	f.t.Helper()
+	var id pb.GetClusterIdResponse
+	f.dial("ClientMetaService", nil).call("GetClusterId", &pb.GetClusterIdRequest{}, &id, nil)
+	if id.GetClusterId() != f.catalog.ClusterID() {
+		f.t.Errorf("cluster id %q", id.GetClusterId())
+	}
+}
+
+// TestPreambles: what a client says first decides what it gets.
+func TestPreambles(t *testing.T) {
+	f := newFixture(t, Options{Handshake: time.Second})
+	for name, tc := range map[string]struct {
+		first, class, text string
+	}{
+		"another protocol":  {"GET / HTTP/1.1\r\n", wire.FatalConnection.Name, "Expected HEADER="},
+		"another version":   {"HBas\x01\x50", wire.WrongVersion.Name, ""},
+		"Kerberos":          {"HBas\x00\x51", wire.BadAuth.Name, ""},
+		"a header of 2 GiB": {"HBas\x00\x50\x7F\xFF\xFF\xFF", wire.FatalConnection.Name, ""},
+		"a negative header": {"HBas\x00\x50\xFF\xFF\xFF\xFF", wire.FatalConnection.Name, ""},
+		"a bad header":      {"HBas\x00\x50\x00\x00\x00\x01\xFF", wire.FatalConnection.Name, ""},
+		"security":          {"Securi", wire.SecurityNotEnabled.Name, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := f.connect()
+			c.t = t
+			c.write([]byte(tc.first))
+			h, _ := c.receive(nil)
+			e := h.GetException()
+			if h.GetCallId() != wire.NoCall || e.GetExceptionClassName() != tc.class || !strings.Contains(e.GetStackTrace(), ": "+tc.text) {
+				t.Errorf("%v", h)
+			}
+		})
+	}
+	c := f.connect()
+	c.write([]byte("Regist"))
+	var r pb.GetConnectionRegistryResponse
+	if h, _ := c.receive(&r); h.GetCallId() != wire.NoCall || r.GetClusterId() != f.catalog.ClusterID() {
+		t.Errorf("registry: %v, %v", h, &r)
+	}
+	c.closed()
+	// Whoever says nothing is disconnected.
+	f.connect().closed()
+	f.alive()
+}
+
+func TestConnectionHeaders(t *testing.T) {
+	f := newFixture(t, Options{})
+	for name, tc := range map[string]struct {
+		set   func(*pb.ConnectionHeader)
+		class string
+	}{
+		"service":    {func(h *pb.ConnectionHeader) { h.ServiceName = proto.String("Nonsense") }, wire.FatalConnection.Name},
+		"codec":      {func(h *pb.ConnectionHeader) { h.CellBlockCodecClass = proto.String("x.CellCodec") }, wire.UnsupportedCodec.Name},
+		"compressor": {func(h *pb.ConnectionHeader) { h.CellBlockCompressorClass = proto.String("x.Lz4Codec") }, wire.UnsupportedCompr.Name},
+		"encryption": {func(h *pb.ConnectionHeader) { h.RpcCryptoCipherTransformation = proto.String("AES") }, wire.FatalConnection.Name},
+	} {
+		c := f.dial("ClientService", tc.set)
+		if h, _ := c.receive(nil); h.GetCallId() != wire.NoCall || h.GetException().GetExceptionClassName() != tc.class {
+			t.Errorf("%s: %v", name, h)
+		}
+		c.closed()
+	}
+	f.alive()
+}
+
+// TestBadCalls: a call that is wrong is refused, and the connection lives on
+// unless its bytes can no longer be understood.
+func TestBadCalls(t *testing.T) {
+	f := newFixture(t, Options{MaxRequestBytes: 1 << 20})
+	table := f.table("t", oneFamily, nil, "m")
+	region := f.regions(table)[0].Specifier()
+	c := f.dial("ClientService", nil)
+	c.fail("Nonsense", &pb.GetRequest{Region: region, Get: &pb.Get{Row: []byte("a")}}, nil, wire.DoNotRetryIO)
+	c.fail("Get", &pb.ClusterId{ClusterId: proto.String("x")}, nil, wire.DoNotRetryIO)
+	unknown := &pb.RegionSpecifier{Type: pb.RegionSpecifier_REGION_NAME.Enum(), Value: []byte("t,,1.x.")}
+	c.fail("Get", &pb.GetRequest{Region: unknown, Get: &pb.Get{Row: []byte("a")}}, nil, wire.NotServingRegion)
+	get := func(g *pb.Get) *pb.GetRequest { return &pb.GetRequest{Region: region, Get: g} }
+	c.fail("Get", get(&pb.Get{Row: []byte("z")}), nil, wire.WrongRegion)
+	c.fail("Get", get(&pb.Get{Row: []byte{}}), nil, wire.DoNotRetryIO)
+	c.fail("Get", get(&pb.Get{Row: bytes.Repeat([]byte("a"), 1<<15)}), nil, wire.DoNotRetryIO)
+	c.fail("Get", get(&pb.Get{Row: []byte("a"), MaxVersions: proto.Uint32(0)}), nil, wire.DoNotRetryIO)
+	c.fail("Get", get(&pb.Get{Row: []byte("a"), ClosestRowBefore: proto.Bool(true)}), nil, wire.UnknownProtocol)
+	c.fail("Get", get(&pb.Get{Row: []byte("a"), Column: []*pb.Column{{Family: []byte("nope")}}}), nil, wire.NoSuchFamily)
+	c.fail("Get", get(&pb.Get{Row: []byte("a"), Filter: &pb.Filter{Name: proto.String("com.example.Mine")}}), nil, wire.DoNotRetryIO)
+	c.fail("Get", get(&pb.Get{Row: []byte("a"), TimeRange: &pb.TimeRange{From: proto.Uint64(9), To: proto.Uint64(3)}}), nil, wire.DoNotRetryIO)
+	c.fail("BulkLoadHFile", &pb.BulkLoadHFileRequest{Region: region}, nil, wire.DoNotRetryIO)
+	c.fail("ExecService", &pb.CoprocessorServiceRequest{Region: region, Call: &pb.CoprocessorServiceCall{Row: []byte("a"),
+		ServiceName: proto.String("x"), MethodName: proto.String("y"), Request: []byte{}}}, nil, wire.UnknownProtocol)
+	put := &pb.MutationProto{Row: []byte("a"), MutateType: pb.MutationProto_PUT.Enum(), AssociatedCellCount: proto.Int32(1)}
+	mutate := &pb.MutateRequest{Region: region, Mutation: put}
+	c.fail("Mutate", mutate, wire.AppendCell(nil, []byte("b"), "f", nil, 1, wire.TypePut, nil), wire.DoNotRetryIO)
+	c.fail("Mutate", mutate, wire.AppendCell(nil, []byte("a"), "g", nil, 1, wire.TypePut, nil), wire.NoSuchFamily)
+	c.fail("Mutate", mutate, []byte("not a cell"), wire.FatalConnection)
+	c.fail("Scan", &pb.ScanRequest{ScannerId: proto.Uint64(7)}, nil, wire.UnknownScanner)
+	c.fail("Scan", &pb.ScanRequest{Region: region}, nil, wire.DoNotRetryIO)
+	meta := model.MetaRegion.Specifier()
+	c.fail("Mutate", &pb.MutateRequest{Region: meta, Mutation: put}, wire.AppendCell(nil, []byte("a"), "info", nil, 1, wire.TypePut, nil), wire.DoNotRetryIO)
+	var ok pb.GetResponse
+	c.call("Get", get(&pb.Get{Row: []byte("a")}), &ok, nil)
+
+	// A request that is too large is told so; the connection ends.
+	c.write(append(binary.BigEndian.AppendUint32(nil, 2<<20), frame(99, "Get", get(&pb.Get{Row: []byte("a")}), nil)[4:]...))
+	if h, _ := c.receive(nil); h.GetCallId() != 99 || h.GetException().GetExceptionClassName() != wire.RequestTooBig.Name {
+		t.Errorf("%v", h)
+	}
+	for _, b := range []string{"\xFF\xFF\xFF\xFF", "\x00\x00\x00\x01\xFF", "\x00\x00\x00\x03\x05ab"} {
+		c := f.dial("ClientService", nil)
+		c.write([]byte(b))
+		if h, _ := c.receive(nil); h.GetCallId() != wire.NoCall || h.GetException() == nil {
+			t.Errorf("%q: %v", b, h)
+		}
+		c.closed()
+	}
+	f.alive()
+}
+
+// TestManyCalls: calls of one connection run at the same time, and one that is
+// slow to be answered does not hold up others. Clients that go away leave
+// nothing behind.
+func TestManyCalls(t *testing.T) {
+	f := newFixture(t, Options{MaxCalls: 8})
+	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
+	c := f.dial("ClientService", nil)
+	const n = 200
+	go func() {
+		for i := range uint32(n) {
+			row := fmt.Appendf(nil, "r%d", i)
+			_, _ = c.nc.Write(frame(i+1, "Mutate", &pb.MutateRequest{Region: region, Mutation: &pb.MutationProto{Row: row,
+				MutateType: pb.MutationProto_PUT.Enum(), AssociatedCellCount: proto.Int32(1)}},
+				wire.AppendCell(nil, row, "f", []byte("q"), model.Latest, wire.TypePut, row)))
+		}
+	}()
+	seen := map[uint32]bool{}
+	for range n {
+		var r pb.MutateResponse
+		h, _ := c.receive(&r)
+		if h.Exception != nil || seen[h.GetCallId()] || !r.GetProcessed() {
+			t.Fatalf("%v", h)
+		}
+		seen[h.GetCallId()] = true
+	}
+	var wg sync.WaitGroup
+	for i := range 20 {
+		wg.Go(func() {
+			c := f.dial("ClientService", nil)
+			c.send("Scan", &pb.ScanRequest{Region: region, Scan: &pb.Scan{}, NumberOfRows: proto.Uint32(1000)}, nil)
+			if i%2 == 0 {
+				_ = c.nc.(*net.TCPConn).SetLinger(0)
+			}
+			_ = c.nc.Close()
+		})
+	}
+	wg.Wait()
+	f.alive()
+}
+
+// TestStop: calls under way are answered, later ones are not taken.
+func TestStop(t *testing.T) {
+	f := newFixture(t, Options{})
+	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
+	c := f.dial("ClientService", nil)
+	c.call("Get", &pb.GetRequest{Region: region, Get: &pb.Get{Row: []byte("a")}}, nil, nil)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := f.server.Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	c.closed()
+	if _, err := net.Dial("tcp", f.addr); err == nil {
+		t.Error("the server still listens")
+	}
+}
+
+// FuzzConn: whatever comes behind a good header, the connection ends and the
+// server lives.
+func FuzzConn(f *testing.F) {
+	fx := newFixture(f, Options{Transfer: time.Second, MaxRequestBytes: 1 << 16})
+	region := fx.regions(fx.table("t", oneFamily, nil))[0].Specifier()
+	f.Add(frame(1, "Get", &pb.GetRequest{Region: region, Get: &pb.Get{Row: []byte("a")}}, nil))
+	f.Add(frame(1, "Scan", &pb.ScanRequest{Region: region, Scan: &pb.Scan{}}, nil))
+	f.Add(frame(1, "Mutate", &pb.MutateRequest{Region: region, Mutation: &pb.MutationProto{Row: []byte("a"), MutateType: pb.MutationProto_PUT.Enum(),
+		AssociatedCellCount: proto.Int32(1)}}, wire.AppendCell(nil, []byte("a"), "f", []byte("q"), 1, wire.TypePut, []byte("v"))))
+	f.Add(frame(1, "Multi", &pb.MultiRequest{RegionAction: []*pb.RegionAction{{Region: region, Atomic: proto.Bool(true), Action: []*pb.Action{
+		{Index: proto.Uint32(1), Mutation: &pb.MutationProto{Row: []byte("a"), MutateType: pb.MutationProto_DELETE.Enum()}}}}}}, nil))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		mine := *fx
+		mine.t = t
+		c := mine.dial("ClientService", nil)
+		c.write(b)
+		_ = c.nc.(*net.TCPConn).CloseWrite()
+		if _, err := io.Copy(io.Discard, c.nc); err != nil && strings.Contains(err.Error(), "timeout") {
+			t.Fatal("the connection did not end")
+		}
+		_ = c.nc.Close()
+	})
+}
