@@ -93,9 +93,10 @@ func (m Mapping) Name(resource string) (n Name, ok bool) {
 		return n, false
 	}
 	ns := instance
-	if instance == m.Instance {
+	switch instance {
+	case m.Instance:
 		ns = DefaultNamespace
-	} else if instance == DefaultNamespace || instance == SystemNamespace {
+	case DefaultNamespace, SystemNamespace:
 		return n, false // these names mean something else to HBase
 	}
 	return Name{ns, q}, true

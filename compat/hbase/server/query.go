@@ -66,7 +66,6 @@ type query struct {
 	// fine says that several stored timestamps may be one of HBase's.
 	fine bool
 	raw  bool // computed tables: no rules
-	out  []filter.Cell
 }
 
 // A spec is the part that Get and Scan have in common.

@@ -176,7 +176,7 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *c
 			return outcome{processed: true}, nil
 		}
 		err := s.b.MutateRow(ctx, t.Resource, &row.Entry{Key: key, Mutations: b.muts})
-		return outcome{processed: true}, familyGone(t, err)
+		return outcome{processed: true}, err
 	}
 	var out outcome
 	err := s.b.(backend.RowUpdater).UpdateRow(ctx, t.Resource, key, needs(cond, changes), func(cells []row.Cell) ([]row.Mutation, error) {
@@ -199,7 +199,7 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *c
 		return b.muts, nil
 	})
 	if err != nil {
-		return outcome{}, familyGone(t, err)
+		return outcome{}, err
 	}
 	slices.SortStableFunc(out.cells, func(a, b filter.Cell) int {
 		if c := bytes.Compare(a.Family, b.Family); c != 0 {
@@ -209,10 +209,6 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *c
 	})
 	return out, nil
 }
-
-// familyGone says of a family that went away after the checks what the checks
-// would have said.
-func familyGone(t *model.Table, err error) error { return err }
 
 // apply adds what a change makes of the present row. What it reads is what was
 // there before all changes.

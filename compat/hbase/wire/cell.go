@@ -114,7 +114,7 @@ func (s *Cells) Skip(n int) error {
 	return nil
 }
 
-// Tag types that mean something here.
+// TagTTL is the type of the tag that says how long a cell lives.
 const TagTTL = 8 // i64 ms, relative to the cell's timestamp
 
 // Tag returns the data of the first tag of a type in a cell's tags, each of
