@@ -87,6 +87,22 @@ type Control interface {
 	Flush(ctx context.Context, tablets []metadata.TabletID) error
 	// Compact does a major compaction of the tablets.
 	Compact(ctx context.Context, tablets []metadata.TabletID) error
+	// Pause holds up the writes of tablets, and whatever changes their METADATA
+	// rows, until Cut or Resume is called with the same number, hold at most. The
+	// number is the caller's, and nobody else's. ErrNotServing, and nothing is
+	// paused, if one of the tablets is not served here.
+	Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error
+	// Cut ends a pause and returns what the tablets held during it: METADATA rows
+	// of version 0 without an Assignment, ascending. Aborted if the pause is over.
+	// Tablets, also of several servers, that were all paused when the first was
+	// cut are cut at one instant. Nothing but the rows keeps their objects from
+	// being swept: see the master's sweeper.
+	Cut(ctx context.Context, number uint64) ([]*metadata.Row, error)
+	// Resume ends a pause, if it is not over.
+	Resume(ctx context.Context, number uint64) error
+	// InUse returns those of objects that the server reads or may read, or that
+	// are in the METADATA rows of tablets that it serves.
+	InUse(ctx context.Context, objects []string) ([]string, error)
 	// Status describes the server and what it serves.
 	Status(ctx context.Context) (*Status, error)
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/objstorage"
 
@@ -126,6 +127,32 @@ func (l *link) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 
 func (l *link) Compact(ctx context.Context, tablets []metadata.TabletID) error {
 	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Compact(ctx, tablets) })
+}
+
+func (l *link) Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error {
+	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Pause(ctx, number, tablets, hold) })
+}
+
+func (l *link) Cut(ctx context.Context, number uint64) (rows []*metadata.Row, err error) {
+	err = l.call(ctx, false, func(s rpc.TabletServer) error {
+		var err error
+		rows, err = s.Cut(ctx, number)
+		return err
+	})
+	return rows, err
+}
+
+func (l *link) Resume(ctx context.Context, number uint64) error {
+	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Resume(ctx, number) })
+}
+
+func (l *link) InUse(ctx context.Context, objects []string) (used []string, err error) {
+	err = l.call(ctx, false, func(s rpc.TabletServer) error {
+		var err error
+		used, err = s.InUse(ctx, objects)
+		return err
+	})
+	return used, err
 }
 
 func (l *link) Status(ctx context.Context) (st *rpc.Status, err error) {

@@ -107,6 +107,7 @@ type Server struct {
 	tablets map[metadata.TabletID]*served
 	loading map[metadata.TabletID]bool
 	closed  bool // nothing is to be loaded any more
+	pauses  pauses
 
 	ctx      context.Context // ends with the server
 	cancel   context.CancelFunc

@@ -30,27 +30,80 @@ func (f *Frozen) Release() { f.v.release() }
 //
 // The caller sees to it that none of ts is split or merged, and that nobody else
 // freezes tablets.
-func Freeze(ctx context.Context, ts []*Tablet) (_ []*Frozen, err error) {
+func Freeze(ctx context.Context, ts []*Tablet) ([]*Frozen, error) {
+	p, err := Pause(ctx, ts)
+	if err != nil {
+		return nil, err
+	}
+	defer p.Release()
+	p.Cut()
+	return p.Freeze(ctx)
+}
+
+// A Paused is tablets that take no writes and stay what they are: none is
+// flushed, compacted, split, merged or given up. Reads go on. It may be used by
+// one goroutine at a time, and must be released.
+type Paused struct {
+	ts     []*Tablet
+	behind []int // how many memtables each has to flush, once they were cut
+}
+
+// Pause holds up the writes of ts, which ascend, once most of what they have in
+// memory is flushed. Tablets of several servers that are all paused at one
+// instant hold what they would if they were of one.
+func Pause(ctx context.Context, ts []*Tablet) (*Paused, error) {
 	for _, t := range ts {
 		t.Rotate()
 		for more := true; more; {
+			var err error
 			if more, err = t.Flush(ctx); err != nil {
 				return nil, err
 			}
 		}
 	}
+	p := &Paused{ts: ts}
 	for _, t := range ts {
 		t.change.Lock()
-		defer t.change.Unlock()
 	}
-	behind, err := cut(ts)
+	for _, t := range ts {
+		t.write.Lock()
+	}
+	err := ctx.Err()
+	for _, t := range ts {
+		if t.write.closed {
+			err = t.gone()
+		}
+	}
 	if err != nil {
+		p.Release()
 		return nil, err
 	}
+	return p, nil
+}
+
+// Cut makes the memtables immutable and lets writes go on.
+func (p *Paused) Cut() {
+	p.behind = make([]int, len(p.ts))
+	for i, t := range p.ts {
+		if !t.write.mem.Empty() {
+			t.rotateLocked()
+		}
+		t.mu.Lock()
+		p.behind[i] = len(t.mu.version.mems) - 1
+		t.mu.Unlock()
+	}
+	for _, t := range p.ts {
+		t.write.Unlock()
+	}
+}
+
+// Freeze flushes what was cut and returns what the tablets held then, in their
+// order.
+func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 	var out []*Frozen
-	for i, t := range ts {
+	for i, t := range p.ts {
 		// Not one more: newer memtables may have come, with what came later.
-		for range behind[i] {
+		for range p.behind[i] {
 			if _, err = t.flushLocked(ctx); err != nil {
 				break
 			}
@@ -61,7 +114,7 @@ func Freeze(ctx context.Context, ts []*Tablet) (_ []*Frozen, err error) {
 		// Held before the change lock is given back, when a compaction may put
 		// other files in the place of these.
 		r := t.Row().Clone()
-		r.Version, r.Redo, r.Op = 0, commitlog.Pos{}, nil
+		r.Version, r.Redo, r.Op, r.Assignment = 0, commitlog.Pos{}, nil, nil
 		out = append(out, Hold(t.env, r))
 	}
 	if err != nil {
@@ -73,24 +126,14 @@ func Freeze(ctx context.Context, ts []*Tablet) (_ []*Frozen, err error) {
 	return out, nil
 }
 
-// cut makes the memtables of ts immutable, all at one instant, and returns how
-// many each has to flush. Its caller holds the change locks.
-func cut(ts []*Tablet) ([]int, error) {
-	for _, t := range ts {
-		t.write.Lock()
-		defer t.write.Unlock()
-	}
-	behind := make([]int, len(ts))
-	for i, t := range ts {
-		if t.write.closed {
-			return nil, t.gone()
+// Release lets the tablets go.
+func (p *Paused) Release() {
+	if p.behind == nil {
+		for _, t := range p.ts {
+			t.write.Unlock()
 		}
-		if !t.write.mem.Empty() {
-			t.rotateLocked()
-		}
-		t.mu.Lock()
-		behind[i] = len(t.mu.version.mems) - 1
-		t.mu.Unlock()
 	}
-	return behind, nil
+	for _, t := range p.ts {
+		t.change.Unlock()
+	}
 }

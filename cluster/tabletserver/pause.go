@@ -1,0 +1,127 @@
+package tabletserver
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// pauses are the tablets whose writes are held up.
+type pauses struct {
+	mu sync.Mutex
+	m  map[uint64]*paused
+}
+
+type paused struct {
+	*tablet.Paused
+	timer *time.Timer
+}
+
+// take ends a pause and returns it: until now it was one. Its caller has to
+// release it. It returns nil if the pause is over.
+func (p *pauses) take(number uint64) *paused {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	one := p.m[number]
+	delete(p.m, number)
+	return one
+}
+
+// Pause implements rpc.Control.
+func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error {
+	if err := s.alive(); err != nil {
+		return err
+	}
+	found, err := s.find(tablets...)
+	if err != nil {
+		return err
+	}
+	var ts []*tablet.Tablet
+	for _, t := range found {
+		ts = append(ts, t.Tablet)
+	}
+	// All who take the locks of several tablets do it in one order.
+	slices.SortFunc(ts, func(a, b *tablet.Tablet) int { return bytes.Compare(a.Bounds().Start, b.Bounds().Start) })
+	p, err := tablet.Pause(ctx, ts)
+	if err != nil {
+		return notServing(err)
+	}
+	s.pauses.mu.Lock()
+	defer s.pauses.mu.Unlock()
+	if s.pauses.m[number] != nil {
+		p.Release()
+		return fault.New(fault.Invalid, "there is a pause of that number")
+	}
+	if s.pauses.m == nil {
+		s.pauses.m = map[uint64]*paused{}
+	}
+	one := &paused{Paused: p}
+	one.timer = time.AfterFunc(hold, func() {
+		s.pauses.mu.Lock()
+		over := s.pauses.m[number] == one
+		if over {
+			delete(s.pauses.m, number)
+		}
+		s.pauses.mu.Unlock()
+		if over {
+			p.Release()
+		}
+	})
+	s.pauses.m[number] = one
+	return nil
+}
+
+// Cut implements rpc.Control.
+func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error) {
+	p := s.pauses.take(number)
+	if p == nil {
+		return nil, fault.New(fault.Aborted, "the tablets' pause is over")
+	}
+	p.timer.Stop()
+	defer p.Release()
+	p.Cut()
+	// Nobody else served the tablets while they were paused: the session has not
+	// ended since.
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	held, err := p.Freeze(ctx)
+	if err != nil {
+		return nil, notServing(err)
+	}
+	var rows []*metadata.Row
+	for _, f := range held {
+		rows = append(rows, f.Row())
+		f.Release()
+	}
+	return rows, nil
+}
+
+// Resume implements rpc.Control.
+func (s *Server) Resume(_ context.Context, number uint64) error {
+	if p := s.pauses.take(number); p != nil {
+		p.timer.Stop()
+		p.Release()
+	}
+	return nil
+}
+
+// InUse implements rpc.Control.
+func (s *Server) InUse(_ context.Context, objects []string) ([]string, error) {
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	var used []string
+	for _, o := range objects {
+		if s.users.env.Refers(o) || s.system.env.Refers(o) {
+			used = append(used, o)
+		}
+	}
+	return used, nil
+}
