@@ -30,15 +30,22 @@ type conn struct {
 	compressor wire.Compressor
 
 	slots chan struct{} // of calls under way
-	out   chan []byte   // responses
+	out   chan response
 	calls sync.WaitGroup
+}
+
+// A response is a frame on its way to the client, with the memory that was
+// reserved for it.
+type response struct {
+	b        []byte
+	reserved int64
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
 	if s.o.TLS != nil {
 		nc = tls.Server(nc, s.o.TLS)
 	}
-	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan []byte, s.o.MaxCalls)}
+	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan response, s.o.MaxCalls)}
 }
 
 // drain makes serve stop reading.
@@ -79,7 +86,7 @@ func (c *conn) serve() {
 		// The bytes behind a bad frame mean nothing.
 		if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, nil); err == nil {
 			c.slots <- struct{}{}
-			c.out <- b
+			c.out <- response{b: b}
 		}
 	}
 	close(c.out)
@@ -234,9 +241,9 @@ func (c *conn) read(ctx context.Context) error {
 		c.calls.Add(1)
 		go func() {
 			defer c.calls.Done()
-			b := c.answer(ctx, req, err)
+			r := c.answer(ctx, req, err)
 			c.s.memory.Release(int64(n))
-			c.out <- b // has room for every slot
+			c.out <- r // has room for every slot
 		}()
 	}
 }
@@ -256,13 +263,13 @@ func (c *conn) tooBig(n int) error {
 	}
 	if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(id), Exception: e.Proto()}, nil, nil); err == nil {
 		c.slots <- struct{}{}
-		c.out <- b
+		c.out <- response{b: b}
 	}
 	return io.ErrShortBuffer
 }
 
 // answer makes the frame of a response.
-func (c *conn) answer(ctx context.Context, req *wire.Request, err error) []byte {
+func (c *conn) answer(ctx context.Context, req *wire.Request, err error) response {
 	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond}
 	var resp proto.Message
 	if err == nil {
@@ -287,7 +294,7 @@ func (c *conn) answer(ctx context.Context, req *wire.Request, err error) []byte 
 			panic(fmt.Sprintf("an exception cannot be encoded: %v", err))
 		}
 	}
-	return b
+	return response{b, call.reserved}
 }
 
 // exception returns what the client is told, and notes what it is not told.
@@ -334,10 +341,10 @@ func (c *conn) handle(ctx context.Context, call *Call, req *wire.Request) (resp 
 func (c *conn) write() error {
 	w := bufio.NewWriterSize(c.nc, 64<<10)
 	var failed error
-	for b := range c.out {
+	for r := range c.out {
 		if failed == nil {
 			_ = c.nc.SetWriteDeadline(time.Now().Add(c.s.o.Transfer))
-			_, failed = w.Write(b)
+			_, failed = w.Write(r.b)
 			if failed == nil && len(c.out) == 0 {
 				failed = w.Flush()
 			}
@@ -345,6 +352,9 @@ func (c *conn) write() error {
 				// The calls under way end, and their responses come here to be dropped.
 				_ = c.nc.Close()
 			}
+		}
+		if r.reserved > 0 {
+			c.s.answers.Release(r.reserved)
 		}
 		<-c.slots
 	}

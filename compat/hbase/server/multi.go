@@ -103,6 +103,19 @@ func (s *Server) multi(ctx context.Context, c *Call, req *pb.MultiRequest) (*pb.
 			}
 		}
 	}
+	gets := 0
+	for i := range groups {
+		for j := range groups[i].list {
+			if groups[i].list[j].get != nil {
+				gets++
+			}
+		}
+	}
+	if gets > 0 {
+		if err := c.reserve(ctx, s, min(gets*getBytes, multiBytes)); err != nil {
+			return nil, err
+		}
+	}
 	s.plain(ctx, groups)
 	s.each(ctx, c, groups, req.GetNonceGroup())
 	return multiResponse(c, groups), nil

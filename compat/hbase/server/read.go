@@ -178,9 +178,15 @@ func checkRow(r *model.Region, key []byte) error {
 	return nil
 }
 
+// getBytes is what is reserved for a row, few of which are larger.
+const getBytes = 64 << 10
+
 func (s *Server) get(ctx context.Context, c *Call, req *pb.GetRequest) (*pb.GetResponse, error) {
 	ctx, region, t, err := s.region(ctx, c, req.GetRegion(), Read)
 	if err != nil {
+		return nil, err
+	}
+	if err := c.reserve(ctx, s, getBytes); err != nil {
 		return nil, err
 	}
 	// Clients that do not say their version take the cells of a Get in its

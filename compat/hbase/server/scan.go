@@ -353,6 +353,11 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 	if n := sc.spec.GetMaxResultSize(); n > 0 && n < uint64(p.max) {
 		p.max = int(n)
 	}
+	if p.rows > 0 {
+		if err := c.reserve(ctx, s, p.max); err != nil {
+			return err
+		}
+	}
 	p.partial = req.GetClientHandlesPartials() && (sc.q.filter == nil || !sc.q.filter.HasRow())
 	heartbeat := req.GetClientHandlesPartials() && req.GetClientHandlesHeartbeats()
 

@@ -36,6 +36,10 @@ type Options struct {
 	// RequestMemory bounds the requests of all connections together, in bytes.
 	// Zero means 512 MiB; it is never less than MaxRequestBytes.
 	RequestMemory int64
+	// ResponseMemory bounds the responses of reads that are being made or written,
+	// in bytes, by what the reads may return; a row that is larger counts as what
+	// was asked for. Zero means 512 MiB.
+	ResponseMemory int64
 	// MaxCalls bounds the calls of one connection that are under way or not
 	// written yet. Zero means 256.
 	MaxCalls int
@@ -71,6 +75,10 @@ func (o Options) WithDefaults() Options {
 	if o.RequestMemory == 0 {
 		o.RequestMemory = 512 << 20
 	}
+	if o.ResponseMemory == 0 {
+		o.ResponseMemory = 512 << 20
+	}
+	o.ResponseMemory = max(o.ResponseMemory, int64(o.MaxResultBytes), multiBytes)
 	o.RequestMemory = max(o.RequestMemory, int64(o.MaxRequestBytes))
 	for _, d := range []struct {
 		v *time.Duration
@@ -105,7 +113,8 @@ type Server struct {
 	catalog  *model.Catalog
 	b        backend.Backend
 	services map[string]Service
-	memory   *semaphore.Weighted
+	memory   *semaphore.Weighted // of requests
+	answers  *semaphore.Weighted // of responses
 	scanners *scanners
 	nonces   *nonces
 
@@ -130,6 +139,7 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 	}
 	s := &Server{o: o.WithDefaults(), catalog: catalog, b: b, services: map[string]Service{}}
 	s.memory = semaphore.NewWeighted(s.o.RequestMemory)
+	s.answers = semaphore.NewWeighted(s.o.ResponseMemory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
 	s.scanners, s.nonces = newScanners(s.o.MaxScanners, s.o.ScannerLease), newNonces()

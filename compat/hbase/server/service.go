@@ -39,6 +39,18 @@ type Call struct {
 	// Block is the cell block of the response. Only a client with Blocks may be
 	// given one.
 	Block []byte
+
+	reserved int64 // of Options.ResponseMemory
+}
+
+// reserve waits until there is memory for a response of n bytes. It is given
+// back when the response is written. A call reserves once.
+func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
+	if err := s.answers.Acquire(ctx, int64(n)); err != nil {
+		return err
+	}
+	c.reserved = int64(n)
+	return nil
 }
 
 type callKey struct{}
