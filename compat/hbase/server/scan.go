@@ -164,7 +164,7 @@ func (s *Server) scan(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.Sc
 		return nil, wire.UnknownScanner.New("Unknown scanner '%d'. This can happen due to any of the following reasons: a) Scanner id given is wrong, b) Scanner lease expired because of long wait between consecutive client checkins, c) Server may be closing down, d) RegionServer restart during upgrade.", req.GetScannerId())
 	}
 	if !sc.running.CompareAndSwap(0, 1) {
-		return nil, outOfOrder(sc.id, sc.nextSeq, req.GetNextCallSeq())
+		return nil, wire.OutOfOrderScanner.New("scanner %d is in use by another call; the nextCallSeq got from client: %d", sc.id, req.GetNextCallSeq())
 	}
 	defer func() {
 		s.scanners.renew(sc)
