@@ -404,7 +404,10 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 	finished := sc.q.filter != nil && sc.q.filter.Done()
 	inRegion := len(sc.held) > 0 || left && !finished && sc.limit != 0
 	resp.MoreResultsInRegion = proto.Bool(inRegion && sc.limit != 0)
-	resp.MoreResults = proto.Bool(len(sc.held) > 0 && sc.limit != 0 || !finished && sc.limit != 0)
+	// As in HBase, a filter that is done ends the scan of the region; it ends the
+	// scan only with a response that has no results. A PageFilter of n rows lets n
+	// rows of each region pass until then.
+	resp.MoreResults = proto.Bool(sc.limit != 0 && (len(sc.held) > 0 || !finished || p.results > 0))
 	if late && inRegion && !p.full() {
 		resp.HeartbeatMessage = proto.Bool(true)
 		if sc.spec.GetNeedCursorResult() && len(r.at) > 0 {

@@ -59,6 +59,16 @@ func text(t *testing.T, r *pb.ScanResponse, block []byte) string {
 	return strings.Join(out, " ")
 }
 
+// filterMessage returns the filter of a class's own message.
+func filterMessage(t *testing.T, m proto.Message) *pb.Filter {
+	t.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &pb.Filter{Name: proto.String("org.apache.hadoop.hbase.filter." + string(m.ProtoReflect().Descriptor().Name())), SerializedFilter: b}
+}
+
 func TestScanContract(t *testing.T) {
 	f := newFixture(t, Options{ScannerLease: 700 * time.Millisecond})
 	table := f.table("t", map[string]model.Family{"f": {Versions: 1, TTL: model.Forever}}, nil, "r05")
@@ -134,6 +144,14 @@ func TestScanContract(t *testing.T) {
 		"closed by the client": {
 			{open(&pb.Scan{Column: only}, &pb.ScanRequest{NumberOfRows: proto.Uint32(1), CloseScanner: proto.Bool(true)}), "r00:b", true, true},
 			{&pb.ScanRequest{CloseScanner: proto.Bool(true)}, "", false, false},
+		},
+		// The filter is done: HBase goes on in the next region, with a filter that
+		// begins anew, unless there was nothing in this response.
+		"filter that is done": {
+			{open(&pb.Scan{Column: only, Filter: filterMessage(t, &pb.PageFilter{PageSize: proto.Int64(2)})}, rows(9)), "r00:b r01:b", false, true},
+		},
+		"filter that is done without a row": {
+			{open(&pb.Scan{Column: only, Filter: filterMessage(t, &pb.PageFilter{PageSize: proto.Int64(0)})}, rows(9)), "", false, false},
 		},
 		"times": {
 			{open(&pb.Scan{TimeRange: &pb.TimeRange{From: proto.Uint64(6)}}, rows(9)), "", false, true},

@@ -1,0 +1,112 @@
+package hbase
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/compat/hbase/master"
+	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/compat/hbase/server"
+	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/engine"
+)
+
+// serve starts a server and returns its address and that of its ZooKeeper.
+func serve(t *testing.T) (rpc, zookeeper string) {
+	t.Helper()
+	ctx := context.Background()
+	quiet := slog.New(slog.DiscardHandler)
+	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return l
+	}
+	l, zl := listen(), listen()
+	me := model.Server{Host: "127.0.0.1", Port: uint32(l.Addr().(*net.TCPAddr).Port), StartCode: uint64(time.Now().UnixMilli())}
+	catalog, err := model.Open(ctx, store, model.Mapping{Project: "p", Instance: "main"}, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := master.New(catalog, master.Options{Tablets: store, Backups: store})
+	s, err := server.New(catalog, store, server.Options{Services: m.Services(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	z := zk.NewServer(zk.Options{})
+	name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
+	z.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())
+	done := make(chan error, 2)
+	go func() { done <- s.Serve(l) }()
+	go func() { done <- z.Serve(zl) }()
+	t.Cleanup(func() {
+		z.Close()
+		stop, cancel := context.WithTimeout(ctx, 10*time.Second)
+		defer cancel()
+		if err := s.Stop(stop); err != nil {
+			t.Error(err)
+		}
+		m.Close()
+		for range 2 {
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		}
+		if err := store.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return l.Addr().String(), zl.Addr().String()
+}
+
+// java runs a program of one file with the client's jars.
+func java(t *testing.T, program string, args ...string) {
+	t.Helper()
+	jars := os.Getenv("HBASE_CLIENT_JARS")
+	if jars == "" {
+		t.Skip("HBASE_CLIENT_JARS is not set")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "java", append([]string{
+		"--add-opens", "java.base/java.nio=ALL-UNNAMED", "--add-opens", "java.base/java.lang=ALL-UNNAMED",
+		"--add-exports", "java.base/jdk.internal.misc=ALL-UNNAMED", "-cp", jars + "/*", program}, args...)...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, io.Discard
+	err := cmd.Run()
+	for line := range strings.Lines(out.String()) {
+		if !strings.HasPrefix(line, "ok ") {
+			t.Log(strings.TrimSpace(line))
+		}
+	}
+	if err != nil {
+		t.Errorf("%s %q: %v", program, args, err)
+	}
+}
+
+func TestSmoke(t *testing.T) {
+	rpc, zookeeper := serve(t)
+	t.Run("registry", func(t *testing.T) { java(t, "Smoke.java", "rpc", rpc) })
+	t.Run("zookeeper", func(t *testing.T) { java(t, "Smoke.java", "zk", zookeeper) })
+}
+
+func TestAgainstHBase(t *testing.T) {
+	peer := os.Getenv("HBASE_PEER")
+	if peer == "" {
+		t.Skip("HBASE_PEER is not set")
+	}
+	_, zookeeper := serve(t)
+	java(t, "Differ.java", zookeeper, peer, time.Now().Format("150405"), "2000")
+}
