@@ -111,7 +111,7 @@ public class Differ {
         if (rnd.nextInt(3) == 0) s.setFilter(filter());
         else if (rnd.nextInt(4) == 0) s.setBatch(1 + rnd.nextInt(3));
         what.append(s).append(s.getFilter() == null ? "" : " " + s.getFilter());
-        return t -> { StringBuilder out = new StringBuilder(); try (ResultScanner rs = t.getScanner(s)) { for (Result r : rs) out.append(text(r)).append(" | "); } return out.toString(); };
+        return t -> { StringBuilder out = new StringBuilder(); try (ResultScanner rs = t.getScanner(new Scan(s))) { for (Result r : rs) out.append(text(r)).append(" | "); } return out.toString(); };
       }
       case 8: {
         CompareOperator c = pick(CompareOperator.values());
