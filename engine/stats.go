@@ -18,9 +18,10 @@ type Stats struct {
 	// SSTables of all tablets and their bytes.
 	SSTables, SSTableBytes int64
 	// MemtableBytes is the memory of memtables, MemtableLimit where writes wait,
-	// and Stalled how long they have waited in all.
+	// and Stalled how long they have waited in all, for that or for compactions;
+	// Yielded is how long compactions have waited for requests.
 	MemtableBytes, MemtableLimit int64
-	Stalled                      time.Duration
+	Stalled, Yielded             time.Duration
 	// LogBytes is the size of the commit logs.
 	LogBytes int64
 	// Flushes counts minor compactions, Compactions all others; the bytes are
@@ -78,7 +79,8 @@ func (s *Store) Stats() Stats {
 	}
 	user, stalled := s.env.Memory.Used()
 	meta, metaStalled := s.metaEnv.Memory.Used()
-	st.MemtableBytes, st.Stalled = user+meta, stalled+metaStalled
+	st.MemtableBytes, st.Stalled = user+meta, stalled+metaStalled+time.Duration(s.env.Stats.Stalled.Load())
+	st.Yielded = s.env.Pace.Yielded()
 	st.LogBytes = s.env.Commit.Bytes() + s.metaEnv.Commit.Bytes()
 	c := &s.env.Stats
 	st.Flushes, st.FlushBytes = c.Flushes.Load(), c.FlushBytes.Load()

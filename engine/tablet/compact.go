@@ -49,6 +49,7 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	l := t.layout()
 	out := t.newOutput(v, l, v.row.NextRun, m.instant)
 	out.byFamily(v)
+	out.pace = t.env.Pace.pacer(1)
 	err := out.add(ctx, it, len(v.runs) == 0)
 	if err = errors.Join(err, it.Close()); err == nil {
 		err = out.cut()
@@ -381,6 +382,7 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, w *work) (*output, err
 	t.progress.begin(rawBytes(job, files))
 	defer t.progress.end()
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
+	out.pace = t.env.Pace.pacer(t.env.Options.CompactionShare)
 	if w.relayout {
 		out.byFamily(v)
 	} else {
@@ -406,18 +408,22 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, w *work) (*output, err
 			u.compaction = true
 			sources = append(sources, u)
 		}
-		before := len(out.files)
 		it := merge.New(sources)
 		err := out.add(ctx, it, p.Complete)
 		if err = errors.Join(err, it.Close()); err != nil {
 			return out, err
 		}
 		t.env.Stats.CompactionIn.Add(p.Bytes())
-		for _, f := range out.files[before:] {
+	}
+	if err := out.cut(); err != nil {
+		return out, err
+	}
+	for _, f := range out.files {
+		if !out.carried[f.Object] {
 			t.env.Stats.CompactionOut.Add(f.Size)
 		}
 	}
-	return out, out.cut()
+	return out, nil
 }
 
 // replace puts the output of a job in the place of its inputs. Meanwhile newer
@@ -487,6 +493,8 @@ type output struct {
 	cleared cell.Seq
 	// instant is the newest input's.
 	instant metadata.Instant
+	// pace holds it back while there are requests.
+	pace *pacer
 	// carried names the files that it did not write.
 	carried map[string]bool
 }
@@ -530,12 +538,16 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 	o.gc.Complete = complete
 	n, done := 0, int64(0)
 	for ok := it.First(); ok; ok = it.Next() {
-		if n++; n%1024 == 0 {
+		// Entries in blocks of 32 KiB, so that huge values are not a long time.
+		if n++; n == 1024 || done >= 32<<10 {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
 			o.t.progress.advance(done)
-			done = 0
+			if err := o.pace.worked(ctx, done); err != nil {
+				return err
+			}
+			n, done = 0, 0
 		}
 		e := it.Entry()
 		done += int64(len(e.Key) + len(e.Value))

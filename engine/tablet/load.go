@@ -66,6 +66,9 @@ func (l *load) wrote(bytes int64, key []byte) {
 	l.note(1, key)
 }
 
+// Requests returns how many calls to read and changes of rows there were.
+func (t *Tablet) Requests() int64 { return t.load.reads.Load() + t.load.rowsWritten.Load() }
+
 // note puts key into the sample as often as rows of a window's rows should be.
 func (l *load) note(rows int64, key []byte) {
 	n := l.sampled.Add(rows)

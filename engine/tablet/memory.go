@@ -60,12 +60,13 @@ func (m *Memory) add(n int64) {
 	}
 }
 
-// wait blocks while the budget is used up.
-func (m *Memory) wait(ctx context.Context) error {
+// wait blocks while the budget is used up. It returns the part of it that is.
+func (m *Memory) wait(ctx context.Context) (float64, error) {
 	m.mu.Lock()
 	if m.used < m.limit {
+		part := float64(m.used) / float64(m.limit)
 		m.mu.Unlock()
-		return nil
+		return part, nil
 	}
 	start := time.Now()
 	defer func() {
@@ -87,13 +88,13 @@ func (m *Memory) wait(ctx context.Context) error {
 		select {
 		case <-c:
 		case <-ctx.Done():
-			return ctx.Err()
+			return 0, ctx.Err()
 		case <-timeout.C:
-			return &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "MEMTABLES_FULL",
+			return 0, &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "MEMTABLES_FULL",
 				Msg: "the server's memtables are full and flushing them does not keep up"}
 		}
 		m.mu.Lock()
 	}
 	m.mu.Unlock()
-	return nil
+	return 1, nil
 }

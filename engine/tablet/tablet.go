@@ -38,6 +38,10 @@ type Options struct {
 	MaxRuns int
 	// TargetRuns is the number of runs that compactions aim at. Default 6.
 	TargetRuns int
+	// CompactionShare is the part of one processor's time that a compaction may
+	// take while there are requests and few runs. From 1 on it is not held back.
+	// Default 0.25.
+	CompactionShare float64
 	// MajorInterval is the age at which a tablet with anything to collect gets a
 	// major compaction. Default 24 h.
 	MajorInterval time.Duration
@@ -59,6 +63,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.TargetRuns == 0 {
 		o.TargetRuns = 6
+	}
+	if o.CompactionShare == 0 {
+		o.CompactionShare = 0.25
 	}
 	if o.MajorInterval == 0 {
 		o.MajorInterval = 24 * time.Hour
@@ -92,6 +99,8 @@ type Env struct {
 	Fatal func(error)
 
 	Stats Stats
+	// Pace holds back the compactions of all tablets.
+	Pace Pace
 
 	objects objects
 	damages damages
@@ -107,6 +116,8 @@ type Stats struct {
 	Flushes, Compactions, Collected         atomic.Int64
 	Moved                                   atomic.Int64 // files carried over without a copy
 	Corruptions                             atomic.Int64
+	// Stalled is how long, in nanoseconds, writers have waited for compactions.
+	Stalled atomic.Int64
 	// ReadBytes is what was read of SSTables from storage.
 	ReadBytes atomic.Int64
 }
@@ -165,6 +176,8 @@ type Tablet struct {
 
 	load     load
 	progress progress
+	// slow delays writers while compactions are behind.
+	slow bucket
 }
 
 // Open returns the tablet of a METADATA row. Its memtable is empty: Replay
@@ -286,28 +299,60 @@ func (t *Tablet) lockRow(key []byte) *mutex.Mutex {
 	return l
 }
 
-// admit waits until memtables and runs have room for more.
-func (t *Tablet) admit(ctx context.Context) error {
-	if err := t.env.Memory.wait(ctx); err != nil {
-		return err
+// admit waits until memtables and runs have room for more. When there is little
+// it returns the rate, in bytes per second, that writers are held to: they slow
+// down bit by bit, so that they need not be stopped. Each gives what it has
+// written to t.slow. No rate means none.
+func (t *Tablet) admit(ctx context.Context) (float64, error) {
+	full, err := t.env.Memory.wait(ctx)
+	if err != nil {
+		return 0, err
 	}
-	if t.Runs() < t.env.Options.MaxRuns {
-		return nil
+	runs, o := t.Runs(), &t.env.Options
+	slow := o.TargetRuns + (o.MaxRuns-o.TargetRuns)/4
+	debt := max(float64(runs-slow)/float64(max(1, o.MaxRuns-slow)), 4*full-3)
+	if debt <= 0 {
+		return 0, nil
 	}
 	start := time.Now()
-	for delay := time.Millisecond; t.Runs() >= t.env.Options.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
+	defer func() { t.env.Stats.Stalled.Add(int64(time.Since(start))) }()
+	if d := min(t.slow.wait(), slowLimit); d > 0 {
+		if err := sleep(ctx, d); err != nil {
+			return 0, err
+		}
+	}
+	for delay := time.Millisecond; t.Runs() >= o.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
 		if time.Since(start) > stallLimit {
-			return &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
+			return 0, &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
 				Msg: "compacting the tablet's SSTables does not keep up"}
 		}
 		t.env.Work(t)
-		select {
-		case <-time.After(delay):
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sleep(ctx, delay); err != nil {
+			return 0, err
 		}
 	}
-	return nil
+	left := max(0, 1-debt)
+	return max(slowRate*left*left, slowRate/64), nil
+}
+
+const (
+	// slowRate is what writers of a tablet are held to, in bytes per second, when
+	// holding them back begins: no more than compactions manage at their best. It
+	// falls with the square of what is left until they are stopped.
+	slowRate = 64 << 20
+	// slowLimit is how long one write is delayed at most.
+	slowLimit = time.Second
+)
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 // Runs returns the number of runs that a read of one locality group looks into
@@ -377,8 +422,12 @@ func (t *Tablet) Apply(ctx context.Context, key []byte, b *Batch) error {
 // ApplyAsync is Apply that does not wait until the change is durable: the
 // caller gives the returned position to Wait.
 func (t *Tablet) ApplyAsync(ctx context.Context, key []byte, b *Batch) (commitlog.Pos, error) {
-	if err := t.admit(ctx); err != nil {
+	rate, err := t.admit(ctx)
+	if err != nil {
 		return commitlog.Pos{}, err
+	}
+	if rate > 0 {
+		t.slow.take(int64(b.size), rate)
 	}
 	l := t.lockRow(key)
 	defer l.Unlock()
@@ -409,12 +458,16 @@ func (t *Tablet) Wait(ctx context.Context, pos commitlog.Pos) error {
 // UpdateAsync is Update that does not wait: the caller waits for the returned
 // position.
 func (t *Tablet) UpdateAsync(ctx context.Context, key []byte, decide func(v *View, b *Batch) error) (commitlog.Pos, error) {
-	if err := t.admit(ctx); err != nil {
+	rate, err := t.admit(ctx)
+	if err != nil {
 		return commitlog.Pos{}, err
 	}
 	b := NewBatch(key)
 	defer b.Free()
 	pos, err := t.update(ctx, key, b, decide)
+	if rate > 0 {
+		t.slow.take(int64(b.size), rate)
+	}
 	if err == nil || pos == (commitlog.Pos{}) {
 		return pos, err
 	}

@@ -1,37 +1,72 @@
 package worker
 
 import (
+	"container/heap"
 	"sync"
 
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// A queue holds each tablet at most once.
+// A queue holds each tablet at most once, the most urgent first, and gives each
+// to one goroutine at a time.
 type queue struct {
+	// urgency ranks tablets; those of the same come in the order of put.
+	urgency func(*tablet.Tablet) int
+
 	mu     sync.Mutex
 	ready  sync.Cond
-	order  []*tablet.Tablet
-	queued map[*tablet.Tablet]bool
+	order  items
+	queued map[*tablet.Tablet]*item
+	// taken are those that were got and are not done; true means that they were
+	// put again meanwhile.
+	taken  map[*tablet.Tablet]bool
+	last   uint64
 	closed bool
 }
 
-func newQueue() *queue {
-	q := &queue{queued: map[*tablet.Tablet]bool{}}
+type item struct {
+	t       *tablet.Tablet
+	urgency int
+	seq     uint64
+	at      int // in items
+}
+
+func newQueue(urgency func(*tablet.Tablet) int) *queue {
+	q := &queue{urgency: urgency, queued: map[*tablet.Tablet]*item{}, taken: map[*tablet.Tablet]bool{}}
 	q.ready.L = &q.mu
 	return q
 }
 
 func (q *queue) put(t *tablet.Tablet) {
+	urgency := q.urgency(t)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.closed || q.queued[t] {
+	if q.closed {
 		return
 	}
-	q.queued[t] = true
-	q.order = append(q.order, t)
+	if _, ok := q.taken[t]; ok {
+		q.taken[t] = true
+		return
+	}
+	q.putLocked(t, urgency)
+}
+
+func (q *queue) putLocked(t *tablet.Tablet, urgency int) {
+	if it := q.queued[t]; it != nil {
+		if it.urgency != urgency {
+			it.urgency = urgency
+			heap.Fix(&q.order, it.at)
+		}
+		return
+	}
+	q.last++
+	it := &item{t: t, urgency: urgency, seq: q.last}
+	q.queued[t] = it
+	heap.Push(&q.order, it)
 	q.ready.Signal()
 }
 
+// get waits for a tablet, which the caller gives to done.
 func (q *queue) get() (*tablet.Tablet, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -41,10 +76,21 @@ func (q *queue) get() (*tablet.Tablet, bool) {
 	if q.closed {
 		return nil, false
 	}
-	t := q.order[0]
-	q.order = q.order[1:]
+	t := heap.Pop(&q.order).(*item).t
 	delete(q.queued, t)
+	q.taken[t] = false
 	return t, true
+}
+
+func (q *queue) done(t *tablet.Tablet) {
+	urgency := q.urgency(t)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	again := q.taken[t]
+	delete(q.taken, t)
+	if again && !q.closed {
+		q.putLocked(t, urgency)
+	}
 }
 
 func (q *queue) close() {
@@ -52,4 +98,31 @@ func (q *queue) close() {
 	defer q.mu.Unlock()
 	q.closed = true
 	q.ready.Broadcast()
+}
+
+// items implements heap.Interface.
+type items []*item
+
+func (s items) Len() int { return len(s) }
+func (s items) Less(i, j int) bool {
+	if s[i].urgency != s[j].urgency {
+		return s[i].urgency > s[j].urgency
+	}
+	return s[i].seq < s[j].seq
+}
+func (s items) Swap(i, j int) {
+	s[i], s[j] = s[j], s[i]
+	s[i].at, s[j].at = i, j
+}
+func (s *items) Push(x any) {
+	it := x.(*item)
+	it.at = len(*s)
+	*s = append(*s, it)
+}
+func (s *items) Pop() any {
+	old := *s
+	it := old[len(old)-1]
+	old[len(old)-1] = nil
+	*s = old[:len(old)-1]
+	return it
 }

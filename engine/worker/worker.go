@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"time"
 
@@ -29,8 +30,8 @@ type Options struct {
 }
 
 // A Worker flushes and compacts the tablets on one commit log: one goroutine
-// flushes, so that a long compaction never keeps a memtable waiting, another
-// compacts.
+// flushes, so that a long compaction never keeps a memtable waiting, others
+// compact, each another tablet, and all together on half of the processors.
 type Worker struct {
 	o   Options
 	env *tablet.Env
@@ -45,9 +46,29 @@ type Worker struct {
 
 // New returns a Worker that does nothing until it is started.
 func New(o Options) *Worker {
-	w := &Worker{o: o, flushes: newQueue(), compactions: newQueue(), pressed: make(chan struct{}, 1)}
+	w := &Worker{o: o, pressed: make(chan struct{}, 1)}
+	w.flushes, w.compactions = newQueue(func(*tablet.Tablet) int { return 0 }), newQueue(w.excess)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
+}
+
+// excess returns how many runs t has beyond what compactions aim at.
+func (w *Worker) excess(t *tablet.Tablet) int {
+	if w.env == nil {
+		return 0
+	}
+	return max(0, t.Runs()-w.env.Options.TargetRuns)
+}
+
+// look returns how many requests the tablets have had, and the debt of the
+// compactions: 0 two runs below what they aim at, 1 two runs beyond.
+func (w *Worker) look() (requests int64, debt float64) {
+	most := 0
+	for _, t := range w.o.Tablets() {
+		requests += t.Requests()
+		most = max(most, t.Runs())
+	}
+	return requests, float64(most-w.env.Options.TargetRuns+2) / 4
 }
 
 // Add asks for work on t.
@@ -90,10 +111,14 @@ func (w *Worker) Start(others ...func(context.Context)) {
 	for _, other := range others {
 		w.done.Go(func() { other(w.ctx) })
 	}
-	w.done.Add(3)
+	w.env.Pace.Look = w.look
+	w.done.Add(2)
 	go w.loop(w.flushes, w.flush)
-	go w.loop(w.compactions, w.compact)
 	go w.tick()
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
+		w.done.Add(1)
+		go w.loop(w.compactions, w.compact)
+	}
 }
 
 // Stop ends the work and waits until it has ended. A Worker that was not started
@@ -120,6 +145,7 @@ func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 			return
 		}
 		err := work(t)
+		q.done(t)
 		if err == nil || w.ctx.Err() != nil || w.o.Failed() != nil {
 			continue
 		}
