@@ -4,9 +4,13 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -134,4 +138,70 @@ func benchPace(b *testing.B, o Options) {
 		}
 	})
 	b.ReportMetric(float64(s.Stats().CompactionIn-before.CompactionIn)/4e6, "compacted-MB/s")
+}
+
+// TestWritersSlowDown: as compactions fall behind, writes take longer and
+// longer, before they are stopped at MaxRuns; once there are few runs they are
+// as fast as ever.
+func TestWritersSlowDown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Log: loud()})
+		defer mustClose(t, s)
+		table := mustCreate(t, s, newSchema("t", 1000, "f"))
+		tt := s.catalog.byName[table].list()[0]
+		big := strings.Repeat("x", 1<<20)
+		var took [25]time.Duration // of 8 MiB by four writers, at that number of runs
+		for n := range 25 {
+			if tt.Runs() != n {
+				t.Fatalf("%d runs, want %d", tt.Runs(), n)
+			}
+			start := time.Now()
+			var writers sync.WaitGroup
+			for w := range 4 {
+				writers.Go(func() {
+					for i := range 2 {
+						err := s.MutateRow(ctx, table, entry(fmt.Sprint("row", w, i), setCell("f", "q", 1000, big)))
+						if kindOf(err) != "none" && (n < 24 || kindOf(err) != "exhausted") {
+							t.Errorf("write with %d runs: %v", n, err)
+						}
+					}
+				})
+			}
+			writers.Wait()
+			took[n] = time.Since(start)
+			if err := s.flush(ctx, tt); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Log(took)
+		for n := range 10 {
+			if took[n] > 10*time.Millisecond {
+				t.Errorf("%d runs: %v", n, took[n])
+			}
+		}
+		if took[12] == 0 || took[23] < 10*took[12] || took[24] < 10*time.Second {
+			t.Errorf("the delay does not grow as it should: %v", took)
+		}
+		if !slices.IsSorted(took[11:]) {
+			t.Errorf("the delay does not grow steadily: %v", took)
+		}
+		if s.Stats().Stalled == 0 {
+			t.Error("nobody has waited")
+		}
+		for {
+			more, err := tt.Compact(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !more {
+				break
+			}
+		}
+		time.Sleep(time.Minute) // what was taken is paid for
+		start := time.Now()
+		mustPut(t, s, table, "row", setCell("f", "q", 1000, big))
+		if d := time.Since(start); d > 10*time.Millisecond {
+			t.Errorf("with %d runs again a write takes %v", tt.Runs(), d)
+		}
+	})
 }

@@ -38,3 +38,45 @@ func TestWorkerRetries(t *testing.T) {
 		}
 	})
 }
+
+// TestQueue: the most urgent first, each once, and none to two goroutines.
+func TestQueue(t *testing.T) {
+	ts := make([]tablet.Tablet, 4)
+	rank := map[*tablet.Tablet]int{&ts[2]: 5}
+	q := newQueue(func(t *tablet.Tablet) int { return rank[t] })
+	place := func(got *tablet.Tablet) int {
+		for i := range ts {
+			if got == &ts[i] {
+				return i
+			}
+		}
+		return -1
+	}
+	get := func(want int) *tablet.Tablet {
+		t.Helper()
+		got, ok := q.get()
+		if !ok || place(got) != want {
+			t.Fatalf("got tablet %d, %v, want %d", place(got), ok, want)
+		}
+		return got
+	}
+	for i := range 3 {
+		q.put(&ts[i])
+		q.put(&ts[i])
+	}
+	rank[&ts[1]] = 7
+	q.put(&ts[1]) // has become urgent
+	a := get(1)
+	q.put(a) // while it is worked on
+	get(2)
+	get(0)
+	if len(q.order) != 0 {
+		t.Fatalf("%d are left", len(q.order))
+	}
+	q.done(a)
+	q.done(get(1))
+	q.close()
+	if _, ok := q.get(); ok {
+		t.Error("a closed queue gives a tablet")
+	}
+}
