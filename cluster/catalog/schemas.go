@@ -34,6 +34,19 @@ func (n Name) Live() *schema.Table {
 	return nil
 }
 
+// Making returns what a name has of a table that is being made: a deleted table
+// of version 0, which none ever is otherwise. Who makes it replaces that by the
+// table, if it is still there; the master removes one that has been there for
+// too long, with its METADATA rows.
+func Making(t *schema.Table, now time.Time) *schema.Table {
+	t = t.Clone()
+	t.Version, t.DeleteTime = 0, now
+	return t
+}
+
+// IsMaking tells whether t is a table that is being made.
+func IsMaking(t *schema.Table) bool { return t.Version == 0 }
+
 // ReadName returns the tables of a name as they are now, and the version of
 // their item, 0 if there never were any.
 func ReadName(ctx context.Context, l lock.Service, name string) (Name, int64, error) {
@@ -69,7 +82,7 @@ func WriteName(ctx context.Context, l lock.Service, name string, n Name, version
 	if err != nil {
 		return lock.Item{}, err
 	}
-	next, err := l.Put(ctx, TablesPrefix+name, value, version)
+	next, err := Put(ctx, l, TablesPrefix+name, value, version)
 	return lock.Item{Key: TablesPrefix + name, Value: value, Version: next}, err
 }
 

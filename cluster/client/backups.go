@@ -1,43 +1,441 @@
 package client
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-var errNoBackups = fault.New(fault.Unimplemented, "a cluster does not make backups yet")
+// hold is how long a backup may hold up the writes of its table at most, each
+// time that it tries.
+const hold = time.Second
 
-// CreateBackup implements backend.Backups.
-func (c *Client) CreateBackup(context.Context, string, *schema.Backup) (*schema.Backup, error) {
-	return nil, errNoBackups
+// backup returns a backup by name.
+func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, error) {
+	b, err := catalog.ReadBackup(ctx, c.o.Lock, name)
+	if err == nil && (b == nil || !b.Made || b.Expired(c.o.Now())) {
+		err = fault.New(fault.NotFound, "Backup not found: %s", name)
+	}
+	return b, err
+}
+
+// reserve takes the name of a backup that is going to be made. An expired one
+// gives way, and so does one whose maker has said nothing for a while.
+func (c *Client) reserve(ctx context.Context, want *schema.Backup) (*catalog.Backup, error) {
+	for {
+		old, err := catalog.ReadBackup(ctx, c.o.Lock, want.Name)
+		if err != nil {
+			return nil, err
+		}
+		b := &catalog.Backup{Backup: want.Clone(), Renewed: time.Now()}
+		b.ID, b.Table = c.o.NewID(), new(schema.Table)
+		switch {
+		case old == nil:
+		case old.Made && old.Expired(c.o.Now()):
+			if err := c.deleteBackup(ctx, old); err != nil && !errors.Is(err, fault.Aborted) {
+				return nil, err
+			}
+			continue
+		case old.Made || time.Since(old.Renewed) < catalog.MakeLimit:
+			return nil, fault.New(fault.AlreadyExists, "Backup already exists: %s", want.Name)
+		default:
+			b.Version = old.Version
+		}
+		err = b.Write(ctx, c.o.Lock)
+		if err == nil || !errors.Is(err, fault.Aborted) {
+			return b, err
+		}
+	}
+}
+
+// renew says that b is still being made.
+func (c *Client) renew(ctx context.Context, b *catalog.Backup) error {
+	if time.Since(b.Renewed) < catalog.MakeLimit/4 {
+		return nil
+	}
+	b.Renewed = time.Now()
+	return taken(b, b.Write(ctx, c.o.Lock))
+}
+
+// taken explains why the item of a backup cannot be written.
+func taken(b *catalog.Backup, err error) error {
+	if errors.Is(err, fault.Aborted) {
+		return fault.New(fault.AlreadyExists, "Backup already exists: %s: it was made by somebody else meanwhile", b.Name)
+	}
+	return err
+}
+
+// keep stores the rows of a backup whose name is reserved, and then says that
+// it is made.
+func (c *Client) keep(ctx context.Context, b *catalog.Backup, rows []*metadata.Row) error {
+	for part := range slices.Chunk(rows, 512) {
+		if err := c.renew(ctx, b); err != nil {
+			return err
+		}
+		if err := c.addRows(ctx, part); err != nil {
+			return err
+		}
+	}
+	b.Made = true
+	return taken(b, b.Write(ctx, c.o.Lock))
+}
+
+// abandon forgets a backup that was not made. What it does not do the master
+// does, in a while.
+func (c *Client) abandon(ctx context.Context, b *catalog.Backup) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	if c.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version) == nil {
+		_ = c.dropRows(ctx, catalog.BackupTable(b.ID))
+	}
+}
+
+// CreateBackup implements backend.Backups. It takes one flush of what the table
+// has in memory, a pause of its writes for about one round trip to its servers,
+// and a durable METADATA row for each tablet.
+func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Backup) (*schema.Backup, error) {
+	start := c.o.Now()
+	if _, err := c.o.Schemas.Named(name); err != nil {
+		return nil, err
+	}
+	b, err := c.reserve(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	b.CreateTime, b.StartTime = start, start
+	if err = c.create(ctx, b, name); err != nil {
+		c.abandon(ctx, b)
+		return nil, err
+	}
+	return b.Backup, nil
+}
+
+func (c *Client) create(ctx context.Context, b *catalog.Backup, name string) error {
+	rows, sch, err := c.cut(ctx, b, name)
+	if err != nil {
+		return err
+	}
+	b.Table, b.EndTime, b.Bytes = sch, c.o.Now(), 0
+	seen := map[string]bool{}
+	for _, r := range rows {
+		r.Table = catalog.BackupTable(b.ID)
+		for _, f := range r.Files {
+			if !seen[f.Object] {
+				seen[f.Object] = true
+				b.Bytes += f.Size
+			}
+		}
+	}
+	return c.keep(ctx, b, rows)
+}
+
+// cut returns what all tablets of a table held at one instant, and the schema
+// that the table had. When tablets are split, merged or moved meanwhile, or
+// pauses do not overlap, it begins again.
+func (c *Client) cut(ctx context.Context, b *catalog.Backup, name string) ([]*metadata.Row, *schema.Table, error) {
+	end := time.Now().Add(patience)
+	for attempt := 0; ; attempt++ {
+		rows, sch, err := c.tryCut(ctx, name)
+		switch {
+		case err == nil:
+			return rows, sch, nil
+		case ctx.Err() != nil:
+			return nil, nil, context.Cause(ctx)
+		case !errors.Is(err, fault.Unavailable) && !errors.Is(err, fault.Aborted):
+			return nil, nil, err
+		case time.Now().After(end):
+			return nil, nil, fault.New(fault.Unavailable, "the tablets of %s could not be paused together: %w", name, err)
+		}
+		if err := c.renew(ctx, b); err != nil {
+			return nil, nil, err
+		}
+		if err := pause(ctx, attempt); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *schema.Table, error) {
+	sch, err := c.liveSchema(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	servers := map[string][]metadata.TabletID{}
+	err = c.rows(ctx, sch.ID, row.All, func(r *metadata.Row) error {
+		a := r.Assignment
+		if a == nil || a.State != metadata.Open {
+			return fault.New(fault.Unavailable, "tablet %d is not served at the moment", r.Tablet)
+		}
+		servers[a.Addr] = append(servers[a.Addr], r.Tablet)
+		return nil
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	each := func(do func(addr string, tablets []metadata.TabletID) error) error {
+		var mu sync.Mutex
+		var errs []error
+		var doing sync.WaitGroup
+		for addr, tablets := range servers {
+			doing.Go(func() {
+				if err := do(addr, tablets); err != nil {
+					mu.Lock()
+					defer mu.Unlock()
+					errs = append(errs, err)
+				}
+			})
+		}
+		doing.Wait()
+		return errors.Join(errs...)
+	}
+	// The bulk of it before anything waits.
+	if err := each(func(addr string, tablets []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Flush(ctx, tablets) }); err != nil {
+		return nil, nil, err
+	}
+	number := c.o.NewID()
+	err = each(func(addr string, tablets []metadata.TabletID) error {
+		return c.o.Dialer.Dial(addr).Pause(ctx, number, tablets, hold)
+	})
+	if err != nil {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hold)
+		defer cancel()
+		// A pause that nobody ends is over after hold.
+		_ = each(func(addr string, _ []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Resume(ctx, number) })
+		return nil, nil, err
+	}
+	// All are paused, unless one of the cuts finds that its pause is over.
+	var mu sync.Mutex
+	var rows []*metadata.Row
+	err = each(func(addr string, _ []metadata.TabletID) error {
+		some, err := c.o.Dialer.Dial(addr).Cut(ctx, number)
+		mu.Lock()
+		defer mu.Unlock()
+		rows = append(rows, some...)
+		return err
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	slices.SortFunc(rows, func(a, b *metadata.Row) int { return bytes.Compare(a.Start, b.Start) })
+	if !tile(rows) {
+		return nil, nil, fault.New(fault.Unavailable, "the tablets of %s are changing", name)
+	}
+	now, err := c.liveSchema(ctx, name)
+	if err == nil && (now.ID != sch.ID || now.Version != sch.Version) {
+		err = fault.New(fault.Unavailable, "the schema of %s is changing", name)
+	}
+	return rows, sch, err
+}
+
+// tile tells whether rows, ascending, are those of all tablets of a table.
+func tile(rows []*metadata.Row) bool {
+	var end []byte
+	for i, r := range rows {
+		if i > 0 && len(end) == 0 || !bytes.Equal(r.Start, end) {
+			return false
+		}
+		end = r.End
+	}
+	return len(rows) > 0 && len(end) == 0
+}
+
+// liveSchema returns the schema of a table as it is now.
+func (c *Client) liveSchema(ctx context.Context, name string) (*schema.Table, error) {
+	n, _, err := catalog.ReadName(ctx, c.o.Lock, name)
+	if err != nil {
+		return nil, err
+	}
+	if t := n.Live(); t != nil {
+		return t, nil
+	}
+	return nil, fault.New(fault.NotFound, "Table not found: %s", name)
+}
+
+// frozen returns the METADATA rows of a backup.
+func (c *Client) frozen(ctx context.Context, b *catalog.Backup) ([]*metadata.Row, error) {
+	var rows []*metadata.Row
+	err := c.rows(ctx, catalog.BackupTable(b.ID), row.All, func(r *metadata.Row) error {
+		rows = append(rows, r)
+		return nil
+	})
+	if errors.Is(err, fault.NotFound) || err == nil && !tile(rows) {
+		// It was deleted, unless it is damaged.
+		now, rerr := c.backup(ctx, b.Name)
+		if rerr != nil {
+			return nil, rerr
+		}
+		if now.ID != b.ID {
+			return nil, fault.New(fault.NotFound, "Backup not found: %s", b.Name)
+		}
+		return nil, fault.New(fault.Corruption, "the METADATA rows of backup %s do not tile the key space", b.Name)
+	}
+	return rows, err
 }
 
 // CopyBackup implements backend.Backups.
-func (c *Client) CopyBackup(context.Context, string, *schema.Backup) (*schema.Backup, error) {
-	return nil, errNoBackups
+func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Backup) (*schema.Backup, error) {
+	if _, err := c.backup(ctx, source); err != nil {
+		return nil, err
+	}
+	b, err := c.reserve(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	err = func() error {
+		// Read now: the reservation keeps what it names.
+		from, err := c.backup(ctx, source)
+		if err != nil {
+			return err
+		}
+		rows, err := c.frozen(ctx, from)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			r.Version, r.Table = 0, catalog.BackupTable(b.ID)
+		}
+		b.Table, b.CreateTime = from.Table, c.o.Now()
+		b.StartTime, b.EndTime, b.Bytes = from.StartTime, from.EndTime, from.Bytes
+		return c.keep(ctx, b, rows)
+	}()
+	if err != nil {
+		c.abandon(ctx, b)
+		return nil, err
+	}
+	return b.Backup, nil
 }
 
 // Backup implements backend.Backups.
-func (c *Client) Backup(_ context.Context, name string) (*schema.Backup, error) {
-	return nil, fault.New(fault.NotFound, "Backup not found: %s", name)
+func (c *Client) Backup(ctx context.Context, name string) (*schema.Backup, error) {
+	b, err := c.backup(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	return b.Backup, nil
 }
 
 // ListBackups implements backend.Backups.
-func (c *Client) ListBackups(context.Context, string) ([]*schema.Backup, error) { return nil, nil }
+func (c *Client) ListBackups(ctx context.Context, prefix string) ([]*schema.Backup, error) {
+	all, err := catalog.Backups(ctx, c.o.Lock, prefix)
+	if err != nil {
+		return nil, err
+	}
+	now := c.o.Now()
+	var out []*schema.Backup
+	for _, b := range all {
+		if b.Made && !b.Expired(now) {
+			out = append(out, b.Backup)
+		}
+	}
+	return out, nil
+}
 
 // UpdateBackup implements backend.Backups.
-func (c *Client) UpdateBackup(_ context.Context, name string, _ func(*schema.Backup) error) (*schema.Backup, error) {
-	return nil, fault.New(fault.NotFound, "Backup not found: %s", name)
+func (c *Client) UpdateBackup(ctx context.Context, name string, change func(*schema.Backup) error) (*schema.Backup, error) {
+	for {
+		old, err := c.backup(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		b := *old
+		b.Backup = old.Clone()
+		if err := change(b.Backup); err != nil {
+			return nil, err
+		}
+		b.Name, b.ID, b.Table = old.Name, old.ID, old.Table
+		if err = b.Write(ctx, c.o.Lock); err == nil {
+			return b.Backup, nil
+		} else if !errors.Is(err, fault.Aborted) {
+			return nil, err
+		}
+	}
 }
 
 // DeleteBackup implements backend.Backups.
-func (c *Client) DeleteBackup(_ context.Context, name string) error {
-	return fault.New(fault.NotFound, "Backup not found: %s", name)
+func (c *Client) DeleteBackup(ctx context.Context, name string) error {
+	for {
+		b, err := c.backup(ctx, name)
+		if err != nil {
+			return err
+		}
+		if err := c.deleteBackup(ctx, b); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
 }
 
-// RestoreTable implements backend.Backups.
-func (c *Client) RestoreTable(_ context.Context, backup, _ string, _ func(*schema.Table) error) (*schema.Table, error) {
-	return nil, fault.New(fault.NotFound, "Backup not found: %s", backup)
+// deleteBackup deletes b as it is. From the moment that its item is gone its
+// rows are garbage, which the master sees to if this does not.
+func (c *Client) deleteBackup(ctx context.Context, b *catalog.Backup) error {
+	if err := deleteItem(ctx, c.o.Lock, catalog.BackupsPrefix+b.Name, b.Version); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_ = c.dropRows(ctx, catalog.BackupTable(b.ID))
+	return nil
+}
+
+// deleteItem is Delete of the lock service, asked for again while it is not
+// known what became of it.
+func deleteItem(ctx context.Context, l lock.Service, key string, version int64) error {
+	unsure := false
+	for attempt := 0; ; attempt++ {
+		err := l.Delete(ctx, key, version)
+		if unsure && (errors.Is(err, fault.Aborted) || errors.Is(err, fault.NotFound)) {
+			if _, gerr := l.Get(ctx, key); errors.Is(gerr, fault.NotFound) {
+				return nil // by this call, as nobody else can have it otherwise
+			}
+		}
+		if err == nil || !errors.Is(err, fault.Unavailable) {
+			return err
+		}
+		unsure = true
+		if err := pause(ctx, attempt); err != nil {
+			return err
+		}
+	}
+}
+
+// RestoreTable implements backend.Backups. It takes a durable METADATA row for
+// each tablet; the SSTables are shared until compactions replace them.
+func (c *Client) RestoreTable(ctx context.Context, from, name string, change func(*schema.Table) error) (*schema.Table, error) {
+	b, err := c.backup(ctx, from)
+	if err != nil {
+		return nil, err
+	}
+	sch := b.Table.Clone()
+	if err := change(sch); err != nil {
+		return nil, err
+	}
+	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, c.o.NewID(), c.o.Now(), time.Time{}
+	// Versions go on from those that the SSTables speak of.
+	sch.NextFamily, sch.Version = b.Table.NextFamily, b.Table.Version+1
+	sch.NoteRules(b.Table)
+	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
+		// Read again: what it names is kept from now on.
+		now, err := c.backup(ctx, from)
+		if err != nil {
+			return nil, err
+		}
+		if now.ID != b.ID {
+			return nil, fault.New(fault.NotFound, "Backup not found: %s", from)
+		}
+		rows, err := c.frozen(ctx, b)
+		for _, r := range rows {
+			r.Version, r.Table, r.Tablet = 0, sch.ID, metadata.TabletID(c.o.NewID())
+			r.Assignment = &metadata.Assignment{}
+		}
+		return rows, err
+	})
 }

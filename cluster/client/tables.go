@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -20,6 +21,11 @@ import (
 // change replaces the tables of a name by what do makes of them, again when
 // somebody else was faster, and waits until every tablet server knows.
 func (c *Client) change(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error)) error {
+	return c.write(ctx, name, do, true)
+}
+
+// write is change, which waits only if it is to.
+func (c *Client) write(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error), wait bool) error {
 	for {
 		n, version, err := catalog.ReadName(ctx, c.o.Lock, name)
 		if err != nil {
@@ -35,7 +41,7 @@ func (c *Client) change(ctx context.Context, name string, do func(catalog.Name) 
 		if err != nil {
 			return err
 		}
-		if err := c.o.Schemas.Take(item); err != nil {
+		if err := c.o.Schemas.Take(item); err != nil || !wait {
 			return err
 		}
 		return c.known(ctx, item.Version)
@@ -80,16 +86,8 @@ func exists(n catalog.Name, name string) error {
 	return nil
 }
 
-// CreateTable implements backend.Tables. The METADATA rows of the tablets come
-// first: without a schema nobody serves them.
+// CreateTable implements backend.Tables.
 func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][]byte) (*schema.Table, error) {
-	n, _, err := catalog.ReadName(ctx, c.o.Lock, want.Name)
-	if err != nil {
-		return nil, err
-	}
-	if err := exists(n, want.Name); err != nil {
-		return nil, err
-	}
 	sch := want.Clone()
 	sch.ID, sch.NextFamily, sch.Version, sch.CreateTime = c.o.NewID(), 0, 1, c.o.Now()
 	names, fams := sch.FamilyNames(), sch.Families
@@ -99,24 +97,104 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 		f.Name = n
 		sch.AddFamily(f)
 	}
-	var start []byte
-	for i := range len(splits) + 1 {
-		r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(c.o.NewID()), Start: start, MajorTime: sch.CreateTime.Unix(),
-			Assignment: &metadata.Assignment{}}
-		if i < len(splits) {
-			r.End, start = splits[i], splits[i]
+	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
+		var rows []*metadata.Row
+		var start []byte
+		for i := range len(splits) + 1 {
+			r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(c.o.NewID()), Start: start, MajorTime: sch.CreateTime.Unix(),
+				Assignment: &metadata.Assignment{}}
+			if i < len(splits) {
+				r.End, start = splits[i], splits[i]
+			}
+			rows = append(rows, r)
 		}
-		if err := c.meta.CAS(ctx, r); err != nil {
-			return nil, err
-		}
-	}
-	err = c.change(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
-		return append(n, sch), exists(n, sch.Name)
+		return rows, nil
 	})
+}
+
+// makeTable makes a table with the tablets whose METADATA rows tablets returns.
+// First the table is noted under its name as one that is being made (see
+// catalog.Making), so that its rows are not garbage; then come the rows; then
+// the schema, from which moment on the table is there and its tablets are
+// served.
+func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func() ([]*metadata.Row, error)) (*schema.Table, error) {
+	err := c.write(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		return append(slices.Clone(n), catalog.Making(sch, time.Now())), exists(n, sch.Name)
+	}, false)
 	if err != nil {
 		return nil, err
 	}
-	return sch, nil
+	rows, err := tablets()
+	if err == nil {
+		err = c.addRows(ctx, rows)
+	}
+	if err == nil {
+		err = c.change(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+			n = slices.Clone(n)
+			i := slices.IndexFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID })
+			if i < 0 {
+				return nil, fault.New(fault.Unavailable, "making table %s took too long", sch.Name)
+			}
+			n[i] = sch
+			return n, exists(slices.Delete(slices.Clone(n), i, i+1), sch.Name)
+		})
+	}
+	if err == nil {
+		return sch, nil
+	}
+	// What this does not do the master does, in a while.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	var made bool
+	gone := c.write(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		made = slices.ContainsFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID && !catalog.IsMaking(t) })
+		return slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool { return t.ID == sch.ID && catalog.IsMaking(t) }), nil
+	}, false)
+	if gone == nil && !made {
+		_ = c.dropRows(ctx, sch.ID)
+	}
+	return nil, err
+}
+
+// addRows stores METADATA rows that are new, many at a time: each is a durable
+// write.
+func (c *Client) addRows(ctx context.Context, rows []*metadata.Row) error {
+	return inParallel(ctx, rows, func(ctx context.Context, r *metadata.Row) error { return c.meta.CAS(ctx, r) })
+}
+
+// dropRows deletes the METADATA rows of a table that nobody serves.
+func (c *Client) dropRows(ctx context.Context, table uint64) error {
+	var rows []*metadata.Row
+	err := c.rows(ctx, table, row.All, func(r *metadata.Row) error {
+		rows = append(rows, r)
+		return nil
+	})
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	return inParallel(ctx, rows, func(ctx context.Context, r *metadata.Row) error { return c.meta.Delete(ctx, r) })
+}
+
+// inParallel calls do for rows, up to 32 at a time, until one fails.
+func inParallel(ctx context.Context, rows []*metadata.Row, do func(context.Context, *metadata.Row) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var doing sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for _, r := range rows {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		doing.Go(func() {
+			defer func() { <-slots }()
+			if err := do(ctx, r); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	doing.Wait()
+	return context.Cause(ctx)
 }
 
 // Table implements backend.Tables.
@@ -193,7 +271,7 @@ func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table,
 		// Of several the last to be made was the last to be deleted.
 		newest := -1
 		for i, t := range n {
-			if c.o.Now().Sub(t.DeleteTime) < schema.UndeleteWindow && (newest < 0 || t.ID > n[newest].ID) {
+			if !catalog.IsMaking(t) && c.o.Now().Sub(t.DeleteTime) < schema.UndeleteWindow && (newest < 0 || t.ID > n[newest].ID) {
 				newest = i
 			}
 		}
@@ -276,7 +354,9 @@ func (c *Client) sizes(ctx context.Context, table uint64, each func(r *metadata.
 func (c *Client) TableIDs(context.Context) ([]uint64, error) {
 	var out []uint64
 	for _, t := range c.o.Schemas.All() {
-		out = append(out, t.Schema().ID)
+		if sch := t.Schema(); !catalog.IsMaking(sch) {
+			out = append(out, sch.ID)
+		}
 	}
 	return out, nil
 }

@@ -289,7 +289,7 @@ func (m *master) readTables(ctx context.Context, v *view) error {
 			return err
 		}
 		for _, t := range n {
-			v.tables[t.ID] = true
+			v.tables[t.ID] = !catalog.IsMaking(t)
 		}
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/trestledb/trestle/conformance/backendtest"
@@ -42,9 +41,6 @@ func start(t testing.TB, o Options, n int) *Cluster {
 // TestBackend: a cluster does for the gateway what one process does.
 func TestBackend(t *testing.T) {
 	backendtest.Run(t, func(t testing.TB) backend.Backend {
-		if strings.Contains(t.Name(), "/Backups/") {
-			t.Skip("a cluster makes no backups yet")
-		}
 		c := start(t, Options{}, 3)
 		b, err := c.Client(context.Background(), "client")
 		if err != nil {
