@@ -68,9 +68,23 @@ func (g *gate) close() {
 type counted struct {
 	data []byte // as given out; gRPC may reslice it
 	full []byte
-	// cleanup ends the count of a buffer that is garbage: gRPC drops what a
-	// stream had received and nobody read without giving it back.
-	cleanup runtime.Cleanup
+	// out tells whether the buffer counts. It is a variable of its own, for what
+	// ends the count of a buffer that is garbage: gRPC drops what a stream had
+	// received and nobody read without giving it back.
+	out *atomic.Bool
+}
+
+// newCounted returns a buffer that is counted off when it becomes garbage while
+// it is out. One cleanup serves all the times that it is given out: making one
+// each time took 0.5 µs.
+func (g *gate) newCounted(n int) *counted {
+	c := &counted{full: make([]byte, n), out: new(atomic.Bool)}
+	runtime.AddCleanup(c, func(out *atomic.Bool) {
+		if out.Load() {
+			g.held.Add(-int64(n))
+		}
+	}, c.out)
+	return c
 }
 
 var _ mem.BufferPool = (*gate)(nil)
@@ -83,22 +97,21 @@ func (g *gate) Get(n int) *[]byte {
 	if tier <= maxTier {
 		c, _ = g.pools[tier].Get().(*counted)
 		if c == nil {
-			c = &counted{full: make([]byte, 1<<tier)}
+			c = g.newCounted(1 << tier)
 		}
 	} else {
-		c = &counted{full: make([]byte, n)}
+		c = g.newCounted(n)
 	}
 	c.data = c.full[:n]
-	size := int64(len(c.full))
-	g.held.Add(size)
-	c.cleanup = runtime.AddCleanup(c, func(n int64) { g.held.Add(-n) }, size)
+	c.out.Store(true)
+	g.held.Add(int64(len(c.full)))
 	return &c.data
 }
 
 // Put implements mem.BufferPool for what Get returned.
 func (g *gate) Put(p *[]byte) {
 	c := (*counted)(unsafe.Pointer(p))
-	c.cleanup.Stop()
+	c.out.Store(false)
 	g.held.Add(-int64(len(c.full)))
 	if tier := bits.Len(uint(len(c.full) - 1)); tier <= maxTier {
 		g.pools[tier].Put(c)
@@ -118,7 +131,7 @@ func (g *gate) admit(ctx context.Context, _ *tap.Info) (context.Context, error) 
 	if g.short() {
 		return nil, errBusy
 	}
-	a := &arrival{start: time.Now()}
+	a := new(arrival)
 	a.Context, a.cancel = context.WithCancel(ctx)
 	g.mu.Lock()
 	g.mu.receiving.add(a)
@@ -176,7 +189,9 @@ func (g *gate) sweepOnce(now time.Time) {
 		switch {
 		case a.Err() != nil: // ended before any handler saw it
 			g.mu.receiving.remove(a)
-		case now.Sub(a.start) >= patience:
+		case a.seen.IsZero():
+			a.seen = now
+		case now.Sub(a.seen) >= patience:
 			a.late.Store(true)
 			a.cancel()
 			g.mu.receiving.remove(a)
@@ -191,12 +206,12 @@ type arrivalKey struct{}
 type arrival struct {
 	context.Context
 	cancel     context.CancelFunc
-	start      time.Time
+	seen       time.Time // when a sweep first found it: most are gone before
 	late       atomic.Bool
 	prev, next *arrival
-	// location is what the answer names as its origin: see interceptor.served.
+	// origin is what the answer names as its origin: see interceptor.served.
 	// It belongs to the handler.
-	location []string
+	origin *origin
 }
 
 func (a *arrival) Value(key any) any {

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -39,8 +40,8 @@ type interceptor struct {
 	gate     *gate
 	observer Observer
 	log      *slog.Logger
-	location []string // value of locationHeader for a request that nobody placed
-	places   sync.Map // place to its locationHeader
+	origin   *origin  // of a request that nobody placed
+	places   sync.Map // place to its *origin
 	// sessions are the methods whose streams carry other requests. They are told
 	// to the observer by what carries them.
 	sessions map[string]bool
@@ -49,16 +50,66 @@ type interceptor struct {
 // A place is where a request is served.
 type place struct{ zone, cluster string }
 
-func (p place) header() []string {
+// An origin is the response metadata that names a place. gRPC copies what it is
+// given, so an answer's metadata is made once and used for all of its kind.
+type origin struct {
+	value    []string    // of locationHeader
+	location metadata.MD // for the header of a stream
+	// timed are location and time for the header of a unary answer, by
+	// milliseconds; made when first needed.
+	timed [timedMillis]atomic.Pointer[metadata.MD]
+}
+
+// timedMillis is how many milliseconds answers take for which metadata are kept.
+const timedMillis = 32
+
+func newOrigin(p place) *origin {
 	b, err := proto.Marshal(&bigtablepb.ResponseParams{ZoneId: &p.zone, ClusterId: &p.cluster})
 	if err != nil { // not valid UTF-8: nothing the API let anybody create
-		return nil
+		return new(origin)
 	}
-	return []string{string(b)}
+	o := &origin{value: []string{string(b)}}
+	o.location = metadata.MD{locationHeader: o.value}
+	return o
+}
+
+// answer returns the metadata of a unary answer that took d.
+func (o *origin) answer(d time.Duration) metadata.MD {
+	millis := d.Milliseconds()
+	kept := millis >= 0 && millis < timedMillis
+	if kept {
+		if md := o.timed[millis].Load(); md != nil {
+			return *md
+		}
+	}
+	md := metadata.MD{locationHeader: o.value, timingHeader: timing(millis)}
+	if kept {
+		o.timed[millis].Store(&md)
+	}
+	return md
+}
+
+// trailers are the metadata at the end of streams, by milliseconds.
+var trailers = func() (all [timedMillis]metadata.MD) {
+	for i := range all {
+		all[i] = metadata.MD{timingHeader: timing(int64(i))}
+	}
+	return all
+}()
+
+func trailer(d time.Duration) metadata.MD {
+	if millis := d.Milliseconds(); millis < 0 || millis >= timedMillis {
+		return metadata.MD{timingHeader: timing(millis)}
+	}
+	return trailers[d.Milliseconds()]
+}
+
+func timing(millis int64) []string {
+	return []string{timingPrefix + strconv.FormatInt(millis, 10)}
 }
 
 func newInterceptor(g *gate, o Options) *interceptor {
-	return &interceptor{gate: g, observer: o.Observer, log: o.Log, location: place{o.Zone, o.Cluster}.header()}
+	return &interceptor{gate: g, observer: o.Observer, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster})}
 }
 
 // served notes where the request of ctx is served, which its answer will name.
@@ -72,22 +123,16 @@ func (i *interceptor) served(ctx context.Context, p place) {
 	}
 	v, ok := i.places.Load(p)
 	if !ok {
-		v, _ = i.places.LoadOrStore(p, p.header())
+		v, _ = i.places.LoadOrStore(p, newOrigin(p))
 	}
-	a.location, _ = v.([]string)
+	a.origin, _ = v.(*origin)
 }
 
-func (i *interceptor) locationOf(ctx context.Context) []string {
-	if a, _ := ctx.Value(arrivalKey{}).(*arrival); a != nil && a.location != nil {
-		return a.location
+func (i *interceptor) originOf(ctx context.Context) *origin {
+	if a, _ := ctx.Value(arrivalKey{}).(*arrival); a != nil && a.origin != nil {
+		return a.origin
 	}
-	return i.location
-}
-
-func timing(d time.Duration) []string {
-	b := make([]byte, 0, len(timingPrefix)+8)
-	b = append(b, timingPrefix...)
-	return []string{string(strconv.AppendInt(b, d.Milliseconds(), 10))}
+	return i.origin
 }
 
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
@@ -103,7 +148,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	elapsed := time.Since(start)
 	if strings.HasPrefix(info.FullMethod, dataPrefix) {
 		// An error goes out as trailers only, which these become part of.
-		_ = grpc.SetHeader(ctx, metadata.MD{locationHeader: i.locationOf(ctx), timingHeader: timing(elapsed)})
+		_ = grpc.SetHeader(ctx, i.originOf(ctx).answer(elapsed))
 	}
 	if i.observer != nil {
 		sent := 0
@@ -147,7 +192,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	elapsed := time.Since(start)
 	if isData {
 		s.place()
-		ss.SetTrailer(metadata.MD{timingHeader: timing(elapsed)})
+		ss.SetTrailer(trailer(elapsed))
 	}
 	if observer != nil {
 		observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
@@ -212,7 +257,7 @@ type serverStream struct {
 func (s *serverStream) place() {
 	if !s.placed {
 		s.placed = true
-		_ = s.ServerStream.SetHeader(metadata.MD{locationHeader: s.i.locationOf(s.Context())})
+		_ = s.ServerStream.SetHeader(s.i.originOf(s.Context()).location)
 	}
 }
 

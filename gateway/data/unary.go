@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc"
 
@@ -22,6 +23,14 @@ func unary[R any, P interface {
 	request
 }](method string, call func(*Service, context.Context, P) (any, error)) func(any, context.Context, func(any) error, grpc.UnaryServerInterceptor) (any, error) {
 	pool := sync.Pool{New: func() any { return P(new(R)) }}
+	// What an interceptor is told is the same for each call of a service. There
+	// is one service in a process, so the latest is worth keeping.
+	type told struct {
+		service *Service
+		info    grpc.UnaryServerInfo
+		handler grpc.UnaryHandler
+	}
+	var latest atomic.Pointer[told]
 	return func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		req := pool.Get().(P)
 		defer func() {
@@ -35,10 +44,14 @@ func unary[R any, P interface {
 		if interceptor == nil {
 			return call(s, ctx, req)
 		}
-		info := &grpc.UnaryServerInfo{Server: srv, FullMethod: method}
-		return interceptor(ctx, req, info, func(ctx context.Context, req any) (any, error) {
-			return call(s, ctx, req.(P))
-		})
+		t := latest.Load()
+		if t == nil || t.service != s {
+			t = &told{s, grpc.UnaryServerInfo{Server: srv, FullMethod: method}, func(ctx context.Context, req any) (any, error) {
+				return call(s, ctx, req.(P))
+			}}
+			latest.Store(t)
+		}
+		return interceptor(ctx, req, &t.info, t.handler)
 	}
 }
 
