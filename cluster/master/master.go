@@ -105,7 +105,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("become the master: %w", err)
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
-	m := &master{o: o, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
+	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
 		missing: map[uint64]time.Time{}, busy: map[string]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
@@ -120,6 +120,7 @@ func Run(ctx context.Context, o Options) error {
 // A master is one term of office.
 type master struct {
 	o     Options
+	term  context.Context
 	epoch int64
 	meta  *cmeta.Store
 	wake  chan struct{}
@@ -383,7 +384,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 		what = "load METADATA "
 	}
 	for addr, keys := range hints {
-		m.call(ctx, what+addr, func(ctx context.Context) error { return m.o.Dialer.Dial(addr).Load(ctx, keys) })
+		m.call(what+addr, func(ctx context.Context) error { return m.o.Dialer.Dial(addr).Load(ctx, keys) })
 	}
 	if len(errs) > 0 {
 		m.again(m.o.Interval / 4)
@@ -393,7 +394,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 
 // call makes a call to a tablet server in the background, unless one of that
 // name is under way, and looks at everything when it is done.
-func (m *master) call(ctx context.Context, name string, do func(context.Context) error) bool {
+func (m *master) call(name string, do func(context.Context) error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.busy[name] {
@@ -401,11 +402,15 @@ func (m *master) call(ctx context.Context, name string, do func(context.Context)
 	}
 	m.busy[name] = true
 	m.calls.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		// The server goes on with it by itself, so nothing is lost with this master.
+		ctx, cancel := context.WithTimeout(m.term, time.Minute)
 		defer cancel()
-		if err := do(ctx); err != nil {
+		if err := do(ctx); err != nil && m.term.Err() == nil {
 			m.o.Log.Warn("a tablet server could not do what the master asked for", "call", name, "error", err)
-			time.Sleep(m.o.Interval / 10)
+			select {
+			case <-time.After(m.o.Interval / 10):
+			case <-m.term.Done():
+			}
 		}
 		m.mu.Lock()
 		delete(m.busy, name)
@@ -481,7 +486,7 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 	}
 	for n, ids := range leave {
 		s := v.servers[n]
-		m.call(ctx, "unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
+		m.call("unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
 	}
 }
 

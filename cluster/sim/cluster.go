@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -53,11 +54,30 @@ type Cluster struct {
 	objects objectstore.Store
 
 	mu      sync.Mutex
-	servers map[string]*tabletserver.Server // by name; addresses are names
-	dead    []*tabletserver.Server          // killed, but not put away
+	servers map[string]*process // by name; addresses are names
+	dead    sync.WaitGroup      // of what is put away of processes that have ended
 	masters map[string]*masterProcess
 	life    context.Context
 	end     context.CancelFunc
+}
+
+// A process is one of a tablet server. When it has ended it sends nothing more,
+// and nobody hears of what it does.
+type process struct {
+	*tabletserver.Server
+	ended atomic.Bool
+}
+
+var errEnded = errors.New("the process has ended")
+
+// net is the network as a process sees it.
+func (c *Cluster) net(p *process, from, to string) func(context.Context) error {
+	return func(ctx context.Context) error {
+		if p.ended.Load() {
+			return errEnded
+		}
+		return c.o.Net(ctx, from, to)
+	}
 }
 
 type masterProcess struct {
@@ -83,89 +103,78 @@ func New(o Options) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*tabletserver.Server{}, masters: map[string]*masterProcess{}}
+	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*process{}, masters: map[string]*masterProcess{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
 
-// Lock returns the lock service as a node sees it.
+// Lock returns the lock service as a node that is no tablet server sees it.
 func (c *Cluster) Lock(node string) lock.Service {
-	return c.lock.Client(func(ctx context.Context) error {
-		// A process that has ended keeps no session. What it had sent to the store
-		// may still arrive.
-		if c.ended(node) {
-			return errors.New("the process has ended")
-		}
-		return c.o.Net(ctx, node, "lock")
-	})
+	return c.lock.Client(func(ctx context.Context) error { return c.o.Net(ctx, node, "lock") })
 }
 
 // StartServer starts a tablet server of a name that no living one has.
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
-	store := &faultyStore{Store: c.objects, fault: func(ctx context.Context) error { return c.o.Net(ctx, name, "store") }}
+	p := new(process)
+	store := &faultyStore{Store: c.objects, fault: c.net(p, name, "store")}
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
-		Name: name, Addr: name, Lock: c.Lock(name), Dialer: c.Dialer(name), Objects: store, Logs: store, TTL: c.o.TTL,
+		Name: name, Addr: name, Lock: c.lock.Client(c.net(p, name, "lock")), Dialer: dialer{c, name, p}, Objects: store, Logs: store, TTL: c.o.TTL,
 		Segments: commitlog.SegmentOptions{}, CacheBytes: 8 << 20, MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
 		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.o.Now, Log: c.o.Log,
 	})
 	if err != nil {
+		p.ended.Store(true)
 		return nil, err
 	}
+	p.Server = s
 	c.mu.Lock()
-	c.servers[name] = s
+	c.servers[name] = p
 	c.mu.Unlock()
-	return s, nil
-}
-
-// ended tells whether a node is a tablet server that has failed.
-func (c *Cluster) ended(node string) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.servers[node]
-	for _, d := range c.dead {
-		if d.Name() == node {
-			s = d
+	c.dead.Go(func() {
+		// A server that fails ends its process.
+		<-s.Failed()
+		p.ended.Store(true)
+		c.mu.Lock()
+		if c.servers[name] == p {
+			delete(c.servers, name)
 		}
-	}
-	return s != nil && s.Err() != nil
+		c.mu.Unlock()
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.Close(now) // nothing of it arrives anywhere
+	})
+	return s, nil
 }
 
 // KillServer ends a server as a crash does: its session ends by itself.
 func (c *Cluster) KillServer(name string) {
 	c.mu.Lock()
-	s := c.servers[name]
+	p := c.servers[name]
 	delete(c.servers, name)
-	if s != nil {
-		c.dead = append(c.dead, s)
-	}
 	c.mu.Unlock()
-	if s != nil {
-		s.Kill()
+	if p != nil {
+		p.ended.Store(true)
+		p.Kill()
 	}
 }
 
 // StopServer ends a server in order.
 func (c *Cluster) StopServer(ctx context.Context, name string) error {
-	c.mu.Lock()
-	s := c.servers[name]
-	c.mu.Unlock()
+	s := c.Server(name)
 	if s == nil {
 		return fmt.Errorf("there is no server %s", name)
 	}
-	err := s.Close(ctx)
-	c.mu.Lock()
-	if c.servers[name] == s {
-		delete(c.servers, name)
-	}
-	c.mu.Unlock()
-	return err
+	return s.Close(ctx)
 }
 
 // Server returns a living server, or nil.
 func (c *Cluster) Server(name string) *tabletserver.Server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.servers[name]
+	if p := c.servers[name]; p != nil {
+		return p.Server
+	}
+	return nil
 }
 
 // StartMaster starts a process that wants to be the master.
@@ -217,23 +226,19 @@ func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, erro
 func (c *Cluster) Close() {
 	c.mu.Lock()
 	servers, masters := c.servers, c.masters
-	c.servers, c.masters = map[string]*tabletserver.Server{}, map[string]*masterProcess{}
+	c.servers, c.masters = map[string]*process{}, map[string]*masterProcess{}
 	c.mu.Unlock()
 	c.end()
 	for _, p := range masters {
 		p.stop()
 		<-p.done
 	}
-	now, cancel := context.WithCancel(context.Background())
-	cancel()
-	for _, s := range servers {
-		c.dead = append(c.dead, s)
+	for _, p := range servers {
+		p.ended.Store(true)
+		p.Kill()
 	}
-	for _, s := range c.dead {
-		s.Kill()
-		_ = s.Close(now) // it was killed
-	}
+	c.dead.Wait()
 }
 
 // Dialer returns the network as a node sees it.
-func (c *Cluster) Dialer(node string) rpc.Dialer { return dialer{c, node} }
+func (c *Cluster) Dialer(node string) rpc.Dialer { return dialer{c, node, new(process)} }

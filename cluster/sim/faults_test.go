@@ -350,12 +350,7 @@ func (c *Cluster) names() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var out []string
-	for n, s := range c.servers {
-		if s.Err() != nil {
-			delete(c.servers, n) // a real one's process has ended
-			c.dead = append(c.dead, s)
-			continue
-		}
+	for n := range c.servers {
 		out = append(out, n)
 	}
 	slices.Sort(out)

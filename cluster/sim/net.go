@@ -19,14 +19,16 @@ import (
 type dialer struct {
 	c    *Cluster
 	node string
+	p    *process
 }
 
 // Dial implements rpc.Dialer.
-func (d dialer) Dial(addr string) rpc.TabletServer { return &link{d.c, d.node, addr} }
+func (d dialer) Dial(addr string) rpc.TabletServer { return &link{d.c, d.c.net(d.p, d.node, addr), d.node, addr} }
 
 // A link is one node's way to a tablet server.
 type link struct {
 	c        *Cluster
+	net      func(context.Context) error
 	from, to string
 }
 
@@ -34,7 +36,7 @@ var _ rpc.TabletServer = (*link)(nil)
 
 // call asks the server, unless the question or the answer is lost.
 func (l *link) call(ctx context.Context, changes bool, do func(rpc.TabletServer) error) error {
-	if err := l.c.o.Net(ctx, l.from, l.to); err != nil {
+	if err := l.net(ctx); err != nil {
 		return fault.New(fault.Unavailable, "call of %s: %w", l.to, err)
 	}
 	s := l.c.Server(l.to)

@@ -25,12 +25,36 @@ func (s *Server) mine(r *metadata.Row) bool {
 	return a != nil && a.Incarnation == s.incarnation && a.State != metadata.Unassigned
 }
 
+// detached calls do with the life of the server and waits for it until ctx ends.
+// What changes METADATA rows goes on without its caller: a change that is given
+// up before its outcome is known costs the tablet, or the server.
+func (s *Server) detached(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return rpc.ErrNotServing
+	}
+	s.running.Go(func() { done <- do(s.ctx) })
+	s.mu.Unlock()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // Load implements rpc.Control. The tablets that need the log of one former
 // owner are recovered together, by one replay.
 func (s *Server) Load(ctx context.Context, keys []rpc.TabletKey) error {
 	if err := s.alive(); err != nil {
 		return err
 	}
+	return s.detached(ctx, func(ctx context.Context) error { return s.load(ctx, keys) })
+}
+
+func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 	byLog := map[uint64][]*metadata.Row{}
 	var errs []error
 	for _, k := range keys {
@@ -130,12 +154,8 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 // open makes what was replayed durable in SSTables, says in the METADATA row
 // that the tablet is served, and serves it.
 func (s *Server) open(ctx context.Context, t *served) error {
-	t.Rotate()
-	for more := true; more; {
-		var err error
-		if more, err = t.Flush(ctx); err != nil {
-			return err
-		}
+	if err := flush(ctx, t.Tablet); err != nil {
+		return err
 	}
 	if op := t.Row().Op; op != nil {
 		var err error
@@ -231,11 +251,13 @@ func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
 
 // Unload implements rpc.Control.
 func (s *Server) Unload(ctx context.Context, tablets []metadata.TabletID) error {
-	var errs []error
-	for _, id := range tablets {
-		errs = append(errs, s.unload(ctx, id))
-	}
-	return errors.Join(errs...)
+	return s.detached(ctx, func(ctx context.Context) error {
+		var errs []error
+		for _, id := range tablets {
+			errs = append(errs, s.unload(ctx, id))
+		}
+		return errors.Join(errs...)
+	})
 }
 
 func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
@@ -303,12 +325,16 @@ func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) err
 			return fault.New(fault.FailedPrecondition, "tablet %d has no row to split it at", id)
 		}
 	}
+	return s.detached(ctx, func(ctx context.Context) error { return s.split(ctx, t, at) })
+}
+
+func (s *Server) split(ctx context.Context, t *served, at []byte) error {
 	start := time.Now()
-	err = t.Tablet.Split(ctx, slices.Clone(at), metadata.TabletID(s.newID()), metadata.TabletID(s.newID()), func(children ...*tablet.Tablet) {
-		s.adopt(ts, children)
+	err := t.Tablet.Split(ctx, slices.Clone(at), metadata.TabletID(s.newID()), metadata.TabletID(s.newID()), func(children ...*tablet.Tablet) {
+		s.adopt([]*served{t}, children)
 	})
 	if err == nil {
-		s.o.Log.Info("tablet split", "server", s.o.Name, "tablet", uint64(id), "elapsed", time.Since(start))
+		s.o.Log.Info("tablet split", "server", s.o.Name, "tablet", uint64(t.ID()), "elapsed", time.Since(start))
 	}
 	return notServing(err)
 }
@@ -322,9 +348,11 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 	if ts[0].table != ts[1].table {
 		return fault.New(fault.Invalid, "tablets %d and %d are of different tables", left, right)
 	}
-	return notServing(tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
-		func(r *metadata.Row) error { return s.meta.Delete(ctx, r) },
-		func(merged ...*tablet.Tablet) { s.adopt(ts, merged) }))
+	return notServing(s.detached(ctx, func(ctx context.Context) error {
+		return tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
+			func(r *metadata.Row) error { return s.meta.Delete(ctx, r) },
+			func(merged ...*tablet.Tablet) { s.adopt(ts, merged) })
+	}))
 }
 
 // Flush implements rpc.Control.
@@ -333,15 +361,23 @@ func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 	if err != nil {
 		return err
 	}
-	for _, t := range ts {
-		t.Rotate()
-		for more := true; more; {
-			if more, err = t.Flush(ctx); err != nil {
-				return notServing(err)
+	return notServing(s.detached(ctx, func(ctx context.Context) error {
+		for _, t := range ts {
+			if err := flush(ctx, t.Tablet); err != nil {
+				return err
 			}
 		}
+		return nil
+	}))
+}
+
+// flush writes everything of a tablet to SSTables.
+func flush(ctx context.Context, t *tablet.Tablet) (err error) {
+	t.Rotate()
+	for more := true; more && err == nil; {
+		more, err = t.Flush(ctx)
 	}
-	return nil
+	return err
 }
 
 // Compact implements rpc.Control.
@@ -350,12 +386,14 @@ func (s *Server) Compact(ctx context.Context, tablets []metadata.TabletID) error
 	if err != nil {
 		return err
 	}
-	for _, t := range ts {
-		if err := t.CompactMajor(ctx); err != nil {
-			return notServing(err)
+	return notServing(s.detached(ctx, func(ctx context.Context) error {
+		for _, t := range ts {
+			if err := t.CompactMajor(ctx); err != nil {
+				return err
+			}
 		}
-	}
-	return nil
+		return nil
+	}))
 }
 
 // Status implements rpc.Control.

@@ -3,6 +3,7 @@ package tabletserver
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -25,12 +26,18 @@ func notServing(err error) error {
 	return err
 }
 
-// unknown is notServing for the error of a write that was under way when the
-// server ended: it may be found in the log.
-func (s *Server) unknown(err error) error {
+// unknown is notServing for the error of a write. One that was under way when the
+// server ended may be found in the log by the next, so its caller must not make
+// it again by itself.
+func unknown(err error) error {
 	err = notServing(err)
-	if err != nil && s.users.log.Err() != nil && !errors.Is(err, rpc.ErrNotServing) || errors.Is(err, fault.Fenced) {
-		return errors.Join(rpc.ErrUnknown, err)
+	if err == nil || errors.Is(err, rpc.ErrNotServing) {
+		return err
+	}
+	switch fault.KindOf(err) {
+	case fault.Unavailable, fault.Fenced, fault.Internal:
+		// Its kind is not the call's: nobody has changed the row.
+		return fmt.Errorf("%w: %v", rpc.ErrUnknown, err)
 	}
 	return err
 }
@@ -90,7 +97,7 @@ func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) err
 	if err == nil {
 		err = t.Wait(ctx, pos)
 	}
-	return s.unknown(err)
+	return unknown(err)
 }
 
 // MutateRows implements rpc.Data.
@@ -122,7 +129,7 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 		if errs[i] == nil {
 			errs[i] = t.Wait(ctx, pos[i])
 		}
-		errs[i] = s.unknown(errs[i])
+		errs[i] = unknown(errs[i])
 	}
 	return errs, nil
 }
@@ -140,10 +147,10 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 	}
 	matched, err := p.CheckAndMutate(ctx, t.Tablet, key, c)
 	if err != nil {
-		return false, s.unknown(err)
+		return false, unknown(err)
 	}
 	if err := s.alive(); err != nil {
-		return false, errors.Join(rpc.ErrUnknown, err)
+		return false, fmt.Errorf("%w: %v", rpc.ErrUnknown, err)
 	}
 	return matched, nil
 }
@@ -159,7 +166,7 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 		return nil, err
 	}
 	cells, err := p.ReadModifyWrite(ctx, t.Tablet, key, rules)
-	return cells, s.unknown(err)
+	return cells, unknown(err)
 }
 
 // DropRange implements rpc.Data.
@@ -168,5 +175,5 @@ func (s *Server) DropRange(ctx context.Context, at rpc.Target, r row.Range) erro
 	if err != nil {
 		return err
 	}
-	return s.unknown(t.DropRange(ctx, r))
+	return unknown(s.detached(ctx, func(ctx context.Context) error { return t.DropRange(ctx, r) }))
 }

@@ -108,6 +108,8 @@ type Server struct {
 	loading map[metadata.TabletID]bool
 	closed  bool // nothing is to be loaded any more
 	pauses  pauses
+	// stopping says that nothing new is to run.
+	stopping bool
 
 	ctx      context.Context // ends with the server
 	cancel   context.CancelFunc
@@ -323,11 +325,19 @@ func (s *Server) Close(ctx context.Context) error {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
 		}
-		for _, t := range s.tabletsOf(h) {
-			if err := s.unload(ctx, t.ID()); err != nil && s.Err() == nil {
-				errs = append(errs, err)
-				break
+		err := s.detached(ctx, func(live context.Context) error {
+			for _, t := range s.tabletsOf(h) {
+				if ctx.Err() != nil {
+					break
+				}
+				if err := s.unload(live, t.ID()); err != nil {
+					return err
+				}
 			}
+			return nil
+		})
+		if err != nil && s.Err() == nil {
+			errs = append(errs, err)
 		}
 	}
 	s.stop()
@@ -340,7 +350,7 @@ func (s *Server) Close(ctx context.Context) error {
 // stop ends everything but the session.
 func (s *Server) stop() {
 	s.mu.Lock()
-	s.closed = true
+	s.closed, s.stopping = true, true
 	s.mu.Unlock()
 	s.failOnce.Do(func() {
 		s.failure = fault.New(fault.Unavailable, "the tablet server was stopped")
