@@ -23,7 +23,9 @@ type dialer struct {
 }
 
 // Dial implements rpc.Dialer.
-func (d dialer) Dial(addr string) rpc.TabletServer { return &link{d.c, d.c.net(d.p, d.node, addr), d.node, addr} }
+func (d dialer) Dial(addr string) rpc.TabletServer {
+	return &link{d.c, d.c.net(d.p, d.node, addr), d.node, addr}
+}
 
 // A link is one node's way to a tablet server.
 type link struct {

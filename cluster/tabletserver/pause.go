@@ -33,6 +33,18 @@ func (p *pauses) take(number uint64) *paused {
 	return one
 }
 
+// end ends all pauses.
+func (p *pauses) end() {
+	p.mu.Lock()
+	all := p.m
+	p.m = nil
+	p.mu.Unlock()
+	for _, one := range all {
+		one.timer.Stop()
+		one.Release()
+	}
+}
+
 // Pause implements rpc.Control.
 func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error {
 	if err := s.alive(); err != nil {
@@ -84,23 +96,28 @@ func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error
 		return nil, fault.New(fault.Aborted, "the tablets' pause is over")
 	}
 	p.timer.Stop()
-	defer p.Release()
 	p.Cut()
-	// Nobody else served the tablets while they were paused: the session has not
-	// ended since.
-	if err := s.alive(); err != nil {
-		return nil, err
-	}
-	held, err := p.Freeze(ctx)
+	cut := make(chan []*metadata.Row, 1)
+	err := s.detached(ctx, func(ctx context.Context) error {
+		defer p.Release()
+		// Nobody else served the tablets while they were paused: the session has not
+		// ended since.
+		if err := s.alive(); err != nil {
+			return err
+		}
+		held, err := p.Freeze(ctx)
+		var rows []*metadata.Row
+		for _, f := range held {
+			rows = append(rows, f.Row())
+			f.Release()
+		}
+		cut <- rows
+		return err
+	})
 	if err != nil {
 		return nil, notServing(err)
 	}
-	var rows []*metadata.Row
-	for _, f := range held {
-		rows = append(rows, f.Row())
-		f.Release()
-	}
-	return rows, nil
+	return <-cut, nil
 }
 
 // Resume implements rpc.Control.

@@ -110,6 +110,7 @@ type Server struct {
 	pauses  pauses
 	// stopping says that nothing new is to run.
 	stopping bool
+	stopped  chan struct{} // closed when nothing runs any more
 
 	ctx      context.Context // ends with the server
 	cancel   context.CancelFunc
@@ -139,7 +140,7 @@ type served struct {
 // tablets.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	o = o.WithDefaults()
-	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{})}
+	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err == nil {
@@ -350,17 +351,24 @@ func (s *Server) Close(ctx context.Context) error {
 // stop ends everything but the session.
 func (s *Server) stop() {
 	s.mu.Lock()
+	again := s.stopping
 	s.closed, s.stopping = true, true
 	s.mu.Unlock()
+	if again {
+		<-s.stopped
+		return
+	}
+	defer close(s.stopped)
 	s.failOnce.Do(func() {
 		s.failure = fault.New(fault.Unavailable, "the tablet server was stopped")
 		close(s.failed)
 	})
 	s.cancel()
-	s.running.Wait()
+	s.pauses.end()
 	for _, h := range []*half{s.users, s.system} {
 		h.work.Stop()
 	}
+	s.running.Wait()
 	s.mu.Lock()
 	for _, t := range s.tablets {
 		t.Close()
