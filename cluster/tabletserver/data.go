@@ -63,7 +63,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 			}
 		}
 		var full bool
-		rest, full, err = t.Read(ctx, q, rest, limit, w, &stats)
+		rest, full, err = t.Read(ctx, q, rest, limit, &vouched{w, s}, &stats)
 		if err != nil {
 			return rest, stats, notServing(err)
 		}
@@ -76,6 +76,29 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		return req.Ranges, stats, err
 	}
 	return rest, stats, nil
+}
+
+// A vouched writer ends no row, and says of none that it is behind the reader,
+// unless the session had not ended by then: what is with the caller counts even
+// if the read fails later.
+type vouched struct {
+	scan.Writer
+	s *Server
+}
+
+// EndRow implements scan.Writer.
+func (w *vouched) EndRow() (bool, error) {
+	if err := w.s.alive(); err != nil {
+		return false, err
+	}
+	return w.Writer.EndRow()
+}
+
+// Scanned implements scan.Writer.
+func (w *vouched) Scanned(key []byte) {
+	if w.s.alive() == nil {
+		w.Writer.Scanned(key)
+	}
 }
 
 // MutateRow implements rpc.Data.

@@ -56,6 +56,7 @@ var allowed = map[string][]string{
 	"cluster/lock/memory":   {"engine/fault", "cluster/lock"},
 	"cluster/lock/locktest": {"engine/fault", "cluster/lock"},
 	"cluster/rpc":           and(leaves, []string{"engine/metadata"}),
+	"cluster/rpc/stream":    and(leaves, []string{"engine/metadata", "cluster/rpc"}),
 	"cluster/metadata":      and(leaves, []string{"engine/metadata", "cluster/lock", "cluster/rpc"}),
 	"cluster/catalog":       and(leaves, []string{"cluster/lock", "cluster/metadata"}),
 	"cluster/master":        and(leaves, []string{"engine/metadata", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),

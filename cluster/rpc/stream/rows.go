@@ -1,0 +1,185 @@
+package stream
+
+import (
+	"bytes"
+	"encoding/binary"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+// The records of a read's answer.
+const (
+	recordStart   = iota + 1 // key
+	recordCell               // cell
+	recordEnd                // of the row
+	recordScanned            // key
+	recordDone               // stats, rest: the last
+)
+
+// A rowWriter takes rows and makes records of them. The first cell of a message
+// says everything: a message can be read without the one before.
+type rowWriter struct {
+	b []byte
+	// send takes a message, and returns what to write the next one to. Nil: all
+	// has to be one message.
+	send func(b []byte) ([]byte, error)
+	// full is the size at which a message ends with the next row, large that at
+	// which a row is torn, or, if it must not be, refused.
+	full, large int
+
+	family    string
+	qualifier []byte
+	some      bool // cells of this message
+	start     int  // where the row that is open begins in b; 0 if in an earlier message
+	open      bool
+	err       error
+}
+
+var _ scan.Writer = (*rowWriter)(nil)
+
+// errLarge is a row that does not fit where it has to.
+var errLarge = fault.New(fault.Internal, "the row is too large for one message")
+
+// StartRow implements scan.Writer.
+func (w *rowWriter) StartRow(key []byte) {
+	w.start, w.open = len(w.b), true
+	w.b = appendBytes(append(w.b, recordStart), key)
+}
+
+// Cell implements scan.Writer.
+func (w *rowWriter) Cell(c *row.Cell) {
+	if w.err != nil {
+		return
+	}
+	if len(w.b) >= w.large {
+		if w.err = w.Flush(); w.err != nil {
+			return
+		}
+	}
+	var flags byte
+	if w.some && c.Family == w.family {
+		flags = sameFamily
+		if bytes.Equal(c.Qualifier, w.qualifier) {
+			flags |= sameQualifier
+		}
+	}
+	if flags&sameFamily == 0 {
+		w.family = c.Family
+	}
+	if flags&sameQualifier == 0 {
+		w.qualifier = append(w.qualifier[:0], c.Qualifier...)
+	}
+	w.some = true
+	w.b = appendCell(append(w.b, recordCell), c, flags)
+}
+
+// EndRow implements scan.Writer.
+func (w *rowWriter) EndRow() (bool, error) {
+	w.b, w.open = append(w.b, recordEnd), false
+	return len(w.b) >= w.full, w.err
+}
+
+// Scanned implements scan.Writer.
+func (w *rowWriter) Scanned(key []byte) { w.b = appendBytes(append(w.b, recordScanned), key) }
+
+// Flush implements scan.Writer.
+func (w *rowWriter) Flush() error {
+	if w.send == nil {
+		return errLarge
+	}
+	if len(w.b) == 0 {
+		return nil
+	}
+	var err error
+	w.b, err = w.send(w.b)
+	w.some, w.start = false, 0
+	return err
+}
+
+// drop takes back the row that is open, unless part of it was sent.
+func (w *rowWriter) drop() {
+	if w.open && w.start > 0 {
+		w.b, w.open = w.b[:w.start], false
+	}
+}
+
+// done writes the last record.
+func (w *rowWriter) done(stats *scan.Stats, rest []row.Range) {
+	w.b = appendRanges(appendStats(append(w.b, recordDone), stats), rest)
+}
+
+// A rowReader gives records to a Writer.
+type rowReader struct {
+	to    scan.Writer
+	open  bool // a row
+	cell  row.Cell
+	stats scan.Stats
+	rest  []row.Range
+	ended bool
+}
+
+// read takes a message.
+func (r *rowReader) read(b []byte) error {
+	d := &decoder{b: b}
+	r.cell.Qualifier = nil
+	for len(d.b) > 0 {
+		record := d.byte()
+		if r.ended || r.open != (record == recordCell || record == recordEnd) {
+			return errMalformed
+		}
+		switch record {
+		case recordStart, recordScanned:
+			key := d.bytes()
+			if d.bad {
+				return errMalformed
+			}
+			if record == recordScanned {
+				r.to.Scanned(key)
+				break
+			}
+			r.open = true
+			r.to.StartRow(key)
+		case recordCell:
+			if d.cell(&r.cell); d.bad {
+				return errMalformed
+			}
+			r.to.Cell(&r.cell)
+		case recordEnd:
+			r.open = false
+			full, err := r.to.EndRow()
+			if err == nil && full {
+				err = r.to.Flush()
+			}
+			if err != nil {
+				return err
+			}
+		case recordDone:
+			r.stats, r.rest, r.ended = d.stats(), clone(d.ranges()), true
+		default:
+			return errMalformed
+		}
+	}
+	return d.err()
+}
+
+// appendFrame appends a frame whose parts after the number are head and body.
+func appendFrame(b []byte, number uint64, head, body []byte) []byte {
+	var num [binary.MaxVarintLen64]byte
+	n := binary.PutUvarint(num[:], number)
+	b = binary.AppendUvarint(b, uint64(n+len(head)+len(body)))
+	b = append(b, num[:n]...)
+	b = append(b, head...)
+	return append(b, body...)
+}
+
+// frame returns the next frame of a message.
+func (d *decoder) frame() (number uint64, rest decoder) {
+	f := decoder{b: d.bytes(), bad: d.bad}
+	number = f.uvarint()
+	if f.bad {
+		d.fail()
+	}
+	return number, f
+}

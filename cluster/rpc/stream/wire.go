@@ -1,0 +1,186 @@
+package stream
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/mem"
+)
+
+// The operations.
+const (
+	opMutateRow = iota + 1
+	opMutateRows
+	opCheckAndMutateRow
+	opReadModifyWriteRow
+	opDropRange
+	opReadRows
+	opControl
+	opCancel // gives up the question of that number; has no answer
+	opPing
+)
+
+// The kinds of answers.
+const (
+	answerOK = iota
+	answerError
+	// answerBye asks for no more questions on this stream; those asked are
+	// answered. It belongs to no question.
+	answerBye
+	// answerLarge asks to use Scan, as the rows are too large.
+	answerLarge
+)
+
+const (
+	service    = "/trestle.cluster.v1.Tablets/"
+	methodMux  = service + "Mux"
+	methodScan = service + "Scan"
+	methodCall = service + "Call"
+
+	// smallBytes is how long a question may be to travel among others.
+	smallBytes = 64 << 10
+	// batchBytes is where a message of frames ends.
+	batchBytes = 256 << 10
+	// rowsBytes is how many bytes of rows are in a message; tearBytes where a row
+	// is torn.
+	rowsBytes = 128 << 10
+	tearBytes = 4 << 20
+	// maxMessage is more than the largest cell, or request, with all around it.
+	maxMessage = 512 << 20
+)
+
+// A raw message is bytes.
+type raw struct {
+	b []byte
+	// pooled says that b comes from batches and goes back there.
+	pooled bool
+}
+
+// codec passes raw messages through.
+type codec struct{}
+
+func (codec) Name() string { return "trestle-raw" }
+
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	m, ok := v.(*raw)
+	if !ok {
+		return nil, fmt.Errorf("%T is not a message between servers", v)
+	}
+	b := m.b
+	if !m.pooled {
+		return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+	}
+	return mem.BufferSlice{mem.NewBuffer(&b, &batches)}, nil
+}
+
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	m, ok := v.(*raw)
+	if !ok {
+		return fmt.Errorf("%T is not a message between servers", v)
+	}
+	// What is decoded points into it, for as long as it is needed.
+	m.b = data.Materialize()
+	return nil
+}
+
+// batches keeps the memory of messages.
+var batches batchPool
+
+type batchPool struct{ pool sync.Pool }
+
+// Get implements mem.BufferPool.
+func (p *batchPool) Get(n int) *[]byte {
+	if b, ok := p.pool.Get().(*[]byte); ok {
+		if cap(*b) >= n {
+			*b = (*b)[:n]
+			return b
+		}
+	}
+	b := make([]byte, n, max(n, 4<<10))
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (p *batchPool) Put(b *[]byte) {
+	if cap(*b) <= 2*batchBytes {
+		p.pool.Put(b)
+	}
+}
+
+func (p *batchPool) empty() []byte { return (*p.Get(0))[:0] }
+
+// A sender gathers frames while a message is being sent.
+type sender struct {
+	mu     sync.Mutex
+	frames []byte
+	last   uint64 // number of the last frame in frames
+	taken  uint64 // number of the last frame that was handed to the connection
+	ended  bool
+	wake   chan struct{}
+}
+
+func newSender() *sender { return &sender{wake: make(chan struct{}, 1)} }
+
+// add adds a frame, unless the sender has ended.
+func (s *sender) add(number uint64, head, body []byte) bool {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return false
+	}
+	s.frames = appendFrame(s.frames, number, head, body)
+	s.last = max(s.last, number)
+	s.mu.Unlock()
+	s.notify()
+	return true
+}
+
+func (s *sender) notify() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// take returns what there is to send.
+func (s *sender) take() []byte {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b := s.frames
+	if len(b) > 0 {
+		s.frames, s.taken = batches.empty(), s.last
+	}
+	return b
+}
+
+// end makes add refuse. It returns the number of the last frame that may have
+// been sent.
+func (s *sender) end() uint64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ended = true
+	return s.taken
+}
+
+// run sends until ctx ends or sending fails.
+func (s *sender) run(ctx context.Context, send func(any) error) error {
+	for {
+		select {
+		case <-s.wake:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		if b := s.take(); len(b) > 0 {
+			if err := send(&raw{b, true}); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+var (
+	muxDesc  = grpc.StreamDesc{StreamName: "Mux", ServerStreams: true, ClientStreams: true}
+	scanDesc = grpc.StreamDesc{StreamName: "Scan", ServerStreams: true}
+)
