@@ -705,6 +705,9 @@ type control struct {
 	Tablets     []metadata.TabletID `json:",omitempty"`
 	At          []byte              `json:",omitempty"`
 	Left, Right metadata.TabletID   `json:",omitempty"`
+	Number      uint64              `json:",omitempty"`
+	Hold        time.Duration       `json:",omitempty"`
+	Objects     []string            `json:",omitempty"`
 }
 
 func (p *peer) control(ctx context.Context, c *control, out any) error {
@@ -757,6 +760,26 @@ func (p *peer) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 // Compact implements rpc.Control.
 func (p *peer) Compact(ctx context.Context, tablets []metadata.TabletID) error {
 	return p.control(ctx, &control{Call: "Compact", Tablets: tablets}, nil)
+}
+
+// Pause implements rpc.Control.
+func (p *peer) Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error {
+	return p.control(ctx, &control{Call: "Pause", Number: number, Tablets: tablets, Hold: hold}, nil)
+}
+
+// Cut implements rpc.Control.
+func (p *peer) Cut(ctx context.Context, number uint64) (rows []*metadata.Row, err error) {
+	return rows, p.control(ctx, &control{Call: "Cut", Number: number}, &rows)
+}
+
+// Resume implements rpc.Control.
+func (p *peer) Resume(ctx context.Context, number uint64) error {
+	return p.control(ctx, &control{Call: "Resume", Number: number}, nil)
+}
+
+// InUse implements rpc.Control.
+func (p *peer) InUse(ctx context.Context, objects []string) (used []string, err error) {
+	return used, p.control(ctx, &control{Call: "InUse", Objects: objects}, &used)
 }
 
 // Status implements rpc.Control.

@@ -338,13 +338,27 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		return b, s.to.Flush(ctx, c.Tablets)
 	case "Compact":
 		return b, s.to.Compact(ctx, c.Tablets)
+	case "Pause":
+		return b, s.to.Pause(ctx, c.Number, c.Tablets, c.Hold)
+	case "Cut":
+		return appendJSON(b)(s.to.Cut(ctx, c.Number))
+	case "Resume":
+		return b, s.to.Resume(ctx, c.Number)
+	case "InUse":
+		return appendJSON(b)(s.to.InUse(ctx, c.Objects))
 	case "Status":
-		st, err := s.to.Status(ctx)
+		return appendJSON(b)(s.to.Status(ctx))
+	}
+	return b, fault.New(fault.Unimplemented, "this tablet server knows no call %q", c.Call)
+}
+
+// appendJSON returns what appends the result of a call.
+func appendJSON(b []byte) func(any, error) ([]byte, error) {
+	return func(v any, err error) ([]byte, error) {
 		if err != nil {
 			return b, err
 		}
-		j, err := json.Marshal(st)
+		j, err := json.Marshal(v)
 		return append(b, j...), err
 	}
-	return b, fault.New(fault.Unimplemented, "this tablet server knows no call %q", c.Call)
 }

@@ -101,6 +101,16 @@ func (f *fake) Split(_ context.Context, t metadata.TabletID, at []byte) error {
 func (f *fake) Merge(_ context.Context, l, r metadata.TabletID) error  { return f.call("merge", l, r) }
 func (f *fake) Flush(_ context.Context, t []metadata.TabletID) error   { return f.call("flush", t) }
 func (f *fake) Compact(_ context.Context, t []metadata.TabletID) error { return f.call("compact", t) }
+func (f *fake) Pause(_ context.Context, n uint64, t []metadata.TabletID, hold time.Duration) error {
+	return f.call("pause", n, t, hold)
+}
+func (f *fake) Cut(_ context.Context, n uint64) ([]*metadata.Row, error) {
+	return []*metadata.Row{{Table: 9, Tablet: metadata.TabletID(n), Start: []byte{1}, End: []byte{2}}}, f.call("cut", n)
+}
+func (f *fake) Resume(_ context.Context, n uint64) error { return f.call("resume", n) }
+func (f *fake) InUse(_ context.Context, o []string) ([]string, error) {
+	return o[:1], f.call("in use", o)
+}
 func (f *fake) Status(context.Context) (*rpc.Status, error) {
 	return &rpc.Status{Server: "s", Incarnation: 7, Tablets: []rpc.TabletStatus{{Tablet: 1 << 40, Start: []byte{0, 255}, Bytes: 3, CPU: 0.5}}}, f.call("status")
 }
@@ -252,7 +262,18 @@ func TestCalls(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	same("control", told, []string{"load[[{1 [255]}]]", "unload[[1152921504606846976]]", "split[5 [109]]", "merge[1 2]", "flush[[3]]", "compact[[]]"})
+	if err := errors.Join(s.Pause(ctx, 1<<63, []metadata.TabletID{3}, time.Second), s.Resume(ctx, 4)); err != nil {
+		t.Error(err)
+	}
+	cut, err := s.Cut(ctx, 1<<62)
+	wantCut, _ := (&fake{}).Cut(ctx, 1<<62)
+	same("rows", cut, wantCut)
+	used, err2 := s.InUse(ctx, []string{"a", "b"})
+	if err != nil || err2 != nil || len(used) != 1 || used[0] != "a" {
+		t.Error(err, err2, used)
+	}
+	same("control", told[6:], []string{"pause[9223372036854775808 [3] 1s]", "resume[4]", "cut[4611686018427387904]", "in use[[a b]]"})
+	same("control", told[:6], []string{"load[[{1 [255]}]]", "unload[[1152921504606846976]]", "split[5 [109]]", "merge[1 2]", "flush[[3]]", "compact[[]]"})
 	st, err := s.Status(ctx)
 	if err != nil {
 		t.Fatal(err)
