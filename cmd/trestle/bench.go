@@ -35,7 +35,7 @@ func runBench(p *process, args []string) int {
 	f.StringVar(&o.Endpoint, "endpoint", defaultEndpoint(p.environ), "server to measure (A)")
 	f.StringVar(&o.Against, "against", "", "second server (B), measured in turns with the first")
 	f.BoolVar(&o.Sessions, "sessions", false, "send the MutateRow and the reads of one row of A through sessions; with --against the same server, compares both ways")
-	ceiling := f.Bool("ceiling", false, "measure a bare gRPC server with messages of the same sizes too, in turns")
+	ceiling := f.Bool("ceiling", false, "measure a bare gRPC server with messages of the same sizes too, in turns; the client checks as much")
 	f.StringSliceVar(&o.Workloads, "workload", d.Workloads, "workloads or groups, separated by commas")
 	f.DurationVar(&o.Duration, "duration", d.Duration, "time for each workload on each server")
 	f.Uint64Var(&o.Ops, "ops", 0, "end a workload after so many operations; 0: after --duration")

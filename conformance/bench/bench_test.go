@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"slices"
@@ -194,6 +195,43 @@ func TestCeilingShape(t *testing.T) {
 			t.Errorf("%s: the echo server handled %.2f times the bytes per operation", a.Workload, q)
 		}
 	}
+}
+
+// In place of an echo the client checks what the measured server answered, as it
+// would check that answer.
+func TestCeilingChecks(t *testing.T) {
+	d := (&dataset{rows: 10, loaded: 10, valueSize: 100}).init()
+	w := newWorker(nil, 1, 1)
+	w.samples = new(samples)
+	d.version.Store(1)
+	for n := range uint64(3) {
+		w.check = check{d: d, single: true, n: n, column: -1}
+		key := d.appendKey(nil, n)
+		chunk := appendBytes(nil, 1, key)
+		chunk = appendBytes(chunk, 3, appendBytes(nil, 1, d.qualifiers[0]))
+		chunk = appendVarint(chunk, 4, uint64(micros(0)))
+		chunk = appendBytes(chunk, 6, appendValue(nil, hashKey(key, 0), 0, 100))
+		chunk = appendVarint(chunk, 9, 1)
+		w.samples.begin(&w.check)
+		w.samples.message(appendBytes(nil, 1, chunk))
+		w.samples.end()
+	}
+	for range 20 {
+		if err := w.samples.recheck(w); err != nil {
+			t.Fatal(err)
+		}
+		if w.check.rows != 1 {
+			t.Fatalf("%d rows", w.check.rows)
+		}
+	}
+	m := w.samples.reads[1].messages[0]
+	m[len(m)-20] ^= 1
+	for range 100 {
+		if errors.Is(w.samples.recheck(w), errWrong) {
+			return
+		}
+	}
+	t.Error("a changed answer passes")
 }
 
 func TestOpsBound(t *testing.T) {

@@ -11,7 +11,9 @@
 // Two endpoints can be measured in alternating slices of time (A B A B), which
 // cancels out what else the machine does. A bare gRPC server that echoes
 // messages of the same sizes, measured in the same way, is the ceiling that no
-// server can pass on this machine.
+// server can pass on this machine. The client does the same work for it: it makes
+// values of the same sizes, and in place of an echo it checks an answer that the
+// measured server once gave.
 //
 // The client builds and parses messages by hand to be light: on a small machine
 // it shares the processors with the server it measures.

@@ -86,10 +86,69 @@ func ServeEcho(ctx context.Context, l net.Listener, opts ...grpc.ServerOption) e
 }
 
 // A shape is what one operation of a workload sends and gets, on average: the
-// echo server is asked for the same.
+// echo server is asked for the same, and the client makes and checks as much.
+// Only the server is another then.
 type shape struct {
 	unary, stream traffic
 	ops           uint64
+	samples       *samples
+}
+
+// samples are answers to reads, to be checked again in the place of echoes. They
+// are gathered by one worker.
+type samples struct {
+	reads []sample
+	bytes int
+	next  sample // being received
+}
+
+// A sample is an answer and what it was checked for.
+type sample struct {
+	check    check
+	messages [][]byte
+}
+
+const (
+	sampleReads = 64
+	sampleBytes = 4 << 20
+)
+
+func (s *samples) enough() bool { return len(s.reads) >= sampleReads || s.bytes >= sampleBytes }
+
+// begin begins the sample of an answer that k will check.
+func (s *samples) begin(k *check) {
+	c := *k
+	c.minimum, c.lastKey, c.sawRow = slices.Clone(k.minimum), nil, nil
+	s.next = sample{check: c}
+}
+
+func (s *samples) message(b []byte) { s.next.messages = append(s.next.messages, slices.Clone(b)) }
+
+// end keeps the sample.
+func (s *samples) end() {
+	s.reads = append(s.reads, s.next)
+	for _, m := range s.next.messages {
+		s.bytes += len(m)
+	}
+}
+
+// recheck checks one of the samples, as the answer to a read is checked.
+func (s *samples) recheck(w *worker) error {
+	if len(s.reads) == 0 {
+		return nil
+	}
+	one := &s.reads[w.rng.IntN(len(s.reads))]
+	last := w.check.lastKey
+	w.check = one.check
+	w.check.lastKey = last
+	w.check.begin()
+	w.reader.reset()
+	for _, m := range one.messages {
+		if err := w.reader.message(m); err != nil {
+			return err
+		}
+	}
+	return w.reader.end()
 }
 
 // calls returns how many calls of a kind the next operation makes, so that the
@@ -118,6 +177,9 @@ func (s *shape) op(ctx context.Context, w *worker) error {
 			if err == nil && got != n {
 				return wrong("%d echoes, want %d", got, n)
 			}
+			if err == nil && s.samples != nil {
+				return s.samples.recheck(w)
+			}
 			return err
 		}},
 		{s.unary, func(n, size uint64) error {
@@ -131,7 +193,7 @@ func (s *shape) op(ctx context.Context, w *worker) error {
 			n := (k.t.messages + k.t.calls/2) / k.t.calls
 			size := k.t.recvdBytes / max(k.t.messages, 1)
 			req := max(echoHeader, int(k.t.sentBytes/k.t.calls))
-			w.req = slices.Grow(w.req[:0], req)[:req]
+			w.req = appendValue(w.req[:0], 1, w.rng.Uint64(), req)
 			binary.LittleEndian.PutUint32(w.req, uint32(n))
 			binary.LittleEndian.PutUint32(w.req[4:], uint32(size))
 			if err := k.call(n, size); err != nil {

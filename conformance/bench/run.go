@@ -26,6 +26,8 @@ type run struct {
 	wl    *workload
 	s     *state
 	shape *shape // of the echo server
+	// samples gathers answers for it, while the server warms up.
+	samples *samples
 
 	hist       Histogram
 	rows       uint64
@@ -89,11 +91,14 @@ func runWorkload(ctx context.Context, o *Options, wl *workload, targets []*targe
 		r := &run{t: t, wl: wl, errors: map[codes.Code]uint64{}, s: &state{o: o}}
 		if t.echo {
 			// The first server's warm-up tells the sizes of messages.
-			r.shape = &shape{unary: a.unary, stream: a.streams, ops: a.hist.Count()}
+			r.shape = &shape{unary: a.unary, stream: a.streams, ops: a.hist.Count(), samples: a.samples}
 		} else if err := r.prepare(ctx); err != nil {
 			return runs, err
 		}
 		runs = append(runs, r)
+		if t.label == labelA {
+			r.samples = new(samples)
+		}
 		fmt.Fprintf(o.Progress, "%s: warm up %s\n", wl.name, t.label)
 		if err := r.slice(ctx, o.Warmup, 0); err != nil {
 			return runs, err
@@ -193,6 +198,9 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	for i := range workers {
 		w := newWorker(r.t.conns[i%len(r.t.conns)], o.Seed<<32|r.s.round, uint64(i))
 		w.sessions = r.t.sessions && r.shape == nil
+		if i == 0 {
+			w.samples = r.samples
+		}
 		workers[i] = w
 		wg.Go(func() {
 			defer w.closeSession()

@@ -25,6 +25,7 @@ type worker struct {
 	minimum   []uint64
 	reader    rowReader
 	check     check
+	samples   *samples // where to gather answers to reads, or nil
 
 	cursor, cursorEnd uint64 // of sequence
 
@@ -116,9 +117,21 @@ func (w *worker) readOne(ctx context.Context) error {
 func (w *worker) readAll(ctx context.Context) error {
 	w.check.begin()
 	w.reader.reset()
-	if err := w.stream(ctx, methodRead, w.reader.message); err != nil {
+	message, keep := w.reader.message, w.samples != nil && !w.samples.enough()
+	if keep {
+		w.samples.begin(&w.check)
+		message = func(b []byte) error {
+			w.samples.message(b)
+			return w.reader.message(b)
+		}
+	}
+	if err := w.stream(ctx, methodRead, message); err != nil {
 		return err
 	}
 	w.rows += w.check.rows
-	return w.reader.end()
+	err := w.reader.end()
+	if keep && err == nil {
+		w.samples.end()
+	}
+	return err
 }
