@@ -251,6 +251,31 @@ func (s *Store) VerifyTablets(ctx context.Context, name string, rows row.Range, 
 	})
 }
 
+// DropDamaged forgets a damaged SSTable of a table, in every tablet that names
+// it: see tablet.Tablet.DropDamaged.
+func (s *Store) DropDamaged(ctx context.Context, name, object string) (tablet.Loss, error) {
+	var loss tablet.Loss
+	name, err := s.userTable(name)
+	if err != nil {
+		return loss, err
+	}
+	found := false
+	err = s.eachTablet(ctx, name, row.All, func(tt *tablet.Tablet) error {
+		l, err := tt.DropDamaged(ctx, object)
+		if fault.KindOf(err) == fault.NotFound {
+			return nil // of another tablet
+		}
+		if err == nil {
+			loss, found = l, true
+		}
+		return err
+	})
+	if err == nil && !found {
+		err = fault.New(fault.NotFound, "no tablet of %s has an SSTable %s", name, object)
+	}
+	return loss, err
+}
+
 // A Damage is an SSTable in which reads have met bytes that are not what was
 // written. Rows in the bytes concerned are refused with fault.Corruption, all
 // others are served.

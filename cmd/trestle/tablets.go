@@ -29,19 +29,20 @@ type tabletVerb struct {
 }
 
 var tabletVerbs = map[string]tabletVerb{
-	"list":    {"print the tablets of --table, or all", (*adminClient).list},
-	"split":   {"split the tablet of --table that serves --key there: --key becomes the first row of the second", (*adminClient).split},
-	"merge":   {"merge the tablet of --table that serves --key with the next one", (*adminClient).merge},
-	"compact": {"rewrite the tablet of --key, or --all of --table, without what is deleted or expired", (*adminClient).job},
-	"flush":   {"write memtables to SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
-	"verify":  {"check the checksums of all SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
+	"list":         {"print the tablets of --table, or all", (*adminClient).list},
+	"split":        {"split the tablet of --table that serves --key there: --key becomes the first row of the second", (*adminClient).split},
+	"merge":        {"merge the tablet of --table that serves --key with the next one", (*adminClient).merge},
+	"compact":      {"rewrite the tablet of --key, or --all of --table, without what is deleted or expired", (*adminClient).job},
+	"flush":        {"write memtables to SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
+	"drop-damaged": {"forget the damaged SSTable --object of --table: what only it holds is lost, and --yes confirms that", (*adminClient).dropDamaged},
+	"verify":       {"check the checksums of all SSTables: the tablet of --key, or --all of --table", (*adminClient).job},
 }
 
 // tablets asks a server about its tablets, or to do something to them.
 func tablets(p *process, args []string) int {
-	help := "Usage: trestle tablets VERB [--table TABLE] [--key KEY | --all] [--admin URL] [--json]\n\n"
+	help := "Usage: trestle tablets VERB [--table TABLE] [--key KEY | --all | --object NAME] [--admin URL] [--json]\n\n"
 	for _, v := range slices.Sorted(maps.Keys(tabletVerbs)) {
-		help += fmt.Sprintf("  %-8s %s\n", v, tabletVerbs[v].help)
+		help += fmt.Sprintf("  %-12s %s\n", v, tabletVerbs[v].help)
 	}
 	help += "\nTABLE is the full name of a table or, if no other is called so, the last part of it. In KEY, \\xNN stands for any byte\nand \\\\ for a backslash. An interrupt cancels what was begun."
 	verb := ""
@@ -53,6 +54,8 @@ func tablets(p *process, args []string) int {
 	flags.StringVar(&sel.Table, "table", "", "the table")
 	key := flags.String("key", "", "a row key: the tablet that serves it is meant")
 	flags.BoolVar(&sel.All, "all", false, "all tablets of the table")
+	object := flags.String("object", "", "an SSTable, as verify names it")
+	yes := flags.Bool("yes", false, "lose what the SSTable holds")
 	admin := flags.String("admin", "", "where the server's admin service is; by default http-listen")
 	asJSON := flags.Bool("json", false, "print what the server answers")
 	cfg, err := flags.Resolve(args, p.environ)
@@ -72,6 +75,7 @@ func tablets(p *process, args []string) int {
 	}
 	return p.withAdmin(cfg, *admin, func(c *adminClient) error {
 		c.verb, c.json = verb, *asJSON
+		c.object, c.yes = *object, *yes
 		return v.run(c, sel)
 	})
 }
@@ -100,6 +104,9 @@ type adminClient struct {
 	base string
 	verb string
 	json bool
+	// object and yes are those of drop-damaged.
+	object string
+	yes    bool
 }
 
 // call makes a request and decodes the answer into out.
@@ -215,6 +222,27 @@ func (c *adminClient) change(sel ops.Selection, done string) error {
 		return c.print(got)
 	}
 	_, err := fmt.Fprintf(c.p.stdout, "%s: %s %s\n", sel.Table, done, *sel.Key)
+	return err
+}
+
+// dropDamaged has a damaged SSTable forgotten.
+func (c *adminClient) dropDamaged(sel ops.Selection) error {
+	in := ops.Drop{Table: sel.Table, Object: c.object}
+	if c.yes {
+		in.Confirm = c.object
+	}
+	var got ops.Dropped
+	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got); err != nil {
+		if !c.yes && c.object != "" {
+			err = fmt.Errorf("%w with --yes", err)
+		}
+		return err
+	}
+	if c.json {
+		return c.print(got)
+	}
+	_, err := fmt.Fprintf(c.p.stdout, "%s: dropped %s: %d entries (%s) of rows from %s to %s are lost, where no other SSTable has them; deletions among them too\n",
+		sel.Table, c.object, got.Entries, byteSize(got.Bytes), got.First, got.Last)
 	return err
 }
 

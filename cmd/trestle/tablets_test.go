@@ -348,7 +348,7 @@ func TestCorruption(t *testing.T) {
 		t.Errorf("verify: exit code %d\n%s", code, out)
 	}
 	// A compaction must not make sound-looking files of it.
-	if out, code := o.tablets("compact", "--table=users", "--all"); code != exitFailure || !strings.Contains(out, "checksum") {
+	if out, code := o.tablets("compact", "--table=users", "--all"); code != exitFailure || !strings.Contains(out, "leave out what is damaged: "+object) {
 		t.Errorf("compact: exit code %d\n%s", code, out)
 	}
 	o.stop(syscall.SIGKILL)
@@ -370,6 +370,19 @@ func TestCorruption(t *testing.T) {
 	}
 	if _, err := o.table.ReadRow(t.Context(), rowOf(200)); status.Code(err) != codes.DataLoss {
 		t.Errorf("after a restart: %v", err)
+	}
+	// What an operator does who has no backup.
+	if out, code := o.tablets("drop-damaged", "--table=users", "--object="+object); code != exitFailure || !strings.Contains(out, "confirm that with --yes") {
+		t.Errorf("drop-damaged without --yes: exit code %d\n%s", code, out)
+	}
+	if out, code := o.tablets("drop-damaged", "--table=users", "--yes", "--object="+object); code != exitOK || !strings.Contains(out, "of rows from "+rowOf(0)+" to ") {
+		t.Errorf("drop-damaged: exit code %d\n%s", code, out)
+	}
+	if _, err := o.table.ReadRow(t.Context(), rowOf(200)); err != nil {
+		t.Errorf("after the SSTable was dropped: %v", err)
+	}
+	if out, code := o.tablets("verify", "--table=users", "--all"); code != exitOK {
+		t.Errorf("verify: exit code %d\n%s", code, out)
 	}
 	o.stop(syscall.SIGTERM)
 }

@@ -49,7 +49,8 @@ type Run struct {
 	Files []File
 	// MinSeq and MaxSeq bound the sequence numbers of the entries.
 	MinSeq, MaxSeq cell.Seq
-	// Busy says that a compaction of the run is under way; it is left alone.
+	// Busy says that the run cannot be compacted, as a compaction of it is under way
+	// or it is damaged; it is left alone.
 	Busy bool
 }
 

@@ -275,7 +275,8 @@ func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
 		MajorEvery: t.env.Options.MajorInterval, Now: now}
 	w := &work{layout: t.layout(), asked: asked}
 	runs := t.pickRuns(v, w.layout.schema, now)
-	if w.layout.stale(v) {
+	stale := w.layout.stale(v)
+	if stale && !slices.ContainsFunc(runs, func(r compaction.Run) bool { return r.Busy }) {
 		w.relayout, w.job = true, compaction.Relayout(runs, o)
 		return w, true
 	}
@@ -296,7 +297,11 @@ func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
 		g.LastMajor, g.Force = time.Unix(v.row.Major(id), 0), t.majors.wants(id, asked)
 		since := w.layout.group(id).Since
 		for k, u := range v.runs {
-			if u.group != id {
+			// Where a damaged run keeps others from being divided anew, those are in
+			// the way of every group: they may hold older entries of it.
+			if stale && u.layout != w.layout.schema.Layout {
+				runs[k].Busy = true
+			} else if u.group != id {
 				continue
 			}
 			g.Runs = append(g.Runs, runs[k])
@@ -351,7 +356,7 @@ func (t *Tablet) pickRuns(v *version, s *schema.Table, now time.Time) []compacti
 	fams := families(s)
 	runs := make([]compaction.Run, len(v.runs))
 	for i, u := range v.runs {
-		r := compaction.Run{ID: uint64(i), MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files))}
+		r := compaction.Run{ID: uint64(i), MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files)), Busy: t.quarantined(&v.runs[i])}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
 				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f, v, fams, now),

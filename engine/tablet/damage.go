@@ -2,12 +2,15 @@ package tablet
 
 import (
 	"cmp"
+	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -30,6 +33,8 @@ type Damage struct {
 type damages struct {
 	mu sync.Mutex
 	m  map[damaged]*Damage
+	// objects are the SSTables concerned. Compactions leave them where they are.
+	objects map[string]bool
 }
 
 type damaged struct {
@@ -60,6 +65,12 @@ func (e *Env) damage(t *Tablet, err error) {
 		x = &Damage{Tablet: t.id, Object: d.object, First: now}
 		e.damages.m[d] = x
 	}
+	if d.object != "" {
+		if e.damages.objects == nil {
+			e.damages.objects = map[string]bool{}
+		}
+		e.damages.objects[d.object] = true
+	}
 	x.Reads++
 	x.Last, x.Err = now, err
 }
@@ -76,6 +87,91 @@ func (e *Env) Damage() []Damage {
 		return cmp.Or(cmp.Compare(a.Tablet, b.Tablet), cmp.Compare(a.Object, b.Object))
 	})
 	return out
+}
+
+// damaged tells whether a read found object damaged.
+func (e *Env) damaged(object string) bool {
+	e.damages.mu.Lock()
+	defer e.damages.mu.Unlock()
+	return e.damages.objects[object]
+}
+
+// quarantined tells whether a file of u is damaged. Such a run stays as it is:
+// a compaction of it would fail. What deletes entries of it stays too, as
+// compactions drop that only if nothing older is in a run that they leave out.
+func (t *Tablet) quarantined(u *run) bool {
+	return slices.ContainsFunc(u.files, func(f file) bool { return t.env.damaged(f.name) })
+}
+
+// Quarantined returns the SSTables that compactions leave out because they are
+// damaged.
+func (t *Tablet) Quarantined() []string {
+	var out []string
+	for _, f := range t.Row().Files {
+		if t.env.damaged(f.Object) {
+			out = append(out, f.Object)
+		}
+	}
+	return out
+}
+
+// A Loss is what goes with an SSTable: what was written to the rows between the
+// two, both included, and is in no other SSTable.
+type Loss struct {
+	First, Last []byte
+	Entries     uint64
+	Bytes       int64
+}
+
+// DropDamaged forgets a damaged SSTable. What only it held is lost; that may
+// include deletions, so that older values show again. It is NotFound if the tablet
+// has no such SSTable, and FailedPrecondition if that is not damaged.
+func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
+	// No compaction is rewriting it.
+	t.compacting.Lock()
+	defer t.compacting.Unlock()
+	t.change.Lock()
+	defer t.change.Unlock()
+	v := t.pin()
+	if v == nil {
+		return Loss{}, t.gone()
+	}
+	defer v.release()
+	var found *file
+	for _, u := range v.runs {
+		for i := range u.files {
+			if u.files[i].name == object {
+				found = &u.files[i]
+			}
+		}
+	}
+	if found == nil {
+		return Loss{}, fault.New(fault.NotFound, "tablet %x has no SSTable %s", uint64(t.id), object)
+	}
+	err := t.env.verify(ctx, found.object)
+	if err == nil {
+		return Loss{}, fault.New(fault.FailedPrecondition, "SSTable %s is not damaged: it stays", object)
+	}
+	if err := t.readError(err); fault.KindOf(err) != fault.Corruption {
+		return Loss{}, fmt.Errorf("verify SSTable %s: %w", object, err)
+	}
+	loss := Loss{Entries: found.ref.Entries, Bytes: found.ref.Size}
+	var errs [2]error
+	loss.First, errs[0] = cell.RowOf(nil, found.ref.Lo)
+	loss.Last, errs[1] = cell.RowOf(nil, found.ref.Hi)
+	if err := errors.Join(errs[:]...); err != nil {
+		return Loss{}, fault.New(fault.Corruption, "bounds of SSTable %s: %w", object, err)
+	}
+	next := v.row.Clone()
+	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool { return f.Object == object })
+	t.trimRanges(next, v.mems)
+	if err := t.env.Meta.CAS(ctx, next); err != nil {
+		return Loss{}, t.lost(nil, err)
+	}
+	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
+	t.env.Log.Warn("dropped a damaged SSTable", "tablet", uint64(t.id), "object", object, "bytes", loss.Bytes)
+	t.env.Work(t)
+	return loss, nil
 }
 
 // missingIsCorrupt makes an error of opening an SSTable that is not there what

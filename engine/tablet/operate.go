@@ -3,11 +3,13 @@ package tablet
 import (
 	"context"
 	"math"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/compaction"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // progress is how far the compaction that is under way has come, in bytes of
@@ -69,13 +71,17 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 }
 
 // compactRequested compacts until no major compaction is asked for any more. One
-// that is not a major one may come first, or another goroutine do it.
+// that is not a major one may come first, or another goroutine do it. It is
+// Corruption if a damaged SSTable had to be left out.
 func (t *Tablet) compactRequested(ctx context.Context) error {
 	for t.majors.pending() {
 		if _, err := t.Compact(ctx); err != nil {
 			t.majors.forget()
 			return err
 		}
+	}
+	if names := t.Quarantined(); len(names) > 0 {
+		return fault.New(fault.Corruption, "compactions of tablet %x leave out what is damaged: %s", uint64(t.id), strings.Join(names, ", "))
 	}
 	return nil
 }

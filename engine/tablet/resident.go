@@ -108,6 +108,8 @@ func (t *Tablet) settleResidents(ctx context.Context, v *version) error {
 		in := u.layout == l.schema.Layout && l.group(u.group).InMemory
 		for _, f := range u.files {
 			switch loaded := f.resident.Load() != nil; {
+			case in && !loaded && t.env.damaged(f.name):
+				// What of it can be read is read from storage.
 			case in && !loaded:
 				ok, err := t.env.makeResident(ctx, f, v.row.Table)
 				if err != nil {

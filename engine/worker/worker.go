@@ -133,8 +133,9 @@ func (w *Worker) Stop() {
 // retryDelay is how long a tablet whose work failed is left alone.
 const retryDelay = time.Second
 
-// damagedDelay is the same for work that met corruption: it will again, after
-// reading as much, until somebody has done something about it.
+// damagedDelay is the same for work that met corruption and could not tell in
+// which SSTable, so that the next time will not leave that out: it will meet it
+// again, after reading as much.
 const damagedDelay = time.Minute
 
 func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
@@ -156,7 +157,7 @@ func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 		level("background work failed, will try again", "tablet", uint64(t.ID()), "error", err)
 		// Others need not wait for it.
 		delay := retryDelay
-		if errors.Is(err, fault.Corruption) {
+		if errors.Is(err, fault.Corruption) && len(t.Quarantined()) == 0 {
 			delay = damagedDelay
 		}
 		time.AfterFunc(delay, func() { q.put(t) })

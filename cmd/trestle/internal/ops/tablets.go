@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // An Operator is what the store does for who runs it. engine.Store is one.
@@ -25,6 +26,7 @@ type Operator interface {
 	MergeAt(ctx context.Context, table string, key []byte) error
 	FlushTablets(ctx context.Context, table string, rows row.Range) error
 	CompactTablets(ctx context.Context, table string, rows row.Range, report func(done, total int64)) error
+	DropDamaged(ctx context.Context, table, object string) (tablet.Loss, error)
 	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(engine.ObjectDamage), report func(done, total int64)) error
 	Damage() []engine.Damage
 	Grouper
@@ -71,6 +73,7 @@ func (a *Admin) With(h http.Handler) http.Handler {
 	handle("GET /admin/tablets", a.list)
 	handle("POST /admin/tablets/split", a.split)
 	handle("POST /admin/tablets/merge", a.merge)
+	handle("POST /admin/tablets/drop-damaged", a.dropDamaged)
 	for _, what := range []string{"compact", "flush", "verify"} {
 		handle("POST /admin/tablets/"+what, a.start(what))
 	}
@@ -285,6 +288,45 @@ func (a *Admin) merge(r *http.Request, op Operator) (any, error) {
 		err = op.MergeAt(r.Context(), s.Table, key)
 	}
 	return struct{}{}, err
+}
+
+// Drop is the body of a request to forget a damaged SSTable.
+type Drop struct {
+	Table  string `json:"table"`
+	Object string `json:"object"`
+	// Confirm repeats the object: its rows are lost.
+	Confirm string `json:"confirm"`
+}
+
+// Dropped says what was lost: entries of the rows from First to Last, both
+// included.
+type Dropped struct {
+	First   string `json:"first"`
+	Last    string `json:"last"`
+	Entries uint64 `json:"entries"`
+	Bytes   int64  `json:"bytes"`
+}
+
+func (a *Admin) dropDamaged(r *http.Request, op Operator) (any, error) {
+	var d Drop
+	dec := json.NewDecoder(r.Body)
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&d); err != nil {
+		return nil, fault.New(fault.Invalid, "decode the request: %w", err)
+	}
+	switch {
+	case d.Table == "":
+		return nil, fault.New(fault.Invalid, "name a table")
+	case d.Object == "":
+		return nil, fault.New(fault.Invalid, "name an SSTable")
+	case d.Confirm != d.Object:
+		return nil, fault.New(fault.FailedPrecondition, "what SSTable %s holds would be lost: confirm that", d.Object)
+	}
+	loss, err := op.DropDamaged(r.Context(), d.Table, d.Object)
+	if err != nil {
+		return nil, err
+	}
+	return Dropped{EscapeKey(loss.First), EscapeKey(loss.Last), loss.Entries, loss.Bytes}, nil
 }
 
 // start returns what starts a job.

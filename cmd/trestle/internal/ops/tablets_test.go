@@ -54,6 +54,12 @@ func (f *fakeOperator) VerifyTablets(_ context.Context, _ string, _ row.Range, d
 	report(1, 1)
 	return nil
 }
+func (f *fakeOperator) DropDamaged(_ context.Context, table, object string) (tablet.Loss, error) {
+	if object != "x.sst" {
+		return tablet.Loss{}, fault.New(fault.NotFound, "no such SSTable")
+	}
+	return tablet.Loss{First: []byte("a\x00"), Last: []byte("z"), Entries: 3, Bytes: 4}, nil
+}
 func (f *fakeOperator) Damage() []engine.Damage {
 	return []engine.Damage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
 }
