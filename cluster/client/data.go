@@ -363,7 +363,7 @@ func (c *Client) SampleRowKeys(ctx context.Context, table string, within row.Ran
 		}
 		return emit(scan.Sample{Key: slices.Clone(r.End), Offset: offset})
 	})
-	if err != nil && err != errEnough {
+	if err != nil && !errors.Is(err, errEnough) {
 		return err
 	}
 	return emit(scan.Sample{Key: within.End, Offset: offset})

@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -94,7 +95,7 @@ func Acquire(ctx context.Context, s Service, session Session, key string, value 
 		if ctx.Err() != nil {
 			return Item{}, context.Cause(ctx)
 		}
-		if err != nil && err != free {
+		if err != nil && !errors.Is(err, free) {
 			// Missed changes, or an unreachable service: look again, in a while.
 			select {
 			case <-time.After(100 * time.Millisecond):

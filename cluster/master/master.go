@@ -131,8 +131,6 @@ type master struct {
 	missing map[uint64]time.Time
 	// balanced is when servers were evened out last.
 	balanced time.Time
-	// purged is when tables were looked at last.
-	purged time.Time
 
 	mu   sync.Mutex
 	busy map[string]bool // calls that are under way

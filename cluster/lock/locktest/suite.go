@@ -132,7 +132,7 @@ func watch(t *testing.T, s lock.Service) {
 			}
 			return nil
 		})
-		if err != enough {
+		if !errors.Is(err, enough) {
 			t.Errorf("Watch: %v", err)
 		}
 	})

@@ -31,7 +31,7 @@ func New() *Service {
 	return &Service{items: map[string]*entry{}, changed: make(chan struct{})}
 }
 
-// Faults, if not nil, is asked before each call reaches the service and again
+// Faults disturb a client. Such a function is asked before each call reaches the service and again
 // before its answer leaves it. It may wait; an error loses the call or the
 // answer.
 type Faults func(ctx context.Context) error
