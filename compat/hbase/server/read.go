@@ -28,7 +28,11 @@ type reader struct {
 	// pause, if set, is asked now and then whether to stop after a row, or a run
 	// of rows that had nothing.
 	pause func() bool
+	// ahead says that a read which has enough goes on until it is known whether
+	// another row follows.
+	ahead bool
 
+	looking bool // for a row that follows
 	seen    int64  // rows with a cell that the engine passed
 	empty   int    // rows since pause was asked
 	skipped int    // rows below seek
@@ -37,8 +41,17 @@ type reader struct {
 	at      []byte // the last row that is behind the reader
 }
 
-func (r *reader) StartRow(key []byte) { r.start(key) }
-func (r *reader) Cell(c *row.Cell)    { r.add(c) }
+func (r *reader) StartRow(key []byte) {
+	if !r.looking {
+		r.start(key)
+	}
+}
+
+func (r *reader) Cell(c *row.Cell) {
+	if !r.looking {
+		r.add(c)
+	}
+}
 
 // askEvery is after how many rows pause is asked.
 const askEvery = 64
@@ -48,6 +61,10 @@ const askEvery = 64
 const seekAfter = 32
 
 func (r *reader) EndRow() (full bool, err error) {
+	if r.looking {
+		r.looking, r.stopped = false, true // there is one; at stays before it
+		return true, nil
+	}
 	r.seen++
 	r.at = append(r.at[:0], r.key...)
 	out, err := r.q.finish(r.cells)
@@ -69,6 +86,9 @@ func (r *reader) EndRow() (full bool, err error) {
 	}
 	if f := r.q.filter; f != nil && f.Done() {
 		r.stopped = true
+	} else if r.stopped && r.ahead {
+		r.looking, r.stopped = true, false
+		return false, nil
 	}
 	if r.empty++; r.empty >= askEvery && r.pause != nil {
 		r.empty = 0
@@ -77,7 +97,11 @@ func (r *reader) EndRow() (full bool, err error) {
 	return r.stopped || r.skipped >= seekAfter, nil
 }
 
-func (r *reader) Scanned(key []byte) { r.at = append(r.at[:0], key...) }
+func (r *reader) Scanned(key []byte) {
+	if !r.stopped {
+		r.at = append(r.at[:0], key...)
+	}
+}
 
 func (r *reader) Flush() error {
 	if r.stopped || r.skipped >= seekAfter {
@@ -120,11 +144,12 @@ func (s *Server) read(ctx context.Context, table string, ranges []row.Range, rev
 }
 
 // behind returns the parts of ranges that a read which is at key has not read.
+// The key is empty if it has read nothing.
 func behind(ranges []row.Range, key []byte, reversed bool) []row.Range {
+	if len(key) == 0 {
+		return ranges
+	}
 	if reversed {
-		if len(key) == 0 {
-			return nil
-		}
 		return cut(ranges, row.Range{End: key})
 	}
 	return cut(ranges, row.Range{Start: row.Successor(key)})

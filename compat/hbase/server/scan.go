@@ -374,6 +374,7 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 			// The rest is for later calls, when these bytes are others'.
 			sc.held, sc.heldAt = copyCells(cells[n:]), 0
 		}
+		r.ahead = r.ahead && len(sc.held) == 0 && sc.limit != 0
 		return p.full() || late, nil
 	}
 	r.pause = func() bool {
@@ -386,7 +387,14 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 			sc.held, sc.heldAt = nil, 0
 		}
 	}
-	if len(sc.held) == 0 && !sc.done && p.rows > 0 && !p.full() {
+	// Clients that regroup batches take an empty response for the end of a row,
+	// which counts against their limit. So the response with the last piece of a
+	// region's last row has to say that it is the last.
+	r.ahead = sc.t != nil && sc.spec.GetBatchSize() > 0
+	if p.full() {
+		r.looking = r.ahead
+	}
+	if len(sc.held) == 0 && !sc.done && p.rows > 0 && sc.limit != 0 && (!p.full() || r.looking) {
 		var err error
 		if sc.t == nil {
 			err = sc.computed.scan(sc.q, r)

@@ -128,6 +128,22 @@ func TestScanContract(t *testing.T) {
 			{seq(1, 0), "r01:c", true, true},
 			{seq(1, 1), "r02:ab+", true, true},
 		},
+		// The response that ends the region's last row says so.
+		"batch at the end of a region": {
+			{open(&pb.Scan{BatchSize: proto.Uint32(2), StartRow: []byte("r03"), IncludeStartRow: proto.Bool(true)}, rows(1)), "r03:ab+", true, true},
+			{seq(1, 0), "r03:c", true, true},
+			{seq(1, 1), "r04:ab+", true, true},
+			{seq(1, 2), "r04:c", false, true},
+		},
+		"batch at the end of a region, several pieces at once": {
+			{open(&pb.Scan{BatchSize: proto.Uint32(2), StartRow: []byte("r03"), IncludeStartRow: proto.Bool(true)}, rows(2)), "r03:ab+ r03:c", true, true},
+			{seq(2, 0), "r04:ab+ r04:c", false, true},
+		},
+		"batch at the end of a region, reversed": {
+			{open(&pb.Scan{BatchSize: proto.Uint32(2), Reversed: proto.Bool(true), StartRow: []byte("r01"), IncludeStartRow: proto.Bool(true)}, rows(1)), "r01:ab+", true, true},
+			{seq(1, 0), "r01:c", true, true},
+			{seq(2, 1), "r00:ab+ r00:c", false, true},
+		},
 		"store limit and offset": {
 			{open(&pb.Scan{StoreLimit: proto.Uint32(1), StoreOffset: proto.Uint32(1)}, rows(2)), "r00:b r01:b", true, true},
 		},

@@ -185,7 +185,33 @@ public class Smoke {
     fails("too large a cell", IllegalArgumentException.class, () -> t.put(new Put(b("big")).addColumn(G, b("v"), new byte[11 << 20])));
   }
 
+  /** Rows of 7 cells in three regions, in pieces, up to a limit of rows. */
+  static void batches(Table t) throws Exception {
+    String[] keys = {"row1", "row2", "row3", "row5", "row6"};
+    Scan scan = new Scan().setBatch(2);
+    for (int i = 0; i < 7; i++) scan.addColumn(G, b("w" + i));
+    for (String k : keys)
+      for (int i = 0; i < 7; i++) t.put(new Put(b(k)).addColumn(G, b("w" + i), b("v")));
+    for (int limit = 1; limit <= 5; limit++)
+      for (int caching : new int[] {1, 3, 4, 100})
+        for (boolean reversed : new boolean[] {false, true}) {
+          List<String> got = new ArrayList<>(), want = new ArrayList<>();
+          try (ResultScanner rs = t.getScanner(new Scan(scan).setLimit(limit).setCaching(caching).setReversed(reversed))) {
+            for (Result r : rs) got.add(Bytes.toString(r.getRow()) + " " + r.size());
+          }
+          for (int i = 0; i < limit; i++)
+            for (int n : new int[] {2, 2, 2, 1}) want.add(keys[reversed ? keys.length - 1 - i : i] + " " + n);
+          same("batches of " + limit + " rows by " + caching + (reversed ? ", reversed" : ""), got, want);
+        }
+    for (String k : keys) {
+      Delete d = new Delete(b(k));
+      for (int i = 0; i < 7; i++) d.addColumns(G, b("w" + i));
+      t.delete(d);
+    }
+  }
+
   static void scans(Table t) throws Exception {
+    batches(t);
     same("scan", rows(t, new Scan()), "row0 row1 row2 row3 row4 row5 row6 row8 row9");
     same("scan small caching", rows(t, new Scan().setCaching(2)), "row0 row1 row2 row3 row4 row5 row6 row8 row9");
     same("scan range", rows(t, new Scan().withStartRow(b("row2")).withStopRow(b("row6"))), "row2 row3 row4 row5");
