@@ -16,8 +16,6 @@ import (
 
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/row"
-	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
 )
@@ -80,12 +78,10 @@ type Catalog struct {
 
 	mu struct {
 		sync.Mutex
-		tables    map[string]cached // by resource name
-		layouts   map[uint64][]*Region
+		tables    map[string]cached  // by resource name
+		layouts   map[uint64]*layout // by schema.Table.ID
 		byName    map[string]*Region // the regions of layouts, as byEncoded
 		byEncoded map[string]*Region
-
-		lastID uint64
 	}
 }
 
@@ -102,7 +98,7 @@ const recheck = time.Second
 func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Catalog, error) {
 	c := &Catalog{b: b, mapping: m, server: server}
 	c.mu.tables = map[string]cached{}
-	c.mu.layouts = map[uint64][]*Region{}
+	c.mu.layouts = map[uint64]*layout{}
 	c.mu.byName, c.mu.byEncoded = map[string]*Region{}, map[string]*Region{}
 	for {
 		id, _, err := b.GetRecord(ctx, recordCluster)
@@ -254,14 +250,10 @@ func (c *Catalog) Update(ctx context.Context, id uint64, change func(*Stored) er
 
 // Remove forgets what was stored of a table that is gone.
 func (c *Catalog) Remove(ctx context.Context, id uint64) error {
-	c.mu.Lock()
-	for _, r := range c.mu.layouts[id] {
-		delete(c.mu.byName, string(r.name))
-		delete(c.mu.byEncoded, r.encoded)
-	}
-	delete(c.mu.layouts, id)
-	c.mu.Unlock()
 	defer c.forget()
+	if err := c.removeRegions(ctx, id); err != nil {
+		return err
+	}
 	for {
 		_, version, err := c.stored(ctx, id)
 		if err != nil || version == 0 {
@@ -279,64 +271,6 @@ func (c *Catalog) forget() {
 	c.mu.Unlock()
 }
 
-// Regions returns the regions of a table in the order of rows: its tablets, now.
-func (c *Catalog) Regions(ctx context.Context, t *Table) ([]*Region, error) {
-	var ends [][]byte
-	err := c.b.SampleRowKeys(ctx, t.Resource, row.All, func(s scan.Sample) error {
-		ends = append(ends, bytes.Clone(s.Key))
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	if len(ends) == 0 || len(ends[len(ends)-1]) > 0 {
-		ends = append(ends, nil)
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.layoutLocked(t, ends), nil
-}
-
-// layoutLocked gives the ranges that ends divide their regions. Those that were
-// there keep their names; the others get ids above all earlier ones, so that
-// clients take them for newer.
-func (c *Catalog) layoutLocked(t *Table, ends [][]byte) []*Region {
-	have := c.mu.layouts[t.Schema.ID]
-	same := len(have) == len(ends)
-	for i := 0; same && i < len(ends); i++ {
-		same = bytes.Equal(have[i].End, ends[i])
-	}
-	if same {
-		return have
-	}
-	byStart := make(map[string]*Region, len(have))
-	for _, r := range have {
-		byStart[string(r.Start)] = r
-	}
-	id := max(uint64(time.Now().UnixMilli()), c.mu.lastID+1, c.server.StartCode)
-	out := make([]*Region, len(ends))
-	var start []byte
-	for i, end := range ends {
-		r := byStart[string(start)]
-		if r != nil && bytes.Equal(r.End, end) {
-			delete(byStart, string(start))
-		} else {
-			r = NewRegion(t.Name, t.Schema.ID, start, end, id)
-			c.mu.lastID = id
-			c.mu.byName[string(r.name)] = r
-			c.mu.byEncoded[r.encoded] = r
-		}
-		out[i] = r
-		start = end
-	}
-	for _, r := range byStart {
-		delete(c.mu.byName, string(r.name))
-		delete(c.mu.byEncoded, r.encoded)
-	}
-	c.mu.layouts[t.Schema.ID] = out
-	return out
-}
-
 // ErrMoved is what Region returns for a region that is here no more, if it
 // ever was: the client is to look it up again.
 var ErrMoved = errors.New("region is not here")
@@ -344,9 +278,14 @@ var ErrMoved = errors.New("region is not here")
 // Region returns the region that a message names, with its table, which is nil
 // for computed tables.
 func (c *Catalog) Region(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {
-	r := c.find(s)
+	r, old := c.find(s)
+	if r == nil && s.GetType() == pb.RegionSpecifier_REGION_NAME {
+		if err := c.learn(ctx, s.GetValue()); err != nil {
+			return nil, nil, err
+		}
+		r, old = c.find(s)
+	}
 	if r == nil {
-		// A client of an earlier start; or regions that nobody has listed yet.
 		return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
 	}
 	if r.Table.System() {
@@ -363,22 +302,38 @@ func (c *Catalog) Region(ctx context.Context, s *pb.RegionSpecifier) (*Region, *
 	case !t.Enabled():
 		return nil, nil, fmt.Errorf("%w: %v: table %s is disabled", ErrMoved, r, r.Table)
 	}
+	if old {
+		if err := c.refresh(ctx, t); err != nil {
+			return nil, nil, err
+		}
+		if r, _ = c.find(s); r == nil {
+			return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
+		}
+	}
 	return r, t, nil
 }
 
-func (c *Catalog) find(s *pb.RegionSpecifier) *Region {
+// find returns a known region; old says that nobody looked at its table's
+// tablets for long.
+func (c *Catalog) find(s *pb.RegionSpecifier) (r *Region, old bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.GetType() == pb.RegionSpecifier_ENCODED_REGION_NAME {
 		if string(s.GetValue()) == metaEncoded {
-			return MetaRegion
+			return MetaRegion, false
 		}
-		return c.mu.byEncoded[string(s.GetValue())]
+		r = c.mu.byEncoded[string(s.GetValue())]
+	} else {
+		if string(s.GetValue()) == metaName {
+			return MetaRegion, false
+		}
+		r = c.mu.byName[string(s.GetValue())]
 	}
-	if string(s.GetValue()) == metaName {
-		return MetaRegion
+	if r != nil {
+		l := c.mu.layouts[r.TableID]
+		old = l != nil && time.Since(l.checked) >= relayout
 	}
-	return c.mu.byName[string(s.GetValue())]
+	return r, old
 }
 
 // Computed returns the region of a computed table.
@@ -388,7 +343,7 @@ func (c *Catalog) Computed(name Name) *Region {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	r := NewRegion(name, 0, nil, nil, c.server.StartCode)
+	r := NewRegion(name, 0, nil, nil, 1)
 	if have := c.mu.byName[string(r.name)]; have != nil {
 		return have
 	}

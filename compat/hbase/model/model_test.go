@@ -134,6 +134,39 @@ func TestCatalog(t *testing.T) {
 		t.Errorf("the region that was split: %v", err)
 	}
 
+	// After a restart, and in another process, the names are the same.
+	again, err := Open(ctx, store, m, Server{Host: "h", Port: 1, StartCode: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range split {
+		if got, _, err := again.Region(ctx, r.Specifier()); err != nil || !reflect.DeepEqual(got, r) {
+			t.Errorf("after a restart %v: %v, %v", r, got, err)
+		}
+	}
+	if _, _, err := again.Region(ctx, regions[0].Specifier()); !errors.Is(err, ErrMoved) {
+		t.Errorf("after a restart, the region that was split: %v", err)
+	}
+	// What a merge brings back is newer than what was there before the split.
+	if err := store.MergeAt(ctx, s.Name, []byte("a")); err != nil {
+		t.Fatal(err)
+	}
+	merged, err := again.Regions(ctx, table)
+	if err != nil || len(merged) != 2 || merged[0].ID <= split[0].ID || merged[1].Encoded() != regions[1].Encoded() {
+		t.Fatalf("regions %v, %v", merged, err)
+	}
+	// The first process learns it from requests to the regions that are gone.
+	c.mu.Lock()
+	c.mu.layouts[s.ID].checked = time.Now().Add(-2 * relayout)
+	c.mu.Unlock()
+	if _, _, err := c.Region(ctx, split[0].Specifier()); !errors.Is(err, ErrMoved) {
+		t.Errorf("a region that was merged: %v", err)
+	}
+	if got, _, err := c.Region(ctx, merged[0].Specifier()); err != nil || got.ID != merged[0].ID {
+		t.Errorf("the merged region: %v, %v", got, err)
+	}
+	split = merged
+
 	d, _ := proto.Marshal(&pb.TableSchema{Attributes: []*pb.BytesBytesPair{{First: []byte("X"), Second: []byte("y")}}})
 	if err := c.Update(ctx, s.ID, func(s *Stored) error {
 		s.State, s.Descriptor = int32(pb.TableState_DISABLED), d
@@ -153,6 +186,9 @@ func TestCatalog(t *testing.T) {
 	}
 	if err := c.Remove(ctx, s.ID); err != nil {
 		t.Error(err)
+	}
+	if _, _, err := store.GetRecord(ctx, regionsOf(s.ID)); !errors.Is(err, fault.NotFound) {
+		t.Errorf("the names of the regions of a table that is gone: %v", err)
 	}
 	if table, err = c.Table(ctx, name); err != nil || table.Sticky {
 		t.Errorf("table %+v, %v", table, err)
