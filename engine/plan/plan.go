@@ -75,7 +75,7 @@ func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads boo
 				return false, p.offGrid(path, i, op+".timestamp", m.Timestamp)
 			}
 			if ok {
-				if _, err := combine(f.Aggregate, nil, m); err != nil {
+				if _, err := Combine(f.Aggregate, nil, m); err != nil {
 					return false, invalid(path, i, op+".input", "%v", err)
 				}
 			}
@@ -110,9 +110,9 @@ func (p *Planner) timestamp(m *row.Mutation) int64 {
 	return m.Timestamp - m.Timestamp%p.table.Granularity
 }
 
-// combine returns what an aggregate cell holds after m; nil if it is to stay
+// Combine returns what an aggregate cell holds after m; nil if it is to stay
 // as it is.
-func combine(kind schema.Aggregate, state []byte, m *row.Mutation) ([]byte, error) {
+func Combine(kind schema.Aggregate, state []byte, m *row.Mutation) ([]byte, error) {
 	if m.Input.Kind == row.NullInput {
 		return nil, nil
 	}
@@ -163,7 +163,7 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 					return err
 				}
 			}
-			next, err := combine(f.Aggregate, state, m)
+			next, err := Combine(f.Aggregate, state, m)
 			if err != nil {
 				return err
 			}
@@ -338,7 +338,7 @@ func (p *Planner) ReadModifyWrite(ctx context.Context, t *tablet.Tablet, key []b
 				out = append(out, row.Cell{Family: r.Family, Qualifier: r.Qualifier, Timestamp: max(p.now, ts), Value: value})
 			}
 			var err error
-			if out[k].Value, err = modify(out[k].Value, r); err != nil {
+			if out[k].Value, err = Modify(out[k].Value, r); err != nil {
 				return err
 			}
 		}
@@ -360,8 +360,8 @@ func (p *Planner) ReadModifyWrite(ctx context.Context, t *tablet.Tablet, key []b
 	return out, nil
 }
 
-// modify returns what a rule makes of a column's newest value; nil is none.
-func modify(old []byte, r *row.Rule) ([]byte, error) {
+// Modify returns what a rule makes of a column's newest value; nil is none.
+func Modify(old []byte, r *row.Rule) ([]byte, error) {
 	if r.IsAppend {
 		if n := len(old) + len(r.Append); n > schema.MaxValue {
 			return nil, fault.New(fault.Invalid, "Value of %d bytes; limit %d", n, schema.MaxValue)

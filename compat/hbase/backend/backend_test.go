@@ -1,0 +1,159 @@
+package backend
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/compat/hbase/master"
+	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/server"
+	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/conformance/backendtest"
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/row"
+	gateway "github.com/trestledb/trestle/gateway/backend"
+)
+
+func TestMain(m *testing.M) {
+	// gohbase tells of every attempt.
+	if os.Getenv("TRESTLE_GOHBASE_LOG") == "" {
+		logrus.SetOutput(io.Discard)
+	}
+	os.Exit(m.Run())
+}
+
+var (
+	_ gateway.Backend    = (*Backend)(nil)
+	_ gateway.RowUpdater = (*Backend)(nil)
+)
+
+// startOurs serves HBase's protocol over an engine, and returns the address of
+// its ZooKeeper.
+func startOurs(t testing.TB) string {
+	t.Helper()
+	ctx := context.Background()
+	quiet := slog.New(slog.DiscardHandler)
+	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	me := model.Server{Host: "127.0.0.1", Port: uint32(l.Addr().(*net.TCPAddr).Port), StartCode: uint64(time.Now().UnixMilli())}
+	catalog, err := model.Open(ctx, store, model.Mapping{Project: "p", Instance: "i"}, me)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := master.New(catalog, master.Options{Tablets: store, Backups: store, Log: quiet,
+		Ensure: func(context.Context, string) error { return nil }})
+	s, err := server.New(catalog, store, server.Options{Log: quiet, Services: m.Services()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go s.Serve(l)
+	zs := zk.NewServer(zk.Options{})
+	name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
+	zs.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())
+	zl, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go zs.Serve(zl)
+	t.Cleanup(func() {
+		zs.Close()
+		stop, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		_ = s.Stop(stop)
+		if err := store.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	return zl.Addr().String()
+}
+
+func open(t testing.TB, quorum string) *Backend {
+	t.Helper()
+	b, err := Open(context.Background(), Options{Quorum: quorum, Project: "p", Instance: "i", Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.Close)
+	return b
+}
+
+// TestOurs runs the suite of backends through gohbase and our own HBase server
+// to the engine.
+func TestOurs(t *testing.T) {
+	backendtest.Run(t, func(t testing.TB) gateway.Backend { return open(t, startOurs(t)) })
+}
+
+// TestReal runs the suite on a real HBase, whose ZooKeeper is
+// TRESTLE_HBASE_QUORUM: see testdata/standalone. It deletes every table there.
+func TestReal(t *testing.T) {
+	quorum := os.Getenv("TRESTLE_HBASE_QUORUM")
+	if quorum == "" {
+		t.Skip("TRESTLE_HBASE_QUORUM does not name the ZooKeeper of an HBase whose tables may be deleted")
+	}
+	backendtest.Run(t, func(t testing.TB) gateway.Backend {
+		b := open(t, quorum)
+		wipe(t, b)
+		return b
+	})
+}
+
+// wipe deletes what earlier tests have left in HBase.
+func wipe(t testing.TB, b *Backend) {
+	t.Helper()
+	ctx := context.Background()
+	list, err := b.descriptors(ctx, "", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range list {
+		n := model.NameOf(d.GetTableName())
+		if err := b.disable(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.remove(ctx, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r, err := ask[*pb.GetCompletedSnapshotsResponse](ctx, b, "GetCompletedSnapshots", &pb.GetCompletedSnapshotsRequest{},
+		func() proto.Message { return new(pb.GetCompletedSnapshotsResponse) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.GetSnapshots() {
+		if err := b.dropSnapshot(ctx, s.GetName()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	type rec struct {
+		key     string
+		version uint64
+	}
+	var all []rec
+	for _, kind := range []string{clientRecord, deletedRecord, backupRecord, lockRecord} {
+		if err := b.records(ctx, prefixRange(kind), func(k string, _ []byte, v uint64) error { all = append(all, rec{k, v}); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, x := range all {
+		if _, err := b.setRecord(ctx, x.key, nil, x.version, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func prefixRange(p string) row.Range { return row.Prefix([]byte(p)) }
