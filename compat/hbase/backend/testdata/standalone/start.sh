@@ -7,6 +7,7 @@
 set -e
 here=$(cd "$(dirname "$0")" && pwd)
 dir=$1 zk=$2 master=$3 region=$4
+rm -rf "$dir/hbase" "$dir/zk" "$dir/tmp"
 mkdir -p "$dir/conf" "$dir/tmp"
 lib=${HBASE_LIB:-$dir/lib}
 [ -d "$lib" ] || mvn -q -B ${MAVEN_OPTIONS:-} -f "$here/pom.xml" dependency:copy-dependencies -DoutputDirectory="$lib" >"$dir/maven.log" 2>&1
@@ -19,6 +20,9 @@ property() { echo "<property><name>$1</name><value>$2</value></property>"; }
 	property hbase.zookeeper.property.dataDir "$dir/zk"
 	property hbase.zookeeper.property.clientPort "$zk"
 	property hbase.zookeeper.quorum 127.0.0.1
+	# A machine that stands still for a minute is no reason to give up.
+	property hbase.zookeeper.property.tickTime 60000
+	property zookeeper.session.timeout 600000
 	property hbase.unsafe.stream.capability.enforce false
 	property hbase.master.port "$master"
 	property hbase.regionserver.port "$region"
