@@ -2,6 +2,7 @@ package gateway
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -37,17 +38,28 @@ type method struct {
 	handler grpc.MethodHandler
 }
 
-// A registrar notes the unary methods of the services that a server gets.
+// A registrar notes the unary methods of the services that a server gets, and
+// tells the gate when one of them begins. Streams begin with the interceptor,
+// unary methods receive their message before that.
 type registrar struct {
 	*grpc.Server
+	gate    *gate
 	methods map[string]method
 }
 
 func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
-	r.Server.RegisterService(d, service)
-	for _, m := range d.Methods {
-		r.methods["/"+d.ServiceName+"/"+m.MethodName] = method{service, m.Handler}
+	own := *d
+	own.Methods = slices.Clone(d.Methods)
+	for i := range own.Methods {
+		m := &own.Methods[i]
+		handler := m.Handler
+		r.methods["/"+d.ServiceName+"/"+m.MethodName] = method{service, handler}
+		m.Handler = func(service any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
+			r.gate.begun(ctx)
+			return handler(service, ctx, dec, in)
+		}
 	}
+	r.Server.RegisterService(&own, service)
 }
 
 // chain returns an interceptor that runs all, the first outermost.
@@ -113,6 +125,7 @@ func (s *Server) call(ctx context.Context, fullMethod string, md metadata.MD, de
 	if err != nil {
 		return nil, err
 	}
+	s.gate.cancelBy(ctx, cancel)
 	defer s.gate.arrived(ctx) // also if nothing could be decoded
 	resp, err := m.handler(m.service, ctx, func(req any) error {
 		if p, ok := req.(proto.Message); ok {

@@ -177,6 +177,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if i.sessions[info.FullMethod] {
 		observer = nil
 	}
+	i.gate.begun(ctx)
 	s := &serverStream{ServerStream: ss, i: i, count: observer != nil, placed: !isData}
 	if info.IsClientStream && !i.sessions[info.FullMethod] {
 		// Messages may come at any time in the stream's life.

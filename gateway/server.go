@@ -102,7 +102,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g, log: o.Log,
 		calls: calls{unary: chain(unary), admit: admit, methods: map[string]method{}}}
 	s.calls.cut, s.calls.cancel = context.WithCancel(context.Background())
-	services := registrar{s.grpc, s.calls.methods}
+	services := registrar{s.grpc, g, s.calls.methods}
 	a := admin.Register(services, b, o.Admin)
 	s.admin = a
 	budget := chunk.NewBudget(o.ReadMemory)
@@ -133,7 +133,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	for name := range s.grpc.GetServiceInfo() {
 		s.health.SetServingStatus(name, healthpb.HealthCheckResponse_SERVING)
 	}
-	healthpb.RegisterHealthServer(s.grpc, s.health)
+	healthpb.RegisterHealthServer(services, s.health)
 	if o.Reflection {
 		reflection.Register(s.grpc)
 	}

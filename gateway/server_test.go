@@ -450,14 +450,17 @@ func TestReceiveTimeout(t *testing.T) {
 	d := &grpc.StreamDesc{ClientStreams: true}
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	s, err := f.conn.NewStream(ctx, d, bigtablepb.Bigtable_MutateRow_FullMethodName)
-	if err != nil {
-		t.Fatal(err)
-	}
-	start := time.Now()
-	err = s.RecvMsg(new(bigtablepb.MutateRowResponse))
-	if status.Code(err) != codes.DeadlineExceeded || time.Since(start) > 5*time.Second {
-		t.Errorf("got %v after %v", err, time.Since(start))
+	for _, method := range []string{bigtablepb.Bigtable_MutateRow_FullMethodName, bigtablepb.Bigtable_PingAndWarm_FullMethodName,
+		bigtablepb.Bigtable_ReadRows_FullMethodName, grpc_health_v1.Health_Check_FullMethodName} {
+		s, err := f.conn.NewStream(ctx, d, method)
+		if err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		err = s.RecvMsg(new(bigtablepb.MutateRowResponse))
+		if status.Code(err) != codes.DeadlineExceeded || time.Since(start) > 5*time.Second {
+			t.Errorf("%s: got %v after %v", method, err, time.Since(start))
+		}
 	}
 	// One that is only slow to answer is not.
 	f.stub.mutateRow = func(context.Context, string, *row.Entry) error { time.Sleep(600 * time.Millisecond); return nil }

@@ -32,6 +32,7 @@ func newSessions(d *data.Service, in *interceptor, budget *chunk.Budget, o Optio
 	so.Cancel, so.Short = cancelOf, in.gate.short
 	so.Observer = &sessionObserver{in: in, auth: o.Auth}
 	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true}
+	in.gate.sessions = in.sessions
 	return session.New(so)
 }
 
