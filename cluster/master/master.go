@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 // Options are the settings of a Master. Lock and Dialer are needed.
@@ -38,6 +39,23 @@ type Options struct {
 	// Balance is how often it evens out the tablets of servers. Default 10 s;
 	// negative means never.
 	Balance time.Duration
+	// Objects has the SSTables of the cluster, Logs its commit logs; they may be
+	// one store. Without them the master does not sweep.
+	Objects, Logs objectstore.Store
+	// Sweep is how often it looks for objects and logs that nothing names: they are
+	// deleted the second time. Default 10 min; negative means never.
+	Sweep time.Duration
+	// Purge is how often it looks for tables and backups whose time has come.
+	// Default 1 min; negative means never.
+	Purge time.Duration
+	// Rest is how long the tablets of a deleted table are served, for one that is
+	// undeleted at once. Default 1 min.
+	Rest time.Duration
+	// MakeLimit is how long a table or backup may be in the making, without a sign
+	// of life, before the master takes its maker for dead. Default 10 min.
+	MakeLimit time.Duration
+	// Now is the clock of tables and backups. Default time.Now.
+	Now func() time.Time
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
 }
@@ -55,6 +73,21 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Balance == 0 {
 		o.Balance = 10 * time.Second
+	}
+	if o.Sweep == 0 {
+		o.Sweep = 10 * time.Minute
+	}
+	if o.Purge == 0 {
+		o.Purge = time.Minute
+	}
+	if o.Rest == 0 {
+		o.Rest = time.Minute
+	}
+	if o.MakeLimit == 0 {
+		o.MakeLimit = 10 * time.Minute
+	}
+	if o.Now == nil {
+		o.Now = time.Now
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -106,11 +139,12 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
 	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
-		missing: map[uint64]time.Time{}, busy: map[string]bool{}, wake: make(chan struct{}, 1)}
+		missing: map[uint64]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix) })
 	}
+	watching.Go(func() { m.sweepAlways(ctx) })
 	m.run(ctx)
 	watching.Wait()
 	m.calls.Wait()
@@ -131,6 +165,12 @@ type master struct {
 	missing map[uint64]time.Time
 	// balanced is when servers were evened out last.
 	balanced time.Time
+	// purged is when tables were looked at last. making says since when something
+	// is being made, by id and version, and orphans since when a tablet is of no
+	// table, of what was so then.
+	purged  time.Time
+	making  map[[2]int64]time.Time
+	orphans map[metadata.TabletID]time.Time
 
 	mu   sync.Mutex
 	busy map[string]bool // calls that are under way
@@ -186,7 +226,9 @@ type view struct {
 	servers map[uint64]catalog.Registration
 	drained map[string]bool
 	wanted  map[metadata.TabletID]string
-	tables  map[uint64]bool
+	// tables are those whose tablets are to be served; resting those that were
+	// deleted a while ago.
+	tables, resting map[uint64]bool
 	// load counts the tablets of a server, those included that it is about to get.
 	load map[uint64]int
 }
@@ -195,7 +237,7 @@ type view struct {
 func (m *master) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
 	defer cancel()
-	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, wanted: map[metadata.TabletID]string{}}
+	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, wanted: map[metadata.TabletID]string{}}
 	var err error
 	if v.servers, _, err = catalog.Servers(ctx, m.o.Lock); err != nil {
 		return err
@@ -243,6 +285,10 @@ func (m *master) round(ctx context.Context) error {
 		return err
 	}
 	m.even(ctx, v, slices.Concat(roots, rows))
+	if m.o.Purge > 0 && time.Since(m.purged) >= m.o.Purge {
+		m.purged = time.Now()
+		return m.purge(ctx, v, rows)
+	}
 	return nil
 }
 
@@ -289,6 +335,7 @@ func (m *master) readTables(ctx context.Context, v *view) error {
 		}
 		for _, t := range n {
 			v.tables[t.ID] = !catalog.IsMaking(t)
+			v.resting[t.ID] = !t.DeleteTime.IsZero() && m.o.Now().Sub(t.DeleteTime) >= m.o.Rest
 		}
 	}
 	return nil
@@ -336,6 +383,9 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 			continue // of a table that is being made, or was purged
 		}
 		a := r.Assignment
+		if v.resting[r.Table] && a.State == metadata.Unassigned && a.Log == 0 {
+			continue
+		}
 		switch {
 		case a.State == metadata.Unassigned || m.dead(v, r):
 			to, ok := m.pick(v, r)
@@ -472,6 +522,8 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		}
 		wanted := v.wanted[r.Tablet]
 		switch {
+		case v.resting[r.Table]:
+			ask(r)
 		case wanted != "" && wanted != s.Name && m.isLiving(v, wanted):
 			ask(r)
 		case v.drained[s.Name] && living > 0:
@@ -482,9 +534,15 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 			ask(r)
 		}
 	}
+	m.unload(v, leave)
+}
+
+// unload asks servers, by incarnation, to give up tablets.
+func (m *master) unload(v *view, leave map[uint64][]metadata.TabletID) {
 	for n, ids := range leave {
-		s := v.servers[n]
-		m.call("unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
+		if s, ok := v.servers[n]; ok {
+			m.call("unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
+		}
 	}
 }
 

@@ -35,6 +35,8 @@ type Options struct {
 	Tablet     tablet.Options
 	SplitBytes int64
 	LogBytes   int64
+	// Sweep, Purge, Rest and MakeLimit are those of masters. Default: never sweep.
+	Sweep, Purge, Rest, MakeLimit time.Duration
 	// Now is the clock of cells.
 	Now func() time.Time
 	Log *slog.Logger
@@ -95,6 +97,9 @@ func New(o Options) (*Cluster, error) {
 	}
 	if o.Balance == 0 {
 		o.Balance = -1
+	}
+	if o.Sweep == 0 {
+		o.Sweep = -1
 	}
 	if o.Net == nil {
 		o.Net = func(context.Context, string, string) error { return nil }
@@ -188,7 +193,8 @@ func (c *Cluster) StartMaster(name string) {
 		defer close(p.done)
 		for ctx.Err() == nil {
 			err := master.Run(ctx, master.Options{Name: name, Lock: c.Lock(name), Dialer: c.Dialer(name), TTL: c.o.TTL,
-				Interval: c.o.Interval, Balance: c.o.Balance, Log: c.o.Log})
+				Interval: c.o.Interval, Balance: c.o.Balance, Objects: c.objects, Logs: c.objects, Sweep: c.o.Sweep, Purge: c.o.Purge,
+				Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.o.Now, Log: c.o.Log})
 			if err != nil && ctx.Err() == nil && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)
 			}

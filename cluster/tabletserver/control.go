@@ -124,7 +124,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	}
 	records := 0
 	if log != 0 {
-		from, end, err := sealLog(ctx, s.o.Lock, s.o.Logs, log)
+		from, end, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
 			want := func(id uint64) bool { return opened[id] != nil }
 			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, from, end, want, func(rec commitlog.Record) error {

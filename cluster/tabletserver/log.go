@@ -3,31 +3,16 @@ package tabletserver
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
-
-// A logState is the value of a log's item in the lock service. It stands
-// between the log's owner, who trims it, and who seals it: a fence that lands
-// where segments have been trimmed away would fence nothing. So the owner
-// writes down how far it is going to trim before it does, and whoever seals
-// freezes the item first, after which the owner can trim no more.
-type logState struct {
-	Kept   commitlog.Pos // everything at or after it is there; zero: everything
-	Frozen bool
-}
-
-// LogsPrefix is where the lock service has the items of commit logs.
-const LogsPrefix = "logs/"
-
-func logKey(id commitlog.ID) string { return LogsPrefix + id.String() }
 
 // trimEvery is how often a log is trimmed at most: each time costs a change in
 // the lock service.
@@ -47,11 +32,11 @@ type guardedLog struct {
 }
 
 func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID, o commitlog.SegmentOptions) (*guardedLog, error) {
-	value, err := json.Marshal(logState{})
+	value, err := json.Marshal(catalog.LogState{})
 	if err != nil {
 		return nil, err
 	}
-	version, err := l.Put(ctx, logKey(id), value, 0)
+	version, err := l.Put(ctx, catalog.LogKey(id), value, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -71,13 +56,13 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 		return nil
 	}
 	g.trimmed = time.Now()
-	value, err := json.Marshal(logState{Kept: before})
+	value, err := json.Marshal(catalog.LogState{Kept: before})
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), trimEvery)
 	defer cancel()
-	version, err := g.lock.Put(ctx, logKey(g.id), value, g.version)
+	version, err := g.lock.Put(ctx, catalog.LogKey(g.id), value, g.version)
 	if err != nil {
 		// An answer that was lost leaves the item's version unknown. The log is not
 		// trimmed any more then; it is a matter of space only.
@@ -90,11 +75,11 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 
 // reread finds out what became of the item.
 func (g *guardedLog) reread(ctx context.Context) error {
-	item, err := g.lock.Get(ctx, logKey(g.id))
+	item, err := g.lock.Get(ctx, catalog.LogKey(g.id))
 	if err != nil {
 		return err
 	}
-	var state logState
+	var state catalog.LogState
 	if err := json.Unmarshal(item.Value, &state); err != nil {
 		return err
 	}
@@ -105,32 +90,12 @@ func (g *guardedLog) reread(ctx context.Context) error {
 	return nil
 }
 
-// sealLog makes sure that nobody writes to a log any more and returns what is
-// to be replayed of it.
-func sealLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID) (from, end commitlog.Pos, err error) {
-	var state logState
-	for {
-		item, err := l.Get(ctx, logKey(id))
-		if err != nil {
-			return from, end, fmt.Errorf("commit log %v: %w", id, err)
-		}
-		if err := json.Unmarshal(item.Value, &state); err != nil {
-			return from, end, fault.New(fault.Corruption, "item of commit log %v: %w", id, err)
-		}
-		if state.Frozen {
-			break
-		}
-		state.Frozen = true
-		value, err := json.Marshal(state)
-		if err != nil {
-			return from, end, err
-		}
-		if _, err = l.Put(ctx, logKey(id), value, item.Version); err == nil {
-			break
-		} else if !errors.Is(err, fault.Aborted) {
-			return from, end, err
-		}
+// begin returns an error if the log was sealed before its owner was known to the
+// cluster: the master takes an owner that it does not see for one that has
+// ended.
+func (g *guardedLog) begin(ctx context.Context) error {
+	if err := g.reread(ctx); err != nil {
+		return fmt.Errorf("commit log %v: %w", g.id, err)
 	}
-	end, err = commitlog.Seal(ctx, store, id, state.Kept)
-	return state.Kept, end, err
+	return nil
 }

@@ -173,10 +173,10 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
-	if s.users, err = s.newHalf(ctx, commitlog.ID(2*s.incarnation), o.MemtableBytes); err != nil {
+	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.incarnation), o.MemtableBytes); err != nil {
 		return nil, err
 	}
-	if s.system, err = s.newHalf(ctx, commitlog.ID(2*s.incarnation+1), 16<<20); err != nil {
+	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.incarnation), 16<<20); err != nil {
 		return nil, err
 	}
 	value, err := json.Marshal(catalog.Registration{Name: o.Name, Addr: o.Addr, Incarnation: s.incarnation})
@@ -186,6 +186,11 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	// The name is taken until the last incarnation's session has ended.
 	if _, err = lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value); err != nil {
 		return nil, fmt.Errorf("register: %w", err)
+	}
+	for _, h := range []*half{s.users, s.system} {
+		if err = h.log.begin(ctx); err != nil {
+			return nil, err
+		}
 	}
 	s.running.Go(s.watch)
 	s.running.Go(s.publishSchemas)
@@ -309,6 +314,9 @@ func (s *Server) get(ctx context.Context, at rpc.Target) (*served, error) {
 	}
 	if err := t.table.Wait(ctx, at.Schema); err != nil {
 		return nil, err
+	}
+	if sch := t.table.Schema(); !sch.DeleteTime.IsZero() {
+		return nil, fault.New(fault.NotFound, "Table not found: %s", sch.Name)
 	}
 	return t, nil
 }

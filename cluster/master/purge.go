@@ -1,0 +1,140 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// purge removes tables that can be undeleted no more, backups that have expired,
+// both of what nobody goes on making, and the METADATA rows, of those that were
+// read before, that are of no table and no backup. The item is removed first
+// and by a compare-and-set, so that whoever was making or undeleting it fails;
+// its rows are garbage from then on, as are those of a maker that died.
+func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error {
+	now, known := m.o.Now(), map[uint64]bool{cmeta.Table: true}
+	making := map[[2]int64]bool{}
+	// stale tells whether something has been in the making for too long, by this
+	// clock: that of whoever makes it may be wrong.
+	stale := func(id uint64, version int64) bool {
+		k := [2]int64{int64(id), version}
+		making[k] = true
+		since, ok := m.making[k]
+		if !ok {
+			since = time.Now()
+			m.making[k] = since
+		}
+		return time.Since(since) > m.o.MakeLimit
+	}
+	backups, err := catalog.Backups(ctx, m.o.Lock, "")
+	if err != nil {
+		return err
+	}
+	for _, b := range backups {
+		known[catalog.BackupTable(b.ID)] = true
+		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version) {
+			continue
+		}
+		err := m.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version)
+		if err != nil && !errors.Is(err, fault.Aborted) && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+		m.o.Log.Info("deleted a backup that has expired, or that nobody makes any more", "backup", b.Name)
+	}
+	items, _, err := m.o.Lock.List(ctx, catalog.TablesPrefix)
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		n, err := catalog.ParseName(i)
+		if err != nil {
+			return err
+		}
+		for _, t := range n {
+			known[t.ID] = true
+		}
+		left := slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool {
+			if catalog.IsMaking(t) {
+				return stale(t.ID, 0)
+			}
+			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
+		})
+		if len(left) == len(n) {
+			continue
+		}
+		name := i.Key[len(catalog.TablesPrefix):]
+		if _, err := catalog.WriteName(ctx, m.o.Lock, name, left, i.Version); err != nil && !errors.Is(err, fault.Aborted) {
+			return err
+		}
+		m.o.Log.Info("purged tables of a name", "name", name, "tables", len(n)-len(left))
+	}
+	for k := range m.making {
+		if !making[k] {
+			delete(m.making, k)
+		}
+	}
+	// The items were read after the rows, and were there before them.
+	orphans := map[metadata.TabletID]time.Time{}
+	var doomed []*metadata.Row
+	leave := map[uint64][]metadata.TabletID{}
+	for _, r := range rows {
+		if known[r.Table] {
+			continue
+		}
+		since, ok := m.orphans[r.Tablet]
+		if !ok {
+			since = time.Now()
+		}
+		if !catalog.IsBackupTable(r.Table) { // their tablets' ids are those of others
+			orphans[r.Tablet] = since
+		}
+		a := r.Assignment
+		switch {
+		case a == nil || a.State == metadata.Unassigned || m.dead(v, r):
+			doomed = append(doomed, r)
+		case a.State == metadata.Open:
+			if n := a.Incarnation; len(leave[n]) < atOnce {
+				leave[n] = append(leave[n], r.Tablet)
+			}
+		case time.Since(since) > m.o.MakeLimit:
+			// The server that was to open it never will: it knows no such table.
+			doomed = append(doomed, r)
+		}
+	}
+	m.orphans = orphans
+	m.unload(v, leave)
+	return m.drop(ctx, doomed)
+}
+
+// drop deletes METADATA rows that are of no table and that no server serves.
+func (m *master) drop(ctx context.Context, rows []*metadata.Row) error {
+	var mu sync.Mutex
+	var errs []error
+	var doing sync.WaitGroup
+	slots := make(chan struct{}, 32)
+	for _, r := range rows {
+		slots <- struct{}{}
+		doing.Go(func() {
+			defer func() { <-slots }()
+			err := m.meta.Delete(ctx, r)
+			if err != nil && !errors.Is(err, fault.Fenced) && !errors.Is(err, fault.NotFound) {
+				mu.Lock()
+				defer mu.Unlock()
+				errs = append(errs, err)
+			}
+		})
+	}
+	doing.Wait()
+	if len(rows) > 0 {
+		m.o.Log.Info("deleted METADATA rows of tables and backups that are gone", "rows", len(rows))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,293 @@
+package master
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// A sweeper deletes what nothing names any more: SSTables, and the segments and
+// items of commit logs of incarnations that have ended.
+//
+// A pass looks at the whole of METADATA and judges only if what it saw is
+// whole. The rows of each table and backup, of which there were any at the end
+// of the pass, must tile the key space: then no row was missed, even if tablets
+// were split and merged meanwhile. And none may be under way at the end of it: a
+// backup or a table that is being made of a backup has names in hand that are
+// in no row yet. After that, a name that was not seen can only come from who
+// wrote the object and has not named it yet. So an object is deleted if two
+// passes did not see it, no server reads it, and its writer is gone for good:
+// neither registered nor named by any row, so that it cannot change one either;
+// or else if it has been so for sweepAge, far longer than any compaction takes
+// from its first file to its METADATA row.
+type sweeper struct {
+	m *master
+	// unused says since when an object, and idle since when a log, is named by
+	// nothing, of those of which that was so in the last pass.
+	unused map[string]time.Time
+	idle   map[commitlog.ID]time.Time
+	// ends are the fences of the logs that were sealed in an earlier pass.
+	ends map[commitlog.ID]commitlog.Pos
+}
+
+// sweepAge is how long an object whose writer may live must have been unused.
+const sweepAge = 24 * time.Hour
+
+// errUnsettled says that a pass saw METADATA change and learned nothing.
+var errUnsettled = errors.New("METADATA was changing")
+
+// seen is what a pass saw.
+type seen struct {
+	objects map[string]bool // those that rows name
+	owners  map[uint64]bool // incarnations that live, or that rows name
+	logs    map[uint64]bool // that rows name
+	servers map[uint64]catalog.Registration
+}
+
+// look reads everything that names something.
+func (w *sweeper) look(ctx context.Context) (*seen, error) {
+	s := &seen{objects: map[string]bool{}, owners: map[uint64]bool{}, logs: map[uint64]bool{}}
+	tables := map[uint64][]*metadata.Row{}
+	take := func(r *metadata.Row) error {
+		for _, f := range r.Files {
+			s.objects[f.Object] = true
+		}
+		if a := r.Assignment; a != nil {
+			s.logs[a.Log] = true
+			if a.State != metadata.Unassigned {
+				s.owners[a.Incarnation] = true
+			}
+		}
+		// Rows come in the order of their ends, and may come twice.
+		list := tables[r.Table]
+		if n := len(list); n > 0 && bytes.Equal(list[n-1].End, r.End) {
+			list = list[:n-1]
+		}
+		tables[r.Table] = append(list, r)
+		return nil
+	}
+	if err := w.m.meta.Scan(ctx, take); err != nil {
+		return nil, err
+	}
+	roots, err := w.m.meta.Roots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range roots {
+		if err := take(r); err != nil {
+			return nil, err
+		}
+	}
+	// Backups before tables: a table that is made of a backup which is deleted
+	// at once is one of the two then.
+	want := []uint64{cmeta.Table}
+	backups, err := catalog.Backups(ctx, w.m.o.Lock, "")
+	if err != nil {
+		return nil, err
+	}
+	for _, b := range backups {
+		if !b.Made {
+			return nil, fmt.Errorf("%w: backup %s is being made", errUnsettled, b.Name)
+		}
+		want = append(want, catalog.BackupTable(b.ID))
+	}
+	items, _, err := w.m.o.Lock.List(ctx, catalog.TablesPrefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range items {
+		n, err := catalog.ParseName(i)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range n {
+			if catalog.IsMaking(t) {
+				return nil, fmt.Errorf("%w: table %s is being made", errUnsettled, t.Name)
+			}
+			want = append(want, t.ID)
+		}
+	}
+	for _, id := range want {
+		if !tile(tables[id]) {
+			return nil, fmt.Errorf("%w: the rows of table %x do not tile the key space", errUnsettled, id)
+		}
+	}
+	if s.servers, _, err = catalog.Servers(ctx, w.m.o.Lock); err != nil {
+		return nil, err
+	}
+	for n := range s.servers {
+		s.owners[n] = true
+	}
+	return s, nil
+}
+
+// tile tells whether rows are those of all tablets of a table.
+func tile(rows []*metadata.Row) bool {
+	var end []byte
+	for i, r := range rows {
+		if i > 0 && len(end) == 0 || !bytes.Equal(r.Start, end) {
+			return false
+		}
+		end = r.End
+	}
+	return len(rows) > 0 && len(end) == 0
+}
+
+// pass looks once and deletes what it may. It returns how many objects.
+func (w *sweeper) pass(ctx context.Context) (int, error) {
+	// The list first: what is named later was not there yet, or was named before.
+	objects, err := w.m.o.Objects.List(ctx, "", "", 0)
+	if err != nil {
+		return 0, fmt.Errorf("list objects: %w", err)
+	}
+	logs, err := catalog.Logs(ctx, w.m.o.Lock)
+	if err != nil {
+		return 0, err
+	}
+	s, err := w.look(ctx)
+	if err != nil {
+		return 0, err
+	}
+	now := time.Now()
+	unused := map[string]time.Time{}
+	var doomed []string
+	for _, o := range objects {
+		writer, ok := writerOf(o.Name)
+		if !ok || s.objects[o.Name] {
+			continue
+		}
+		since, before := w.unused[o.Name]
+		if !before {
+			since = now
+		}
+		unused[o.Name] = since
+		if before && (!s.owners[writer] || now.Sub(since) >= sweepAge) {
+			doomed = append(doomed, o.Name)
+		}
+	}
+	w.unused = unused
+	deleted := 0
+	for part := range slices.Chunk(doomed, 1000) {
+		if part, err = w.unread(ctx, s, part); err != nil {
+			return deleted, err
+		}
+		for _, name := range part {
+			if err := w.m.o.Objects.Delete(ctx, name); err != nil {
+				return deleted, fmt.Errorf("delete object %s: %w", name, err)
+			}
+			delete(w.unused, name)
+			deleted++
+		}
+	}
+	if deleted > 0 {
+		w.m.o.Log.Info("deleted objects that nothing names", "objects", deleted)
+	}
+	for id := range logs {
+		if err := w.log(ctx, s, id, now); err != nil {
+			return deleted, err
+		}
+	}
+	for id := range w.idle {
+		if _, ok := logs[id]; !ok {
+			delete(w.idle, id)
+			delete(w.ends, id)
+		}
+	}
+	return deleted, nil
+}
+
+// writerOf returns the incarnation that wrote an SSTable; ok is false of other
+// objects.
+func writerOf(object string) (incarnation uint64, ok bool) {
+	hex, ok := strings.CutSuffix(object, ".sst")
+	id, err := strconv.ParseUint(hex, 16, 64)
+	return id >> 32, ok && err == nil && len(hex) == 16
+}
+
+// unread returns those of objects that no server reads. It fails if one cannot
+// be asked.
+func (w *sweeper) unread(ctx context.Context, s *seen, objects []string) ([]string, error) {
+	for _, server := range s.servers {
+		used, err := w.m.o.Dialer.Dial(server.Addr).InUse(ctx, objects)
+		if err != nil {
+			return nil, fmt.Errorf("ask %s which objects it uses: %w", server.Name, err)
+		}
+		objects = slices.DeleteFunc(slices.Clone(objects), func(o string) bool { return slices.Contains(used, o) })
+	}
+	return objects, nil
+}
+
+// log sees to one log. What nobody can need any more is sealed, and in a later
+// pass, if that is still so, its segments and its item are deleted; its fence
+// stays for ever. An incarnation that begins makes its logs before it registers,
+// so it may be taken for one that has ended: then it finds its logs sealed when
+// it has registered, and does not begin.
+func (w *sweeper) log(ctx context.Context, s *seen, id commitlog.ID, now time.Time) error {
+	if s.owners[catalog.LogOwner(id)] || s.logs[uint64(id)] {
+		delete(w.idle, id)
+		delete(w.ends, id)
+		return nil
+	}
+	since, before := w.idle[id]
+	if !before {
+		w.idle[id] = now
+		return nil
+	}
+	if now.Sub(since) < 10*w.m.o.ServerTTL {
+		return nil // it may be beginning
+	}
+	end, sealed := w.ends[id]
+	if !sealed {
+		_, end, err := catalog.SealLog(ctx, w.m.o.Lock, w.m.o.Logs, id)
+		if err == nil {
+			w.ends[id] = end
+		}
+		return err
+	}
+	if err := commitlog.TrimSealed(ctx, w.m.o.Logs, id, end); err != nil {
+		return err
+	}
+	item, err := w.m.o.Lock.Get(ctx, catalog.LogKey(id))
+	if err != nil {
+		return err
+	}
+	delete(w.ends, id)
+	delete(w.idle, id)
+	w.m.o.Log.Info("deleted a commit log that nobody needs", "log", id.String())
+	return w.m.o.Lock.Delete(ctx, catalog.LogKey(id), item.Version)
+}
+
+// sweepAlways does passes until ctx ends.
+func (m *master) sweepAlways(ctx context.Context) {
+	if m.o.Objects == nil || m.o.Sweep < 0 {
+		return
+	}
+	w := &sweeper{m: m, unused: map[string]time.Time{}, idle: map[commitlog.ID]time.Time{}, ends: map[commitlog.ID]commitlog.Pos{}}
+	tick := time.NewTicker(m.o.Sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		_, err := w.pass(ctx)
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, errUnsettled):
+			m.o.Log.Debug("swept nothing", "error", err)
+		default:
+			m.o.Log.Warn("sweep", "error", err)
+		}
+	}
+}
