@@ -199,9 +199,23 @@ const metaTabletID = metadata.TabletID(math.MaxUint32)
 // Open opens the data directory, recovering what a crash left in the commit
 // log. It returns a fault.FailedPrecondition if another process has the
 // directory open or another version wrote it, and fault.Corruption if what it
-// finds there is not what was written.
-func Open(ctx context.Context, o Options) (_ *Store, err error) {
+// finds there is not what was written. On a full disk it begins by using up the
+// space that was kept for that; without any it is fault.Exhausted.
+func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.WithDefaults()
+	s, err := open(ctx, o)
+	if fault.KindOf(err) != fault.Exhausted {
+		return s, err
+	}
+	used, uerr := useReserve(o.FS, o.Dir)
+	if !used {
+		return nil, errors.Join(err, uerr)
+	}
+	o.Log.Warn("the disk is full: opening the data directory with the space that was kept for that", "error", err)
+	return open(ctx, o)
+}
+
+func open(ctx context.Context, o Options) (_ *Store, err error) {
 	start := time.Now()
 	s := &Store{o: o, failed: make(chan struct{}), removes: make(chan string, 1024)}
 	s.catalog.byName = map[string]*table{}
@@ -263,7 +277,7 @@ func Open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	if !o.NoBackground {
 		s.metaWork.Start()
-		s.work.Start(s.splitting, s.sweepAlways)
+		s.work.Start(s.splitting, s.sweepAlways, s.keepReserve)
 	}
 	s.recovered = time.Since(start)
 	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),

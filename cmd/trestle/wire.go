@@ -168,7 +168,7 @@ func statsOf(s engine.Stats) ops.Stats {
 	}
 	return ops.Stats{
 		Tables: int64(s.Tables), Tablets: int64(s.Tablets), SSTables: s.SSTables, SSTableBytes: s.SSTableBytes,
-		MemtableBytes: s.MemtableBytes, MemtableLimit: s.MemtableLimit, StallSeconds: s.Stalled.Seconds(), LogBytes: s.LogBytes,
+		MemtableBytes: s.MemtableBytes, MemtableLimit: s.MemtableLimit, StallSeconds: s.Stalled.Seconds(), YieldSeconds: s.Yielded.Seconds(), LogBytes: s.LogBytes,
 		Flushes: s.Flushes, FlushBytes: s.FlushBytes,
 		Compactions: s.Compactions, CompactionIn: s.CompactionIn, CompactionOut: s.CompactionOut,
 		Moved: s.Moved, Collected: s.Collected, Corruptions: s.Corruptions,

@@ -11,8 +11,9 @@ type Stats struct {
 	// MemtableBytes is the memory of memtables, frozen ones included, and
 	// MemtableLimit where writes start to wait.
 	MemtableBytes, MemtableLimit int64
-	// StallSeconds is how long writes have waited there.
-	StallSeconds float64
+	// StallSeconds is how long writes have waited there, or for compactions, and
+	// YieldSeconds how long compactions have waited for requests.
+	StallSeconds, YieldSeconds float64
 	// LogBytes is the size of the commit log.
 	LogBytes int64
 	// Flushes counts minor compactions, FlushBytes what they wrote.
@@ -114,7 +115,8 @@ var statRows = []statRow{
 	{"bigtable_sstables", "SSTables of all tablets.", gauge, func(s *Stats) float64 { return n(s.SSTables) }},
 	{"bigtable_memtable_bytes", "Bytes in memtables, those being written out included.", gauge, func(s *Stats) float64 { return n(s.MemtableBytes) }},
 	{"bigtable_memtable_limit_bytes", "Bytes in memtables at which writes wait.", gauge, func(s *Stats) float64 { return n(s.MemtableLimit) }},
-	{"bigtable_write_stall_seconds_total", "Time that writes waited for memtables to be written out.", counter, func(s *Stats) float64 { return s.StallSeconds }},
+	{"bigtable_write_stall_seconds_total", "Time that writes waited for memtables to be written out, or for compactions.", counter, func(s *Stats) float64 { return s.StallSeconds }},
+	{"bigtable_compaction_yield_seconds_total", "Time that compactions gave to requests.", counter, func(s *Stats) float64 { return s.YieldSeconds }},
 	{"bigtable_wal_size_bytes", "Size of the commit log.", gauge, func(s *Stats) float64 { return n(s.LogBytes) }},
 	{"bigtable_minor_compactions_total", "Memtables written to SSTables.", counter, func(s *Stats) float64 { return n(s.Flushes) }},
 	{"bigtable_minor_compaction_bytes_total", "Bytes written from memtables to SSTables.", counter, func(s *Stats) float64 { return n(s.FlushBytes) }},
