@@ -119,10 +119,11 @@ func (s *Store) MutateRow(ctx context.Context, name string, e *row.Entry) error 
 	if err != nil {
 		return err
 	}
-	if err := plan.CheckToken(e.Token, s.o.Now()); err != nil {
+	now := s.o.Now()
+	if err := plan.CheckToken(e.Token, now); err != nil {
 		return err
 	}
-	p := plan.New(t.schema.Load(), s.o.Now())
+	p := plan.New(t.schema.Load(), now)
 	reads, err := p.Check(e.Key, e.Mutations, "mutations")
 	if err != nil {
 		return err
@@ -141,7 +142,8 @@ func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry
 	if err != nil {
 		return err
 	}
-	p := plan.New(t.schema.Load(), s.o.Now())
+	now := s.o.Now()
+	p := plan.New(t.schema.Load(), now)
 	type planned struct {
 		reads bool
 		err   error
@@ -151,7 +153,7 @@ func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry
 	for i := range entries {
 		e := &entries[i]
 		if todo[i].reads, todo[i].err = p.Check(e.Key, e.Mutations, "mutations"); todo[i].err == nil {
-			todo[i].err = plan.CheckToken(e.Token, s.o.Now())
+			todo[i].err = plan.CheckToken(e.Token, now)
 		}
 		if err := todo[i].err; fault.KindOf(err) == fault.Invalid {
 			return plan.InEntry(err, i)
