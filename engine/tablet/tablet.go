@@ -304,6 +304,9 @@ func (t *Tablet) lockRow(key []byte) *mutex.Mutex {
 // down bit by bit, so that they need not be stopped. Each gives what it has
 // written to t.slow. No rate means none.
 func (t *Tablet) admit(ctx context.Context) (float64, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err // nobody waits for the answer
+	}
 	full, err := t.env.Memory.wait(ctx)
 	if err != nil {
 		return 0, err
