@@ -2,28 +2,13 @@ package engine
 
 import (
 	"context"
-	"maps"
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
 )
-
-// What the processors spend on requests, as measured: see HotTablets.
-const (
-	readSeconds    = 4e-6   // a call that reads
-	rowSeconds     = 0.3e-6 // a row of a scan
-	writtenSeconds = 12e-6  // a row changed
-	byteSeconds    = 0.5e-9 // of values, copied and checked
-)
-
-// busy estimates how many processors a load keeps busy.
-func busy(l tablet.Load) float64 {
-	return l.Reads*readSeconds + l.RowsRead*rowSeconds + l.RowsWritten*writtenSeconds + l.Bytes*byteSeconds
-}
 
 // HotTablets returns the tablets with load of the tables whose names start with
 // parent + "/tables/", the busiest first. What they keep busy is estimated from
@@ -40,7 +25,7 @@ func (s *Store) HotTablets(_ context.Context, parent string) ([]scan.HotTablet, 
 			continue
 		}
 		for _, tt := range t.list() {
-			part := busy(tt.Load(now)) / float64(runtime.GOMAXPROCS(0))
+			part := tt.Load(now).Busy() / float64(runtime.GOMAXPROCS(0))
 			if part < 1e-6 {
 				continue
 			}
@@ -48,49 +33,19 @@ func (s *Store) HotTablets(_ context.Context, parent string) ([]scan.HotTablet, 
 				From: now.Add(-tablet.LoadWindow), To: now})
 		}
 	}
-	slices.SortFunc(out, func(a, b scan.HotTablet) int {
-		switch {
-		case a.CPUFraction > b.CPUFraction:
-			return -1
-		case a.CPUFraction < b.CPUFraction:
-			return 1
-		case a.Table != b.Table:
-			return strings.Compare(a.Table, b.Table)
-		}
-		return strings.Compare(string(a.Rows.Start), string(b.Rows.Start))
-	})
+	scan.SortHot(out)
 	return out, nil
 }
 
-// A tablet is hot when it takes more than Options.SplitRate rows a second and
-// most of what its server is asked for.
-const hotShare = 0.6
-
 // splitHot splits tablets that have been hot for Options.SplitHotAfter, at a
-// row that parts their load. It is called now and then by one goroutine, and
-// keeps in hot since when which tablets are hot.
-func (s *Store) splitHot(ctx context.Context, hot map[*tablet.Tablet]time.Time) {
+// row that parts their load. It is called now and then by one goroutine.
+func (s *Store) splitHot(ctx context.Context, hot tablet.Hot) {
 	if s.o.SplitRate <= 0 {
 		return
 	}
-	now := s.o.Now()
-	var total float64
-	rates := map[*tablet.Tablet]float64{}
-	for _, tt := range s.allTablets() {
-		rates[tt] = tt.Load(now).Rows()
-		total += rates[tt]
+	for tt, rate := range hot.Lasting(s.allTablets(), s.o.Now(), s.o.SplitRate, s.o.SplitHotAfter) {
+		s.splitForLoad(ctx, tt, rate)
 	}
-	for tt, rate := range rates {
-		if rate < s.o.SplitRate || rate < hotShare*total {
-			delete(hot, tt)
-		} else if since, ok := hot[tt]; !ok {
-			hot[tt] = now
-		} else if now.Sub(since) >= s.o.SplitHotAfter {
-			delete(hot, tt) // whatever comes of it, look again in a while
-			s.splitForLoad(ctx, tt, rate)
-		}
-	}
-	maps.DeleteFunc(hot, func(tt *tablet.Tablet, _ time.Time) bool { _, ok := rates[tt]; return !ok })
 }
 
 // splitForLoad splits tt where its load is parted, if anywhere.

@@ -10,7 +10,7 @@ import (
 // splitting splits tablets that have grown too large, or take too much of the
 // load, until ctx ends. METADATA stays whole.
 func (s *Store) splitting(ctx context.Context) {
-	hot := map[*tablet.Tablet]time.Time{}
+	hot := tablet.Hot{}
 	checks := time.NewTicker(s.o.SplitCheck)
 	defer checks.Stop()
 	for {

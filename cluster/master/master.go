@@ -165,6 +165,8 @@ type master struct {
 	missing map[uint64]time.Time
 	// balanced is when servers were evened out last.
 	balanced time.Time
+	// heading are the servers, by incarnation, that tablets are moved to.
+	heading map[metadata.TabletID]uint64
 	// purged is when tables were looked at last. making says since when something
 	// is being made, by id and version, and orphans since when a tablet is of no
 	// table, of what was so then.
@@ -473,6 +475,11 @@ func (m *master) call(name string, do func(context.Context) error) bool {
 func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
 	var best catalog.Registration
 	found := false
+	if n, ok := m.heading[r.Tablet]; ok {
+		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.wanted[r.Tablet] == "" {
+			return s, true
+		}
+	}
 	for n, s := range v.servers {
 		if v.wanted[r.Tablet] == s.Name {
 			return s, true
@@ -491,7 +498,7 @@ func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
 const atOnce = 4
 
 // even moves tablets: from servers that are being drained, to those that they
-// are wanted on, and from the servers with most tablets to those with least.
+// are wanted on, and from the busiest servers to those that are least so.
 func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 	leave := map[uint64][]metadata.TabletID{}
 	ask := func(r *metadata.Row) {
@@ -500,15 +507,19 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 			leave[n] = append(leave[n], r.Tablet)
 		}
 	}
-	balance := m.o.Balance > 0 && time.Since(m.balanced) >= m.o.Balance
-	if balance {
+	if m.o.Balance > 0 && time.Since(m.balanced) >= m.o.Balance {
 		m.balanced = time.Now()
+		m.heading = map[metadata.TabletID]uint64{}
+		for _, o := range m.balance(ctx, v, rows) {
+			m.heading[o.tablet] = o.to
+			leave[o.from] = append(leave[o.from], o.tablet)
+			m.o.Log.Info("tablet is moved", "tablet", uint64(o.tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
+		}
 	}
-	sum, living := 0, 0
-	for n, s := range v.servers {
+	living := 0
+	for _, s := range v.servers {
 		if !v.drained[s.Name] {
 			living++
-			sum += v.load[n]
 		}
 	}
 	for _, r := range rows {
@@ -527,10 +538,6 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		case wanted != "" && wanted != s.Name && m.isLiving(v, wanted):
 			ask(r)
 		case v.drained[s.Name] && living > 0:
-			ask(r)
-		case wanted == "" && balance && living > 1 && v.load[a.Incarnation] > (sum+living-1)/living+1:
-			// More than one above the mean: below that nothing is gained.
-			v.load[a.Incarnation]--
 			ask(r)
 		}
 	}

@@ -122,8 +122,8 @@ type TabletStatus struct {
 	Epoch      uint64
 	// Bytes is the size of its SSTables and memtables.
 	Bytes int64
-	// Reads and Writes are rows per second, lately; CPU is the part of one
-	// processor that the tablet keeps busy.
+	// Reads and Writes are rows per second, lately; CPU is the part of the
+	// server's processors that the tablet keeps busy, as estimated from those.
 	Reads, Writes, CPU float64
 	Runs               int
 	Since              time.Time

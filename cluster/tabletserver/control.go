@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"time"
 
@@ -407,7 +408,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	for id, t := range s.tablets {
 		b, l := t.Bounds(), t.Load(time.Now())
 		out.Tablets = append(out.Tablets, rpc.TabletStatus{Tablet: id, Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
-			Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, Runs: t.Runs(), Since: t.since})
+			Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.since})
 	}
 	slices.SortFunc(out.Tablets, func(a, b rpc.TabletStatus) int {
 		if a.Tablet < b.Tablet {
@@ -418,8 +419,10 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	return out, nil
 }
 
-// splitting splits tablets that have grown too large, until ctx ends.
+// splitting splits tablets that have grown too large, or take too much of the
+// load, until ctx ends.
 func (s *Server) splitting(ctx context.Context) {
+	hot := tablet.Hot{}
 	checks := time.NewTicker(s.o.SplitCheck)
 	defer checks.Stop()
 	for {
@@ -428,13 +431,25 @@ func (s *Server) splitting(ctx context.Context) {
 			return
 		case <-checks.C:
 		}
-		for _, t := range s.tabletsOf(s.users) {
-			if t.Bytes() < s.o.SplitBytes {
-				continue
-			}
-			err := s.Split(ctx, t.ID(), nil)
+		split := func(t *tablet.Tablet, at []byte) {
+			err := s.Split(ctx, t.ID(), at)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, fault.FailedPrecondition) && !errors.Is(err, rpc.ErrNotServing) {
 				s.o.Log.Warn("split tablet", "tablet", uint64(t.ID()), "error", err)
+			}
+		}
+		for _, t := range s.tabletsOf(s.users) {
+			if t.Bytes() >= s.o.SplitBytes {
+				split(t, nil)
+			}
+		}
+		if s.o.SplitRate < 0 {
+			continue
+		}
+		for t, rate := range hot.Lasting(s.tabletsOf(s.users), time.Now(), s.o.SplitRate, s.o.SplitHotAfter) {
+			// A hot row cannot be divided.
+			if at, ok := t.HotKey(); ok {
+				s.o.Log.Info("tablet is hot", "server", s.o.Name, "tablet", uint64(t.ID()), "rows_per_second", int64(rate))
+				split(t, at)
 			}
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/engine/worker"
@@ -51,6 +52,17 @@ type Options struct {
 	SplitBytes int64
 	// SplitCheck is how often tablets are looked at for that. Default 5 s.
 	SplitCheck time.Duration
+	// SplitRate is the number of rows read or written per second from which on a
+	// tablet is split that takes most of the load of the server for SplitHotAfter,
+	// 1 minute by default. Negative means never. Default 10 000.
+	SplitRate     float64
+	SplitHotAfter time.Duration
+	// RowCacheBytes is how much of CacheBytes rows that are read often may take
+	// from blocks. Negative means nothing. Default a quarter.
+	RowCacheBytes int64
+	// InMemoryBytes bounds the SSTables that locality groups keep in memory.
+	// Default 64 MiB.
+	InMemoryBytes int64
 	// Tablet are the settings of tablets.
 	Tablet tablet.Options
 	// Now is the clock of cells. Default time.Now.
@@ -67,11 +79,19 @@ func (o Options) WithDefaults() Options {
 		}
 	}
 	set(&o.CacheBytes, 128<<20)
+	set(&o.RowCacheBytes, o.CacheBytes/4)
+	set(&o.InMemoryBytes, 64<<20)
 	set(&o.MemtableBytes, 128<<20)
 	set(&o.LogBytes, 512<<20)
 	set(&o.SplitBytes, 1<<30)
 	if o.TTL == 0 {
 		o.TTL = 10 * time.Second
+	}
+	if o.SplitRate == 0 {
+		o.SplitRate = 10_000
+	}
+	if o.SplitHotAfter == 0 {
+		o.SplitHotAfter = time.Minute
 	}
 	if o.SplitCheck == 0 {
 		o.SplitCheck = 5 * time.Second
@@ -99,6 +119,7 @@ type Server struct {
 	schemas     *catalog.Schemas
 
 	cache *sstable.Cache
+	rows  *rowcache.Cache // nil if there is none
 	// users and system are the tablets of tables and of METADATA, each with a log
 	// of its own, so that METADATA recovers first.
 	users, system *half
@@ -152,6 +173,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 				err = errors.Join(err, h.log.Close())
 			}
 		}
+		if s.rows != nil {
+			s.rows.Close()
+		}
 		if s.cache != nil {
 			s.cache.Close()
 		}
@@ -173,9 +197,13 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	if o.RowCacheBytes > 0 {
+		s.rows = rowcache.New(o.RowCacheBytes, s.cache.Reserve)
+	}
 	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.incarnation), o.MemtableBytes); err != nil {
 		return nil, err
 	}
+	s.users.env.Rows, s.users.env.InMemoryBytes = s.rows, o.InMemoryBytes
 	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.incarnation), 16<<20); err != nil {
 		return nil, err
 	}
@@ -388,6 +416,9 @@ func (s *Server) stop() {
 		if err := h.log.Close(); err != nil {
 			s.o.Log.Warn("close commit log", "error", err)
 		}
+	}
+	if s.rows != nil {
+		s.rows.Close()
 	}
 	s.cache.Close()
 }

@@ -61,7 +61,7 @@ var allowed = map[string][]string{
 	"cluster/catalog":       and(leaves, []string{"engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata"}),
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
-	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
+	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/sim":           and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,

@@ -1,6 +1,9 @@
 package scan
 
 import (
+	"bytes"
+	"cmp"
+	"slices"
 	"time"
 
 	"github.com/trestledb/trestle/engine/row"
@@ -16,4 +19,11 @@ type HotTablet struct {
 	CPUFraction float64
 	// From and To are when that was measured.
 	From, To time.Time
+}
+
+// SortHot sorts tablets, the busiest first.
+func SortHot(list []HotTablet) {
+	slices.SortFunc(list, func(a, b HotTablet) int {
+		return cmp.Or(cmp.Compare(b.CPUFraction, a.CPUFraction), cmp.Compare(a.Table, b.Table), bytes.Compare(a.Rows.Start, b.Rows.Start))
+	})
 }

@@ -1,0 +1,60 @@
+package client
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// HotTablets implements backend.HotTabletLister. A server that cannot be asked
+// is left out.
+func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTablet, error) {
+	parent, _, _ = strings.Cut(parent, "/clusters/")
+	names := map[uint64]string{}
+	for _, t := range c.o.Schemas.All() {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() && strings.HasPrefix(sch.Name, parent+"/tables/") {
+			names[sch.ID] = sch.Name
+		}
+	}
+	now := c.o.Now()
+	var out []scan.HotTablet
+	err := c.statuses(ctx, func(s *rpc.Status) {
+		for _, t := range s.Tablets {
+			if name, ok := names[t.Table]; ok && t.CPU >= 1e-6 {
+				out = append(out, scan.HotTablet{Table: name, Rows: row.Range{Start: t.Start, End: t.End}, CPUFraction: min(t.CPU, 1),
+					From: now.Add(-tablet.LoadWindow), To: now})
+			}
+		}
+	})
+	scan.SortHot(out)
+	return out, err
+}
+
+// statuses asks all servers how they are, and calls each, not two at a time,
+// with what they say.
+func (c *Client) statuses(ctx context.Context, each func(*rpc.Status)) error {
+	servers, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, r := range servers {
+		asking.Go(func() {
+			s, err := c.o.Dialer.Dial(r.Addr).Status(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err == nil {
+				each(s)
+			}
+		})
+	}
+	asking.Wait()
+	return ctx.Err()
+}

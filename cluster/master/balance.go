@@ -1,0 +1,164 @@
+package master
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// movesAtOnce is how many tablets are moved to even out servers, each time.
+const movesAtOnce = 8
+
+// slack is how much more than the least busy server another may have, as a part
+// of the mean, before anything is moved. A move costs a flush, a pause of the
+// tablet and cold caches.
+const slack = 0.2
+
+// A weighed is a tablet with its weight. The weights of all tablets are 1
+// together.
+type weighed struct {
+	id     metadata.TabletID
+	server uint64 // incarnation
+	weight float64
+	fixed  bool // it is to stay
+}
+
+// A move takes a tablet to the server of an incarnation.
+type move struct {
+	tablet   metadata.TabletID
+	from, to uint64
+}
+
+// weigh makes a third each of a tablet's weight its part of the bytes, of the
+// load and of the number of tablets, as far as there are any.
+func weigh(statuses map[uint64]*rpc.Status, fixed func(rpc.TabletStatus) bool) []weighed {
+	var n, bytes, load float64
+	for _, s := range statuses {
+		for _, t := range s.Tablets {
+			n, bytes, load = n+1, bytes+float64(t.Bytes), load+t.CPU
+		}
+	}
+	parts := 1.0
+	if bytes > 0 {
+		parts++
+	}
+	if load > 0 {
+		parts++
+	}
+	var out []weighed
+	for _, server := range slices.Sorted(maps.Keys(statuses)) {
+		for _, t := range statuses[server].Tablets {
+			w := 1 / n
+			if bytes > 0 {
+				w += float64(t.Bytes) / bytes
+			}
+			if load > 0 {
+				w += t.CPU / load
+			}
+			out = append(out, weighed{t.Tablet, server, w / parts, fixed(t)})
+		}
+	}
+	return out
+}
+
+// plan chooses up to most moves, each from the server that has most to the one
+// that has least, of the tablet that brings the two closest together.
+func plan(servers []uint64, tablets []weighed, most int) []move {
+	if len(servers) < 2 {
+		return nil
+	}
+	have := map[uint64]float64{}
+	for _, t := range tablets {
+		have[t.server] += t.weight
+	}
+	mean := 0.0
+	for _, s := range servers {
+		mean += have[s] / float64(len(servers))
+	}
+	tablets = slices.Clone(tablets)
+	var moves []move
+	for range most {
+		from, to := servers[0], servers[0]
+		for _, s := range servers {
+			if have[s] > have[from] {
+				from = s
+			}
+			if have[s] < have[to] {
+				to = s
+			}
+		}
+		gap := have[from] - have[to]
+		if gap <= slack*mean {
+			break
+		}
+		best := -1
+		for i, t := range tablets {
+			// A tablet of the gap's weight or more would only change their places.
+			if t.server != from || t.fixed || t.weight >= gap*0.99 {
+				continue
+			}
+			if best < 0 || abs(gap/2-t.weight) < abs(gap/2-tablets[best].weight) {
+				best = i
+			}
+		}
+		if best < 0 {
+			break
+		}
+		t := &tablets[best]
+		have[from] -= t.weight
+		have[to] += t.weight
+		t.server, t.fixed = to, true
+		moves = append(moves, move{t.id, from, to})
+	}
+	return moves
+}
+
+func abs(x float64) float64 { return max(x, -x) }
+
+// balance asks all servers what they have and returns what is to be moved;
+// nothing if one of them cannot be asked, or a tablet is on its way.
+func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []move {
+	movable := map[metadata.TabletID]bool{}
+	for _, r := range rows {
+		a := r.Assignment
+		if a == nil || !v.tables[r.Table] || v.resting[r.Table] {
+			continue
+		}
+		if a.State != metadata.Open || v.servers[a.Incarnation].Name == "" {
+			return nil
+		}
+		movable[r.Tablet] = r.Op == nil && v.wanted[r.Tablet] == ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(m.o.Interval, time.Second))
+	defer cancel()
+	statuses := map[uint64]*rpc.Status{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	var servers []uint64
+	for n, s := range v.servers {
+		if v.drained[s.Name] {
+			continue
+		}
+		servers = append(servers, n)
+		asking.Go(func() {
+			if status, err := m.o.Dialer.Dial(s.Addr).Status(ctx); err == nil && status.Incarnation == n {
+				mu.Lock()
+				defer mu.Unlock()
+				statuses[n] = status
+			}
+		})
+	}
+	asking.Wait()
+	if len(statuses) < len(servers) {
+		return nil
+	}
+	slices.Sort(servers)
+	// What has just moved stays: its load is not known yet.
+	young := func(t rpc.TabletStatus) bool { return !movable[t.Tablet] || time.Since(t.Since) < 2*m.o.Balance }
+	return plan(servers, weigh(statuses, young), movesAtOnce)
+}
