@@ -481,7 +481,7 @@ func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
 		}
 	}
 	for n, s := range v.servers {
-		if v.wanted[r.Tablet] == s.Name {
+		if v.wanted[r.Tablet] == s.Name && !v.drained[s.Name] {
 			return s, true
 		}
 		if v.drained[s.Name] {
@@ -535,7 +535,7 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		switch {
 		case v.resting[r.Table]:
 			ask(r)
-		case wanted != "" && wanted != s.Name && m.isLiving(v, wanted):
+		case wanted != "" && wanted != s.Name && !v.drained[wanted] && m.isLiving(v, wanted):
 			ask(r)
 		case v.drained[s.Name] && living > 0:
 			ask(r)

@@ -349,10 +349,65 @@ func (s *Server) get(ctx context.Context, at rpc.Target) (*served, error) {
 	return t, nil
 }
 
-// Close writes everything to the store, gives up all tablets, cleanly, and ends
-// the session. With a context that has ended it stops at once: what was
+// leave lets the master give the tablets to other servers, one after the other,
+// as long as there are such and it goes on. Tablets that are only given up wait
+// until the master notices.
+func (s *Server) leave(ctx context.Context) {
+	if s.Err() != nil || ctx.Err() != nil {
+		return
+	}
+	// The item vanishes with the session; if there is one, an operator made it.
+	_, err := s.session.Hold(ctx, catalog.DrainingPrefix+s.o.Name, nil)
+	if err != nil && !errors.Is(err, fault.Aborted) {
+		return
+	}
+	var looked time.Time
+	for last, since := -1, time.Now(); s.Err() == nil; {
+		s.mu.RLock()
+		n := len(s.tablets)
+		s.mu.RUnlock()
+		if n != last {
+			last, since = n, time.Now()
+		}
+		if n == 0 || time.Since(since) > s.o.TTL {
+			return
+		}
+		if time.Since(looked) > s.o.TTL/10 {
+			if looked = time.Now(); !s.others(ctx) {
+				return
+			}
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// others tells whether there is a server that tablets can be given to.
+func (s *Server) others(ctx context.Context) bool {
+	servers, _, err := catalog.Servers(ctx, s.o.Lock)
+	if err != nil {
+		return false
+	}
+	drained, err := catalog.Drained(ctx, s.o.Lock)
+	if err != nil {
+		return false
+	}
+	for _, r := range servers {
+		if !drained[r.Name] {
+			return true
+		}
+	}
+	return false
+}
+
+// Close gives the tablets to other servers if there are some, writes everything
+// to the store, gives up what is left, cleanly, and ends the session. With a context that has ended it stops at once: what was
 // acknowledged is safe in any case.
 func (s *Server) Close(ctx context.Context) error {
+	s.leave(ctx)
 	s.mu.Lock()
 	s.closed = true
 	s.mu.Unlock()

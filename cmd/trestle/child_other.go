@@ -4,4 +4,4 @@ package main
 
 import "syscall"
 
-func childAttr() *syscall.SysProcAttr { return nil }
+func childAttr() *syscall.SysProcAttr { return new(syscall.SysProcAttr) }

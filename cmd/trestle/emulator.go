@@ -46,7 +46,7 @@ func emulate(p *process, args []string) int {
 		cfg.Listen = *address
 	}
 	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
-	ctx, release := untilSignal(log)
+	ctx, release := untilSignal(log, stopLimit)
 	defer release()
 	var addr string
 	err := runServer(ctx, cfg, log, openStack, func(at announcement) {

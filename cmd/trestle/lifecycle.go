@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +29,20 @@ func (p *phase) set(what string) {
 	p.mu.Lock()
 	p.mu.what = what
 	p.mu.Unlock()
+}
+
+type phaseKey struct{}
+
+// withPhase lets what is called with the context say what it waits for.
+func withPhase(ctx context.Context, p *phase) context.Context {
+	return context.WithValue(ctx, phaseKey{}, p)
+}
+
+// tell says what the process is busy with, for who asks whether it is ready.
+func tell(ctx context.Context, what string) {
+	if p, ok := ctx.Value(phaseKey{}).(*phase); ok {
+		p.set(what)
+	}
 }
 
 func (p *phase) check() error {

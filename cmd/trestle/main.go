@@ -34,6 +34,11 @@ type command struct {
 func commands() []command {
 	return []command{
 		{"serve", "run a server on a data directory", serve},
+		{"tabletserver", "run a tablet server of a cluster", runTabletServer},
+		{"master", "run a master of a cluster, or one that waits to be it", runMaster},
+		{"gateway", "answer clients of a cluster without serving tablets", runGateway},
+		{"dev-cluster", "run a whole cluster on this machine, each server a process", devCluster},
+		{"cluster", "show a cluster, drain servers, move and change tablets", clusterCommand},
 		{"config", "print the settings of serve and where each comes from", config},
 		{"iam", "manage service accounts, keys and policies", iam},
 		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},

@@ -22,7 +22,7 @@ func serve(p *process, args []string) int {
 		return p.misused(err)
 	}
 	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
-	ctx, release := untilSignal(log)
+	ctx, release := untilSignal(log, stopLimit)
 	defer release()
 	log.Info("settings", cfg.Attrs()...)
 	err = runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {

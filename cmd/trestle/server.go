@@ -52,6 +52,17 @@ type stack struct {
 	rest http.Handler
 	// notices are what an administrator should be told once.
 	notices []string
+	// checks tell what else keeps the server from being ready.
+	checks []namedCheck
+	// stopLimit is how long stopping may take if that is not the constant.
+	stopLimit time.Duration
+}
+
+// A namedCheck tells why something that the process needs is missing, without
+// blocking.
+type namedCheck struct {
+	name string
+	fn   func() error
 }
 
 // An opener opens the store in cfg.DataDir and builds the gateway.
@@ -141,7 +152,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	cfg.HTTPListen = at.http
 
-	st, err := open(ctx, &cfg, metrics, log)
+	st, err := open(withPhase(ctx, phase), &cfg, metrics, log)
 	if err != nil {
 		if ctx.Err() != nil {
 			return nil // told to stop while opening: nothing was promised
@@ -156,6 +167,10 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	health.Set("store", st.ready)
 	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })
 
+	for _, c := range st.checks {
+		health.Set(c.name, c.fn)
+	}
+	limit := max(st.stopLimit, stopLimit)
 	if st.token != nil {
 		token.h.Store(&st.token)
 	}
@@ -188,7 +203,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	log.Info("draining")
 	told := time.Now()
 
-	stopCtx, cancel := context.WithTimeout(context.Background(), stopLimit-200*time.Millisecond)
+	stopCtx, cancel := context.WithTimeout(context.Background(), limit-200*time.Millisecond)
 	defer cancel()
 	drainCtx, cancelDrain := context.WithTimeout(stopCtx, drainLimit)
 	defer cancelDrain()
@@ -212,8 +227,8 @@ func listen(addr string) (net.Listener, error) {
 }
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. From
-// then on a second signal, or the passing of stopLimit, ends the process.
-func untilSignal(log *slog.Logger) (ctx context.Context, release func()) {
+// then on a second signal, or the passing of limit, ends the process.
+func untilSignal(log *slog.Logger, limit time.Duration) (ctx context.Context, release func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	// Whoever reads our output may go away; that must not end the server.
 	signal.Ignore(syscall.SIGPIPE)
@@ -231,8 +246,8 @@ func untilSignal(log *slog.Logger) (ctx context.Context, release func()) {
 		select {
 		case s := <-signals:
 			log.Warn("second signal, not waiting any longer", "signal", s.String())
-		case <-time.After(stopLimit):
-			log.Error("could not stop in time", "limit_seconds", stopLimit.Seconds())
+		case <-time.After(limit):
+			log.Error("could not stop in time", "limit_seconds", limit.Seconds())
 		case <-released:
 			return
 		}

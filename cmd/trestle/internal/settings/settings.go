@@ -45,6 +45,8 @@ const Default Origin = "default"
 // A Set is a resolved configuration.
 type Set struct {
 	Serve
+	Node
+	role    Role // empty: no process of a cluster
 	rows    []setting
 	origins map[string]Origin
 }
@@ -70,12 +72,17 @@ type Flags struct {
 
 // NewFlags returns the flags of command. More may be added before Resolve.
 func NewFlags(command string) *Flags {
-	f := &Flags{FlagSet: pflag.NewFlagSet(command, pflag.ContinueOnError), set: &Set{origins: map[string]Origin{}}, recorded: map[string]*recorder{}}
+	set := new(Set)
+	return newFlags(command, set, set.Serve.table())
+}
+
+// newFlags returns flags for rows, which set the values of set.
+func newFlags(command string, set *Set, rows []setting) *Flags {
+	f := &Flags{FlagSet: pflag.NewFlagSet(command, pflag.ContinueOnError), set: set, rows: rows, recorded: map[string]*recorder{}}
 	f.SortFlags = false
 	f.SetOutput(io.Discard)
 	f.Usage = func() {}
-	f.rows = f.set.Serve.table()
-	f.set.rows = f.rows
+	set.rows, set.origins = rows, map[string]Origin{}
 	f.add(configFlag, "", "YAML file of settings, with the flags' names as keys", "PATH")
 	for i := range f.rows {
 		s := &f.rows[i]
@@ -152,6 +159,9 @@ func (f *Flags) Resolve(args, environ []string) (*Set, error) {
 	}
 	if len(errs) == 0 {
 		errs = append(errs, f.set.validate()...)
+		if f.set.role != "" {
+			errs = append(errs, f.set.validateNode()...)
+		}
 	}
 	return f.set, errors.Join(errs...)
 }

@@ -1,0 +1,586 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os/signal"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/master"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// A clusterVerb is a command below `trestle cluster`.
+type clusterVerb struct {
+	args, help string
+	run        func(o *operator, ctx context.Context, args []string) error
+}
+
+var clusterVerbs = map[string]clusterVerb{
+	"status":  {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
+	"drain":   {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
+	"undrain": {"SERVER", "let a server have tablets again", (*operator).undrain},
+	"move":    {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
+	"split":   {"TABLET", "split a tablet at --key, or in its middle", (*operator).split},
+	"merge":   {"TABLET", "merge a tablet with the next one, which is moved to its server first", (*operator).merge},
+	"flush":   {"TABLET...", "write memtables to SSTables; of all tablets of --table if none is named", (*operator).flush},
+	"compact": {"TABLET...", "rewrite tablets without what is deleted or expired; all of --table if none is named", (*operator).compact},
+}
+
+// An operator asks a cluster.
+type operator struct {
+	p       *process
+	n       *node
+	meta    *cmeta.Store
+	table   string
+	key     string
+	keySet  bool
+	json    bool
+	tablets bool
+	pin     bool
+}
+
+// clusterCommand shows and changes a cluster.
+func clusterCommand(p *process, args []string) int {
+	help := "Usage: trestle cluster VERB [ARGUMENTS] [flags]\n\n"
+	for _, v := range slices.Sorted(maps.Keys(clusterVerbs)) {
+		help += fmt.Sprintf("  %-20s %s\n", v+" "+clusterVerbs[v].args, clusterVerbs[v].help)
+	}
+	help += "\nTABLET is an id as status prints it, TABLE the full name of a table or the last part of it. In KEY, \\xNN stands for any byte."
+	verb := ""
+	var words []string
+	for len(args) > 0 && !strings.HasPrefix(args[0], "-") {
+		if verb == "" {
+			verb = args[0]
+		} else {
+			words = append(words, args[0])
+		}
+		args = args[1:]
+	}
+	flags := settings.NewClusterFlags("cluster "+verb, settings.Operator)
+	o := &operator{p: p}
+	flags.StringVar(&o.table, "table", "", "the table, for flush and compact")
+	flags.StringVar(&o.key, "key", "", "first row of the right part, for split")
+	flags.BoolVar(&o.json, "json", false, "print status as JSON")
+	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
+	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
+	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, help)
+		return exitOK
+	}
+	v, ok := clusterVerbs[verb]
+	if err == nil && !ok {
+		err = fmt.Errorf("cluster takes a verb: %s", strings.Join(slices.Sorted(maps.Keys(clusterVerbs)), ", "))
+	}
+	if want := strings.Fields(v.args); err == nil && len(words) != len(want) && !strings.HasSuffix(v.args, "...") {
+		err = fmt.Errorf("cluster %s takes %d arguments: %s", verb, len(want), v.args)
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	o.keySet = flags.Changed("key")
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
+	defer cancelReach()
+	if o.n, err = join(reach, cfg, slog.New(slog.DiscardHandler)); err != nil {
+		return p.failed(fmt.Errorf("reach the lock service at %s: %w", cfg.Etcd, err))
+	}
+	defer o.n.close()
+	o.meta = cmeta.New(o.n.lock, o.n.dialer)
+	if err := v.run(o, ctx, words); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// A clusterStatus is what status prints.
+type clusterStatus struct {
+	Master  string
+	Servers []serverStatus
+	Tables  []tableStatus
+}
+
+type serverStatus struct {
+	Name, Address string
+	Incarnation   uint64
+	Draining      bool
+	Error         string `json:",omitempty"`
+	Tablets       int
+	Bytes         int64
+	Reads, Writes float64
+}
+
+type tableStatus struct {
+	Name    string
+	Tablets []clusterTablet
+}
+
+type clusterTablet struct {
+	ID            string
+	Start, End    string
+	State, Server string
+	Epoch         uint64
+	Bytes         int64
+	Operation     bool `json:",omitempty"`
+}
+
+func (o *operator) status(ctx context.Context, _ []string) error {
+	var out clusterStatus
+	item, err := o.n.lock.Get(ctx, master.Key)
+	switch {
+	case err == nil:
+		var r catalog.Registration
+		if err := json.Unmarshal(item.Value, &r); err != nil {
+			return err
+		}
+		out.Master = r.Name
+	case !errors.Is(err, fault.NotFound):
+		return err
+	}
+	servers, _, err := catalog.Servers(ctx, o.n.lock)
+	if err != nil {
+		return err
+	}
+	drained, err := catalog.Drained(ctx, o.n.lock)
+	if err != nil {
+		return err
+	}
+	sizes := map[metadata.TabletID]int64{}
+	for _, r := range servers {
+		s := serverStatus{Name: r.Name, Address: r.Addr, Incarnation: r.Incarnation, Draining: drained[r.Name]}
+		one, cancel := context.WithTimeout(ctx, 5*time.Second)
+		st, err := o.n.dialer.Dial(r.Addr).Status(one)
+		cancel()
+		if err != nil {
+			s.Error = err.Error()
+		} else {
+			s.Tablets = len(st.Tablets)
+			for _, t := range st.Tablets {
+				s.Bytes += t.Bytes
+				s.Reads += t.Reads
+				s.Writes += t.Writes
+				sizes[t.Tablet] = t.Bytes
+			}
+		}
+		out.Servers = append(out.Servers, s)
+	}
+	slices.SortFunc(out.Servers, func(a, b serverStatus) int { return cmp.Compare(a.Name, b.Name) })
+	names, err := o.tableNames(ctx)
+	if err != nil {
+		return err
+	}
+	one, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	err = o.rows(one, func(r *metadata.Row) error {
+		name := names[r.Table]
+		if name == "" {
+			name = fmt.Sprintf("table %x", r.Table)
+		}
+		if n := len(out.Tables); n == 0 || out.Tables[n-1].Name != name {
+			out.Tables = append(out.Tables, tableStatus{Name: name})
+		}
+		t := clusterTablet{ID: fmt.Sprintf("%x", uint64(r.Tablet)), Start: ops.EscapeKey(r.Start), End: ops.EscapeKey(r.End), Operation: r.Op != nil, Bytes: sizes[r.Tablet]}
+		if a := r.Assignment; a != nil {
+			t.State, t.Server, t.Epoch = a.State.String(), a.Server, a.Epoch
+		}
+		if _, ok := sizes[r.Tablet]; !ok {
+			for _, f := range r.Files {
+				t.Bytes += f.Size
+			}
+		}
+		last := &out.Tables[len(out.Tables)-1]
+		last.Tablets = append(last.Tablets, t)
+		return nil
+	})
+	missing := err
+	if o.json {
+		enc := json.NewEncoder(o.p.stdout)
+		enc.SetIndent("", "  ")
+		return errors.Join(enc.Encode(out), missing)
+	}
+	if err := out.print(o.p.stdout, o.tablets); err != nil {
+		return err
+	}
+	if missing != nil {
+		return fmt.Errorf("read METADATA: %w", missing)
+	}
+	return nil
+}
+
+func (c *clusterStatus) print(out io.Writer, tablets bool) error {
+	if c.Master == "" {
+		fmt.Fprintln(out, "master: none")
+	} else {
+		fmt.Fprintf(out, "master: %s\n", c.Master)
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "\nserver\taddress\ttablets\tbytes\treads/s\twrites/s\t\n")
+	for _, s := range c.Servers {
+		note := s.Error
+		if s.Draining {
+			note = strings.TrimSuffix("draining, "+note, ", ")
+		}
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.0f\t%.0f\t%s\n", s.Name, s.Address, s.Tablets, byteSize(s.Bytes), s.Reads, s.Writes, note)
+	}
+	fmt.Fprint(w, "\ntable\ttablets\tbytes\tnot open\t\n")
+	for _, t := range c.Tables {
+		var bytes int64
+		closed := 0
+		for _, x := range t.Tablets {
+			bytes += x.Bytes
+			if x.State != metadata.Open.String() {
+				closed++
+			}
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t\n", t.Name, len(t.Tablets), byteSize(bytes), closed)
+	}
+	if tablets {
+		for _, t := range c.Tables {
+			fmt.Fprintf(w, "\n%s\ntablet\tstart\tend\tserver\tstate\tepoch\tbytes\n", t.Name)
+			for _, x := range t.Tablets {
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", x.ID, x.Start, x.End, x.Server, x.State, x.Epoch, byteSize(x.Bytes))
+			}
+		}
+	}
+	return w.Flush()
+}
+
+// tableNames returns the names of tables, by id.
+func (o *operator) tableNames(ctx context.Context) (map[uint64]string, error) {
+	items, _, err := o.n.lock.List(ctx, catalog.TablesPrefix)
+	if err != nil {
+		return nil, err
+	}
+	names := map[uint64]string{cmeta.Table: "METADATA"}
+	for _, i := range items {
+		n, err := catalog.ParseName(i)
+		if err != nil {
+			return nil, err
+		}
+		for _, t := range n {
+			if names[t.ID] = t.Name; !t.DeleteTime.IsZero() {
+				names[t.ID] += " (deleted)"
+			}
+		}
+	}
+	return names, nil
+}
+
+// rows calls each with the METADATA rows of all tablets, METADATA's own first.
+func (o *operator) rows(ctx context.Context, each func(*metadata.Row) error) error {
+	roots, err := o.meta.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range roots {
+		if err := each(r); err != nil {
+			return err
+		}
+	}
+	if len(roots) == 0 {
+		return nil
+	}
+	return o.meta.Scan(ctx, each)
+}
+
+// find returns the row of a tablet, and the one of the tablet after it in the
+// same table, nil if it is the last.
+func (o *operator) find(ctx context.Context, id string) (row, next *metadata.Row, err error) {
+	n, err := strconv.ParseUint(id, 16, 64)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%q is not the id of a tablet: trestle cluster status --tablets prints them", id)
+	}
+	err = o.rows(ctx, func(r *metadata.Row) error {
+		if row != nil && next == nil && r.Table == row.Table {
+			next = r
+		}
+		if uint64(r.Tablet) == n {
+			row = r
+		}
+		return nil
+	})
+	if err == nil && row == nil {
+		err = fmt.Errorf("there is no tablet %s", id)
+	}
+	return row, next, err
+}
+
+func (o *operator) server(ctx context.Context, name string) (catalog.Registration, error) {
+	servers, _, err := catalog.Servers(ctx, o.n.lock)
+	if err != nil {
+		return catalog.Registration{}, err
+	}
+	var names []string
+	for _, s := range servers {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return catalog.Registration{}, fmt.Errorf("no living server is called %q; there are: %s", name, strings.Join(names, ", "))
+}
+
+// poll calls do until it is done or ctx ends.
+func (o *operator) poll(ctx context.Context, what string, do func() (bool, error)) error {
+	for {
+		done, err := do()
+		if done || err != nil && !errors.Is(err, fault.Unavailable) {
+			return err
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%s: it goes on, but was not done in time (is there a master?)", what)
+		}
+	}
+}
+
+func (o *operator) drain(ctx context.Context, args []string) error {
+	name := args[0]
+	if !settings.ServerName.MatchString(name) {
+		return fmt.Errorf("%q is not the name of a server", name)
+	}
+	if _, err := o.n.lock.Put(ctx, catalog.DrainingPrefix+name, []byte("operator"), 0); err != nil && !errors.Is(err, fault.Aborted) {
+		return err
+	}
+	last := -1
+	err := o.poll(ctx, "drain "+name, func() (bool, error) {
+		left := 0
+		err := o.rows(ctx, func(r *metadata.Row) error {
+			if a := r.Assignment; a != nil && a.Server == name && a.State != metadata.Unassigned {
+				left++
+			}
+			return nil
+		})
+		if err != nil {
+			return false, err
+		}
+		if left != last && left > 0 {
+			fmt.Fprintf(o.p.stdout, "%s has %d tablets left\n", name, left)
+			last = left
+		}
+		return left == 0, nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.p.stdout, "%s has no tablets and gets none: stop it, or `trestle cluster undrain %[1]s`\n", name)
+	return nil
+}
+
+func (o *operator) undrain(ctx context.Context, args []string) error {
+	return removeItem(ctx, o.n.lock, catalog.DrainingPrefix+args[0], fmt.Errorf("%s is not being drained", args[0]))
+}
+
+// removeItem deletes an item, whatever its version.
+func removeItem(ctx context.Context, l lock.Service, key string, none error) error {
+	for {
+		i, err := l.Get(ctx, key)
+		if errors.Is(err, fault.NotFound) {
+			return none
+		}
+		if err != nil {
+			return err
+		}
+		if err := l.Delete(ctx, key, i.Version); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+// want sets where a tablet is to be.
+func (o *operator) want(ctx context.Context, id metadata.TabletID, server string) error {
+	key := master.WantedKey(id)
+	for {
+		i, err := o.n.lock.Get(ctx, key)
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+		if _, err := o.n.lock.Put(ctx, key, []byte(server), i.Version); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+// bring moves a tablet and waits until it is served there.
+func (o *operator) bring(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
+	if err := o.want(ctx, r.Tablet, to.Name); err != nil {
+		return err
+	}
+	id := fmt.Sprintf("%x", uint64(r.Tablet))
+	return o.poll(ctx, "move tablet "+id, func() (bool, error) {
+		now, err := o.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
+		if err != nil {
+			return false, err
+		}
+		if now.Tablet != r.Tablet {
+			return false, fmt.Errorf("tablet %s was split or merged meanwhile", id)
+		}
+		a := now.Assignment
+		return a != nil && a.State == metadata.Open && a.Incarnation == to.Incarnation, nil
+	})
+}
+
+func (o *operator) release(ctx context.Context, id metadata.TabletID) error {
+	return removeItem(context.WithoutCancel(ctx), o.n.lock, master.WantedKey(id), nil)
+}
+
+func (o *operator) move(ctx context.Context, args []string) error {
+	r, _, err := o.find(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	to, err := o.server(ctx, args[1])
+	if err != nil {
+		return err
+	}
+	err = o.bring(ctx, r, to)
+	if !o.pin || err != nil {
+		err = errors.Join(err, o.release(ctx, r.Tablet))
+	}
+	if err == nil {
+		fmt.Fprintf(o.p.stdout, "tablet %s is served by %s\n", args[0], to.Name)
+	}
+	return err
+}
+
+// at calls do with the server of a tablet.
+func (o *operator) at(r *metadata.Row) (rpc.TabletServer, error) {
+	if a := r.Assignment; a != nil && a.State == metadata.Open {
+		return o.n.dialer.Dial(a.Addr), nil
+	}
+	return nil, fmt.Errorf("tablet %x is not served at the moment", uint64(r.Tablet))
+}
+
+func (o *operator) split(ctx context.Context, args []string) error {
+	r, _, err := o.find(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	var key []byte
+	if o.keySet {
+		if key, err = ops.UnescapeKey(o.key); err != nil {
+			return err
+		}
+	}
+	s, err := o.at(r)
+	if err != nil {
+		return err
+	}
+	return s.Split(ctx, r.Tablet, key)
+}
+
+func (o *operator) merge(ctx context.Context, args []string) error {
+	left, right, err := o.find(ctx, args[0])
+	if err != nil {
+		return err
+	}
+	if right == nil {
+		return fmt.Errorf("tablet %s is the last of its table", args[0])
+	}
+	s, err := o.at(left)
+	if err != nil {
+		return err
+	}
+	here, err := o.server(ctx, left.Assignment.Server)
+	if err != nil {
+		return err
+	}
+	// Neither is to be moved away meanwhile.
+	if err := o.want(ctx, left.Tablet, here.Name); err != nil {
+		return err
+	}
+	err = o.bring(ctx, right, here)
+	if err == nil {
+		err = s.Merge(ctx, left.Tablet, right.Tablet)
+	}
+	return errors.Join(err, o.release(ctx, left.Tablet), o.release(ctx, right.Tablet))
+}
+
+// each calls do with the servers of the tablets that are meant, and what of
+// these they serve.
+func (o *operator) each(ctx context.Context, args []string, do func(rpc.TabletServer, []metadata.TabletID) error) error {
+	if len(args) == 0 && o.table == "" {
+		return errors.New("say which tablets are meant, or --table")
+	}
+	wanted := map[string]bool{}
+	for _, a := range args {
+		wanted[strings.TrimLeft(a, "0")] = true
+	}
+	var table uint64
+	if len(args) == 0 {
+		names, err := o.tableNames(ctx)
+		if err != nil {
+			return err
+		}
+		for id, name := range names {
+			if name == o.table || strings.HasSuffix(name, "/tables/"+o.table) {
+				if table != 0 {
+					return fmt.Errorf("more than one table is called %s: give the full name", o.table)
+				}
+				table = id
+			}
+		}
+		if table == 0 {
+			return fmt.Errorf("no table is called %s", o.table)
+		}
+	}
+	byAddr := map[string][]metadata.TabletID{}
+	n := 0
+	err := o.rows(ctx, func(r *metadata.Row) error {
+		if !wanted[fmt.Sprintf("%x", uint64(r.Tablet))] && (table == 0 || r.Table != table) {
+			return nil
+		}
+		if r.Assignment == nil || r.Assignment.State != metadata.Open {
+			return fmt.Errorf("tablet %x is not served at the moment", uint64(r.Tablet))
+		}
+		n++
+		byAddr[r.Assignment.Addr] = append(byAddr[r.Assignment.Addr], r.Tablet)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n < len(wanted) {
+		return fmt.Errorf("%d of %d tablets are not there", len(wanted)-n, len(wanted))
+	}
+	for addr, ids := range byAddr {
+		if err := do(o.n.dialer.Dial(addr), ids); err != nil {
+			return fmt.Errorf("server at %s: %w", addr, err)
+		}
+	}
+	fmt.Fprintf(o.p.stdout, "%d tablets done\n", n)
+	return nil
+}
+
+func (o *operator) flush(ctx context.Context, args []string) error {
+	return o.each(ctx, args, func(s rpc.TabletServer, ids []metadata.TabletID) error { return s.Flush(ctx, ids) })
+}
+
+func (o *operator) compact(ctx context.Context, args []string) error {
+	return o.each(ctx, args, func(s rpc.TabletServer, ids []metadata.TabletID) error { return s.Compact(ctx, ids) })
+}

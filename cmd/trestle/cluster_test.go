@@ -1,0 +1,476 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+	"google.golang.org/api/option"
+)
+
+// A testCluster is etcd in this process and the other processes of a cluster.
+type testCluster struct {
+	t       *testing.T
+	dir     string
+	etcd    string
+	ttl     time.Duration
+	servers map[string]*proc
+	masters map[string]*proc
+	addrs   map[string]string // of the Bigtable API, by server
+}
+
+func freePort(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
+}
+
+// startCluster runs masters and n servers.
+func startCluster(t *testing.T, n int) *testCluster {
+	t.Helper()
+	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}}
+	e, err := startEtcd(filepath.Join(c.dir, "etcd"), freePort(t), freePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Close)
+	c.etcd = "http://" + e.Clients[0].Addr().String()
+	for i := range 2 {
+		c.startMaster(fmt.Sprintf("master-%d", i+1))
+	}
+	for i := range n {
+		c.launch(fmt.Sprintf("server-%d", i+1))
+	}
+	for i := range n {
+		c.ready(fmt.Sprintf("server-%d", i+1))
+	}
+	return c
+}
+
+// logs shows what the processes have to say.
+func (c *testCluster) logs() {
+	for _, m := range []map[string]*proc{c.masters, c.servers} {
+		for name, p := range m {
+			c.t.Logf("%s:\n%s", name, p.stderr)
+		}
+	}
+}
+
+func (c *testCluster) args(args ...string) []string {
+	return append(args, "--etcd="+c.etcd, "--cluster=test", "--ttl="+c.ttl.String(), "--memory=128MiB")
+}
+
+func (c *testCluster) startMaster(name string) {
+	c.t.Helper()
+	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off")...)
+}
+
+func (c *testCluster) launch(name string) {
+	c.t.Helper()
+	c.servers[name] = startTrestle(c.t, "real", c.dir, c.args("tabletserver", "--name="+name, "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
+		"--cluster-listen=127.0.0.1:0", "--store=file://"+filepath.Join(c.dir, "store"), "--data-dir="+filepath.Join(c.dir, name))...)
+}
+
+func (c *testCluster) ready(name string) {
+	c.t.Helper()
+	c.addrs[name] = c.servers[name].line("export BIGTABLE_EMULATOR_HOST=")
+}
+
+// gateway starts one and returns where it is.
+func (c *testCluster) gateway(name string) string {
+	c.t.Helper()
+	p := startTrestle(c.t, "real", c.dir, c.args("gateway", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off", "--data-dir="+filepath.Join(c.dir, name))...)
+	return p.line("export BIGTABLE_EMULATOR_HOST=")
+}
+
+// cluster runs `trestle cluster` and returns what it prints.
+func (c *testCluster) cluster(args ...string) string {
+	c.t.Helper()
+	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	out, code, _ := p.exit()
+	if code != 0 {
+		c.t.Fatalf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
+	}
+	return out
+}
+
+// byLoad returns the servers by how many tablets of users they have, most
+// first.
+func (c *testCluster) byLoad() []string {
+	n := map[string]int{}
+	for line := range strings.Lines(c.cluster("status", "--tablets")) {
+		f := strings.Fields(line)
+		if len(f) >= 3 && slices.Contains(f, "open") {
+			for name := range c.servers {
+				if slices.Contains(f, name) {
+					n[name]++
+				}
+			}
+		}
+	}
+	var names []string
+	for name := range c.servers {
+		names = append(names, name)
+	}
+	slices.SortFunc(names, func(a, b string) int { return n[b] - n[a] })
+	return names
+}
+
+// A workload writes rows and reads them back: each writer has rows of its own,
+// each with two cells that are always written together.
+type workload struct {
+	t    *testing.T
+	tbl  *bigtable.Table
+	stop chan struct{}
+	done sync.WaitGroup
+
+	failed atomic.Int64
+	mu     sync.Mutex
+	first  error
+	acked  map[string]int64 // newest acknowledged value of a row
+	tried  map[string]int64 // newest that was sent
+	slow   time.Duration    // the longest that a row could not be written
+	ops    atomic.Int64
+	sick   map[string]time.Duration // by row, the longest
+}
+
+const workers, rowsEach = 6, 8
+
+func startWorkload(t *testing.T, tbl *bigtable.Table) *workload {
+	w := &workload{t: t, tbl: tbl, stop: make(chan struct{}), acked: map[string]int64{}, tried: map[string]int64{}, sick: map[string]time.Duration{}}
+	for n := range workers {
+		w.done.Go(func() { w.run(n) })
+	}
+	return w
+}
+
+func rowKey(worker, i int) string { return fmt.Sprintf("%c-%d-%d", 'a'+byte(i*3), worker, i) }
+
+func (w *workload) run(n int) {
+	last := map[string]time.Time{}
+	for i := 1; ; i++ {
+		select {
+		case <-w.stop:
+			return
+		default:
+		}
+		key := rowKey(n, i%rowsEach)
+		w.mu.Lock()
+		w.tried[key] = int64(i)
+		want := w.acked[key]
+		w.mu.Unlock()
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		err := w.write(ctx, key, int64(i))
+		if err == nil {
+			if since, ok := last[key]; ok {
+				w.mu.Lock()
+				w.sick[key] = max(w.sick[key], time.Since(since))
+				w.mu.Unlock()
+			}
+			w.mu.Lock()
+			w.acked[key] = int64(i)
+			w.mu.Unlock()
+			want = int64(i)
+			w.ops.Add(1)
+		} else {
+			w.fail(fmt.Errorf("write %s: %w", key, err))
+		}
+		got, rerr := w.read(ctx, key)
+		switch {
+		case rerr != nil:
+			w.fail(fmt.Errorf("read %s: %w", key, rerr))
+		case got < want || got > int64(i):
+			w.t.Errorf("row %s has %d, acknowledged was %d, sent %d", key, got, want, i)
+		}
+		last[key] = time.Now()
+		cancel()
+	}
+}
+
+func (w *workload) fail(err error) {
+	w.failed.Add(1)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.first == nil {
+		w.first = err
+	}
+}
+
+func (w *workload) write(ctx context.Context, key string, v int64) error {
+	m := bigtable.NewMutation()
+	text := []byte(strconv.FormatInt(v, 10))
+	m.Set("f", "a", bigtable.Timestamp(v*1000), text)
+	m.Set("f", "b", bigtable.Timestamp(v*1000), text)
+	return w.tbl.Apply(ctx, key, m)
+}
+
+// read returns the value of a row, which is whole.
+func (w *workload) read(ctx context.Context, key string) (int64, error) {
+	r, err := w.tbl.ReadRow(ctx, key, bigtable.RowFilter(bigtable.LatestNFilter(1)))
+	if err != nil {
+		return 0, err
+	}
+	cells := r["f"]
+	if len(cells) == 0 {
+		return 0, nil
+	}
+	if len(cells) != 2 || string(cells[0].Value) != string(cells[1].Value) {
+		return 0, fmt.Errorf("the row is torn: %v", cells)
+	}
+	return strconv.ParseInt(string(cells[0].Value), 10, 64)
+}
+
+// end stops the writers and reads all rows back with a scan.
+func (w *workload) end() {
+	w.t.Helper()
+	close(w.stop)
+	w.done.Wait()
+	found := map[string]int64{}
+	err := w.tbl.ReadRows(context.Background(), bigtable.InfiniteRange(""), func(r bigtable.Row) bool {
+		cells := r["f"]
+		if len(cells) != 2 || string(cells[0].Value) != string(cells[1].Value) {
+			w.t.Errorf("row %s is torn: %v", r.Key(), cells)
+			return true
+		}
+		v, err := strconv.ParseInt(string(cells[0].Value), 10, 64)
+		if err != nil {
+			w.t.Error(err)
+		}
+		found[r.Key()] = v
+		return true
+	}, bigtable.RowFilter(bigtable.LatestNFilter(1)))
+	if err != nil {
+		w.t.Error(err)
+	}
+	for key, want := range w.acked {
+		if got := found[key]; got < want || got > w.tried[key] {
+			w.t.Errorf("row %s has %d in the end, acknowledged was %d, sent %d", key, got, want, w.tried[key])
+		}
+	}
+}
+
+// outage returns the longest that a row was not written since the last call.
+func (w *workload) outage() (longest time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range w.sick {
+		longest = max(longest, d)
+	}
+	clear(w.sick)
+	return longest
+}
+
+// progress waits until each worker has written all its rows again.
+func (w *workload) progress() {
+	w.t.Helper()
+	start := w.ops.Load()
+	for limit := time.Now().Add(60 * time.Second); w.ops.Load() < start+3*workers*rowsEach; {
+		if time.Now().After(limit) {
+			w.t.Fatalf("the writers do not get on: %d writes, first error %v", w.ops.Load()-start, w.first)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// table makes a table whose rows are on all servers.
+func (c *testCluster) table(addr string) *bigtable.Table {
+	c.t.Helper()
+	admin, client := clusterClients(c.t, addr)
+	err := admin.CreateTableFromConf(c.t.Context(), &bigtable.TableConf{TableID: "table-of-test", SplitKeys: []string{"d", "g", "j", "m", "p", "s", "v"},
+		Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(3)}})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return client.Open("table-of-test")
+}
+
+func clusterClients(t *testing.T, addr string) (*bigtable.AdminClient, *bigtable.Client) {
+	t.Helper()
+	conn := dial(t, addr)
+	admin, err := bigtable.NewAdminClient(t.Context(), "project", "instance", option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := bigtable.NewClientWithConfig(t.Context(), "project", "instance", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return admin, client
+}
+
+// TestCluster: the official client works with a cluster of processes while
+// servers are killed, stopped in order, made zombies, and the master is killed.
+// TRESTLE_CLUSTER_ROUNDS repeats the kills.
+func TestCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts seven processes")
+	}
+	rounds := 1
+	if n, err := strconv.Atoi(os.Getenv("TRESTLE_CLUSTER_ROUNDS")); err == nil {
+		rounds = n
+	}
+	c := startCluster(t, 3)
+	tbl := c.table(c.gateway("gateway-1"))
+	w := startWorkload(t, tbl)
+	w.progress()
+
+	// What is planned is not noticed.
+	planned := func(what string, do func()) {
+		t.Helper()
+		w.outage()
+		before, start := w.failed.Load(), time.Now()
+		do()
+		took := time.Since(start)
+		w.progress()
+		if n := w.failed.Load() - before; n > 0 {
+			t.Errorf("%s: %d calls of clients failed, the first: %v", what, n, w.first)
+		}
+		t.Logf("%s: took %v, no row waited longer than %v", what, took, w.outage())
+	}
+	planned("move", func() {
+		for _, line := range strings.Split(c.cluster("status", "--tablets"), "\n") {
+			if f := strings.Fields(line); len(f) > 3 && strings.Contains(line, "open") && !strings.Contains(line, "server-3") && f[1] == "d" {
+				c.cluster("move", f[0], "server-3")
+			}
+		}
+	})
+	planned("drain and undrain", func() {
+		c.cluster("drain", "server-2")
+		c.cluster("undrain", "server-2")
+	})
+	for i := range 3 {
+		name := fmt.Sprintf("server-%d", i+1)
+		planned("restart of "+name, func() {
+			p := c.servers[name]
+			p.signal(syscall.SIGTERM)
+			if _, code, _ := p.exit(); code != 0 {
+				t.Fatalf("%s: exit code %d\n%s", name, code, p.stderr)
+			}
+			c.launch(name)
+			c.ready(name)
+		})
+	}
+	planned("kill of the master", func() {
+		name := "master-1"
+		if strings.Contains(c.cluster("status"), "master: master-2") {
+			name = "master-2"
+		}
+		c.masters[name].signal(syscall.SIGKILL)
+		c.masters[name].exit()
+		c.startMaster(name)
+	})
+
+	// What is not planned is overcome.
+	var outages []time.Duration
+	for range rounds {
+		victim := c.byLoad()[0]
+		w.outage()
+		c.servers[victim].signal(syscall.SIGKILL)
+		c.servers[victim].exit()
+		w.progress()
+		w.progress()
+		outages = append(outages, w.outage())
+		if last := outages[len(outages)-1]; last > 10*time.Second {
+			c.logs()
+		}
+		c.launch(victim)
+		c.ready(victim)
+		w.progress()
+	}
+	slices.Sort(outages)
+	t.Logf("after kill -9 a row waited %v at most, %v in the median of %d kills", outages[len(outages)-1], outages[len(outages)/2], len(outages))
+	if worst := outages[len(outages)-1]; worst > 30*time.Second {
+		t.Errorf("a row waited %v", worst)
+	}
+
+	zombie := c.byLoad()[0]
+	w.outage()
+	c.servers[zombie].signal(syscall.SIGSTOP)
+	time.Sleep(c.ttl + 3*time.Second)
+	w.progress()
+	c.servers[zombie].signal(syscall.SIGCONT)
+	w.progress()
+	if _, code, took := c.servers[zombie].exit(); code == 0 || took > 15*time.Second {
+		t.Errorf("the zombie ended with exit code %d after %v\n%s", code, took, c.servers[zombie].stderr)
+	}
+	t.Logf("while a server was stopped a row waited %v at most", w.outage())
+	c.launch(zombie)
+	c.ready(zombie)
+	w.progress()
+	if n := w.failed.Load(); n > 0 {
+		t.Logf("%d of %d calls failed, the first: %v", n, w.ops.Load(), w.first)
+	}
+	w.end()
+	if errors.Is(w.first, context.Canceled) {
+		t.Error(w.first)
+	}
+	// Every server answers for every row.
+	for name, addr := range c.addrs {
+		_, client := clusterClients(t, addr)
+		n := 0
+		if err := client.Open("table-of-test").ReadRows(t.Context(), bigtable.InfiniteRange(""), func(bigtable.Row) bool { n++; return true }); err != nil || n != workers*rowsEach {
+			t.Errorf("%s: %d rows, %v", name, n, err)
+		}
+	}
+}
+
+// TestClusterCommands: splits, merges, flushes, compactions and the refusals.
+func TestClusterCommands(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts six processes")
+	}
+	c := startCluster(t, 2)
+	tbl := c.table(c.addrs["server-1"])
+	w := startWorkload(t, tbl)
+	w.progress()
+	tablets := func() (ids []string) {
+		for _, line := range strings.Split(c.cluster("status", "--tablets"), "\n") {
+			if f := strings.Fields(line); len(f) > 4 && slices.Contains(f, "open") && !strings.HasPrefix(line, "METADATA") {
+				ids = append(ids, f[0])
+			}
+		}
+		return ids[1:] // the first is METADATA's
+	}
+	before := tablets()
+	if len(before) != 8 {
+		t.Fatalf("tablets %v", before)
+	}
+	c.cluster("split", before[0], "--key", "b")
+	if n := len(tablets()); n != 9 {
+		t.Errorf("%d tablets after a split", n)
+	}
+	c.cluster("merge", before[2])
+	c.cluster("merge", tablets()[0])
+	if n := len(tablets()); n != 7 {
+		t.Errorf("%d tablets after two merges", n)
+	}
+	c.cluster("flush", "--table", "table-of-test")
+	c.cluster("compact", tablets()[0])
+	w.progress()
+	w.end()
+	if n := w.failed.Load(); n > 0 {
+		t.Errorf("%d calls failed, the first: %v", n, w.first)
+	}
+	for _, args := range [][]string{{"drain", "no name"}, {"move", "1", "server-1"}, {"move", before[0], "server-9"}, {"split"}, {"dance"}, {"merge", "zz"}} {
+		p := startTrestle(t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+		if out, code, _ := p.exit(); code == 0 || p.stderr.String() == "" {
+			t.Errorf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
+		}
+	}
+}

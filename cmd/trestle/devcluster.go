@@ -1,0 +1,175 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/pflag"
+	"go.etcd.io/etcd/server/v3/embed"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// devCluster runs a whole cluster on this machine: etcd in this process, a pair
+// of masters and the tablet servers as children, which are started again when
+// they end.
+func devCluster(p *process, args []string) int {
+	f := pflag.NewFlagSet("dev-cluster", pflag.ContinueOnError)
+	f.SortFlags = false
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	dir := f.String("dir", "", "directory that holds all data; empty for a temporary one")
+	servers := f.Int("servers", 3, "tablet servers")
+	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 100 apart, and etcd two below")
+	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
+	memory := f.String("memory", "256MiB", "memory of each tablet server")
+	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
+		printHelp(p, f, "Usage: trestle dev-cluster [flags]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on 127.0.0.1 only.")
+		return exitOK
+	} else if err != nil {
+		return p.misused(settings.FlagError(f, err))
+	}
+	if *servers < 1 || *servers > 50 {
+		return p.misused(fmt.Errorf("%d servers are not between 1 and 50", *servers))
+	}
+	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
+	ctx, release := untilSignal(log, leaveLimit)
+	defer release()
+	if *dir == "" {
+		d, err := os.MkdirTemp("", "trestle-cluster-")
+		if err != nil {
+			return p.failed(err)
+		}
+		defer atExit(func() { _ = os.RemoveAll(d) })()
+		*dir = d
+	}
+	d := &devRun{p: p, dir: absolute(*dir), port: *port, ttl: *ttl, memory: *memory}
+	if err := d.run(ctx, *servers); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+type devRun struct {
+	p      *process
+	dir    string
+	port   int
+	ttl    time.Duration
+	memory string
+	etcd   string
+}
+
+func (d *devRun) run(ctx context.Context, servers int) error {
+	e, err := startEtcd(filepath.Join(d.dir, "etcd"), d.port-2, d.port-1)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	d.etcd = "http://" + e.Clients[0].Addr().String()
+	exe, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	common := []string{"--etcd=" + d.etcd, "--cluster=dev", "--ttl=" + d.ttl.String(), "--log-level=warn", "--memory=" + d.memory}
+	// Children end before etcd does: they hand over their tablets.
+	var running sync.WaitGroup
+	mastersEnd, stopMasters := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopMasters()
+	var masters sync.WaitGroup
+	for i := range 2 {
+		name := fmt.Sprintf("master-%d", i+1)
+		masters.Go(func() {
+			d.keep(mastersEnd, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=file://" + filepath.Join(d.dir, "store")}, common...))
+		})
+	}
+	for i := range servers {
+		name := fmt.Sprintf("server-%d", i+1)
+		at := func(n int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port+100*i+n)) }
+		running.Go(func() {
+			d.keep(ctx, exe, name, append([]string{"tabletserver", "--name=" + name, "--emulator", "--store=file://" + filepath.Join(d.dir, "store"),
+				"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, common...))
+		})
+	}
+	d.p.sayf("cluster dev: %d tablet servers, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, d.etcd, d.dir)
+	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=127.0.0.1:%d   # any server will do: they are 100 ports apart\n", d.port)
+	d.p.sayf("  cbt -project p -instance i createtable t families=f\n  cbt -project p -instance i set t row f:q=value\n  cbt -project p -instance i read t\n")
+	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told below; it is started again\n\n", d.etcd)
+	<-ctx.Done()
+	running.Wait()
+	stopMasters()
+	masters.Wait()
+	return nil
+}
+
+func (p *process) sayf(format string, args ...any) { fmt.Fprintf(p.stdout, format, args...) }
+
+// keep runs a process until ctx ends, again when it has ended.
+func (d *devRun) keep(ctx context.Context, exe, name string, args []string) {
+	for ctx.Err() == nil {
+		cmd := exec.Command(exe, args...)
+		cmd.Env = os.Environ()
+		cmd.Stderr = d.p.stderr
+		cmd.SysProcAttr = childAttr()
+		cmd.SysProcAttr.Setpgid = true // an interrupt of the terminal is for us
+		if err := cmd.Start(); err != nil {
+			d.p.report(err)
+			return
+		}
+		d.p.sayf("%s is process %d\n", name, cmd.Process.Pid)
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		select {
+		case err := <-ended:
+			if err == nil {
+				err = errors.New("exit code 0")
+			}
+			d.p.sayf("%s has ended: %v\n", name, err)
+			select {
+			case <-time.After(time.Second):
+			case <-ctx.Done():
+			}
+		case <-ctx.Done():
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			<-ended
+		}
+	}
+}
+
+// startEtcd runs an etcd of one member in this process.
+func startEtcd(dir string, clientPort, peerPort int) (*embed.Etcd, error) {
+	c := embed.NewConfig()
+	c.Dir = dir
+	c.LogLevel = "error"
+	local := func(port int) []url.URL {
+		return []url.URL{{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}}
+	}
+	c.ListenClientUrls, c.AdvertiseClientUrls = local(clientPort), local(clientPort)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = local(peerPort), local(peerPort)
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	e, err := embed.StartEtcd(c)
+	if err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	select {
+	case <-e.Server.ReadyNotify():
+		return e, nil
+	case err := <-e.Err():
+		e.Close()
+		return nil, fmt.Errorf("start etcd: %w", err)
+	case <-time.After(30 * time.Second):
+		e.Close()
+		return nil, errors.New("etcd does not get ready")
+	}
+}

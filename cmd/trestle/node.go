@@ -1,0 +1,274 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/prometheus/client_golang/prometheus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/lock/etcd"
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/rpc/stream"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/objectstore/diskcache"
+	"github.com/trestledb/trestle/engine/objectstore/s3"
+)
+
+// A node is what every process of a cluster has.
+type node struct {
+	cfg       *settings.Set
+	log       *slog.Logger
+	etcd      *clientv3.Client
+	lock      lock.Service
+	dialer    *stream.Dialer
+	serverTLS *tls.Config // nil: plain text
+	life      context.Context
+	end       context.CancelFunc
+	watching  sync.WaitGroup
+	checks    []namedCheck
+}
+
+// join connects to the lock service, which it waits for.
+func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, err error) {
+	n := &node{cfg: cfg, log: log}
+	n.life, n.end = context.WithCancel(context.Background())
+	o := stream.Options{Silence: max(2*time.Second, cfg.TTL/2)}
+	if cfg.ClusterCA != "" {
+		if n.serverTLS, o.TLS, err = stream.TLS(cfg.ClusterCert, cfg.ClusterKey, cfg.ClusterCA); err != nil {
+			return nil, err
+		}
+	}
+	security, err := etcdTLS(&cfg.Node)
+	if err != nil {
+		return nil, err
+	}
+	n.etcd, err = clientv3.New(clientv3.Config{
+		Endpoints: strings.Split(cfg.Etcd, ","), TLS: security, Logger: zap.NewNop(), Context: n.life,
+		DialTimeout: 3 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd: %w", err)
+	}
+	n.lock = etcd.New(n.etcd, "trestle/"+cfg.Cluster+"/")
+	n.dialer = stream.NewDialer(o)
+	for waits := false; ; waits = true {
+		one, cancel := context.WithTimeout(ctx, 3*time.Second)
+		_, err := n.lock.Get(one, master.Key)
+		cancel()
+		if err == nil || errors.Is(err, fault.NotFound) {
+			break
+		}
+		if ctx.Err() != nil {
+			n.close()
+			return nil, ctx.Err()
+		}
+		if !waits {
+			log.Warn("waiting for the lock service", "etcd", cfg.Etcd, "error", err)
+			tell(ctx, "waiting for the lock service: "+err.Error())
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+	n.watch("lock service", func(ctx context.Context) error {
+		_, err := n.lock.Get(ctx, master.Key)
+		if errors.Is(err, fault.NotFound) {
+			return nil
+		}
+		return err
+	})
+	return n, nil
+}
+
+// etcdTLS returns nil for etcd without TLS.
+func etcdTLS(n *settings.Node) (*tls.Config, error) {
+	if n.EtcdCA == "" && n.EtcdCert == "" {
+		return nil, nil
+	}
+	c := &tls.Config{MinVersion: tls.VersionTLS12}
+	if n.EtcdCA != "" {
+		b, err := os.ReadFile(n.EtcdCA)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd-ca: %w", err)
+		}
+		if c.RootCAs = x509.NewCertPool(); !c.RootCAs.AppendCertsFromPEM(b) {
+			return nil, fmt.Errorf("read etcd-ca: %s has no certificate", n.EtcdCA)
+		}
+	}
+	if n.EtcdCert != "" {
+		pair, err := tls.LoadX509KeyPair(n.EtcdCert, n.EtcdKey)
+		if err != nil {
+			return nil, fmt.Errorf("read etcd-cert: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// watch makes a check of do, which is called now and then.
+func (n *node) watch(name string, do func(context.Context) error) {
+	var mu sync.Mutex
+	var last error
+	n.checks = append(n.checks, namedCheck{name, func() error {
+		mu.Lock()
+		defer mu.Unlock()
+		return last
+	}})
+	look := func() {
+		ctx, cancel := context.WithTimeout(n.life, 2*time.Second)
+		defer cancel()
+		err := do(ctx)
+		mu.Lock()
+		last = err
+		mu.Unlock()
+	}
+	look()
+	n.watching.Go(func() {
+		for {
+			select {
+			case <-time.After(2 * time.Second):
+				look()
+			case <-n.life.Done():
+				return
+			}
+		}
+	})
+}
+
+// watchMaster makes a check of there being a master.
+func (n *node) watchMaster() {
+	n.watch("master", func(ctx context.Context) error {
+		_, err := n.lock.Get(ctx, master.Key)
+		if errors.Is(err, fault.NotFound) {
+			return errors.New("no process is the master: start trestle master")
+		}
+		return err
+	})
+}
+
+func (n *node) close() {
+	n.end()
+	n.watching.Wait()
+	if n.dialer != nil {
+		n.dialer.Close()
+	}
+	if n.etcd != nil {
+		_ = n.etcd.Close()
+	}
+}
+
+// observe adds the metrics of a client and the way to other servers.
+func (n *node) observe(m *ops.Metrics, c *client.Client) {
+	for _, r := range []struct {
+		name, help string
+		get        func() int64
+	}{
+		{"bigtable_cluster_location_hits_total", "Requests whose tablet was at a remembered place.", c.Counters.Hits.Load},
+		{"bigtable_cluster_location_lookups_total", "Requests that looked a tablet up in METADATA.", c.Counters.Lookups.Load},
+		{"bigtable_cluster_location_wrong_total", "Requests that a server refused because the tablet had moved.", c.Counters.Wrong.Load},
+		{"bigtable_cluster_metadata_reads_total", "Reads of METADATA tablets.", c.Metadata().Reads.Load},
+		{"bigtable_cluster_root_reads_total", "Reads of the METADATA tablets' own rows in the lock service.", c.Metadata().RootReads.Load},
+		{"bigtable_cluster_forwarded_total", "Calls to tablet servers in other processes.", n.dialer.Forwarded.Load},
+		{"bigtable_cluster_local_total", "Calls to the tablet server in this process.", n.dialer.Local.Load},
+		{"bigtable_cluster_lost_total", "Calls whose answer did not come.", n.dialer.Lost.Load},
+	} {
+		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: r.name, Help: r.help}, func() float64 { return float64(r.get()) }))
+	}
+}
+
+// openStore opens the store that the servers of the cluster share, and refuses
+// one that does not keep its promises.
+func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
+	u, err := url.Parse(n.Store)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if u.Scheme == "file" {
+		store, err = objectstore.OpenLocal(vfs.Default, u.Path, objectstore.LocalOptions{Owner: n.Name})
+	} else {
+		q := u.Query()
+		store, err = s3.Open(ctx, s3.Options{Endpoint: q.Get("endpoint"), Insecure: q.Get("insecure") == "true", Region: q.Get("region"),
+			Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")})
+	}
+	if err == nil {
+		err = store.Probe(ctx)
+	}
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("open the store %s: %w", n.Store, err)
+	}
+	if n.CacheDir == "" {
+		return store, store, func() {}, nil
+	}
+	c, err := diskcache.Open(store, vfs.Default, n.CacheDir, diskcache.Options{Bytes: n.CacheSize, Log: log})
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	return store, c, func() {
+		if err := c.Close(); err != nil {
+			log.Warn("close the disk cache", "error", err)
+		}
+	}, nil
+}
+
+// nameOf returns the name of a server that was given none.
+func nameOf(name string, l net.Listener) string {
+	if name != "" {
+		return name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "server"
+	}
+	host, _, _ = strings.Cut(host, ".")
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	name = strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, host)
+	return strings.Trim(name[:min(len(name), 50)], "-_") + "-" + port
+}
+
+// serveHTTP answers on addr until the function that it returns is called.
+func serveHTTP(addr, setting string, h http.Handler, log *slog.Logger) (at string, stop func(), err error) {
+	if addr == "" {
+		return "", func() {}, nil
+	}
+	l, err := listen(addr)
+	if err != nil {
+		return "", nil, fmt.Errorf("listen for HTTP: %w; choose another address with --%s, or %q", err, setting, settings.Off)
+	}
+	srv := ops.Server(h)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("HTTP server ended", "error", err)
+		}
+	}()
+	return l.Addr().String(), func() {
+		_ = srv.Close()
+		<-done
+	}, nil
+}

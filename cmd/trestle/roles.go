@@ -1,0 +1,326 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/rpc/stream"
+	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/rest"
+)
+
+// leaveLimit is how long a tablet server takes at most to give its tablets to
+// others when it is told to stop. What it was not able to give up is recovered
+// from its log.
+const leaveLimit = time.Minute
+
+// runTabletServer serves tablets, and clients, until it is told to stop.
+func runTabletServer(p *process, args []string) int {
+	return runNode(p, args, settings.TabletServer, openTabletServer, "Runs a tablet server of a cluster, which answers every client, whichever server its rows are on.")
+}
+
+// runGateway answers clients by asking tablet servers.
+func runGateway(p *process, args []string) int {
+	return runNode(p, args, settings.Gateway, openGateway, "Answers clients of a cluster without serving tablets.")
+}
+
+func runNode(p *process, args []string, role settings.Role, open func(*settings.Set) opener, help string) int {
+	flags := settings.NewClusterFlags(string(role), role)
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, fmt.Sprintf("Usage: trestle %s [flags]\n\n%s Each flag can be given as\nTRESTLE_NAME in the environment too, or as a line \"name: value\" of the file --config.", role, help))
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, release := untilSignal(log, leaveLimit)
+	defer release()
+	log.Info("settings", cfg.Attrs()...)
+	err = runServer(ctx, cfg.Serve, log, open(cfg), func(at announcement) {
+		fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
+		if role == settings.TabletServer {
+			fmt.Fprintf(p.stdout, "tablet server        %s at %s\n", cfg.Name, cfg.ClusterAddress)
+		}
+		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+		if at.http != "" {
+			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
+		}
+		for _, n := range at.notices {
+			fmt.Fprintf(p.stdout, "\n%s\n", n)
+		}
+		if !cfg.AuthOn() && !cfg.TLS() {
+			fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+		}
+	}, nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// front is a gateway over the client of a cluster.
+type front struct {
+	*gateway.Server
+	stack *stack
+}
+
+// openFront builds the gateway of a process of a cluster.
+func openFront(ctx context.Context, n *node, cfg *settings.Serve, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*front, error) {
+	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
+		return nil, fmt.Errorf("make the data directory: %w", err)
+	}
+	ids, err := client.NewIDs(ctx, n.lock)
+	if err != nil {
+		return nil, err
+	}
+	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, NewID: ids})
+	n.observe(m, c)
+	limitMemory(cfg)
+	certificates, err := openTLS(cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	who, notices, closeAuth, err := openAuth(ctx, cfg, c, m, log)
+	if err != nil {
+		return nil, err
+	}
+	o := gatewayOptions(cfg, m, log)
+	o.Auth = who
+	if certificates != nil {
+		o.Credentials = certificates.Credentials()
+	}
+	srv, err := gateway.New(counted{c, m}, o)
+	if err != nil {
+		closeAuth()
+		return nil, err
+	}
+	api, err := rest.New(srv, rest.Options{})
+	if err != nil {
+		closeAuth()
+		return nil, err
+	}
+	var token http.Handler
+	if who != nil {
+		token = who.TokenHandler()
+	}
+	return &front{srv, &stack{
+		rest: api, token: token, notices: notices, serve: srv.Serve, drain: srv.Stop,
+		close: func(context.Context) error {
+			closeAuth()
+			return nil
+		},
+		stats: func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
+		ready: func() error { return nil },
+	}}, nil
+}
+
+func openGateway(set *settings.Set) opener {
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
+		n, err := join(ctx, set, log)
+		if err != nil {
+			return nil, err
+		}
+		n.watchMaster()
+		schemas, err := catalog.WatchSchemas(ctx, n.life, n.lock)
+		if err != nil {
+			n.close()
+			return nil, err
+		}
+		f, err := openFront(ctx, n, cfg, schemas, m, log)
+		if err != nil {
+			n.close()
+			return nil, err
+		}
+		closeFront := f.stack.close
+		f.stack.close = func(ctx context.Context) error {
+			defer n.close()
+			return closeFront(ctx)
+		}
+		f.stack.checks = n.checks
+		return f.stack, nil
+	}
+}
+
+func openTabletServer(set *settings.Set) opener {
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (_ *stack, err error) {
+		l, err := net.Listen("tcp", set.ClusterListen)
+		if err != nil {
+			return nil, fmt.Errorf("listen for the cluster: %w; choose another address with --cluster-listen", err)
+		}
+		var undo []func()
+		undo = append(undo, func() { _ = l.Close() })
+		defer func() {
+			if err != nil {
+				for i := len(undo) - 1; i >= 0; i-- {
+					undo[i]()
+				}
+			}
+		}()
+		set.Name = nameOf(set.Name, l)
+		if set.ClusterAddress == "" {
+			set.ClusterAddress = l.Addr().String()
+		}
+		if host, _, _ := net.SplitHostPort(set.ClusterAddress); host == "" || net.ParseIP(host).IsUnspecified() {
+			return nil, fmt.Errorf("cluster-address: other servers cannot reach this one at %s: say by which name they can", set.ClusterAddress)
+		}
+		tell(ctx, "opening the store")
+		store, cached, closeStore, err := openStore(ctx, &set.Node, log)
+		if err != nil {
+			return nil, err
+		}
+		undo = append(undo, closeStore)
+		n, err := join(ctx, set, log)
+		if err != nil {
+			return nil, err
+		}
+		undo = append(undo, n.close)
+		n.watchMaster()
+		n.watch("store", func(ctx context.Context) error {
+			_, err := store.List(ctx, "none/", "", 1)
+			return err
+		})
+		tell(ctx, "registering with the lock service")
+		ts, err := tabletserver.Start(ctx, tabletserver.Options{
+			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
+			Objects: objectstore.Sub(cached, "sst"), Logs: objectstore.Sub(store, "log"), TTL: set.TTL,
+			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
+				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
+			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
+			Log: log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		undo = append(undo, func() {
+			now, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = ts.Close(now)
+		})
+		n.dialer.Here(set.ClusterAddress, ts)
+		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.serverTLS, Log: log})
+		served := make(chan error, 1)
+		go func() { served <- srv.Serve(l) }()
+		stopServer := func(ctx context.Context) {
+			srv.Stop(ctx)
+			if err := <-served; err != nil {
+				log.Error("the server for the cluster ended", "error", err)
+			}
+		}
+		f, err := openFront(ctx, n, cfg, ts.Schemas(), m, log)
+		if err != nil {
+			now, cancel := context.WithCancel(context.Background())
+			cancel()
+			stopServer(now)
+			return nil, err
+		}
+		st := f.stack
+		closeFront := st.close
+		st.stopLimit = leaveLimit
+		st.close = func(ctx context.Context) error {
+			err := closeFront(ctx)
+			// First the tablets go to others, who answer for them from then on; then the
+			// calls that came late are told so.
+			err = errors.Join(err, ts.Close(ctx))
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+			defer cancel()
+			stopServer(last)
+			n.close()
+			closeStore()
+			return err
+		}
+		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
+		st.stats = func() ops.Stats {
+			s := ops.Stats{Tables: int64(len(ts.Schemas().All()))}
+			if status, err := ts.Status(context.Background()); err == nil {
+				s.Tablets = int64(len(status.Tablets))
+				for _, t := range status.Tablets {
+					s.SSTableBytes += t.Bytes
+				}
+			}
+			return s
+		}
+		return st, nil
+	}
+}
+
+// runMaster is the master, or waits to be it.
+func runMaster(p *process, args []string) int {
+	flags := settings.NewClusterFlags("master", settings.Master)
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, "Usage: trestle master [flags]\n\nAssigns tablets to the tablet servers of a cluster. Run two or more: one is the master, the others wait.")
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, release := untilSignal(log, stopLimit)
+	defer release()
+	log.Info("settings", cfg.Attrs()...)
+	if err := masterUntil(ctx, p, cfg, log); err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.Logger) error {
+	metrics, health := ops.NewMetrics(), new(ops.Health)
+	phase := newPhase("waiting for the lock service")
+	health.Set("process", phase.check)
+	at, stop, err := serveHTTP(cfg.HTTPListen, "http-listen", ops.Handler(metrics, health), log)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	n, err := join(withPhase(ctx, phase), cfg, log)
+	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
+		return err
+	}
+	defer n.close()
+	for _, c := range n.checks {
+		health.Set(c.name, c.fn)
+	}
+	name := cfg.Name
+	if name == "" {
+		host, _ := os.Hostname()
+		name = fmt.Sprintf("%s-%d", strings.Trim(host, "."), os.Getpid())
+	}
+	fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
+	if at != "" {
+		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
+	}
+	phase.set("")
+	notifySystemd("READY=1")
+	for ctx.Err() == nil {
+		err := master.Run(ctx, master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log})
+		if ctx.Err() == nil {
+			log.Warn("this process is not the master any more", "error", err)
+			select {
+			case <-time.After(500 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}
+	return nil
+}
