@@ -15,6 +15,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 TEST_TIMEOUT ?= 10m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
+CLUSTER_ROUNDS ?= 10   # kills of tablet servers of a cluster
 CRASH_SEEDS ?= 200     # power cuts of an engine, each with its seed
 META_CHECKS ?= 500     # random histories for each random test
 META_STEPS ?= 100      # operations in each of them, on average
@@ -25,13 +26,13 @@ ROWS ?= 1000000        # of the real data set, and of the table that is backed u
 SDK ?= 1               # 0: leave out the client's own suites, which download and compile
 
 # What is listed with a comment behind it has spaces in its value.
-$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK ROWS CRASH_SEEDS,$(eval $(v) := $(strip $($(v)))))
+$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK ROWS CRASH_SEEDS CLUSTER_ROUNDS,$(eval $(v) := $(strip $($(v)))))
 
 # Conformance tests run against this binary.
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups bench sim check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster bench sim check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -89,6 +90,9 @@ realdata: build ## Load ROWS rows of real data, query them, kill the server, che
 
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
+
+cluster: ## Kill, stop, freeze and restart processes of a cluster under load, CLUSTER_ROUNDS times
+	TRESTLE_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

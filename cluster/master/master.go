@@ -269,7 +269,10 @@ func (m *master) round(ctx context.Context) error {
 	if err := m.settle(ctx, v, roots); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(roots, func(r *metadata.Row) bool { return r.Assignment.State != metadata.Open || m.dead(v, r) }) {
+	if slices.ContainsFunc(roots, func(r *metadata.Row) bool {
+		_, living := v.servers[r.Assignment.Incarnation]
+		return r.Assignment.State != metadata.Open || !living
+	}) {
 		m.again(50 * time.Millisecond)
 		return nil
 	}

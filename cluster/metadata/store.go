@@ -27,6 +27,9 @@ type Store struct {
 	// master is what Assignment.Master of the rows that it changes is set to; 0
 	// leaves it.
 	master int64
+	// patience is how long an unavailable METADATA tablet is asked for; 0: until
+	// the context ends.
+	patience time.Duration
 
 	mu    sync.Mutex
 	roots []*metadata.Row // of the METADATA tablets, ascending; nil if unknown
@@ -39,9 +42,12 @@ type Store struct {
 func New(l lock.Service, d rpc.Dialer) *Store { return &Store{lock: l, dial: d} }
 
 // ForMaster returns a Store that changes rows on behalf of the master of an
-// epoch: it refuses to change a row that a later master has changed.
+// epoch: it refuses to change a row that a later master has changed. It does
+// not wait for a METADATA tablet that is not served, since that may be for the
+// master to see to: the methods return Unavailable then, CAS and Delete
+// perhaps without having found out what became of the change.
 func (s *Store) ForMaster(epoch int64) *Store {
-	return &Store{lock: s.lock, dial: s.dial, master: epoch}
+	return &Store{lock: s.lock, dial: s.dial, master: epoch, patience: 500 * time.Millisecond}
 }
 
 var _ metadata.Store = (*Store)(nil)
@@ -95,9 +101,10 @@ func pause(ctx context.Context, attempt int) error {
 // until it is served or ctx ends. An error of do that is not Unavailable ends
 // it; lost says that an answer was lost before.
 func (s *Store) at(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
+	start := time.Now()
 	for attempt := 0; ; attempt++ {
 		err := s.try(ctx, key, do)
-		if err == nil || ctx.Err() != nil || !errors.Is(err, fault.Unavailable) {
+		if err == nil || ctx.Err() != nil || !errors.Is(err, fault.Unavailable) || s.impatient(start) {
 			return err
 		}
 		s.forgetRoots()
@@ -105,6 +112,11 @@ func (s *Store) at(ctx context.Context, key []byte, do func(rpc.TabletServer, rp
 			return err
 		}
 	}
+}
+
+// impatient tells whether something has been tried for long enough.
+func (s *Store) impatient(start time.Time) bool {
+	return s.patience > 0 && time.Since(start) > s.patience
 }
 
 func (s *Store) try(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
@@ -271,6 +283,7 @@ func (s *Store) Delete(ctx context.Context, r *metadata.Row) error {
 // change replaces the row of k, if its version is version, by next; nil deletes
 // it.
 func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+	start := time.Now()
 	unsure := false // whether an earlier attempt may have been carried out
 	for attempt := 0; ; attempt++ {
 		err := s.attempt(ctx, k, version, next)
@@ -298,7 +311,7 @@ func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, nex
 		}
 		unsure = unsure || !errors.Is(err, rpc.ErrNotServing)
 		s.forgetRoots()
-		if pause(ctx, attempt) != nil {
+		if s.impatient(start) || pause(ctx, attempt) != nil {
 			if !unsure {
 				err = errors.Join(err, metadata.ErrNotApplied)
 			}

@@ -441,7 +441,7 @@ func TestClusterCommands(t *testing.T) {
 	w.progress()
 	tablets := func() (ids []string) {
 		for _, line := range strings.Split(c.cluster("status", "--tablets"), "\n") {
-			if f := strings.Fields(line); len(f) > 4 && slices.Contains(f, "open") && !strings.HasPrefix(line, "METADATA") {
+			if f := strings.Fields(line); len(f) > 4 && slices.Contains(f, "open") && f[0] != "table" {
 				ids = append(ids, f[0])
 			}
 		}

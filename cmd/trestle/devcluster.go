@@ -151,7 +151,7 @@ func (d *devRun) keep(ctx context.Context, exe, name string, args []string) {
 func startEtcd(dir string, clientPort, peerPort int) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Dir = dir
-	c.LogLevel = "error"
+	c.LogLevel = "fatal" // it shouts when it is closed
 	local := func(port int) []url.URL {
 		return []url.URL{{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}}
 	}
