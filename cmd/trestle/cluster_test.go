@@ -78,7 +78,7 @@ func (c *testCluster) args(args ...string) []string {
 
 func (c *testCluster) startMaster(name string) {
 	c.t.Helper()
-	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off")...)
+	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off", "--store=file://"+filepath.Join(c.dir, "store"))...)
 }
 
 func (c *testCluster) launch(name string) {

@@ -196,6 +196,12 @@ func (n *node) observe(m *ops.Metrics, c *client.Client) {
 	}
 }
 
+// The parts of the store.
+const (
+	partSSTables = "sst"
+	partLogs     = "log"
+)
+
 // openStore opens the store that the servers of the cluster share, and refuses
 // one that does not keep its promises.
 func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
@@ -239,15 +245,23 @@ func nameOf(name string, l net.Listener) string {
 	if err != nil {
 		host = "server"
 	}
-	host, _, _ = strings.Cut(host, ".")
 	_, port, _ := net.SplitHostPort(l.Addr().String())
-	name = strings.Map(func(r rune) rune {
+	return plainName(host) + "-" + port
+}
+
+// plainName makes a part of a server's name of a host's.
+func plainName(host string) string {
+	host, _, _ = strings.Cut(host, ".")
+	name := strings.Map(func(r rune) rune {
 		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
 			return r
 		}
 		return '-'
 	}, host)
-	return strings.Trim(name[:min(len(name), 50)], "-_") + "-" + port
+	if name = strings.Trim(name[:min(len(name), 50)], "-_"); name == "" {
+		return "server"
+	}
+	return name
 }
 
 // serveHTTP answers on addr until the function that it returns is called.

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"strings"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -199,7 +198,7 @@ func openTabletServer(set *settings.Set) opener {
 		tell(ctx, "registering with the lock service")
 		ts, err := tabletserver.Start(ctx, tabletserver.Options{
 			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
-			Objects: objectstore.Sub(cached, "sst"), Logs: objectstore.Sub(store, "log"), TTL: set.TTL,
+			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), TTL: set.TTL,
 			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
 			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
@@ -304,16 +303,29 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	name := cfg.Name
 	if name == "" {
 		host, _ := os.Hostname()
-		name = fmt.Sprintf("%s-%d", strings.Trim(host, "."), os.Getpid())
+		name = fmt.Sprintf("%s-%d", plainName(host), os.Getpid())
 	}
 	fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
 	if at != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
 	}
+	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log}
+	if cfg.Store != "" {
+		phase.set("opening the store")
+		// A cache would only have to be told of what is deleted.
+		cfg.Name, cfg.CacheDir = name, ""
+		store, _, _, err := openStore(ctx, &cfg.Node, log)
+		if err != nil {
+			return err
+		}
+		o.Objects, o.Logs = objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)
+	} else {
+		log.Warn("without store this master deletes no objects that nothing refers to any more")
+	}
 	phase.set("")
 	notifySystemd("READY=1")
 	for ctx.Err() == nil {
-		err := master.Run(ctx, master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log})
+		err := master.Run(ctx, o)
 		if ctx.Err() == nil {
 			log.Warn("this process is not the master any more", "error", err)
 			select {
