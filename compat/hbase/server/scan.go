@@ -260,6 +260,9 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 
 // newScanner returns a scanner that is not among the open ones.
 func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.Table, spec *pb.Scan) (*scanner, error) {
+	if t != nil && raw(spec) {
+		return nil, wire.DoNotRetryIO.New("raw scans are not supported: deletions are not kept as HBase's markers")
+	}
 	sc := &scanner{region: region, t: t, spec: spec, opened: time.Now().UnixMilli(), limit: -1}
 	eager := spec.LoadColumnFamiliesOnDemand != nil && !spec.GetLoadColumnFamiliesOnDemand()
 	var err error
@@ -281,6 +284,17 @@ func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.
 		sc.done = true
 	}
 	return sc, nil
+}
+
+// raw tells whether a scan wants to see delete markers and what they hide, which
+// Java clients say with an attribute.
+func raw(spec *pb.Scan) bool {
+	for _, a := range spec.GetAttribute() {
+		if a.GetName() == "_raw_" {
+			return len(a.GetValue()) == 1 && a.GetValue()[0] != 0
+		}
+	}
+	return false
 }
 
 // maxTime is how long one call reads when the client does not say.
@@ -387,9 +401,9 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 			sc.held, sc.heldAt = nil, 0
 		}
 	}
-	// Clients that regroup batches take an empty response for the end of a row,
-	// which counts against their limit. So the response with the last piece of a
-	// region's last row has to say that it is the last.
+	// As in HBase, the response with the last piece of a region's last row says
+	// that it is the last: Java clients count rows by the pieces that they get, and
+	// take an empty response for the end of another row.
 	r.ahead = sc.t != nil && sc.spec.GetBatchSize() > 0
 	if p.full() {
 		r.looking = r.ahead

@@ -213,6 +213,9 @@ func TestScanContract(t *testing.T) {
 	if len(r.GetResults()) != 2 || !bytes.Equal(r.GetResults()[1].GetCell()[0].GetRow(), []byte("r01")) || len(r.GetCellsPerResult()) != 0 {
 		t.Errorf("without a codec: %v", &r)
 	}
+	// What cannot be shown is refused, not left out.
+	c.fail("Scan", open(&pb.Scan{Attribute: []*pb.NameBytesPair{{Name: proto.String("_raw_"), Value: []byte{0xFF}}}}, rows(1)), nil, wire.DoNotRetryIO)
+	c.call("Scan", open(&pb.Scan{Attribute: []*pb.NameBytesPair{{Name: proto.String("_raw_"), Value: []byte{0}}}}, rows(1)), nil, nil)
 	// Another user's scanner.
 	other := f.dial("ClientService", func(h *pb.ConnectionHeader) { h.UserInfo.EffectiveUser = proto.String("eve") })
 	other.fail("Scan", next(id, 1), nil, wire.AccessDenied)

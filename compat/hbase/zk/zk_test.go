@@ -294,11 +294,13 @@ func TestSessions(t *testing.T) {
 }
 
 func TestSilentClientIsDisconnected(t *testing.T) {
-	_, addr := start(t, Options{MinTimeout: 50 * time.Millisecond})
+	// Pings come well within the timeout even where goroutines wait for a
+	// processor.
+	_, addr := start(t, Options{MinTimeout: time.Second})
 	c := dial(t, addr)
-	c.session(hello(50, 0, nil))
-	for range 4 { // pings keep it
-		time.Sleep(20 * time.Millisecond)
+	c.session(hello(1000, 0, nil))
+	for range 6 { // pings keep it
+		time.Sleep(200 * time.Millisecond)
 		c.send([]byte("\xff\xff\xff\xfe\x00\x00\x00\x0b"))
 		if r := c.receive(); r.int32() != xidPing {
 			t.Error("answer to ping")
