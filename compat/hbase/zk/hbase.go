@@ -74,7 +74,7 @@ func (c Cluster) Tree() *Tree {
 
 // The states of ZooKeeper.proto.
 const (
-	regionOpen    = 2
+	regionOpen    = 3
 	tableEnabled  = 0
 	tableDisabled = 1
 )

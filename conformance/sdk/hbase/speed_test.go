@@ -1,0 +1,196 @@
+package hbase
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/hrpc"
+
+	"github.com/trestledb/trestle/conformance/target"
+)
+
+var (
+	slice   = flag.Duration("speed.slice", 2*time.Second, "how long each turn of TestSpeed is")
+	turns   = flag.Int("speed.turns", 3, "how many turns each server gets")
+	callers = flag.Int("speed.callers", 200, "how many goroutines call")
+	preload = flag.Int("speed.rows", 100_000, "rows that are written first")
+)
+
+// A side is one of the servers that are compared.
+type side struct {
+	name   string
+	pid    int
+	client gohbase.Client
+	rates  map[string][]float64
+	p99    map[string][]time.Duration
+	next   atomic.Int64
+}
+
+// TestSpeed measures a server and HBase in turns with the same client, gohbase:
+// puts and gets of rows with values of 100 bytes, and scans of 1,000 rows. Both
+// sync their logs before they answer. Their memory is read at the end.
+func TestSpeed(t *testing.T) {
+	bin := os.Getenv(target.BinaryEnv)
+	if bin == "" {
+		t.Skip(target.BinaryEnv + " is not set")
+	}
+	zk, pid := startHBase(t)
+	sides := []*side{{name: "HBase", pid: pid, client: gohbase.NewClient(zk)}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := l.Addr().String()
+	_ = l.Close()
+	s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"),
+		Args: []string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", ours}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Stop(10 * time.Second); err != nil {
+			t.Error(err)
+		}
+	}()
+	sides = append(sides, &side{name: "Trestle", pid: s.Pid, client: gohbase.NewClient(ours)})
+	for i, at := range []string{zk, ours} {
+		sides[i].rates, sides[i].p99 = map[string][]float64{}, map[string][]time.Duration{}
+		if err := table(t.Context(), at, "speed"); err != nil {
+			t.Fatal(sides[i].name, err)
+		}
+		sides[i].run(t, "", *preload, sides[i].put)
+		defer sides[i].client.Close()
+	}
+	for range *turns {
+		for _, s := range sides {
+			s.run(t, "put", 0, s.put)
+			s.run(t, "get", 0, s.get)
+			s.run(t, "scan of 1,000", 0, s.scan)
+		}
+	}
+	a, b := sides[1], sides[0]
+	for _, op := range []string{"put", "get", "scan of 1,000"} {
+		ra, rb := median(a.rates[op]), median(b.rates[op])
+		t.Logf("%-14s %s %.0f/s p99 %v, %s %.0f/s p99 %v: %.2f times", op, a.name, ra, median(a.p99[op]).Round(100*time.Microsecond),
+			b.name, rb, median(b.p99[op]).Round(100*time.Microsecond), ra/rb)
+	}
+	ma, mb := resident(t, a.pid), resident(t, b.pid)
+	t.Logf("%-14s %s %d MiB, %s %d MiB: %.2f times", "resident", a.name, ma>>20, b.name, mb>>20, float64(ma)/float64(mb))
+}
+
+func median[T float64 | time.Duration](of []T) T {
+	s := slices.Sorted(slices.Values(of))
+	return s[len(s)/2]
+}
+
+// resident returns how much memory a process has.
+func resident(t *testing.T, pid int) int64 {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip("no memory figures here: ", err)
+	}
+	var kb int64
+	if m := regexp.MustCompile(`VmRSS:\s+(\d+)`).FindSubmatch(b); m != nil {
+		_, _ = fmt.Sscan(string(m[1]), &kb)
+	}
+	return kb << 10
+}
+
+// run makes calls for the time of a turn, or n if that is not 0.
+func (s *side) run(t *testing.T, name string, n int, call func(context.Context) error) {
+	t.Helper()
+	var wg sync.WaitGroup
+	var done atomic.Int64
+	start := time.Now()
+	took := make([][]time.Duration, *callers)
+	for w := range *callers {
+		wg.Go(func() {
+			for (n > 0 || time.Since(start) < *slice) && (n == 0 || done.Add(1) <= int64(n)) {
+				at := time.Now()
+				if err := call(t.Context()); err != nil {
+					t.Errorf("%s: %s: %v", s.name, name, err)
+					return
+				}
+				took[w] = append(took[w], time.Since(at))
+			}
+		})
+	}
+	wg.Wait()
+	all := slices.Concat(took...)
+	if t.Failed() || len(all) == 0 {
+		t.FailNow()
+	}
+	if name != "" {
+		slices.Sort(all)
+		s.rates[name] = append(s.rates[name], float64(len(all))/time.Since(start).Seconds())
+		s.p99[name] = append(s.p99[name], all[len(all)*99/100])
+	}
+}
+
+var speedValue = bytes.Repeat([]byte("v"), 100)
+
+func speedKey(i int64) string { return fmt.Sprintf("r%09d", i*7919%1_000_000_007) }
+
+func (s *side) put(ctx context.Context) error {
+	p, err := hrpc.NewPutStr(ctx, "speed", speedKey(s.next.Add(1)), map[string]map[string][]byte{"f": {"q": speedValue}})
+	if err == nil {
+		_, err = s.client.Put(p)
+	}
+	return err
+}
+
+func (s *side) get(ctx context.Context) error {
+	g, err := hrpc.NewGetStr(ctx, "speed", speedKey(1+rand.Int64N(s.next.Load())))
+	if err != nil {
+		return err
+	}
+	r, err := s.client.Get(g)
+	if err == nil && (len(r.Cells) != 1 || !bytes.Equal(r.Cells[0].Value, speedValue)) {
+		err = fmt.Errorf("%d cells", len(r.Cells))
+	}
+	return err
+}
+
+// scan reads 1,000 rows from a row that leaves as many behind it.
+func (s *side) scan(ctx context.Context) error {
+	from := fmt.Sprintf("r%09d", rand.Int64N(900_000_000))
+	c, err := hrpc.NewScanRangeStr(ctx, "speed", from, "", hrpc.NumberOfRows(1000))
+	if err != nil {
+		return err
+	}
+	rows := s.client.Scan(c)
+	n := 0
+	for ; n < 1000; n++ {
+		r, err := rows.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if len(r.Cells) != 1 || strings.Compare(string(r.Cells[0].Row), from) < 0 {
+			return fmt.Errorf("scan from %s: row %q", from, r.Cells[0].Row)
+		}
+	}
+	if n < 1000 {
+		return fmt.Errorf("scan from %s: %d rows", from, n)
+	}
+	return rows.Close()
+}
