@@ -74,7 +74,7 @@ func TestClientReads(t *testing.T) {
 	if want := "\n\x16\n\nh1.example\x10\x94}\x18"; !bytes.HasPrefix(b[9+n:], []byte(want)) {
 		t.Errorf("message %q, want %q...", b[9+n:], want)
 	}
-	if !bytes.HasSuffix(b, []byte("\x10\x00\x18\x02")) {
+	if !bytes.HasSuffix(b, []byte("\x10\x00\x18\x03")) {
 		t.Errorf("message %q does not end with the state OPEN", b[9+n:])
 	}
 	if int(stat.DataLength) != len(b) || stat.NumChildren != 0 || stat.EphemeralOwner != 0 || stat.Mtime == 0 {
