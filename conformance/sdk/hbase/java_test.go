@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,8 +74,9 @@ func serve(t *testing.T) (rpc, zookeeper string) {
 	return l.Addr().String(), zl.Addr().String()
 }
 
-// java runs a program of one file with the client's jars.
-func java(t *testing.T, program string, args ...string) {
+// java runs a program of one file with the client's jars, and the settings of
+// the hbase-site.xml in a directory, if one is given.
+func java(t *testing.T, conf, program string, args ...string) {
 	t.Helper()
 	jars := os.Getenv("HBASE_CLIENT_JARS")
 	if jars == "" {
@@ -82,9 +84,11 @@ func java(t *testing.T, program string, args ...string) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "java", append([]string{
-		"--add-opens", "java.base/java.nio=ALL-UNNAMED", "--add-opens", "java.base/java.lang=ALL-UNNAMED",
-		"--add-exports", "java.base/jdk.internal.misc=ALL-UNNAMED", "-cp", jars + "/*", program}, args...)...)
+	path := jars + "/*"
+	if conf != "" {
+		path = conf + ":" + path
+	}
+	cmd := exec.CommandContext(ctx, "java", slices.Concat(javaFlags, []string{"-cp", path, program}, args)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, io.Discard
 	err := cmd.Run()
@@ -100,8 +104,8 @@ func java(t *testing.T, program string, args ...string) {
 
 func TestSmoke(t *testing.T) {
 	rpc, zookeeper := serve(t)
-	t.Run("registry", func(t *testing.T) { java(t, "Smoke.java", "rpc", rpc) })
-	t.Run("zookeeper", func(t *testing.T) { java(t, "Smoke.java", "zk", zookeeper) })
+	t.Run("registry", func(t *testing.T) { java(t, "", "Smoke.java", "rpc", rpc) })
+	t.Run("zookeeper", func(t *testing.T) { java(t, "", "Smoke.java", "zk", zookeeper) })
 }
 
 func TestAgainstHBase(t *testing.T) {
@@ -110,5 +114,5 @@ func TestAgainstHBase(t *testing.T) {
 		t.Skip("HBASE_PEER is not set")
 	}
 	_, zookeeper := serve(t)
-	java(t, "Differ.java", zookeeper, peer, time.Now().Format("150405"), "2000")
+	java(t, "", "Differ.java", zookeeper, peer, time.Now().Format("150405"), "2000")
 }

@@ -1,0 +1,123 @@
+package hbase
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/conformance/target"
+)
+
+// An authority signs certificates of clients.
+type authority struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	// file holds the certificate.
+	file string
+}
+
+func newAuthority(t *testing.T) *authority {
+	t.Helper()
+	a := new(authority)
+	a.cert, a.key, a.file = a.sign(t, "clients")
+	return a
+}
+
+// sign makes a key and its certificate, both in one PEM file. The first one is
+// the authority's own.
+func (a *authority) sign(t *testing.T, name string) (*x509.Certificate, *ecdsa.PrivateKey, string) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}}
+	parent, signer := a.cert, a.key
+	if parent == nil {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage, c.ExtKeyUsage = true, true, x509.KeyUsageCertSign, nil
+		parent, signer = c, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	if a.cert != nil {
+		out = append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), out...)
+	}
+	file := filepath.Join(t.TempDir(), name+".pem")
+	if err := os.WriteFile(file, out, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if c, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	return c, key, file
+}
+
+// TestTLS runs HBase's client over TLS against a server that asks who calls: the
+// client's certificate says it, and policies say what that caller may do.
+func TestTLS(t *testing.T) {
+	bin := os.Getenv(target.BinaryEnv)
+	if bin == "" || os.Getenv("HBASE_CLIENT_JARS") == "" {
+		t.Skip(target.BinaryEnv + " or HBASE_CLIENT_JARS is not set")
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := l.Addr().String()
+	_ = l.Close()
+	ca := newAuthority(t)
+	p := target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"), HTTP: "127.0.0.1:0",
+		Args: []string{"--tls-auto", "--auth=on", "--audit-log=off", "--tls-client-ca", ca.file, "--hbase-listen", at, "--hbase-instance", "p/main"}}
+	s, err := target.Start(t.Context(), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Stop(10 * time.Second); err != nil {
+			t.Errorf("stop the server: %v\n%s", err, s.Log())
+		}
+	}()
+	trust := filepath.Join(p.Dir, "tls", "ca.pem")
+	for member, role := range map[string]string{"user:olga": "roles/bigtable.admin", "user:rita": "roles/bigtable.reader"} {
+		cmd := exec.CommandContext(t.Context(), bin, "iam", "--server", s.Addr, "--ca", trust, "--credentials", filepath.Join(p.Dir, "root-key.json"),
+			"policy", "add-binding", "projects/p", "--member", member, "--role", role)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+	settings := func(who string) string {
+		dir := t.TempDir()
+		_, _, key := ca.sign(t, who)
+		configuration(t, dir, map[string]string{
+			"hbase.client.registry.impl":        "org.apache.hadoop.hbase.client.RpcConnectionRegistry",
+			"hbase.client.bootstrap.servers":    at,
+			"hbase.client.netty.tls.enabled":    "true",
+			"hbase.rpc.tls.truststore.location": trust, "hbase.rpc.tls.truststore.type": "PEM",
+			"hbase.rpc.tls.keystore.location": key, "hbase.rpc.tls.keystore.type": "PEM",
+		})
+		return dir
+	}
+	for _, c := range []struct{ who, may string }{{"olga", "owner"}, {"rita", "reader"}, {"nora", "none"}} {
+		t.Run(c.may, func(t *testing.T) { java(t, settings(c.who), "Access.java", c.may) })
+	}
+	t.Run("smoke", func(t *testing.T) { java(t, settings("olga"), "Smoke.java", "rpc", at) })
+}
