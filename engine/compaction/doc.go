@@ -40,8 +40,9 @@
 //     the newer ones hold three times what the oldest does. Simulated with a data
 //     set that is overwritten at random: at most 2. A compaction needs the space
 //     of its rewritten inputs once more while it runs.
-//   - Tombstones and collectable cells go when they are a quarter of the bytes
-//     (Options.MajorRatio), and in any case within Options.MajorEvery.
+//   - Tombstones, with what they may hide in older runs, and collectable cells go
+//     when they are a quarter of the bytes (Options.MajorRatio), and in any case
+//     within Options.MajorEvery.
 //
 // # Completeness
 //

@@ -67,21 +67,33 @@ func Relayout(runs []Run, o Options) Job {
 
 // majorReason returns why all runs should be compacted, or "".
 func majorReason(runs []Run, o *Options) string {
-	var total, dirty, sure int64
+	var total, entries, dirty, sure int64 // of the runs that are older, to begin with
 	rewrite, clean := false, true
-	for i := range runs {
+	for i := len(runs) - 1; i >= 0; i-- {
 		if runs[i].Busy {
 			return ""
 		}
+		olderBytes, olderEntries := total, entries
+		var hidden int64
 		for k := range runs[i].Files {
 			f := &runs[i].Files[k]
+			if f.Tombstones > 0 && olderEntries > 0 {
+				// What a tombstone deletes is, for all we know, an entry like others
+				// in older runs.
+				hidden += int64(float64(f.Tombstones) * float64(olderBytes) / float64(olderEntries))
+			}
 			total += f.Bytes
+			entries += f.Entries
 			dirty += f.dirty()
 			sure += f.dirty() - min(f.Garbage, f.dirty())
 			rewrite = rewrite || f.Rewrite
 			clean = clean && f.clean()
 		}
+		hidden = min(hidden, olderBytes)
+		dirty += hidden
+		sure += hidden
 	}
+	dirty, sure = min(dirty, total), min(sure, total)
 	age := o.Now.Sub(o.LastMajor)
 	limit := int64(o.MajorRatio * float64(total))
 	switch {
