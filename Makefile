@@ -97,8 +97,10 @@ cluster: ## Kill, stop, freeze and restart processes of a cluster under load, CL
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)
 
-sim: ## Simulate a cluster under faults (not there yet)
-	@echo "There is no cluster simulation yet: it comes with the cluster packages." >&2; exit 1
+SEED ?= 1
+RUNS ?= 200
+sim: ## Simulate RUNS clusters under faults, from SEED on; a failure names its seed
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -count=1 -timeout 30m
 
 check: test lint ## What to run before sharing a change
 

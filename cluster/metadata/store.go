@@ -3,7 +3,9 @@ package metadata
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sort"
@@ -50,7 +52,10 @@ func (s *Store) ForMaster(epoch int64) *Store {
 	return &Store{lock: s.lock, dial: s.dial, master: epoch, patience: 500 * time.Millisecond}
 }
 
-var _ metadata.Store = (*Store)(nil)
+var (
+	_ metadata.Store   = (*Store)(nil)
+	_ metadata.Retirer = (*Store)(nil)
+)
 
 // rootRows returns the rows of the METADATA tablets, ascending; none while the
 // cluster has none.
@@ -147,7 +152,7 @@ func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error)
 	var found *metadata.Row
 	err := s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
 		found = nil
-		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}}, &reader{each: func(r *metadata.Row) error {
+		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}, Filter: living}, &reader{each: func(r *metadata.Row) error {
 			found = r
 			return nil
 		}})
@@ -192,7 +197,7 @@ func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]
 			if part.Empty() {
 				return nil
 			}
-			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n)}, &reader{each: func(r *metadata.Row) error {
+			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n), Filter: living}, &reader{each: func(r *metadata.Row) error {
 				rows = append(rows, r)
 				return nil
 			}})
@@ -221,7 +226,7 @@ func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error 
 			end = within.End
 			for left := []row.Range{part}; len(left) > 0; {
 				var err error
-				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left}, &reader{each: func(r *metadata.Row) error {
+				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: living}, &reader{each: func(r *metadata.Row) error {
 					last = Key(rpc.TabletKey{Table: r.Table, End: r.End})
 					rest.Start = row.Successor(last)
 					return each(r)
@@ -268,7 +273,7 @@ func (s *Store) CAS(ctx context.Context, r *metadata.Row) error {
 		return errors.Join(err, metadata.ErrNotApplied)
 	}
 	k := rpc.TabletKey{Table: r.Table, End: r.End}
-	if err := s.change(ctx, k, r.Version, next); err != nil {
+	if err := s.change(ctx, k, r.Version, change{next: next}); err != nil {
 		return err
 	}
 	r.Version, r.Assignment = next.Version, next.Assignment
@@ -276,27 +281,70 @@ func (s *Store) CAS(ctx context.Context, r *metadata.Row) error {
 }
 
 // Delete removes the row of a tablet, if it is still as it was when r was read.
+// A row of the same key can be made again, with versions from the beginning: it
+// is for tables that are gone for good.
 func (s *Store) Delete(ctx context.Context, r *metadata.Row) error {
-	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, nil)
+	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, change{kind: remove})
 }
 
-// change replaces the row of k, if its version is version, by next; nil deletes
-// it.
-func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+// Retire removes the row of a tablet whose rows others serve from now on, if it
+// is still as it was when r was read. The key's version stays and goes on
+// growing, so that what was sent before, and comes late, changes nothing.
+func (s *Store) Retire(ctx context.Context, r *metadata.Row) error {
+	if r.Table == Table {
+		return fault.New(fault.Internal, "METADATA tablets are not merged")
+	}
+	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, change{kind: retire})
+}
+
+// RetiredVersion implements metadata.Retirer.
+func (s *Store) RetiredVersion(ctx context.Context, table uint64, end []byte) (version uint64, err error) {
+	if table == Table {
+		return 0, nil
+	}
+	key := Key(rpc.TabletKey{Table: table, End: end})
+	err = s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
+		w := new(versionReader)
+		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}}, w)
+		version = w.version
+		return err
+	})
+	return version, err
+}
+
+// A change is what is to become of a row.
+type change struct {
+	kind changeKind
+	next *metadata.Row // to put
+}
+
+type changeKind int
+
+const (
+	put changeKind = iota
+	remove
+	retire
+)
+
+// errVersion is wrapped by the error of an attempt that found another version.
+var errVersion = fault.New(fault.Fenced, "the METADATA row has another version")
+
+// change changes the row of k, if its version is version.
+func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, c change) error {
 	start := time.Now()
 	unsure := false // whether an earlier attempt may have been carried out
 	for attempt := 0; ; attempt++ {
-		err := s.attempt(ctx, k, version, next)
+		err := s.attempt(ctx, k, version, c)
 		if err == nil {
 			return nil
 		}
-		if errors.Is(err, fault.Fenced) && unsure {
+		if errors.Is(err, errVersion) && unsure {
 			// It may be our own change that is in the way.
 			now, gerr := s.Get(ctx, k)
 			switch {
-			case gerr == nil && next != nil && bytes.Equal(now.Marshal(), next.Marshal()):
+			case gerr == nil && c.kind == put && bytes.Equal(now.Marshal(), c.next.Marshal()):
 				return nil
-			case next == nil && errors.Is(gerr, fault.NotFound):
+			case c.kind != put && errors.Is(gerr, fault.NotFound):
 				return nil
 			case gerr != nil && !errors.Is(gerr, fault.NotFound):
 				return gerr
@@ -320,49 +368,55 @@ func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, nex
 	}
 }
 
-func (s *Store) attempt(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+func (s *Store) attempt(ctx context.Context, k rpc.TabletKey, version uint64, c change) error {
 	if k.Table == Table {
-		return s.attemptRoot(ctx, k, version, next)
+		return s.attemptRoot(ctx, k, version, c)
 	}
 	key := Key(k)
 	return s.try(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
-		var change []row.Mutation
-		if next == nil {
-			change = []row.Mutation{{Op: row.DeleteRow}}
-		} else {
-			change = []row.Mutation{
-				{Op: row.SetCell, Family: family, Qualifier: columnRow, Value: next.Marshal()},
-				{Op: row.SetCell, Family: family, Qualifier: columnVersion, Value: versionValue(next.Version)},
+		var muts []row.Mutation
+		switch c.kind {
+		case remove:
+			muts = []row.Mutation{{Op: row.DeleteRow}}
+		case retire:
+			muts = []row.Mutation{
+				{Op: row.DeleteRow},
+				{Op: row.SetCell, Family: family, Qualifier: columnVersion, Value: versionValue(version + 1)},
+			}
+		default:
+			muts = []row.Mutation{
+				{Op: row.SetCell, Family: family, Qualifier: columnRow, Value: c.next.Marshal()},
+				{Op: row.SetCell, Family: family, Qualifier: columnVersion, Value: versionValue(c.next.Version)},
 			}
 		}
-		then, otherwise := change, []row.Mutation(nil)
+		then, otherwise := muts, []row.Mutation(nil)
 		predicate := filterVersion(version)
 		if version == 0 {
-			then, otherwise = nil, change
+			then, otherwise = nil, muts
 		}
 		matched, err := t.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 		if err == nil && matched != (version != 0) {
-			err = fault.New(fault.Fenced, "METADATA row %q of table %d does not have version %d", k.End, k.Table, version)
+			err = fmt.Errorf("METADATA row %q of table %d, version %d: %w", k.End, k.Table, version, errVersion)
 		}
 		return err
 	})
 }
 
-func (s *Store) attemptRoot(ctx context.Context, k rpc.TabletKey, version uint64, next *metadata.Row) error {
+func (s *Store) attemptRoot(ctx context.Context, k rpc.TabletKey, version uint64, c change) error {
 	old, item, err := s.getRoot(ctx, k)
 	if errors.Is(err, fault.NotFound) {
 		old, item = &metadata.Row{}, 0
 	} else if err != nil {
 		return err
 	}
-	fenced := fault.New(fault.Fenced, "METADATA row %q of the METADATA table does not have version %d", k.End, version)
+	fenced := fmt.Errorf("METADATA row %q of the METADATA table, version %d: %w", k.End, version, errVersion)
 	if old.Version != version {
 		return fenced
 	}
-	if next == nil {
+	if c.kind == remove {
 		err = s.lock.Delete(ctx, rootKey(k), item)
 	} else {
-		_, err = s.lock.Put(ctx, rootKey(k), next.Marshal(), item)
+		_, err = s.lock.Put(ctx, rootKey(k), c.next.Marshal(), item)
 	}
 	if errors.Is(err, fault.Aborted) {
 		return fenced
@@ -385,6 +439,26 @@ func filterVersion(version uint64) *filter.Node {
 		{Op: filter.ValueRange, Start: value, End: value},
 	}}
 }
+
+// living passes of each row what describes its tablet: nothing of a row that was
+// retired.
+var living = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
+
+// A versionReader takes the version of a row, retired or not.
+type versionReader struct {
+	reader
+	version uint64
+}
+
+// Cell implements scan.Writer.
+func (w *versionReader) Cell(c *row.Cell) {
+	if w.version == 0 && bytes.Equal(c.Qualifier, columnVersion) && len(c.Value) == 8 {
+		w.version = binary.BigEndian.Uint64(c.Value)
+	}
+}
+
+// EndRow implements scan.Writer.
+func (w *versionReader) EndRow() (bool, error) { return false, nil }
 
 // A reader takes METADATA rows.
 type reader struct {

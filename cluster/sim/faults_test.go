@@ -190,8 +190,9 @@ func TestStorm(t *testing.T) {
 func stormRun(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	st := &storm{rng: rand.New(rand.NewPCG(seed, 2)), calm: true, loss: []float64{0, 0.002, 0.02}[rng.IntN(3)], cut: map[string]time.Time{}}
-	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Log: logger(), LogBytes: 256 << 10,
-		Tablet: tablet.Options{MemtableBytes: 32 << 10, FileBytes: 16 << 10}}
+	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Log: logger(), LogBytes: 64 << 10,
+		// A memtable that has anything has 128 KiB.
+		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10}}
 	if rng.IntN(2) == 0 {
 		o.Balance = 3 * time.Second
 	}

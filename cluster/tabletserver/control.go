@@ -199,7 +199,7 @@ func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, er
 	if op.Kind == metadata.Merge {
 		left, err := s.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: op.At})
 		if err == nil && left.Tablet == op.Left {
-			err = s.meta.Delete(ctx, left)
+			err = s.meta.Retire(ctx, left)
 		}
 		if err != nil && !errors.Is(err, fault.NotFound) {
 			return nil, err
@@ -214,9 +214,12 @@ func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, er
 	if b.Op != nil && b.Op.Kind == metadata.Merge && b.Op.Left == r.Tablet || string(b.Start) < string(r.End) {
 		return nil, errMerged
 	}
-	// The former owner's compare-and-set of b's row fails from here on.
-	if err := s.meta.CAS(ctx, b); err != nil {
-		return nil, fault.New(fault.Unavailable, "the tablet after tablet %d is changing: %w", r.Tablet, err)
+	// The merge was to be made by the former owner of both. If b is still its, its
+	// compare-and-set of b's row must fail from here on; if it is not, it does.
+	if log := r.Assignment.Log; b.Assignment != nil && b.Assignment.Log == log && log != 0 {
+		if err := s.meta.CAS(ctx, b); err != nil {
+			return nil, fault.New(fault.Unavailable, "the tablet after tablet %d is changing: %v", r.Tablet, err)
+		}
 	}
 	return next, s.meta.CAS(ctx, next)
 }
@@ -224,28 +227,24 @@ func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, er
 // finishSplit ends a split that the former owner of t has begun. That owner may
 // be alive and add the left child's row at any time, so the split cannot be
 // forgotten; but if it does, everything was in SSTables before, and the row is
-// what this one would be.
+// what this one would be. It can be added once: to the version of its key that
+// the operation names.
 func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
-	l, r := tablet.SplitRows(t.Row())
-	l.Assignment = &metadata.Assignment{State: metadata.Unassigned, Epoch: t.epoch, Master: r.Assignment.Master}
-	if err := s.meta.CAS(ctx, l); err != nil {
-		if !errors.Is(err, fault.Fenced) {
-			return nil, err
+	var right *metadata.Row
+	err := t.Replace(func(parent *metadata.Row) error {
+		var left *metadata.Row
+		left, right = tablet.SplitRows(parent)
+		left.Assignment = &metadata.Assignment{State: metadata.Unassigned, Epoch: t.epoch, Master: parent.Assignment.Master}
+		if err := s.meta.CAS(ctx, left); err != nil && !errors.Is(err, fault.Fenced) {
+			return err
 		}
-		there, gerr := s.meta.Get(ctx, keyOf(l))
-		if gerr != nil {
-			return nil, gerr
-		}
-		if there.Tablet != l.Tablet {
-			return nil, fault.New(fault.Corruption, "METADATA row of tablet %d is in the way of tablet %d", there.Tablet, l.Tablet)
-		}
-	}
-	if err := s.meta.CAS(ctx, r); err != nil {
+		return s.meta.CAS(ctx, right)
+	})
+	if err != nil {
 		return nil, err
 	}
-	t.Close()
 	next := *t
-	next.Tablet = tablet.Open(t.half.env, r, t.table.Schema)
+	next.Tablet = tablet.Open(t.half.env, right, t.table.Schema)
 	next.Start()
 	return &next, nil
 }
@@ -351,7 +350,7 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 	}
 	return notServing(s.detached(ctx, func(ctx context.Context) error {
 		return tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
-			func(r *metadata.Row) error { return s.meta.Delete(ctx, r) },
+			func(r *metadata.Row) error { return s.meta.Retire(ctx, r) },
 			func(merged ...*tablet.Tablet) { s.adopt(ts, merged) })
 	}))
 }

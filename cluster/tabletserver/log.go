@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -20,15 +21,19 @@ const trimEvery = 2 * time.Second
 
 // A guardedLog is a commit log whose trimming somebody else can stop.
 type guardedLog struct {
-	commitlog.Writer
+	*commitlog.SegmentWriter
 	id   commitlog.ID
 	lock lock.Service
 
+	// needed is the position that Trim was called with last: what is before it is
+	// only there because it was not trimmed yet.
+	needed atomic.Pointer[commitlog.Pos]
+
 	mu      mutex.Mutex
-	version int64 // of the item
+	version int64 // of the item; 0 if it is to be read again
 	kept    commitlog.Pos
 	trimmed time.Time
-	lost    bool // the item is frozen, or may be
+	frozen  bool
 }
 
 func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID, o commitlog.SegmentOptions) (*guardedLog, error) {
@@ -44,33 +49,54 @@ func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id 
 	if err != nil {
 		return nil, err
 	}
-	return &guardedLog{Writer: w, id: id, lock: l, version: version}, nil
+	return &guardedLog{SegmentWriter: w, id: id, lock: l, version: version}, nil
+}
+
+// Bytes implements commitlog.Writer. It counts what tablets need, whether or not
+// the rest could be trimmed.
+func (g *guardedLog) Bytes() int64 {
+	if p := g.needed.Load(); p != nil {
+		return g.SegmentWriter.BytesFrom(*p)
+	}
+	return g.SegmentWriter.Bytes()
 }
 
 // Trim implements commitlog.Writer.
 func (g *guardedLog) Trim(before commitlog.Pos) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.needed.Store(&before)
 	// The first segment that is kept; a position within it trims no more.
-	if g.lost || before.Log != g.id || before.Segment <= g.kept.Segment || time.Since(g.trimmed) < trimEvery {
+	if g.frozen || before.Log != g.id || before.Segment <= g.kept.Segment || time.Since(g.trimmed) < trimEvery {
 		return nil
 	}
-	g.trimmed = time.Now()
+	ctx, cancel := context.WithTimeout(context.Background(), trimEvery)
+	defer cancel()
+	defer func() { g.trimmed = time.Now() }()
+	if err := g.keep(ctx, before); err != nil {
+		return fmt.Errorf("note how far commit log %v is trimmed: %w", g.id, err)
+	}
+	return g.SegmentWriter.Trim(before)
+}
+
+// keep writes down that the log is trimmed up to a position.
+func (g *guardedLog) keep(ctx context.Context, before commitlog.Pos) error {
+	if g.version == 0 {
+		if err := g.reread(ctx); err != nil {
+			return err
+		}
+	}
 	value, err := json.Marshal(catalog.LogState{Kept: before})
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), trimEvery)
-	defer cancel()
 	version, err := g.lock.Put(ctx, catalog.LogKey(g.id), value, g.version)
 	if err != nil {
-		// An answer that was lost leaves the item's version unknown. The log is not
-		// trimmed any more then; it is a matter of space only.
-		g.lost = g.reread(ctx) != nil
-		return fmt.Errorf("note how far commit log %v is trimmed: %w", g.id, err)
+		g.version = 0 // the change may have been made, or somebody else's was
+		return err
 	}
 	g.version, g.kept = version, before
-	return g.Writer.Trim(before)
+	return nil
 }
 
 // reread finds out what became of the item.
@@ -81,9 +107,9 @@ func (g *guardedLog) reread(ctx context.Context) error {
 	}
 	var state catalog.LogState
 	if err := json.Unmarshal(item.Value, &state); err != nil {
-		return err
+		return fault.New(fault.Corruption, "item of commit log %v: %w", g.id, err)
 	}
-	if state.Frozen {
+	if g.frozen = state.Frozen; g.frozen {
 		return fault.New(fault.Fenced, "the log has been sealed")
 	}
 	g.version = item.Version

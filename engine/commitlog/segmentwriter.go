@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"math"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -364,6 +365,20 @@ func (w *SegmentWriter) Bytes() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.mu.bytes + w.mu.pending
+}
+
+// BytesFrom returns how much of Bytes is in the segment of pos and later ones.
+func (w *SegmentWriter) BytesFrom(pos Pos) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := w.mu.pending
+	for _, k := range slices.Backward(w.mu.kept) {
+		if k.index < pos.Segment {
+			break
+		}
+		n += k.bytes
+	}
+	return n
 }
 
 // Close implements Writer. It gives up what the store does not take within some

@@ -86,6 +86,9 @@ type Op struct {
 	Kind        OpKind
 	Start, At   []byte
 	Left, Right TabletID
+	// Version is, of a Split, the version that the key of Left's row had before:
+	// whoever adds that row adds it to this version, and so at most one does.
+	Version uint64 `json:",omitempty"`
 }
 
 // A Row describes one tablet. Rows that were handed out are shared: change a
@@ -279,6 +282,13 @@ type Store interface {
 	// change is durable. fault.Fenced if somebody else changed the row: the
 	// caller no longer owns the tablet.
 	CAS(ctx context.Context, r *Row) error
+}
+
+// A Retirer is a Store in which the version of a row's key outlives the row.
+type Retirer interface {
+	// RetiredVersion returns the version with which a row that ends at end can be
+	// added: 0 if there never was one.
+	RetiredVersion(ctx context.Context, table uint64, end []byte) (uint64, error)
 }
 
 // ErrNotApplied is wrapped by an error of CAS when the row is certain not to

@@ -120,8 +120,9 @@ func (t *Tablet) lost(out *output, err error) error {
 // trimRanges drops the range tombstones of next that have nothing left to
 // delete: neither a file nor one of mems holds an older entry of their rows.
 func (t *Tablet) trimRanges(next *metadata.Row, mems []*mem) {
-	if t.rewriting {
-		// What a compaction is writing may hold older entries.
+	if t.rewriting || !t.started.Load() {
+		// What a compaction is writing, or is still to be replayed, may hold older
+		// entries.
 		return
 	}
 	least := cell.MaxSeq

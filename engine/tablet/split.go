@@ -39,6 +39,11 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	defer unlock()
 	next := t.Row().Clone()
 	next.Op = &metadata.Op{Kind: metadata.Split, At: at, Left: left, Right: right}
+	if m, ok := t.env.Meta.(metadata.Retirer); ok {
+		if next.Op.Version, err = m.RetiredVersion(ctx, next.Table, at); err != nil {
+			return err
+		}
+	}
 	if err := t.change1(ctx, next); err != nil {
 		return err
 	}
@@ -73,10 +78,34 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 		return err
 	}
 	next := t.Row().Clone()
+	next.Op = nil // a split or merge that was given up
 	change(next)
 	if err := t.change1(ctx, next); err != nil {
 		return err
 	}
+	t.replaced.Store(true)
+	t.closeLocked()
+	return nil
+}
+
+// Replace lets do put other rows in the place of the tablet's METADATA row, while
+// nothing else changes it, and closes the tablet. Nothing may be in its
+// memtables.
+func (t *Tablet) Replace(do func(*metadata.Row) error) error {
+	t.compacting.Lock()
+	defer t.compacting.Unlock()
+	t.change.Lock()
+	defer t.change.Unlock()
+	if v := t.pin(); v != nil {
+		v.release()
+	} else {
+		return t.gone()
+	}
+	if err := do(t.Row()); err != nil {
+		return err
+	}
+	t.write.Lock()
+	defer t.write.Unlock()
 	t.replaced.Store(true)
 	t.closeLocked()
 	return nil
@@ -87,6 +116,11 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 func (t *Tablet) Change(ctx context.Context, change func(*metadata.Row)) error {
 	t.change.Lock()
 	defer t.change.Unlock()
+	if v := t.pin(); v != nil {
+		v.release()
+	} else {
+		return t.gone()
+	}
 	next := t.Row().Clone()
 	change(next)
 	return t.change1(ctx, next)
@@ -103,10 +137,16 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 	}
 	t.compacting.Lock()
 	t.change.Lock()
-	return func() {
+	unlock = func() {
 		t.change.Unlock()
 		t.compacting.Unlock()
-	}, nil
+	}
+	if v := t.pin(); v != nil {
+		v.release()
+		return unlock, nil
+	}
+	unlock() // it was closed meanwhile
+	return nil, t.gone()
 }
 
 // change1 stores a METADATA row that differs from the present one in nothing
@@ -175,7 +215,7 @@ func (t *Tablet) halfway(err error) error {
 func SplitRows(parent *metadata.Row) (left, right *metadata.Row) {
 	op := parent.Op
 	left, right = parent.Clone(), parent.Clone()
-	left.Version, left.Tablet, left.End, left.Op = 0, op.Left, op.At, nil
+	left.Version, left.Tablet, left.End, left.Op = op.Version, op.Left, op.At, nil
 	right.Tablet, right.Start, right.Op = op.Right, op.At, nil
 	clip(left)
 	clip(right)
@@ -258,7 +298,13 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	m.Tablet = id
 	m.Op = &metadata.Op{Kind: metadata.Merge, Left: a.id, Start: old.Start, At: old.End}
 	if err := b.env.Meta.CAS(ctx, m); err != nil {
-		return b.lost(nil, err)
+		err = b.lost(nil, err)
+		if errors.Is(err, metadata.ErrNotApplied) && !errors.Is(err, fault.Fenced) {
+			stay := a.Row().Clone()
+			stay.Op = nil
+			err = errors.Join(err, a.change1(ctx, stay))
+		}
+		return err
 	}
 	if err := insist(ctx, func() error { return forget(old) }); err != nil {
 		return b.halfway(err)

@@ -132,7 +132,7 @@ type Tablet struct {
 	schema func() *schema.Table
 
 	// started says that nothing is replayed any more.
-	started bool
+	started atomic.Bool
 	// visible is the sequence number up to which everything is durable and in
 	// the memtables.
 	visible atomic.Uint64
@@ -259,7 +259,7 @@ func (t *Tablet) note(m *mem, pos commitlog.Pos, before int64) {
 
 // Start makes everything replayed visible.
 func (t *Tablet) Start() {
-	t.started = true
+	t.started.Store(true)
 	t.visible.Store(uint64(t.write.seq))
 	if slices.ContainsFunc(t.schema().Groups, func(g schema.Group) bool { return g.InMemory }) {
 		t.env.Work(t)
@@ -497,7 +497,7 @@ func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v
 // rotateLocked makes the memtable immutable, to be flushed, and begins a new
 // one. The caller holds the write lock.
 func (t *Tablet) rotateLocked() {
-	if t.started {
+	if t.started.Load() {
 		t.write.mem.instant = metadata.Instant{Time: t.env.Now().UnixMicro(), Schema: t.schema().Version}
 	}
 	m := &mem{Memtable: memtable.New()}
