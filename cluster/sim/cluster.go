@@ -40,8 +40,15 @@ type Options struct {
 	// Now is the clock of cells.
 	Now func() time.Time
 	Log *slog.Logger
+	// Segments are the settings of commit logs.
+	Segments commitlog.SegmentOptions
 	// Net disturbs calls. Default: none.
 	Net Net
+	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server is
+	// given in the place of the lock service, of the store and of the network.
+	WrapLock   func(server string, l lock.Service) lock.Service
+	WrapStore  func(server string, s objectstore.Store) objectstore.Store
+	WrapDialer func(server string, d rpc.Dialer) rpc.Dialer
 }
 
 // A Net says what becomes of the messages between nodes, the lock service
@@ -121,10 +128,20 @@ func (c *Cluster) Lock(node string) lock.Service {
 // StartServer starts a tablet server of a name that no living one has.
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
 	p := new(process)
-	store := &faultyStore{Store: c.objects, fault: c.net(p, name, "store")}
+	var store objectstore.Store = &faultyStore{Store: c.objects, fault: c.net(p, name, "store")}
+	l, dial := c.lock.Client(c.net(p, name, "lock")), rpc.Dialer(dialer{c, name, p})
+	if c.o.WrapLock != nil {
+		l = c.o.WrapLock(name, l)
+	}
+	if c.o.WrapStore != nil {
+		store = c.o.WrapStore(name, store)
+	}
+	if c.o.WrapDialer != nil {
+		dial = c.o.WrapDialer(name, dial)
+	}
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
-		Name: name, Addr: name, Lock: c.lock.Client(c.net(p, name, "lock")), Dialer: dialer{c, name, p}, Objects: store, Logs: store, TTL: c.o.TTL,
-		Segments: commitlog.SegmentOptions{}, CacheBytes: 8 << 20, MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
+		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
+		Segments: c.o.Segments, CacheBytes: 8 << 20, MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
 		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.o.Now, Log: c.o.Log,
 	})
 	if err != nil {

@@ -172,14 +172,18 @@ func seeds(usual int) (first uint64, runs int) {
 	return first, runs
 }
 
-// TestStorm: under lost messages, cut-off nodes, deaths of servers and masters,
+// TestStorm: invariants I2 to I5 and I10. Under lost messages, cut-off nodes,
+// deaths of servers and masters,
 // splits, merges and moves, every acknowledged write is read, no row is torn,
-// nothing that was read disappears, and METADATA tiles the key space.
+// nothing that was read disappears, single rows are linearizable, and METADATA
+// tiles the key space.
 func TestStorm(t *testing.T) {
 	first, runs := seeds(10)
 	for seed := first; seed < first+uint64(runs); seed++ {
 		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) { stormRun(t, seed) })
+			h := new(history)
+			synctest.Test(t, func(t *testing.T) { stormRun(t, seed, h) })
+			h.check(t)
 		})
 		if t.Failed() {
 			return
@@ -187,7 +191,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-func stormRun(t *testing.T, seed uint64) {
+func stormRun(t *testing.T, seed uint64, h *history) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	st := &storm{rng: rand.New(rand.NewPCG(seed, 2)), calm: true, loss: []float64{0, 0.002, 0.02}[rng.IntN(3)], cut: map[string]time.Time{}}
 	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Log: logger(), LogBytes: 64 << 10,
@@ -243,6 +247,10 @@ func stormRun(t *testing.T, seed uint64) {
 				time.Sleep(time.Duration(mine.IntN(20)) * time.Millisecond)
 			}
 		})
+	}
+	for i := range 3 {
+		mine := rand.New(rand.NewPCG(seed, 200+uint64(i)))
+		working.Go(func() { h.work(ctx, t, regs[i].client, i, mine, stop) })
 	}
 	next := 4
 	for range 20 + rng.IntN(20) {
