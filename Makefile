@@ -92,7 +92,7 @@ backups: build ## Load ROWS generated rows, back them up, kill the server, resto
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
 
 cluster: ## Kill, stop, freeze and restart processes of a cluster under load, CLUSTER_ROUNDS times
-	TRESTLE_CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
+	CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

@@ -145,7 +145,6 @@ type workload struct {
 	first  error
 	acked  map[string]int64 // newest acknowledged value of a row
 	tried  map[string]int64 // newest that was sent
-	slow   time.Duration    // the longest that a row could not be written
 	ops    atomic.Int64
 	sick   map[string]time.Duration // by row, the longest
 }
@@ -316,13 +315,13 @@ func clusterClients(t *testing.T, addr string) (*bigtable.AdminClient, *bigtable
 
 // TestCluster: the official client works with a cluster of processes while
 // servers are killed, stopped in order, made zombies, and the master is killed.
-// TRESTLE_CLUSTER_ROUNDS repeats the kills.
+// CLUSTER_ROUNDS repeats the kills.
 func TestCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts seven processes")
 	}
 	rounds := 1
-	if n, err := strconv.Atoi(os.Getenv("TRESTLE_CLUSTER_ROUNDS")); err == nil {
+	if n, err := strconv.Atoi(os.Getenv("CLUSTER_ROUNDS")); err == nil {
 		rounds = n
 	}
 	c := startCluster(t, 3)

@@ -142,7 +142,9 @@ func (d *devRun) keep(ctx context.Context, exe, name string, args []string) {
 			}
 		case <-ctx.Done():
 			_ = cmd.Process.Signal(syscall.SIGTERM)
-			<-ended
+			if err := <-ended; err != nil {
+				d.p.sayf("%s has ended: %v\n", name, err)
+			}
 		}
 	}
 }

@@ -544,7 +544,7 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 			}
 			return r.rest, r.stats, err
 		}
-		if err != errScan {
+		if !errors.Is(err, errScan) {
 			return req.Ranges, scan.Stats{}, err
 		}
 	}

@@ -22,7 +22,7 @@ const (
 
 // appendError writes an error that is not nil.
 func appendError(b []byte, err error) []byte {
-	if err == error(rpc.ErrNotServing) {
+	if err == error(rpc.ErrNotServing) { //nolint:errorlint // that very one: nothing is lost by leaving out the rest
 		return append(b, isNotServing|isBare)
 	}
 	var flags byte
