@@ -36,7 +36,7 @@ func commands() []command {
 		{"serve", "run a server on a data directory", serve},
 		{"tabletserver", "run a tablet server of a cluster", runTabletServer},
 		{"master", "run a master of a cluster, or one that waits to be it", runMaster},
-		{"gateway", "answer clients of a cluster without serving tablets", runGateway},
+		{"gateway", "answer clients of a cluster, or from the tables of an HBase (--backend)", runGateway},
 		{"dev-cluster", "run a whole cluster on this machine, each server a process", devCluster},
 		{"cluster", "show a cluster, drain servers, move and change tablets", clusterCommand},
 		{"config", "print the settings of serve and where each comes from", config},

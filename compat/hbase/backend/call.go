@@ -95,6 +95,13 @@ func send[M proto.Message](ctx context.Context, rpc gohbase.RPCClient, timeout t
 	c.mu.ctx = mine
 	c.results = make(chan hrpc.RPCResult, 1)
 	msg, err := rpc.SendRPC(c)
+	// gohbase also says so if its look into hbase:meta came back early.
+	for i := 1; i < 4 && errors.Is(err, gohbase.TableNotFound); i++ {
+		if sleep(mine, time.Duration(i)*20*time.Millisecond) != nil {
+			break
+		}
+		msg, err = rpc.SendRPC(c)
+	}
 	switch {
 	case err == nil:
 		return msg.(M), nil

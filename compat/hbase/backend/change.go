@@ -153,12 +153,12 @@ func (s scope) column(family, qualifier string) {
 }
 
 // columns returns s as HBase reads it.
-func (s scope) columns() []*pb.Column {
+func (s scope) columns(t *table) []*pb.Column {
 	out := make([]*pb.Column, 0, len(s)+1)
 	for f, qs := range s {
 		c := &pb.Column{Family: []byte(f)}
 		for q := range qs {
-			c.Qualifier = append(c.Qualifier, []byte(q))
+			c.Qualifier = append(c.Qualifier, t.toHBase([]byte(q)))
 		}
 		slices.SortFunc(c.Qualifier, bytes.Compare)
 		out = append(out, c)
@@ -312,7 +312,7 @@ func (c *change) actions(t *table, key, version []byte, tokens [][]byte) []*pb.M
 				continue
 			}
 			v := of(col.family)
-			v.QualifierValue = append(v.QualifierValue, &pb.MutationProto_ColumnValue_QualifierValue{Qualifier: []byte(col.qualifier),
+			v.QualifierValue = append(v.QualifierValue, &pb.MutationProto_ColumnValue_QualifierValue{Qualifier: t.toHBase([]byte(col.qualifier)),
 				Timestamp: proto.Uint64(marker), DeleteType: pb.MutationProto_DELETE_MULTIPLE_VERSIONS.Enum()})
 		}
 		for col, list := range c.cells {
@@ -321,7 +321,7 @@ func (c *change) actions(t *table, key, version []byte, tokens [][]byte) []*pb.M
 			}
 			v := of(col.family)
 			for _, ts := range list {
-				v.QualifierValue = append(v.QualifierValue, &pb.MutationProto_ColumnValue_QualifierValue{Qualifier: []byte(col.qualifier),
+				v.QualifierValue = append(v.QualifierValue, &pb.MutationProto_ColumnValue_QualifierValue{Qualifier: t.toHBase([]byte(col.qualifier)),
 					Timestamp: proto.Uint64(uint64(hbaseTime(t.unit, ts))), DeleteType: pb.MutationProto_DELETE_ONE_VERSION.Enum()})
 			}
 		}
@@ -336,7 +336,7 @@ func (c *change) actions(t *table, key, version []byte, tokens [][]byte) []*pb.M
 			by[family].QualifierValue = append(by[family].QualifierValue, v)
 		}
 		for col, versions := range c.sets {
-			q := []byte(col.qualifier)
+			q := t.toHBase([]byte(col.qualifier))
 			for ts, v := range versions {
 				add(col.family, &pb.MutationProto_ColumnValue_QualifierValue{Qualifier: q, Value: notNil(v), Timestamp: proto.Uint64(uint64(hbaseTime(t.unit, ts)))})
 			}

@@ -18,6 +18,8 @@ import (
 const (
 	// attrSchema is the attribute of a table in which its schema.Table is.
 	attrSchema = "TRESTLE_SCHEMA"
+	// attrVersioned is the attribute of a table whose rows have a version cell.
+	attrVersioned = "TRESTLE_VERSIONED"
 	// versionFamily holds the version cell of each row, and its idempotency
 	// tokens. Clients cannot have a family of that name.
 	versionFamily = "_v"
@@ -106,11 +108,11 @@ func describe(d *pb.TableSchema, resource string) (*table, error) {
 	if u, _ := attribute(d.GetAttributes(), model.AttrTimestampUnit); ours && s.Granularity == 1 || strings.EqualFold(u, model.TimestampUnitRaw) {
 		t.unit, s.Granularity = model.Raw, 1
 	}
+	_, t.versioned = attribute(d.GetAttributes(), attrVersioned)
 	there := map[string]bool{}
 	for _, f := range d.GetColumnFamilies() {
 		name := string(f.GetName())
-		if ours && name == versionFamily {
-			t.versioned = true
+		if t.versioned && name == versionFamily {
 			continue
 		}
 		there[name] = true
@@ -143,10 +145,9 @@ func descriptor(name model.Name, s *schema.Table, old *pb.TableSchema) (*pb.Tabl
 	if old != nil {
 		d.Attributes = slices.Clone(old.GetAttributes())
 		d.Configuration = old.GetConfiguration()
-		_, ours := attribute(old.GetAttributes(), attrSchema)
+		_, versioned = attribute(old.GetAttributes(), attrVersioned)
 		for _, f := range old.GetColumnFamilies() {
 			given[string(f.GetName())] = f
-			versioned = versioned || ours && string(f.GetName()) == versionFamily
 		}
 	}
 	d.Attributes = setAttribute(d.Attributes, attrSchema, string(s.Marshal()))
@@ -162,7 +163,7 @@ func descriptor(name model.Name, s *schema.Table, old *pb.TableSchema) (*pb.Tabl
 		c := &pb.ColumnFamilySchema{Name: []byte(n)}
 		if g := given[n]; g != nil {
 			c.Attributes, c.Configuration = slices.Clone(g.GetAttributes()), g.GetConfiguration()
-		} else if versioned {
+		} else {
 			c.Attributes = setAttribute(c.Attributes, "BLOOMFILTER", "ROW")
 		}
 		if versioned {
@@ -179,6 +180,7 @@ func descriptor(name model.Name, s *schema.Table, old *pb.TableSchema) (*pb.Tabl
 		d.ColumnFamilies = append(d.ColumnFamilies, c)
 	}
 	if versioned {
+		d.Attributes = setAttribute(d.Attributes, attrVersioned, "true")
 		d.ColumnFamilies = append(d.ColumnFamilies, ownFamily(versionFamily, versionTTL))
 	}
 	slices.SortFunc(d.ColumnFamilies, func(a, b *pb.ColumnFamilySchema) int { return bytes.Compare(a.GetName(), b.GetName()) })

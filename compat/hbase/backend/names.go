@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"strings"
@@ -110,3 +111,25 @@ func separator(s string) int {
 	}
 	return i
 }
+
+// toHBase returns the name that a column has in HBase. In a table of ours no
+// column is without one: HBase 2.6 confuses its cells with the deletion of their
+// family if the family has NEW_VERSION_BEHAVIOR, and then shows what was deleted
+// or fails to read the row. Names of nothing but zero bytes are therefore one
+// byte longer, which keeps them apart and in order.
+func (t *table) toHBase(qualifier []byte) []byte {
+	if !t.versioned || !zeros(qualifier) {
+		return qualifier
+	}
+	return make([]byte, len(qualifier)+1)
+}
+
+// fromHBase undoes toHBase.
+func (t *table) fromHBase(qualifier []byte) []byte {
+	if !t.versioned || len(qualifier) == 0 || !zeros(qualifier) {
+		return qualifier
+	}
+	return qualifier[1:]
+}
+
+func zeros(b []byte) bool { return len(bytes.Trim(b, "\x00")) == 0 }

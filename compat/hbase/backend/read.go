@@ -40,7 +40,7 @@ func newQuery(t *table, f *filter.Node) (*query, error) {
 	q := &query{program: p, rows: h.Rows, none: h.None, scan: &pb.Scan{MaxVersions: proto.Uint32(math.MaxInt32)}}
 	var qualifier [][]byte
 	if h.Qualifiers.IsSingle() {
-		qualifier = [][]byte{h.Qualifiers.Start}
+		qualifier = [][]byte{t.toHBase(h.Qualifiers.Start)}
 	}
 	for _, name := range t.schema.FamilyNames() {
 		if h.Families == nil || h.Families(name) {
@@ -58,10 +58,10 @@ func newQuery(t *table, f *filter.Node) (*query, error) {
 	if qualifier == nil && (len(h.Qualifiers.Start) > 0 || len(h.Qualifiers.End) > 0) {
 		m := &pb.ColumnRangeFilter{MinColumnInclusive: proto.Bool(true), MaxColumnInclusive: proto.Bool(false)}
 		if len(h.Qualifiers.Start) > 0 {
-			m.MinColumn = h.Qualifiers.Start
+			m.MinColumn = t.toHBase(h.Qualifiers.Start)
 		}
 		if len(h.Qualifiers.End) > 0 {
-			m.MaxColumn = h.Qualifiers.End
+			m.MaxColumn = t.toHBase(h.Qualifiers.End)
 		}
 		list = append(list, hbaseFilter("ColumnRangeFilter", m))
 	}
@@ -222,7 +222,7 @@ func (r *reader) piece(p *piece) (bool, error) {
 		if string(c.Family) != r.cell.Family {
 			r.cell.Family = string(c.Family)
 		}
-		r.cell.Qualifier, r.cell.Timestamp, r.cell.Value, r.cell.Labels = c.Qualifier, r.t.unit.Micros(c.Timestamp), c.Value, nil
+		r.cell.Qualifier, r.cell.Timestamp, r.cell.Value, r.cell.Labels = r.t.fromHBase(c.Qualifier), r.t.unit.Micros(c.Timestamp), c.Value, nil
 		r.want = r.pipeline.Cell(&r.cell) != filter.NextRow
 	}
 	return false, nil

@@ -63,7 +63,7 @@ func (w *viewer) piece(p *piece) (bool, error) {
 		if w.bytes += wire.CellSize(len(c.Row), len(c.Family), len(c.Qualifier), len(c.Value)); w.bytes > schema.MaxRow {
 			return false, fault.New(fault.FailedPrecondition, "Row %q has more than %d bytes, too many to be changed by what it holds", c.Row, schema.MaxRow)
 		}
-		w.v.cells = append(w.v.cells, row.Cell{Family: string(c.Family), Qualifier: c.Qualifier, Timestamp: w.t.unit.Micros(c.Timestamp), Value: c.Value})
+		w.v.cells = append(w.v.cells, row.Cell{Family: string(c.Family), Qualifier: w.t.fromHBase(c.Qualifier), Timestamp: w.t.unit.Micros(c.Timestamp), Value: c.Value})
 	}
 	return false, nil
 }
@@ -89,21 +89,15 @@ const allVersions = 1<<31 - 1
 
 // versionIs is the condition that a row has that version.
 func versionIs(key, version []byte) *pb.Condition {
-	c := equals(key, versionFamily, []byte(versionQualifier), version)
-	return c
+	return equals(key, versionFamily, []byte(versionQualifier), version)
 }
 
 // equals is the condition that the newest cell of a column has a value, or that
 // there is none if it is nil.
 func equals(key []byte, family string, qualifier, value []byte) *pb.Condition {
 	c := &pb.Condition{Row: key, Family: []byte(family), Qualifier: notNil(qualifier), CompareType: pb.CompareType_EQUAL.Enum()}
-	if value == nil {
-		c.Comparator = comparator("NullComparator", &pb.NullComparator{})
-		// A cell with an empty value counts as none.
-		c.Comparator = comparator("BinaryComparator", &pb.BinaryComparator{Comparable: &pb.ByteArrayComparable{Value: []byte{}}})
-		return c
-	}
-	c.Comparator = comparator("BinaryComparator", &pb.BinaryComparator{Comparable: &pb.ByteArrayComparable{Value: value}})
+	// To HBase a cell with an empty value is the same as none.
+	c.Comparator = comparator("BinaryComparator", &pb.BinaryComparator{Comparable: &pb.ByteArrayComparable{Value: notNil(value)}})
 	return c
 }
 
@@ -163,7 +157,7 @@ func (b *Backend) dependent(ctx context.Context, t *table, e *row.Entry) error {
 	s := scope{}
 	s.add(t, e.Mutations)
 	at := now(t)
-	return b.compareAndSet(ctx, t, e.Key, s.columns(), e.Token.Token, func(v *view) (*change, error) {
+	return b.compareAndSet(ctx, t, e.Key, s.columns(t), e.Token.Token, func(v *view) (*change, error) {
 		return apply(t, s, v.content(), e.Mutations, at)
 	})
 }
@@ -178,7 +172,7 @@ func (b *Backend) approximate(ctx context.Context, t *table, e *row.Entry) error
 	}
 	s := scope{}
 	s.add(t, e.Mutations)
-	v, err := b.view(ctx, t, e.Key, s.columns(), allVersions)
+	v, err := b.view(ctx, t, e.Key, s.columns(t), allVersions)
 	if err != nil {
 		return err
 	}
@@ -250,13 +244,13 @@ func (b *Backend) CheckAndMutateRow(ctx context.Context, resource string, key []
 				s.family(string(c.Family))
 			}
 			for _, q := range c.Qualifier {
-				s.column(string(c.Family), string(q))
+				s.column(string(c.Family), string(t.fromHBase(q)))
 			}
 		}
 		s.add(t, then)
 		s.add(t, otherwise)
 		at := now(t)
-		return b.compareAndSet(ctx, t, key, s.columns(), nil, func(v *view) (*change, error) {
+		return b.compareAndSet(ctx, t, key, s.columns(t), nil, func(v *view) (*change, error) {
 			var err error
 			if matched, err = matches(program, key, v.cells); err != nil {
 				return nil, err
@@ -291,7 +285,7 @@ func (b *Backend) ReadModifyWriteRow(ctx context.Context, resource string, key [
 		for i := range rules {
 			s.column(rules[i].Family, string(rules[i].Qualifier))
 		}
-		return b.compareAndSet(ctx, t, key, s.columns(), nil, func(v *view) (*change, error) {
+		return b.compareAndSet(ctx, t, key, s.columns(t), nil, func(v *view) (*change, error) {
 			out = out[:0]
 			c := newChange()
 			at := now(t)
@@ -345,7 +339,7 @@ func (b *Backend) UpdateRow(ctx context.Context, resource string, key []byte, re
 			s.family(name)
 		}
 		p := plan.New(t.schema, time.Now())
-		return b.compareAndSet(ctx, t, key, s.columns(), nil, func(v *view) (*change, error) {
+		return b.compareAndSet(ctx, t, key, s.columns(t), nil, func(v *view) (*change, error) {
 			k := &keeper{}
 			pl := program.Pipeline(k, nil)
 			if pl.StartRow(key) {

@@ -24,6 +24,8 @@ property() { echo "<property><name>$1</name><value>$2</value></property>"; }
 	property hbase.zookeeper.property.tickTime 60000
 	property zookeeper.session.timeout 600000
 	property hbase.unsafe.stream.capability.enforce false
+	# Bigtable's largest cells.
+	property hbase.server.keyvalue.maxsize 104857700
 	property hbase.master.port "$master"
 	property hbase.regionserver.port "$region"
 	property hbase.master.info.port -1

@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	hbase "github.com/trestledb/trestle/compat/hbase/backend"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/admin"
+	"github.com/trestledb/trestle/gateway/rest"
+)
+
+// hbaseScheme begins the address of an HBase as a backend.
+const hbaseScheme = "hbase://"
+
+// gatewayOverHBase answers Bigtable clients from the tables of an HBase. It
+// takes the flags of serve, but for those of the engine, which mean nothing.
+func gatewayOverHBase(p *process, args []string) int {
+	flags := settings.NewFlags("gateway")
+	address := flags.String("backend", "", "where the tables are: "+hbaseScheme+"HOST:PORT,HOST:PORT/ROOT, the ZooKeeper servers of an HBase and its root node (/hbase)")
+	cfg, err := flags.Resolve(args, p.environ)
+	if helpAsked(err) {
+		printHelp(p, flags.FlagSet, "Usage: trestle gateway --backend "+hbaseScheme+"HOST:PORT [flags]\n\n"+
+			"Answers Bigtable clients from the tables of an existing HBase. --hbase-instance is its namespace \"default\".\n"+
+			"Nothing but credentials is kept in --data-dir.")
+		return exitOK
+	}
+	if err != nil {
+		return p.misused(err)
+	}
+	o, err := hbaseOptions(*address, cfg.HBasePlace)
+	if err != nil {
+		return p.misused(err)
+	}
+	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
+	ctx, release := untilSignal(log, stopLimit)
+	defer release()
+	err = runServer(ctx, cfg.Serve, log, hbaseStack(o), func(at announcement) {
+		fmt.Fprintf(p.stdout, "tables in            %s%s\n", hbaseScheme, o.Quorum)
+		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+		if at.http != "" {
+			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
+		}
+		for _, n := range at.notices {
+			fmt.Fprintf(p.stdout, "\n%s\n", n)
+		}
+		if !cfg.AuthOn() && !cfg.TLS() {
+			fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+		}
+	}, nil)
+	if err != nil {
+		return p.failed(err)
+	}
+	return exitOK
+}
+
+// hbaseOptions reads an address, and place, which is project/instance.
+func hbaseOptions(address, place string) (hbase.Options, error) {
+	var o hbase.Options
+	rest, ok := strings.CutPrefix(address, hbaseScheme)
+	if !ok {
+		return o, fmt.Errorf("--backend is %q; %sHOST:PORT is known", address, hbaseScheme)
+	}
+	quorum, root, found := strings.Cut(rest, "/")
+	if found && root != "" {
+		path, err := url.PathUnescape(root)
+		if err != nil {
+			return o, fmt.Errorf("--backend: %w", err)
+		}
+		o.Root = "/" + path
+	}
+	for i, host := range strings.Split(quorum, ",") {
+		if host == "" {
+			return o, fmt.Errorf("--backend %q names no ZooKeeper server", address)
+		}
+		if !strings.Contains(host, ":") {
+			host += ":2181"
+		}
+		if i > 0 {
+			o.Quorum += ","
+		}
+		o.Quorum += host
+	}
+	o.Project, o.Instance, _ = strings.Cut(place, "/")
+	return o, o.Validate()
+}
+
+// hbaseStack opens a gateway over HBase.
+func hbaseStack(o hbase.Options) opener {
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
+		if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
+			return nil, fmt.Errorf("make the data directory: %w", err)
+		}
+		limitMemory(cfg)
+		o.Log = log
+		// gohbase logs each attempt as an error; what it cannot do comes back as one.
+		if cfg.LogLevel > slog.LevelDebug {
+			logrus.SetOutput(io.Discard)
+		}
+		b, err := hbase.Open(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		fail := func(err error) (*stack, error) { b.Close(); return nil, err }
+		instances := admin.New(b, admin.Options{Zone: cfg.Zone, Log: log})
+		if err := instances.EnsureInstance(ctx, "projects/"+o.Project+"/instances/"+o.Instance); err != nil {
+			return fail(err)
+		}
+		certificates, err := openTLS(cfg, log)
+		if err != nil {
+			return fail(err)
+		}
+		who, notices, closeAuth, err := openAuth(ctx, cfg, b, m, log)
+		if err != nil {
+			return fail(err)
+		}
+		g := gatewayOptions(cfg, m, log)
+		g.Auth = who
+		if certificates != nil {
+			g.Credentials = certificates.Credentials()
+		}
+		front, err := gateway.New(counted{b, m}, g)
+		if err != nil {
+			closeAuth()
+			return fail(err)
+		}
+		api, err := rest.New(front, rest.Options{})
+		if err != nil {
+			closeAuth()
+			return fail(errors.Join(err, front.Stop(ctx)))
+		}
+		st := &stack{
+			rest: api, serve: front.Serve, drain: front.Stop, notices: notices,
+			close: func(context.Context) error { closeAuth(); b.Close(); return nil },
+			ready: func() error { return nil },
+			stats: func() ops.Stats { return ops.Stats{} },
+		}
+		if who != nil {
+			st.token = who.TokenHandler()
+		}
+		return st, nil
+	}
+}
