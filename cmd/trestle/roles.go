@@ -37,7 +37,9 @@ func runTabletServer(p *process, args []string) int {
 
 // runGateway answers clients by asking tablet servers.
 func runGateway(p *process, args []string) int {
-	if slices.ContainsFunc(args, func(a string) bool { return strings.HasPrefix(strings.TrimLeft(a, "-"), "backend") && strings.HasPrefix(a, "-") }) {
+	if slices.ContainsFunc(args, func(a string) bool {
+		return strings.HasPrefix(strings.TrimLeft(a, "-"), "backend") && strings.HasPrefix(a, "-")
+	}) {
 		return gatewayOverHBase(p, args)
 	}
 	return runNode(p, args, settings.Gateway, openGateway, "Answers clients of a cluster without serving tablets.")

@@ -25,6 +25,13 @@ type OpenFunc func(t testing.TB) backend.Backend
 // Run runs the suite. Every test gets a Backend of its own.
 func Run(t *testing.T, open OpenFunc) {
 	t.Helper()
+	RunExcept(t, open, nil)
+}
+
+// RunExcept is Run without the tests, written Group/Name, of what a Backend is
+// known and said not to do; each with the reason.
+func RunExcept(t *testing.T, open OpenFunc, except map[string]string) {
+	t.Helper()
 	for _, group := range []struct {
 		name  string
 		tests []test
@@ -44,6 +51,9 @@ func Run(t *testing.T, open OpenFunc) {
 		t.Run(group.name, func(t *testing.T) {
 			for _, tc := range group.tests {
 				t.Run(tc.name, func(t *testing.T) {
+					if why := except[group.name+"/"+tc.name]; why != "" {
+						t.Skip(why)
+					}
 					tc.run(&suite{T: t, ctx: t.Context(), Backend: open(t)})
 				})
 			}

@@ -151,7 +151,17 @@ func (b *Backend) client() gohbase.RPCClient {
 
 // ask sends a request to the master.
 func ask[M proto.Message](ctx context.Context, b *Backend, name string, request proto.Message, answer func() proto.Message) (M, error) {
-	return send[M](ctx, b.master, b.o.Timeout, masterCall(name, request, answer))
+	begin := time.Now()
+	for {
+		m, err := send[M](ctx, b.master, b.o.Timeout, masterCall(name, request, answer))
+		// A master that has just started is not ready at once.
+		if !is(err, "PleaseHoldException", "ServerNotRunningYetException", "MasterNotRunningException") || time.Since(begin) > b.o.Timeout {
+			return m, err
+		}
+		if err := sleep(ctx, 100*time.Millisecond); err != nil {
+			return m, err
+		}
+	}
 }
 
 // wait waits for a procedure of the master to end.

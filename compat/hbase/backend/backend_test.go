@@ -95,7 +95,9 @@ func open(t testing.TB, quorum string) *Backend {
 // TestOurs runs the suite of backends through gohbase and our own HBase server
 // to the engine.
 func TestOurs(t *testing.T) {
-	backendtest.Run(t, func(t testing.TB) gateway.Backend { return open(t, startOurs(t)) })
+	backendtest.RunExcept(t, func(t testing.TB) gateway.Backend { return open(t, startOurs(t)) }, map[string]string{
+		"Read/LargestKeys": "the longest column name, all of it zero bytes, is a byte longer in HBase, where ours allows no more than Bigtable",
+	})
 }
 
 // TestReal runs the suite on a real HBase, whose ZooKeeper is
@@ -105,10 +107,13 @@ func TestReal(t *testing.T) {
 	if quorum == "" {
 		t.Skip("TRESTLE_HBASE_QUORUM does not name the ZooKeeper of an HBase whose tables may be deleted")
 	}
-	backendtest.Run(t, func(t testing.TB) gateway.Backend {
+	backendtest.RunExcept(t, func(t testing.TB) gateway.Backend {
 		b := open(t, quorum)
 		wipe(t, b)
 		return b
+	}, map[string]string{
+		"Tables/TableBytes":               "HBase tells sizes in MiB, seconds later",
+		"Backups/CutsAllRowsAtOneInstant": "HBase's snapshots take one region after the other",
 	})
 }
 
