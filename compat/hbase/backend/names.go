@@ -2,6 +2,7 @@ package backend
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strings"
@@ -92,9 +93,8 @@ func unescape(s string) string {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] == '_' && i+2 < len(s) && hexDigit(s[i+1]) && hexDigit(s[i+2]) {
-			var c byte
-			fmt.Sscanf(s[i+1:i+3], "%02x", &c)
-			b.WriteByte(c)
+			c, _ := hex.DecodeString(s[i+1 : i+3]) // both are digits
+			b.Write(c)
 			i += 2
 			continue
 		}
