@@ -39,6 +39,11 @@ var (
 // startOurs serves HBase's protocol over an engine, and returns the address of
 // its ZooKeeper.
 func startOurs(t testing.TB) string {
+	quorum, _ := startStore(t)
+	return quorum
+}
+
+func startStore(t testing.TB) (quorum string, store *engine.Store) {
 	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
@@ -79,7 +84,7 @@ func startOurs(t testing.TB) string {
 			t.Error(err)
 		}
 	})
-	return zl.Addr().String()
+	return zl.Addr().String(), store
 }
 
 func open(t testing.TB, quorum string) *Backend {
