@@ -99,6 +99,10 @@ func (s *scanner) open(ctx context.Context, left *bounds, rows int64) (*pb.ScanR
 	scan.StartRow, scan.StopRow = left.from, left.to
 	scan.IncludeStartRow = proto.Bool(left.inclusive)
 	scan.IncludeStopRow = proto.Bool(s.reversed)
+	if r := (row.Range{Start: left.from, End: left.to}); !s.reversed && left.inclusive && r.IsSingle() {
+		// This is how HBase knows a scan that it may treat as a Get.
+		scan.StopRow, scan.IncludeStopRow = left.from, proto.Bool(true)
+	}
 	scan.MaxResultSize = proto.Uint64(resultBytes)
 	// A scan ends at the last region with the row, which may be short of it.
 	if s.reversed {
@@ -232,7 +236,7 @@ func (s *scanner) region(ctx context.Context, left *bounds, rows *int64, to take
 			}
 		}
 		if resp.MoreResults != nil && !resp.GetMoreResults() || !resp.GetMoreResultsInRegion() {
-			done = resp.MoreResultsInRegion != nil && !resp.GetMoreResultsInRegion()
+			done = true // the server has closed the scanner
 			if inRow {
 				if stop, err := end(); stop || err != nil {
 					return false, err
