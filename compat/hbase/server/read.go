@@ -32,7 +32,7 @@ type reader struct {
 	// another row follows.
 	ahead bool
 
-	looking bool // for a row that follows
+	looking bool   // for a row that follows
 	seen    int64  // rows with a cell that the engine passed
 	empty   int    // rows since pause was asked
 	skipped int    // rows below seek

@@ -10,5 +10,12 @@
 //
 //	HBASE_CLIENT_JARS   a directory with org.apache.hbase:hbase-shaded-client and
 //	                    what it depends on (mvn dependency:copy-dependencies)
+//	HBASE_TOOLS_JARS    a directory with the test jars of hbase-mapreduce (2.6) and
+//	                    hbase-it (2.4.17), hbase-server, hbase-common and
+//	                    hbase-zookeeper (test jars too), junit and
+//	                    hadoop-mapreduce-client-jobclient, with what they depend on
+//	HBASE_SERVER_JARS   a directory with org.apache.hbase:hbase-server (2.6), for
+//	                    TestSpeed, which starts it
+//	CONFORMANCE_TRESTLE the binary, for TestTLS and TestSpeed
 //	HBASE_PEER          host:port of the ZooKeeper of a real HBase, for Differ
 package hbase
