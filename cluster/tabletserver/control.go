@@ -18,8 +18,6 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-func keyOf(r *metadata.Row) rpc.TabletKey { return rpc.TabletKey{Table: r.Table, End: r.End} }
-
 // mine tells whether a row wants this server to serve its tablet.
 func (s *Server) mine(r *metadata.Row) bool {
 	a := r.Assignment

@@ -37,7 +37,7 @@ func unknown(err error) error {
 	switch fault.KindOf(err) {
 	case fault.Unavailable, fault.Fenced, fault.Internal:
 		// Its kind is not the call's: nobody has changed the row.
-		return fmt.Errorf("%w: %v", rpc.ErrUnknown, err)
+		return fmt.Errorf("%w: %s", rpc.ErrUnknown, err.Error())
 	}
 	return err
 }
@@ -173,7 +173,7 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 		return false, unknown(err)
 	}
 	if err := s.alive(); err != nil {
-		return false, fmt.Errorf("%w: %v", rpc.ErrUnknown, err)
+		return false, fmt.Errorf("%w: %s", rpc.ErrUnknown, err.Error())
 	}
 	return matched, nil
 }
