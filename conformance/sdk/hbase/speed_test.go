@@ -39,6 +39,7 @@ type side struct {
 	client gohbase.Client
 	rates  map[string][]float64
 	p99    map[string][]time.Duration
+	cpu    map[string][]time.Duration // of the server, per call
 	next   atomic.Int64
 }
 
@@ -70,7 +71,7 @@ func TestSpeed(t *testing.T) {
 	}()
 	sides = append(sides, &side{name: "Trestle", pid: s.Pid, client: gohbase.NewClient(ours)})
 	for i, at := range []string{zk, ours} {
-		sides[i].rates, sides[i].p99 = map[string][]float64{}, map[string][]time.Duration{}
+		sides[i].rates, sides[i].p99, sides[i].cpu = map[string][]float64{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 		if err := table(t.Context(), at, "speed"); err != nil {
 			t.Fatal(sides[i].name, err)
 		}
@@ -89,6 +90,8 @@ func TestSpeed(t *testing.T) {
 		ra, rb := median(a.rates[op]), median(b.rates[op])
 		t.Logf("%-14s %s %.0f/s p99 %v, %s %.0f/s p99 %v: %.2f times", op, a.name, ra, median(a.p99[op]).Round(100*time.Microsecond),
 			b.name, rb, median(b.p99[op]).Round(100*time.Microsecond), ra/rb)
+		ca, cb := median(a.cpu[op]), median(b.cpu[op])
+		t.Logf("%-14s processor time of the server per call: %v and %v: %.2f times", "", ca, cb, float64(ca)/float64(cb))
 	}
 	ma, mb := resident(t, a.pid), resident(t, b.pid)
 	t.Logf("%-14s %s %d MiB, %s %d MiB: %.2f times", "resident", a.name, ma>>20, b.name, mb>>20, float64(ma)/float64(mb))
@@ -97,6 +100,21 @@ func TestSpeed(t *testing.T) {
 func median[T float64 | time.Duration](of []T) T {
 	s := slices.Sorted(slices.Values(of))
 	return s[len(s)/2]
+}
+
+// processor returns the processor time that a process has had; 0 if that is not
+// known here.
+func processor(pid int) time.Duration {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	// The name in parentheses may have spaces; user and system time are the 12th
+	// and 13th field behind it, in hundredths of a second.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 13 {
+		return 0
+	}
+	var user, system int64
+	_, _ = fmt.Sscan(f[11]+" "+f[12], &user, &system)
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // resident returns how much memory a process has.
@@ -118,7 +136,7 @@ func (s *side) run(t *testing.T, name string, n int, call func(context.Context) 
 	t.Helper()
 	var wg sync.WaitGroup
 	var done atomic.Int64
-	start := time.Now()
+	start, used := time.Now(), processor(s.pid)
 	took := make([][]time.Duration, *callers)
 	for w := range *callers {
 		wg.Go(func() {
@@ -141,6 +159,7 @@ func (s *side) run(t *testing.T, name string, n int, call func(context.Context) 
 		slices.Sort(all)
 		s.rates[name] = append(s.rates[name], float64(len(all))/time.Since(start).Seconds())
 		s.p99[name] = append(s.p99[name], all[len(all)*99/100])
+		s.cpu[name] = append(s.cpu[name], (processor(s.pid)-used)/time.Duration(len(all)))
 	}
 }
 
