@@ -272,7 +272,7 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		writes += r.done
 		unknown += r.unknown
 	}
-	tile(t, ctx, admin)
+	tile(ctx, t, admin)
 	if writes == 0 {
 		t.Error("no write was acknowledged")
 	}
@@ -367,7 +367,7 @@ func (c *Cluster) names() []string {
 }
 
 // tile checks invariant I5: the METADATA rows of the table tile the key space.
-func tile(t *testing.T, ctx context.Context, c *client.Client) {
+func tile(ctx context.Context, t *testing.T, c *client.Client) {
 	t.Helper()
 	table, err := c.Table(ctx, tableName)
 	if err != nil {
