@@ -527,7 +527,9 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 	}
 	for _, r := range rows {
 		a := r.Assignment
-		if a == nil || a.State != metadata.Open || r.Op != nil {
+		// One that says it is being split or merged may say so because that was given
+		// up: giving the tablet up waits for what is really under way.
+		if a == nil || a.State != metadata.Open {
 			continue
 		}
 		s, ok := v.servers[a.Incarnation]

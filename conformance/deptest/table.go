@@ -78,7 +78,7 @@ var allowed = map[string][]string{
 	"gateway":          and(leaves, []string{"gateway/..."}),
 
 	"compat/hbase/pb":      {},
-	"compat/hbase/wire":    {"engine/fault", "compat/hbase/pb"},
+	"compat/hbase/wire":    {"engine/fault", "engine/schema", "compat/hbase/pb"},
 	"compat/hbase/filter":  {"engine/fault", "compat/hbase/pb"},
 	"compat/hbase/zk":      {},
 	"compat/hbase/model":   and(leaves, []string{"compat/hbase/pb", "gateway/backend"}),

@@ -83,7 +83,7 @@ func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads boo
 	}
 	if missing >= 0 {
 		e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
-		e.Field = fmt.Sprintf("%s[%d]", path, missing)
+		e.Field, e.Cause = fmt.Sprintf("%s[%d]", path, missing), schema.ErrNoFamily
 		return reads, e
 	}
 	return reads, nil
@@ -303,7 +303,7 @@ func (p *Planner) CheckRules(key []byte, rules []row.Rule) error {
 		f, ok := p.table.Families[rules[i].Family]
 		if !ok {
 			e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
-			e.Field = fmt.Sprintf("rules[%d].family_name", i)
+			e.Field, e.Cause = fmt.Sprintf("rules[%d].family_name", i), schema.ErrNoFamily
 			return e
 		}
 		if f.Aggregate != schema.NotAggregate {

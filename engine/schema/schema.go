@@ -2,6 +2,7 @@ package schema
 
 import (
 	"encoding/json"
+	"errors"
 	"reflect"
 	"slices"
 	"sort"
@@ -31,6 +32,10 @@ const (
 	UndeleteWindow  = 7 * 24 * time.Hour
 	MaxInitialSplit = 10_000 // keys in CreateTable.initial_splits
 )
+
+// ErrNoFamily is the cause of the error of a change that names a column family
+// which the table does not have.
+var ErrNoFamily = errors.New("the table has no such column family")
 
 // A Table is the schema of one table. Treat one that was handed out as
 // read-only: the engine shares it between requests.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 const hbase = "org.apache.hadoop.hbase."
@@ -105,6 +106,9 @@ func ExceptionOf(err error) *Exception {
 	var e *Exception
 	if errors.As(err, &e) {
 		return e
+	}
+	if errors.Is(err, schema.ErrNoFamily) {
+		return NoSuchFamily.New("%s", err.Error())
 	}
 	if c, ok := classes[fault.KindOf(err)]; ok {
 		return c.New("%s", err.Error())
