@@ -227,7 +227,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 		return nil, nil, err
 	}
 	slices.SortFunc(rows, func(a, b *metadata.Row) int { return bytes.Compare(a.Start, b.Start) })
-	if !tile(rows) {
+	if !metadata.Tile(rows) {
 		return nil, nil, fault.New(fault.Unavailable, "the tablets of %s are changing", name)
 	}
 	now, err := c.liveSchema(ctx, name)
@@ -235,18 +235,6 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 		err = fault.New(fault.Unavailable, "the schema of %s is changing", name)
 	}
 	return rows, sch, err
-}
-
-// tile tells whether rows, ascending, are those of all tablets of a table.
-func tile(rows []*metadata.Row) bool {
-	var end []byte
-	for i, r := range rows {
-		if i > 0 && len(end) == 0 || !bytes.Equal(r.Start, end) {
-			return false
-		}
-		end = r.End
-	}
-	return len(rows) > 0 && len(end) == 0
 }
 
 // liveSchema returns the schema of a table as it is now.
@@ -268,7 +256,7 @@ func (c *Client) frozen(ctx context.Context, b *catalog.Backup) ([]*metadata.Row
 		rows = append(rows, r)
 		return nil
 	})
-	if errors.Is(err, fault.NotFound) || err == nil && !tile(rows) {
+	if errors.Is(err, fault.NotFound) || err == nil && !metadata.Tile(rows) {
 		// It was deleted, unless it is damaged.
 		now, rerr := c.backup(ctx, b.Name)
 		if rerr != nil {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"math/rand/v2"
 	"slices"
 	"sort"
 	"sync"
@@ -153,14 +152,7 @@ func again(err error) bool {
 	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.Is(err, errRowOpen)
 }
 
-// pause waits between two attempts: hardly before the second, then longer each
-// time.
+// pause waits between two attempts.
 func pause(ctx context.Context, attempt int) error {
-	d := min(time.Millisecond<<min(attempt, 10), 100*time.Millisecond)
-	select {
-	case <-time.After(d/2 + rand.N(d)):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return rpc.Pause(ctx, attempt, 100*time.Millisecond)
 }

@@ -118,7 +118,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 		}
 	}
 	for _, id := range want {
-		if !tile(tables[id]) {
+		if !metadata.Tile(tables[id]) {
 			return nil, fmt.Errorf("%w: the rows of table %x do not tile the key space", errUnsettled, id)
 		}
 	}
@@ -129,18 +129,6 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 		s.owners[n] = true
 	}
 	return s, nil
-}
-
-// tile tells whether rows are those of all tablets of a table.
-func tile(rows []*metadata.Row) bool {
-	var end []byte
-	for i, r := range rows {
-		if i > 0 && len(end) == 0 || !bytes.Equal(r.Start, end) {
-			return false
-		}
-		end = r.End
-	}
-	return len(rows) > 0 && len(end) == 0
 }
 
 // pass looks once and deletes what it may. It returns how many objects.

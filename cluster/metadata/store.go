@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sort"
 	"sync"
@@ -91,15 +90,9 @@ func (s *Store) forgetRoots() {
 	s.mu.Unlock()
 }
 
-// pause waits between two attempts, a little longer each time.
+// pause waits between two attempts.
 func pause(ctx context.Context, attempt int) error {
-	d := min(time.Millisecond<<min(attempt, 10), 200*time.Millisecond)
-	select {
-	case <-time.After(d/2 + rand.N(d)):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return rpc.Pause(ctx, attempt, 200*time.Millisecond)
 }
 
 // at calls do with the server of the METADATA tablet that holds key, again

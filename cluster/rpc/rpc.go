@@ -2,6 +2,7 @@ package rpc
 
 import (
 	"context"
+	"math/rand/v2"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -133,4 +134,16 @@ type TabletStatus struct {
 // to a server that cannot be reached is Unavailable.
 type Dialer interface {
 	Dial(addr string) TabletServer
+}
+
+// Pause waits before a call is made again: hardly before the second attempt,
+// longer each time, up to about most. It returns why ctx has ended, if it has.
+func Pause(ctx context.Context, attempt int, most time.Duration) error {
+	d := min(time.Millisecond<<min(attempt, 10), most)
+	select {
+	case <-time.After(d/2 + rand.N(d)):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }

@@ -47,16 +47,7 @@ func gatewayOverHBase(p *process, args []string) int {
 	defer release()
 	err = runServer(ctx, cfg.Serve, log, hbaseStack(o), func(at announcement) {
 		fmt.Fprintf(p.stdout, "tables in            %s%s\n", hbaseScheme, o.Quorum)
-		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
-		if at.http != "" {
-			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
-		}
-		for _, n := range at.notices {
-			fmt.Fprintf(p.stdout, "\n%s\n", n)
-		}
-		if !cfg.AuthOn() && !cfg.TLS() {
-			fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
-		}
+		p.printAddresses(at)
 	}, nil)
 	if err != nil {
 		return p.failed(err)

@@ -64,21 +64,27 @@ func runNode(p *process, args []string, role settings.Role, open func(*settings.
 		if role == settings.TabletServer {
 			fmt.Fprintf(p.stdout, "tablet server        %s at %s\n", cfg.Name, cfg.ClusterAddress)
 		}
-		fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
-		if at.http != "" {
-			fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
-		}
-		for _, n := range at.notices {
-			fmt.Fprintf(p.stdout, "\n%s\n", n)
-		}
-		if !cfg.AuthOn() && !cfg.TLS() {
-			fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
-		}
+		p.printAddresses(at)
 	}, nil)
 	if err != nil {
 		return p.failed(err)
 	}
 	return exitOK
+}
+
+// printAddresses tells where a gateway that has no data of its own is to be
+// found.
+func (p *process) printAddresses(at announcement) {
+	fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+	if at.http != "" {
+		fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
+	}
+	for _, n := range at.notices {
+		fmt.Fprintf(p.stdout, "\n%s\n", n)
+	}
+	if !at.cfg.AuthOn() && !at.cfg.TLS() {
+		fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
+	}
 }
 
 // front is a gateway over the client of a cluster.

@@ -208,6 +208,19 @@ func (r *Row) Clone() *Row {
 	return &c
 }
 
+// Tile tells whether rows, ascending, are those of all tablets of a table: there
+// is no gap between them, and no overlap.
+func Tile(rows []*Row) bool {
+	var end []byte
+	for i, r := range rows {
+		if i > 0 && len(end) == 0 || !bytes.Equal(r.Start, end) {
+			return false
+		}
+		end = r.End
+	}
+	return len(rows) > 0 && len(end) == 0
+}
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Marshal encodes a row: a CRC-32C of the rest, then JSON, so that a person
