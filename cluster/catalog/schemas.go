@@ -276,6 +276,9 @@ func (s *Schemas) All() []*Table {
 // they know the schemas of tables.
 const AppliedPrefix = "applied/"
 
+// AppliedKey returns the key of what the server of an incarnation says.
+func AppliedKey(incarnation uint64) string { return fmt.Sprintf("%s%016x", AppliedPrefix, incarnation) }
+
 // After returns when changes after a revision are known, or with the error of
 // ctx. It may return too early.
 func (s *Schemas) After(ctx context.Context, revision int64) error {

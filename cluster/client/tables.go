@@ -61,14 +61,19 @@ func (c *Client) known(ctx context.Context, revision int64) error {
 		if err != nil {
 			return err
 		}
-		behind := len(servers)
+		at := map[string]int64{}
 		for _, i := range applied {
-			var at int64
-			if err := json.Unmarshal(i.Value, &at); err == nil && at >= revision {
-				behind--
+			var revision int64
+			if err := json.Unmarshal(i.Value, &revision); err != nil {
+				return fault.New(fault.Corruption, "item %s: %w", i.Key, err)
 			}
+			at[i.Key] = revision
 		}
-		if behind <= 0 {
+		behind := false
+		for incarnation := range servers {
+			behind = behind || at[catalog.AppliedKey(incarnation)] < revision
+		}
+		if !behind {
 			return nil
 		}
 		select {

@@ -455,7 +455,7 @@ func (s *Server) splitting(ctx context.Context) {
 // publishSchemas tells the cluster up to which revision this server judges by
 // the schemas of tables: who changes one waits for that.
 func (s *Server) publishSchemas() {
-	key := fmt.Sprintf("%s%016x", catalog.AppliedPrefix, s.incarnation)
+	key := catalog.AppliedKey(s.incarnation)
 	var item lock.Item
 	var told int64
 	for {
