@@ -15,7 +15,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 TEST_TIMEOUT ?= 10m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
-CLUSTER_ROUNDS ?= 10   # kills of tablet servers of a cluster
+CLUSTER_ROUNDS ?= 10   # faults of a cluster
 CRASH_SEEDS ?= 200     # power cuts of an engine, each with its seed
 META_CHECKS ?= 500     # random histories for each random test
 META_STEPS ?= 100      # operations in each of them, on average
@@ -91,8 +91,9 @@ realdata: build ## Load ROWS rows of real data, query them, kill the server, che
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
 
-cluster: ## Kill, stop, freeze and restart processes of a cluster under load, CLUSTER_ROUNDS times
+cluster: build ## Kill, stop, cut off and restart processes of a cluster under load, CLUSTER_ROUNDS times
 	CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
+	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS)
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

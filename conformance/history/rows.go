@@ -3,6 +3,7 @@ package history
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -221,6 +222,9 @@ func quote(id string) string {
 	return string(b)
 }
 
+// errShape is wrapped by what stateOf says of a row that cannot be.
+var errShape = errors.New("the row is not one that was written")
+
 // stateOf decodes a row. Cells come newest first.
 func stateOf(r bigtable.Row) (s rowState, err error) {
 	for _, items := range r {
@@ -229,13 +233,13 @@ func stateOf(r bigtable.Row) (s rowState, err error) {
 			case "f:v":
 				slot := int(it.Timestamp/1000) - 1
 				if slot < 0 || slot >= slots || s.versions[slot] != "" {
-					return s, fmt.Errorf("row %s has a cell v@%d, or has it twice", it.Row, it.Timestamp)
+					return s, fmt.Errorf("%w: row %s has a cell v@%d, or has it twice", errShape, it.Row, it.Timestamp)
 				}
 				s.versions[slot] = string(it.Value)
 			case "f:n":
 				if !s.counted {
 					if len(it.Value) != 8 {
-						return s, fmt.Errorf("row %s has a counter of %d bytes", it.Row, len(it.Value))
+						return s, fmt.Errorf("%w: row %s has a counter of %d bytes", errShape, it.Row, len(it.Value))
 					}
 					s.count, s.counted = int64(binary.BigEndian.Uint64(it.Value)), true
 				}
@@ -244,7 +248,7 @@ func stateOf(r bigtable.Row) (s rowState, err error) {
 					s.log = string(it.Value)
 				}
 			default:
-				return s, fmt.Errorf("row %s has a column %s", it.Row, it.Column)
+				return s, fmt.Errorf("%w: row %s has a column %s", errShape, it.Row, it.Column)
 			}
 		}
 	}

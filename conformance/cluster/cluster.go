@@ -1,0 +1,416 @@
+package cluster
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+)
+
+// What the store is.
+const (
+	// Memory is a process that speaks S3 and keeps objects in memory.
+	Memory = "memory"
+	// Careless is Memory that ignores the condition of a PUT.
+	Careless = "careless"
+	// Directory is a directory that all processes share.
+	Directory = "directory"
+	// Anything else is the path of a MinIO program.
+)
+
+const (
+	bucket = "trestle"
+	key    = "trestle-test-key"
+	secret = "trestle-test-secret"
+)
+
+// Options say what Start starts.
+type Options struct {
+	// Trestle is the program.
+	Trestle string
+	// Dir is where everything lies.
+	Dir string
+	// Servers is the number of tablet servers, Masters that of masters. Zero means
+	// 3 and 2.
+	Servers, Masters int
+	// Store is what the store is. Empty means Memory.
+	Store string
+	// Etcd is the path of an etcd program. Empty means Main's.
+	Etcd string
+	// Network, if not nil, has a host for each process.
+	Network *Network
+	// TTL of sessions. Zero means 2 s.
+	TTL time.Duration
+	// Security, if not nil, gives certificates to all.
+	Security *Security
+	// Args are further flags of tablet servers, GatewayArgs of the gateway.
+	Args, GatewayArgs []string
+}
+
+// A Cluster is the processes of a cluster.
+type Cluster struct {
+	o                    Options
+	Etcd, Store, Gateway *Process // Store is nil if it is a directory
+	Masters, Servers     []*Process
+
+	etcdURL, storeURL string
+	ports             map[string]int
+}
+
+// Security names files in PEM: an authority, a certificate of it for every
+// address of the cluster, and its key.
+type Security struct{ CA, Cert, Key string }
+
+// Start starts everything and returns when it serves. The caller closes the
+// cluster even after an error.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	if o.Servers == 0 {
+		o.Servers = 3
+	}
+	if o.Masters == 0 {
+		o.Masters = 2
+	}
+	if o.Store == "" {
+		o.Store = Memory
+	}
+	if o.TTL == 0 {
+		o.TTL = 2 * time.Second
+	}
+	c := &Cluster{o: o, ports: map[string]int{}}
+	if err := c.start(); err != nil {
+		return c, err
+	}
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+		st, err := c.Status(ctx)
+		if err == nil && st.Master != "" && len(st.Servers) == o.Servers {
+			return c, nil
+		}
+		if time.Now().After(limit) {
+			return c, fmt.Errorf("the cluster does not come to life: %+v, %w", st, err)
+		}
+	}
+}
+
+func (c *Cluster) start() error {
+	if err := c.startEtcd(); err != nil {
+		return err
+	}
+	if err := c.startStore(); err != nil {
+		return err
+	}
+	var err error
+	for i := range c.o.Masters {
+		p, e := c.trestle(fmt.Sprintf("master-%d", i+1), "", "master", "--http-listen=off", "--store="+c.storeURL)
+		c.Masters, err = append(c.Masters, p), errors.Join(err, e)
+	}
+	for i := range c.o.Servers {
+		p, e := c.trestle(fmt.Sprintf("server-%d", i+1), announced, "tabletserver", append([]string{"--store=" + c.storeURL}, c.o.Args...)...)
+		c.Servers, err = append(c.Servers, p), errors.Join(err, e)
+	}
+	if err != nil {
+		return err
+	}
+	for _, p := range c.Servers {
+		if err := p.Ready(30 * time.Second); err != nil {
+			return err
+		}
+	}
+	if c.Gateway, err = c.trestle("gateway-1", announced, "gateway", c.o.GatewayArgs...); err != nil {
+		return err
+	}
+	return c.Gateway.Ready(30 * time.Second)
+}
+
+// announced begins the line that a server prints when it serves.
+const announced = "Bigtable gRPC API"
+
+// host returns where a process called name is, and the namespace, if any.
+func (c *Cluster) host(name string) (addr, namespace string, err error) {
+	if c.o.Network == nil {
+		return "127.0.0.1", "", nil
+	}
+	namespace, addr, err = c.o.Network.Host(name)
+	return addr, namespace, err
+}
+
+// port returns the port of a service: the same for a service of a process as
+// long as the cluster lives.
+func (c *Cluster) port(process, service string, usual int) (string, error) {
+	if c.o.Network != nil {
+		return fmt.Sprint(usual), nil
+	}
+	k := process + " " + service
+	if c.ports[k] == 0 {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return "", err
+		}
+		defer l.Close()
+		c.ports[k] = l.Addr().(*net.TCPAddr).Port
+	}
+	return fmt.Sprint(c.ports[k]), nil
+}
+
+func (c *Cluster) startEtcd() error {
+	host, ns, err := c.host("etcd")
+	if err != nil {
+		return err
+	}
+	client, err := c.port("etcd", "client", 2379)
+	if err != nil {
+		return err
+	}
+	peer, err := c.port("etcd", "peer", 2380)
+	if err != nil {
+		return err
+	}
+	scheme := "http"
+	var files []string
+	if s := c.o.Security; s != nil {
+		scheme, files = "https", []string{s.Cert, s.Key, s.CA}
+	}
+	c.etcdURL = scheme + "://" + net.JoinHostPort(host, client)
+	peerURL, dir := "http://"+net.JoinHostPort(host, peer), filepath.Join(c.o.Dir, "etcd")
+	if c.o.Etcd == "" {
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		c.Etcd = newProcess("etcd", host, ns, c.o.Dir, ready, exe, []string{actAs + "=etcd"}, append([]string{dir, c.etcdURL, peerURL}, files...)...)
+	} else {
+		args := []string{"--data-dir", dir, "--log-level=error", "--listen-client-urls", c.etcdURL, "--advertise-client-urls", c.etcdURL,
+			"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default=" + peerURL}
+		if files != nil {
+			args = append(args, "--cert-file", files[0], "--key-file", files[1], "--trusted-ca-file", files[2], "--client-cert-auth")
+		}
+		c.Etcd = newProcess("etcd", host, ns, c.o.Dir, "", c.o.Etcd, nil, args...)
+	}
+	if err := c.Etcd.Start(); err != nil {
+		return err
+	}
+	return c.Etcd.Ready(time.Minute)
+}
+
+func (c *Cluster) startStore() error {
+	if c.o.Store == Directory {
+		c.storeURL = "file://" + filepath.Join(c.o.Dir, "store")
+		return nil
+	}
+	host, ns, err := c.host("store")
+	if err != nil {
+		return err
+	}
+	port, err := c.port("store", "s3", 9000)
+	if err != nil {
+		return err
+	}
+	addr := net.JoinHostPort(host, port)
+	c.storeURL = "s3://" + bucket + "/data?endpoint=" + addr + "&insecure=true"
+	switch c.o.Store {
+	case Memory, Careless:
+		exe, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		as := "s3"
+		if c.o.Store == Careless {
+			as = "careless-s3"
+		}
+		c.Store = newProcess("store", host, ns, c.o.Dir, ready, exe, []string{actAs + "=" + as}, addr)
+	default:
+		// MinIO takes a directory of its drive for a bucket.
+		drive := filepath.Join(c.o.Dir, "minio")
+		if err := os.MkdirAll(filepath.Join(drive, bucket), 0o755); err != nil {
+			return err
+		}
+		console, err := c.port("store", "console", 9001)
+		if err != nil {
+			return err
+		}
+		args := []string{"server", "--quiet", "--address", addr, "--console-address", net.JoinHostPort(host, console)}
+		if s := c.o.Security; s != nil {
+			certs := filepath.Join(c.o.Dir, "minio-certs")
+			if err := os.MkdirAll(filepath.Join(certs, "CAs"), 0o755); err != nil {
+				return err
+			}
+			for from, to := range map[string]string{s.Cert: "public.crt", s.Key: "private.key", s.CA: "CAs/ca.crt"} {
+				b, err := os.ReadFile(from)
+				if err != nil {
+					return err
+				}
+				if err := os.WriteFile(filepath.Join(certs, to), b, 0o600); err != nil {
+					return err
+				}
+			}
+			args = append(args, "--certs-dir", certs)
+			c.storeURL = "s3://" + bucket + "/data?endpoint=" + addr
+		}
+		c.Store = newProcess("store", host, ns, c.o.Dir, "", c.o.Store,
+			[]string{"MINIO_ROOT_USER=" + key, "MINIO_ROOT_PASSWORD=" + secret, "MINIO_UPDATE=off", "MINIO_BROWSER=off"}, append(args, drive)...)
+	}
+	if err := c.Store.Start(); err != nil {
+		return err
+	}
+	if err := c.Store.Ready(time.Minute); err != nil {
+		return err
+	}
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+		if conn, err := net.DialTimeout("tcp", addr, time.Second); err == nil {
+			return conn.Close()
+		} else if time.Now().After(limit) {
+			return fmt.Errorf("the store does not answer: %w\n%s", err, c.Store.Log(4<<10))
+		}
+	}
+}
+
+// trestle starts a process of the cluster.
+func (c *Cluster) trestle(name, ready, role string, more ...string) (*Process, error) {
+	host, ns, err := c.host(name)
+	if err != nil {
+		return nil, err
+	}
+	args := append([]string{role, "--etcd=" + c.etcdURL, "--cluster=test", "--ttl=" + c.o.TTL.String(), "--memory=128MiB",
+		"--data-dir=" + filepath.Join(c.o.Dir, name)}, more...)
+	if role != "gateway" {
+		args = append(args, "--name="+name)
+	}
+	at := func(flag, service string, usual int) {
+		port, e := c.port(name, service, usual)
+		err = errors.Join(err, e)
+		args = append(args, "--"+flag+"="+net.JoinHostPort(host, port))
+	}
+	if role == "tabletserver" {
+		at("cluster-listen", "cluster", 8085)
+	}
+	if role != "master" {
+		at("listen", "api", 8086)
+		at("http-listen", "http", 8087)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if c.o.Security != nil {
+		args = append(args, c.o.Security.flags()...)
+	} else {
+		args = append(args, "--insecure")
+		if role != "master" {
+			args = append(args, "--emulator")
+		}
+	}
+	p := newProcess(name, host, ns, c.o.Dir, ready, c.o.Trestle, c.env(), args...)
+	return p, p.Start()
+}
+
+func (s *Security) flags() []string {
+	return []string{"--etcd-ca=" + s.CA, "--etcd-cert=" + s.Cert, "--etcd-key=" + s.Key,
+		"--cluster-ca=" + s.CA, "--cluster-cert=" + s.Cert, "--cluster-key=" + s.Key}
+}
+
+// env are credentials for the store, whose certificate is of an authority that
+// the machine does not know.
+func (c *Cluster) env() []string {
+	env := []string{"AWS_ACCESS_KEY_ID=" + key, "AWS_SECRET_ACCESS_KEY=" + secret, "GORACE=atexit_sleep_ms=0"}
+	if c.o.Security != nil {
+		env = append(env, "SSL_CERT_FILE="+c.o.Security.CA)
+	}
+	return env
+}
+
+// API returns the address of a process's Bigtable API.
+func (c *Cluster) API(p *Process) string { return c.address(p, "api", 8086) }
+
+// HTTP returns the address of a process's metrics and health.
+func (c *Cluster) HTTP(p *Process) string { return c.address(p, "http", 8087) }
+
+func (c *Cluster) address(p *Process, service string, usual int) string {
+	port, _ := c.port(p.Name, service, usual)
+	return net.JoinHostPort(p.Host, port)
+}
+
+// Processes returns all of them, those of Trestle last.
+func (c *Cluster) Processes() (all []*Process) {
+	for _, p := range slices.Concat([]*Process{c.Etcd, c.Store}, c.Masters, c.Servers, []*Process{c.Gateway}) {
+		if p != nil {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// Close kills what runs.
+func (c *Cluster) Close() {
+	all := c.Processes()
+	slices.Reverse(all)
+	for _, p := range all {
+		p.close()
+	}
+}
+
+// Run runs `trestle cluster` and returns what it prints.
+func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
+	args = append(append([]string{"cluster"}, args...), "--etcd="+c.etcdURL, "--cluster=test")
+	if c.o.Security != nil {
+		args = append(args, c.o.Security.flags()...)
+	} else {
+		args = append(args, "--insecure")
+	}
+	cmd := exec.CommandContext(ctx, c.o.Trestle, args...)
+	cmd.Env = append(os.Environ(), c.env()...)
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		err = fmt.Errorf("trestle %s: %w: %s", strings.Join(args[:2], " "), err, strings.TrimSpace(stderr.String()))
+	}
+	return string(out), err
+}
+
+// A Status is what `trestle cluster status --json` prints of what is of use
+// here.
+type Status struct {
+	Master  string
+	Servers []struct {
+		Name    string
+		Tablets int
+		Error   string
+	}
+	Tables []struct {
+		Name    string
+		Tablets []Tablet
+	}
+}
+
+// A Tablet is one of a Status.
+type Tablet struct {
+	ID, Start, End, State, Server string
+	Bytes                         int64
+}
+
+// Status asks the cluster.
+func (c *Cluster) Status(ctx context.Context) (*Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	out, err := c.Run(ctx, "status", "--tablets", "--json")
+	if err != nil {
+		return nil, err
+	}
+	st := new(Status)
+	return st, json.Unmarshal([]byte(out), st)
+}
+
+// Tablets returns those of the table whose name ends in /name.
+func (s *Status) Tablets(name string) []Tablet {
+	for _, t := range s.Tables {
+		if strings.HasSuffix(t.Name, "/"+name) {
+			return t.Tablets
+		}
+	}
+	return nil
+}

@@ -1,0 +1,230 @@
+package cluster
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// restartAfter is how long the supervisor waits before it starts a process that
+// has ended again.
+const restartAfter = 300 * time.Millisecond
+
+// A Process is one that is started again when it ends, unless it was killed or
+// told to stop through its methods.
+type Process struct {
+	Name string
+	// Host is its address.
+	Host string
+
+	namespace string // empty: ours
+	program   string
+	args, env []string
+	ready     string // begins the line of standard output that says it serves
+	log       string // file
+
+	mu    sync.Mutex
+	cond  *sync.Cond
+	cmd   *exec.Cmd // nil: it does not run
+	up    bool      // ready
+	rest  bool      // it is not to be started again
+	shut  bool      // for good
+	exits []Exit
+}
+
+// An Exit is the end of a process that nobody had asked for.
+type Exit struct {
+	When time.Time
+	Code int
+	// Last is the last line that it logged.
+	Last string
+}
+
+func newProcess(name, host, namespace, dir, ready, program string, env []string, args ...string) *Process {
+	p := &Process{Name: name, Host: host, namespace: namespace, program: program, args: args, env: env, ready: ready, log: filepath.Join(dir, name+".log")}
+	p.cond = sync.NewCond(&p.mu)
+	return p
+}
+
+// Start runs the process, and returns at once.
+func (p *Process) Start() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rest = false
+	return p.startLocked()
+}
+
+func (p *Process) startLocked() error {
+	if p.cmd != nil || p.shut {
+		return nil
+	}
+	program, args := p.program, p.args
+	if p.namespace != "" {
+		// ip becomes the program, under the same process id.
+		program, args = "ip", append([]string{"netns", "exec", p.namespace, program}, args...)
+	}
+	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(program, args...)
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "TRESTLE_") {
+			cmd.Env = append(cmd.Env, kv)
+		}
+	}
+	cmd.Env = append(cmd.Env, p.env...)
+	cmd.Stderr = log
+	// It dies with us, and a signal from the terminal reaches us alone.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "--- %s is started\n", time.Now().Format("15:04:05.000"))
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", p.Name, err)
+	}
+	p.cmd, p.up = cmd, p.ready == ""
+	go p.watch(cmd, out)
+	return nil
+}
+
+func (p *Process) watch(cmd *exec.Cmd, out io.Reader) {
+	for in := bufio.NewScanner(out); in.Scan(); {
+		if p.ready != "" && strings.HasPrefix(in.Text(), p.ready) {
+			p.mu.Lock()
+			p.up = true
+			p.cond.Broadcast()
+			p.mu.Unlock()
+		}
+	}
+	_, _ = io.Copy(io.Discard, out)
+	_ = cmd.Wait()
+	p.mu.Lock()
+	p.cmd, p.up = nil, false
+	p.cond.Broadcast()
+	again := !p.rest && !p.shut
+	if again {
+		p.exits = append(p.exits, Exit{time.Now(), cmd.ProcessState.ExitCode(), p.lastLine()})
+	}
+	p.mu.Unlock()
+	if !again {
+		return
+	}
+	time.Sleep(restartAfter)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.rest {
+		_ = p.startLocked()
+	}
+}
+
+// Ready waits until the process serves.
+func (p *Process) Ready(within time.Duration) error {
+	timer := time.AfterFunc(within, p.cond.Broadcast)
+	defer timer.Stop()
+	limit := time.Now().Add(within)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for !p.up {
+		if !time.Now().Before(limit) {
+			return fmt.Errorf("%s does not serve after %v\n%s", p.Name, within, p.Log(4<<10))
+		}
+		p.cond.Wait()
+	}
+	return nil
+}
+
+// Signal sends a signal to the process, which it must outlive, or be started
+// again.
+func (p *Process) Signal(s syscall.Signal) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return nil // it has just ended
+	}
+	if err := p.cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+// End sends s and waits for the end. The process is not started again before
+// Start is called. It returns the exit code, -1 after a signal.
+func (p *Process) End(s syscall.Signal, within time.Duration) (int, error) {
+	limit := time.Now().Add(within)
+	timer := time.AfterFunc(within, p.cond.Broadcast)
+	defer timer.Stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rest = true
+	cmd := p.cmd
+	if cmd == nil {
+		return 0, nil
+	}
+	if err := cmd.Process.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return 0, err
+	}
+	for p.cmd == cmd {
+		if !time.Now().Before(limit) {
+			return 0, fmt.Errorf("%s has not ended %v after %v\n%s", p.Name, within, s, p.Log(4<<10))
+		}
+		p.cond.Wait()
+	}
+	return cmd.ProcessState.ExitCode(), nil
+}
+
+// Pid returns the process id, 0 if it does not run.
+func (p *Process) Pid() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.cmd == nil {
+		return 0
+	}
+	return p.cmd.Process.Pid
+}
+
+// Exits returns how the process ended by itself since it was asked last.
+func (p *Process) Exits() []Exit {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := p.exits
+	p.exits = nil
+	return out
+}
+
+func (p *Process) close() {
+	p.mu.Lock()
+	p.shut = true
+	p.mu.Unlock()
+	_, _ = p.End(syscall.SIGKILL, 5*time.Second)
+}
+
+// Log returns the last n bytes that the process wrote to standard error.
+func (p *Process) Log(n int64) string {
+	f, err := os.Open(p.log)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.Size() > n {
+		_, _ = f.Seek(-n, io.SeekEnd)
+	}
+	b, _ := io.ReadAll(f)
+	return string(b)
+}
+
+func (p *Process) lastLine() string {
+	lines := strings.Split(strings.TrimSpace(p.Log(2<<10)), "\n")
+	return lines[len(lines)-1]
+}

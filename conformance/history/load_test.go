@@ -1,0 +1,104 @@
+package history
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+
+	"github.com/trestledb/trestle/conformance/target"
+)
+
+// TestLoad: a server that nobody disturbs gives no cause for complaint, and each
+// thing that should not be is found: somebody else changes what is the load's.
+func TestLoad(t *testing.T) {
+	addr := target.Addr(t)
+	load := func(suffix string) (*Load, *cluster) {
+		l, err := StartLoad(t.Context(), LoadOptions{Addrs: []string{addr, addr}, Suffix: "-load" + suffix + strings.ReplaceAll(strings.ReplaceAll(time.Now().Format("150405.000000"), ".", "-"), ":", ""), Seed: *seed, Pause: time.Millisecond})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c, err := dial(t.Context(), addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.close() })
+		return l, c
+	}
+	get := func(l *Load, c *cluster, workload int) bigtable.Row {
+		var row bigtable.Row
+		for limit := time.Now().Add(5 * time.Second); row == nil && time.Now().Before(limit); {
+			if err := c.data.Open(l.table(workload)).ReadRows(t.Context(), bigtable.InfiniteRange(""), func(r bigtable.Row) bool {
+				row = r
+				return true
+			}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return row
+	}
+	apply := func(l *Load, c *cluster, workload int, key string, change func(*bigtable.Mutation)) {
+		m := bigtable.NewMutation()
+		change(m)
+		if err := c.data.Open(l.table(workload)).Apply(t.Context(), key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, tc := range map[string]struct {
+		do   func(*Load, *cluster)
+		want string
+	}{
+		"nothing": {func(*Load, *cluster) { time.Sleep(*duration / 4) }, ""},
+		"rows": {func(l *Load, c *cluster) {
+			// A row may be deleted after it was spoilt, and before anybody looks.
+			for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+				key := get(l, c, workRows).Key()
+				apply(l, c, workRows, key, func(m *bigtable.Mutation) { m.Set("f", "v", 1000, []byte("planted")) })
+			}
+		}, "is not linearizable"},
+		"bank": {func(l *Load, c *cluster) {
+			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) { m.Set("f", "0", bigtable.Now()+1e6, []byte("\x00\x00\x00\x00\x00\x00\x00\x01")) })
+		}, "sum to"},
+		"moves": {func(l *Load, c *cluster) {
+			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) { m.DeleteRow() })
+		}, "were acknowledged before"},
+		"lost node": {func(l *Load, c *cluster) {
+			key := get(l, c, workList).Key()
+			apply(l, c, workList, key, func(m *bigtable.Mutation) { m.DeleteRow() })
+		}, "was acknowledged and is lost"},
+		"torn node": {func(l *Load, c *cluster) {
+			key := get(l, c, workList).Key()
+			apply(l, c, workList, key, func(m *bigtable.Mutation) { m.Set("f", "other", 0, nil) })
+		}, "has 2 cells"},
+		"scan": {func(l *Load, c *cluster) {
+			key := get(l, c, workScan).Key()
+			apply(l, c, workScan, key, func(m *bigtable.Mutation) { m.DeleteCellsInColumn("g", "v") })
+		}, "has hash"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, c := load("-" + strings.ReplaceAll(name, " ", "-"))
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			if err := l.Progress(ctx); err != nil {
+				t.Fatal(err)
+			}
+			tc.do(l, c)
+			if err := l.Progress(ctx); err != nil {
+				t.Fatal(err)
+			}
+			r, err := l.Stop(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := strings.Join(r.Violations, "\n")
+			if !strings.Contains(all, tc.want) || tc.want == "" && all != "" {
+				t.Errorf("found %q, want %q", all, tc.want)
+			}
+			if r.Acked == 0 || r.Reads == 0 || r.Scans == 0 || r.Judged == 0 || r.Failed > 0 {
+				t.Errorf("%+v", r)
+			}
+		})
+	}
+}
