@@ -390,13 +390,12 @@ func (l *Load) runBank(ctx context.Context, id int, r *rand.Rand) {
 				_, err := t.ApplyReadModifyWrite(ctx, b.row, m)
 				return err
 			})
-			switch {
-			case err == nil:
+			if err == nil {
 				b.mu.Lock()
 				b.acked++
 				b.mu.Unlock()
 				l.acked.Add(1)
-			default:
+			} else {
 				l.unknown.Add(1)
 			}
 		} else {

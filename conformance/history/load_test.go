@@ -59,7 +59,9 @@ func TestLoad(t *testing.T) {
 			}
 		}, "is not linearizable"},
 		"bank": {func(l *Load, c *cluster) {
-			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) { m.Set("f", "0", bigtable.Now()+1e6, []byte("\x00\x00\x00\x00\x00\x00\x00\x01")) })
+			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) {
+				m.Set("f", "0", bigtable.Now()+1e6, []byte("\x00\x00\x00\x00\x00\x00\x00\x01"))
+			})
 		}, "sum to"},
 		"moves": {func(l *Load, c *cluster) {
 			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) { m.DeleteRow() })
