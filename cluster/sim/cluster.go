@@ -2,11 +2,9 @@ package sim
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -42,19 +40,20 @@ type Options struct {
 	Log *slog.Logger
 	// Segments are the settings of commit logs.
 	Segments commitlog.SegmentOptions
-	// Net disturbs calls. Default: none.
-	Net Net
+	// Net disturbs calls; Twice, of those that may arrive twice, says which do.
+	// Default: none.
+	Net   Net
+	Twice func(Message) bool
+	// Clocks returns the clock of a node, before Now. Default: true time.
+	Clocks func(node string) *Clock
 	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server is
 	// given in the place of the lock service, of the store and of the network.
 	WrapLock   func(server string, l lock.Service) lock.Service
 	WrapStore  func(server string, s objectstore.Store) objectstore.Store
 	WrapDialer func(server string, d rpc.Dialer) rpc.Dialer
-}
 
-// A Net says what becomes of the messages between nodes, the lock service
-// ("lock") and the store ("store") among them. It may wait; an error loses the
-// message. Answers go the other way.
-type Net func(ctx context.Context, from, to string) error
+	direct bool // calls arrive at once
+}
 
 // A Cluster is what a test has.
 type Cluster struct {
@@ -65,31 +64,37 @@ type Cluster struct {
 	mu      sync.Mutex
 	servers map[string]*process // by name; addresses are names
 	dead    sync.WaitGroup      // of what is put away of processes that have ended
+	late    sync.WaitGroup      // messages
 	masters map[string]*masterProcess
 	life    context.Context
 	end     context.CancelFunc
 }
 
-// A process is one of a tablet server. When it has ended it sends nothing more,
-// and nobody hears of what it does.
+// A process is one of a tablet server.
 type process struct {
 	*tabletserver.Server
-	ended atomic.Bool
+	*node
 }
 
-var errEnded = errors.New("the process has ended")
-
-// net is the network as a process sees it.
-func (c *Cluster) net(p *process, from, to string) func(context.Context) error {
-	return func(ctx context.Context) error {
-		if p.ended.Load() {
-			return errEnded
-		}
-		return c.o.Net(ctx, from, to)
+// node returns a process of a name, as the network knows it.
+func (c *Cluster) node(name string) *node {
+	n := &node{name: name, clock: NewClock(1, 0)}
+	if c.o.Clocks != nil {
+		n.clock = c.o.Clocks(name)
 	}
+	return n
+}
+
+// now is the clock of cells and schemas of a node.
+func (c *Cluster) now(n *node) func() time.Time {
+	if c.o.Clocks == nil && c.o.Now != nil {
+		return c.o.Now
+	}
+	return n.clock.Now
 }
 
 type masterProcess struct {
+	*node
 	stop context.CancelFunc
 	done chan struct{}
 }
@@ -109,7 +114,7 @@ func New(o Options) (*Cluster, error) {
 		o.Sweep = -1
 	}
 	if o.Net == nil {
-		o.Net = func(context.Context, string, string) error { return nil }
+		o.Net, o.direct = func(context.Context, Message) error { return nil }, true
 	}
 	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
@@ -121,15 +126,13 @@ func New(o Options) (*Cluster, error) {
 }
 
 // Lock returns the lock service as a node that is no tablet server sees it.
-func (c *Cluster) Lock(node string) lock.Service {
-	return c.lock.Client(func(ctx context.Context) error { return c.o.Net(ctx, node, "lock") })
-}
+func (c *Cluster) Lock(node string) lock.Service { return c.lockOf(c.node(node)) }
 
 // StartServer starts a tablet server of a name that no living one has.
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
-	p := new(process)
-	var store objectstore.Store = &faultyStore{Store: c.objects, fault: c.net(p, name, "store")}
-	l, dial := c.lock.Client(c.net(p, name, "lock")), rpc.Dialer(dialer{c, name, p})
+	p := &process{node: c.node(name)}
+	var store objectstore.Store = &farStore{c.objects, c, p.node}
+	l, dial := c.lockOf(p.node), rpc.Dialer(dialer{c, p.node})
 	if c.o.WrapLock != nil {
 		l = c.o.WrapLock(name, l)
 	}
@@ -142,7 +145,7 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
 		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
 		Segments: c.o.Segments, CacheBytes: 8 << 20, MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
-		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.o.Now, Log: c.o.Log,
+		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
 	})
 	if err != nil {
 		p.ended.Store(true)
@@ -202,38 +205,55 @@ func (c *Cluster) Server(name string) *tabletserver.Server {
 // StartMaster starts a process that wants to be the master.
 func (c *Cluster) StartMaster(name string) {
 	ctx, stop := context.WithCancel(c.life)
-	p := &masterProcess{stop, make(chan struct{})}
+	p := &masterProcess{c.node(name), stop, make(chan struct{})}
 	c.mu.Lock()
 	c.masters[name] = p
 	c.mu.Unlock()
+	store := &farStore{c.objects, c, p.node}
 	go func() {
 		defer close(p.done)
-		for ctx.Err() == nil {
-			err := master.Run(ctx, master.Options{Name: name, Lock: c.Lock(name), Dialer: c.Dialer(name), TTL: c.o.TTL,
-				Interval: c.o.Interval, Balance: c.o.Balance, Objects: c.objects, Logs: c.objects, Sweep: c.o.Sweep, Purge: c.o.Purge,
-				Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.o.Now, Log: c.o.Log})
-			if err != nil && ctx.Err() == nil && c.o.Log != nil {
+		for ctx.Err() == nil && !p.ended.Load() {
+			err := master.Run(ctx, master.Options{Name: name, Lock: c.lockOf(p.node), Dialer: dialer{c, p.node}, TTL: c.o.TTL,
+				// What is waited for by the master's clock takes so long by the true one.
+				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
+				Interval:  c.o.Interval, Balance: c.o.Balance, Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,
+				Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
+			if err != nil && ctx.Err() == nil && !p.ended.Load() && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)
 			}
 		}
 	}()
 }
 
-// StopMaster ends such a process and waits until it has ended.
-func (c *Cluster) StopMaster(name string) {
+// takeMaster forgets such a process.
+func (c *Cluster) takeMaster(name string) *masterProcess {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	p := c.masters[name]
 	delete(c.masters, name)
-	c.mu.Unlock()
-	if p != nil {
+	return p
+}
+
+// StopMaster ends such a process in order and waits until it has ended.
+func (c *Cluster) StopMaster(name string) {
+	if p := c.takeMaster(name); p != nil {
 		p.stop()
 		<-p.done
 	}
 }
 
+// KillMaster ends it as a crash does: its session ends by itself.
+func (c *Cluster) KillMaster(name string) {
+	if p := c.takeMaster(name); p != nil {
+		p.ended.Store(true)
+		p.stop()
+	}
+}
+
 // Client returns a client of a node of its own.
 func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, error) {
-	l := c.Lock(name)
+	n := c.node(name)
+	l := c.lockOf(n)
 	ids, err := client.NewIDs(ctx, l)
 	if err != nil {
 		return nil, err
@@ -242,7 +262,7 @@ func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, erro
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Options{Lock: l, Dialer: c.Dialer(name), Schemas: schemas, NewID: ids, Now: c.o.Now}), nil
+	return client.New(client.Options{Lock: l, Dialer: dialer{c, n}, Schemas: schemas, NewID: ids, Now: c.now(n)}), nil
 }
 
 // Close ends everything, as crashes do.
@@ -261,7 +281,8 @@ func (c *Cluster) Close() {
 		p.Kill()
 	}
 	c.dead.Wait()
+	c.late.Wait()
 }
 
 // Dialer returns the network as a node sees it.
-func (c *Cluster) Dialer(node string) rpc.Dialer { return dialer{c, node, new(process)} }
+func (c *Cluster) Dialer(name string) rpc.Dialer { return dialer{c, c.node(name)} }

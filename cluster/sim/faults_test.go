@@ -17,6 +17,8 @@ import (
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -26,58 +28,6 @@ import (
 )
 
 const tableName = "projects/p/instances/i/tables/t"
-
-// A storm disturbs the network of a cluster, by a seed.
-type storm struct {
-	mu   sync.Mutex
-	rng  *rand.Rand
-	calm bool
-	loss float64
-	cut  map[string]time.Time // nodes, or from>to, that are cut off, and until when
-}
-
-func (s *storm) net(ctx context.Context, from, to string) error {
-	s.mu.Lock()
-	now := time.Now()
-	lost := !s.calm && s.rng.Float64() < s.loss
-	delay := time.Duration(s.rng.IntN(1000)) * time.Microsecond
-	if !s.calm && s.rng.IntN(200) == 0 {
-		delay = time.Duration(s.rng.IntN(400)) * time.Millisecond
-	}
-	for _, k := range []string{from, to, from + ">" + to} {
-		if !s.calm && s.cut[k].After(now) {
-			lost = true
-		}
-	}
-	s.mu.Unlock()
-	select {
-	case <-time.After(delay):
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	if lost {
-		// Whoever waits for an answer notices after a while.
-		select {
-		case <-time.After(300 * time.Millisecond):
-		case <-ctx.Done():
-		}
-		return errors.New("the message is lost")
-	}
-	return nil
-}
-
-// cutOff makes messages of a node, or from one to another, be lost for d.
-func (s *storm) cutOff(what string, d time.Duration) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.cut[what] = time.Now().Add(d)
-}
-
-func (s *storm) calmDown() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.calm = true
-}
 
 // A register is a row that one worker writes: values that only grow.
 type register struct {
@@ -193,10 +143,11 @@ func TestStorm(t *testing.T) {
 
 func stormRun(t *testing.T, seed uint64, h *history) {
 	rng := rand.New(rand.NewPCG(seed, 1))
-	st := &storm{rng: rand.New(rand.NewPCG(seed, 2)), calm: true, loss: []float64{0, 0.002, 0.02}[rng.IntN(3)], cut: map[string]time.Time{}}
-	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Log: logger(), LogBytes: 64 << 10,
+	st := newStorm(seed, rng)
+	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Twice: st.twiceIs, Clocks: st.clock, Log: logger(), LogBytes: 64 << 10,
 		// A memtable that has anything has 128 KiB.
-		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10}}
+		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
+		Sweep:  2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
 	if rng.IntN(2) == 0 {
 		o.Balance = 3 * time.Second
 	}
@@ -229,9 +180,7 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		}
 		regs = append(regs, &register{key: fmt.Sprint("k", i), client: cl, t: t})
 	}
-	st.mu.Lock()
-	st.calm = false
-	st.mu.Unlock()
+	st.rage()
 	var working sync.WaitGroup
 	stop := make(chan struct{})
 	for i, r := range regs {
@@ -276,7 +225,8 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 	if writes == 0 {
 		t.Error("no write was acknowledged")
 	}
-	t.Logf("%d writes acknowledged, %d of unknown outcome", writes, unknown)
+	t.Logf("%d writes acknowledged, %d of unknown outcome; %d messages, of which %d lost, %d late, %d held, %d twice", writes, unknown,
+		st.sent, st.lost, st.delayed, st.held, st.twice)
 }
 
 // disturb does one thing that a cluster must bear.
@@ -285,10 +235,11 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 	pick := func() string { return names[rng.IntN(len(names))] }
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	n := rng.IntN(12)
+	n := rng.IntN(20)
 	if len(names) < 2 {
 		n = 1
 	}
+	masters := []string{"master-1", "master-2"}
 	switch n {
 	case 0:
 		c.KillServer(pick())
@@ -305,17 +256,37 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 		_ = c.StopServer(short, pick())
 	case 3:
 		// Whoever is cut off from the lock service is a zombie after a while.
-		st.cutOff(pick()+">lock", 5*time.Second)
+		st.cutOff(pick()+">"+Lock, 5*time.Second)
 	case 4:
 		st.cutOff(pick(), time.Duration(rng.IntN(5000))*time.Millisecond)
 	case 5:
-		st.cutOff(pick()+">store", time.Duration(rng.IntN(3000))*time.Millisecond)
+		st.cutOff(pick()+">"+Store, time.Duration(rng.IntN(3000))*time.Millisecond)
 	case 6:
-		m := []string{"master-1", "master-2"}[rng.IntN(2)]
-		c.StopMaster(m)
+		m := masters[rng.IntN(2)]
+		if rng.IntN(2) == 0 {
+			c.StopMaster(m)
+		} else {
+			c.KillMaster(m)
+		}
 		c.StartMaster(m)
 	case 7:
-		st.cutOff([]string{"master-1", "master-2"}[rng.IntN(2)], 5*time.Second)
+		st.cutOff(masters[rng.IntN(2)], 5*time.Second)
+	case 8:
+		// A zombie that does not know: past its lease it goes on where it was.
+		st.pause(append(masters, names...)[rng.IntN(2+len(names))], time.Duration(1000+rng.IntN(7000))*time.Millisecond)
+	case 9:
+		st.pause([]string{Lock, Store, Lock + "x", "client-0", "admin"}[rng.IntN(5)], time.Duration(500+rng.IntN(4000))*time.Millisecond)
+	case 10:
+		// In one direction only: questions or answers.
+		all := append([]string{Lock, Store, masters[0], masters[1], "client-1"}, names...)
+		st.cutOff(all[rng.IntN(len(all))]+">"+all[rng.IntN(len(all))], time.Duration(1000+rng.IntN(4000))*time.Millisecond)
+	case 11:
+		if st.drift > 0 {
+			clock := st.clock(pick())
+			clock.Run(1 + st.drift*(2*rng.Float64()-1))
+			clock.Jump(time.Duration(rng.IntN(60)-30) * time.Second)
+			clock.Stop(time.Duration(rng.IntN(50)) * time.Millisecond)
+		}
 	default:
 		c.reshape(short, rng, admin, pick())
 	}
@@ -338,7 +309,18 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 	}
 	s := c.Dialer("admin").Dial(a.Addr)
 	// Any of it may fail: it is the data that counts.
-	switch rng.IntN(5) {
+	switch rng.IntN(7) {
+	case 5:
+		// A METADATA tablet.
+		roots, err := admin.Metadata().Roots(ctx)
+		if err == nil && len(roots) < 4 {
+			r := roots[rng.IntN(len(roots))]
+			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(ctx, r.Tablet, cmeta.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))}))
+		}
+	case 6:
+		if roots, err := admin.Metadata().Roots(ctx); err == nil {
+			_, _ = c.Lock("admin").Put(ctx, master.WantedKey(roots[rng.IntN(len(roots))].Tablet), []byte(server), 0)
+		}
 	case 0:
 		_ = s.Split(ctx, rows[i].Tablet, fmt.Append(nil, "k", rng.IntN(9), "x"))
 	case 1:

@@ -3,174 +3,280 @@ package sim
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/objstorage"
-
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
-	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
 
+// Lock and Store are the names of the lock service and of the store in messages.
+const (
+	Lock  = "lock"
+	Store = "store"
+)
+
+// A Message is a question that one node asks another, or the answer.
+type Message struct {
+	From, To string
+	// Kind is what is asked for: the name of a method, or memory.Heartbeat.
+	Kind string
+	// Answer says that it is the answer to what To has asked.
+	Answer bool
+	// Changes says that what is asked for changes something; Twice that it may
+	// arrive more than once.
+	Changes, Twice bool
+}
+
+// A Net says what becomes of a message. It returns when the message arrives, or
+// an error if it is lost: ErrRefused if its sender is certain of that. ctx ends
+// with the cluster, not with the patience of who has asked.
+type Net func(ctx context.Context, m Message) error
+
+// ErrRefused says that a message was not sent.
+var ErrRefused = errors.New("the other node cannot be reached")
+
+var errEnded = errors.New("the process has ended")
+
+// A lostError says that there is no answer.
+type lostError struct{ error }
+
+func (e lostError) Unwrap() error { return e.error }
+
+func isLost(err error) bool {
+	var l lostError
+	return errors.As(err, &l)
+}
+
+// A node is a process as the network knows it. When it has ended it sends
+// nothing more, and nobody hears of what it does; what it has sent arrives.
+type node struct {
+	name  string
+	clock *Clock
+	ended atomic.Bool
+}
+
+// exchange carries a question of n, which do answers, and the answer back. The
+// question goes on its way even if n gives up meanwhile.
+func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do func(context.Context) (T, error)) (out T, err error) {
+	type answer struct {
+		v    T
+		err  error
+		lost error
+	}
+	if n.ended.Load() {
+		return out, lostError{errEnded}
+	}
+	left := time.Hour // counted from when the question arrives
+	if end, ok := ctx.Deadline(); ok {
+		left = time.Until(end)
+	}
+	once := func() (a answer) {
+		if err := c.o.Net(c.life, m); err != nil {
+			return answer{lost: err}
+		}
+		if ctx.Err() != nil && !m.Changes {
+			return answer{lost: ctx.Err()}
+		}
+		at, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
+		defer cancel()
+		if ctx.Err() == nil {
+			defer context.AfterFunc(ctx, cancel)()
+		}
+		a.v, a.err = do(at)
+		back := m
+		back.From, back.To, back.Answer = m.To, m.From, true
+		a.lost = c.o.Net(c.life, back)
+		return a
+	}
+	if c.o.direct {
+		a := once()
+		if a.lost != nil {
+			return out, lostError{a.lost}
+		}
+		return a.v, a.err
+	}
+	got := make(chan answer, 2)
+	c.late.Go(func() { got <- once() })
+	if m.Twice && c.o.Twice != nil && c.o.Twice(m) {
+		c.late.Go(func() { got <- once() })
+	}
+	select {
+	case a := <-got:
+		switch {
+		case n.ended.Load():
+			return out, lostError{errEnded}
+		case a.lost != nil:
+			return out, lostError{a.lost}
+		}
+		return a.v, a.err
+	case <-ctx.Done():
+		return out, lostError{context.Cause(ctx)}
+	}
+}
+
+// lockOf is the lock service as a node sees it.
+func (c *Cluster) lockOf(n *node) lock.Service {
+	return c.lock.Client(func(ctx context.Context, kind string, do func()) error {
+		_, err := exchange(ctx, c, n, Message{From: n.name, To: Lock, Kind: kind, Changes: kind != "Get" && kind != "List" && kind != "Watch"},
+			func(context.Context) (struct{}, error) {
+				do()
+				return struct{}{}, nil
+			})
+		return err
+	}, n.clock)
+}
+
 type dialer struct {
-	c    *Cluster
-	node string
-	p    *process
+	c *Cluster
+	n *node
 }
 
 // Dial implements rpc.Dialer.
-func (d dialer) Dial(addr string) rpc.TabletServer {
-	return &link{d.c, d.c.net(d.p, d.node, addr), d.node, addr}
-}
+func (d dialer) Dial(addr string) rpc.TabletServer { return &link{d.c, d.n, addr} }
 
 // A link is one node's way to a tablet server.
 type link struct {
-	c        *Cluster
-	net      func(context.Context) error
-	from, to string
+	c  *Cluster
+	n  *node
+	to string
 }
 
 var _ rpc.TabletServer = (*link)(nil)
 
-// call asks the server, unless the question or the answer is lost.
-func (l *link) call(ctx context.Context, changes bool, do func(rpc.TabletServer) error) error {
-	if err := l.net(ctx); err != nil {
-		return fault.New(fault.Unavailable, "call of %s: %w", l.to, err)
-	}
-	s := l.c.Server(l.to)
-	if s == nil {
-		return fault.New(fault.Unavailable, "%s cannot be reached", l.to)
-	}
-	err := do(s)
-	if lost := l.c.o.Net(ctx, l.to, l.from); lost != nil || l.c.Server(l.to) != s {
-		if lost == nil {
-			lost = errors.New("it has ended")
+// What a call does.
+type nature int
+
+const (
+	reads   nature = iota
+	changes        // and its answer matters
+	hints          // may be lost, come late, and come twice
+)
+
+func call[T any](ctx context.Context, l *link, kind string, is nature, do func(context.Context, rpc.TabletServer) (T, error)) (T, error) {
+	out, err := exchange(ctx, l.c, l.n, Message{From: l.n.name, To: l.to, Kind: kind, Changes: is != reads, Twice: is == hints}, func(ctx context.Context) (out T, err error) {
+		s := l.c.Server(l.to)
+		if s == nil {
+			return out, lostError{ErrRefused}
 		}
-		if changes {
-			return errors.Join(rpc.ErrUnknown, lost)
+		out, err = do(ctx, s)
+		if l.c.Server(l.to) != s {
+			return out, lostError{errEnded} // before it answered
 		}
-		return fault.New(fault.Unavailable, "call of %s: %w", l.to, lost)
+		return out, err
+	})
+	switch {
+	case !isLost(err):
+		return out, err
+	case ctx.Err() != nil:
+		return out, context.Cause(ctx)
+	case is == changes && !errors.Is(err, ErrRefused):
+		return out, errors.Join(rpc.ErrUnknown, err)
 	}
+	return out, fault.New(fault.Unavailable, "call of %s: %w", l.to, err)
+}
+
+// tell is call for what has no answer but an error.
+func tell(ctx context.Context, l *link, kind string, is nature, do func(context.Context, rpc.TabletServer) error) error {
+	_, err := call(ctx, l, kind, is, func(ctx context.Context, s rpc.TabletServer) (struct{}, error) { return struct{}{}, do(ctx, s) })
 	return err
 }
 
-func (l *link) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) (rest []row.Range, stats scan.Stats, err error) {
+type readAnswer struct {
+	rest  []row.Range
+	stats scan.Stats
+	rows  *buffer
+}
+
+func (l *link) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 	// Rows travel when they are complete, and are the caller's business no more
 	// if the answer is lost.
-	rest = req.Ranges
-	held := &buffer{to: w}
-	err = l.call(ctx, false, func(s rpc.TabletServer) error {
-		var err error
-		rest, stats, err = s.ReadRows(ctx, at, req, held)
-		return err
+	a, err := call(ctx, l, "ReadRows", reads, func(ctx context.Context, s rpc.TabletServer) (a readAnswer, err error) {
+		a.rows = new(buffer)
+		a.rest, a.stats, err = s.ReadRows(ctx, at, req, a.rows)
+		return a, err
 	})
 	if err != nil {
 		return req.Ranges, scan.Stats{}, err
 	}
-	return rest, stats, held.send(ctx)
+	return a.rest, a.stats, a.rows.send(ctx, w)
 }
 
 func (l *link) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
-	return l.call(ctx, true, func(s rpc.TabletServer) error { return s.MutateRow(ctx, at, e) })
+	return tell(ctx, l, "MutateRow", changes, func(ctx context.Context, s rpc.TabletServer) error { return s.MutateRow(ctx, at, e) })
 }
 
-func (l *link) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) (errs []error, err error) {
-	err = l.call(ctx, true, func(s rpc.TabletServer) error {
-		var err error
-		errs, err = s.MutateRows(ctx, at, entries)
-		return err
-	})
-	return errs, err
+func (l *link) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) ([]error, error) {
+	return call(ctx, l, "MutateRows", changes, func(ctx context.Context, s rpc.TabletServer) ([]error, error) { return s.MutateRows(ctx, at, entries) })
 }
 
-func (l *link) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (matched bool, err error) {
-	err = l.call(ctx, true, func(s rpc.TabletServer) error {
-		var err error
-		matched, err = s.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
-		return err
+func (l *link) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
+	return call(ctx, l, "CheckAndMutateRow", changes, func(ctx context.Context, s rpc.TabletServer) (bool, error) {
+		return s.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 	})
-	return matched, err
 }
 
-func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) (cells []row.Cell, err error) {
-	err = l.call(ctx, true, func(s rpc.TabletServer) error {
-		var err error
-		cells, err = s.ReadModifyWriteRow(ctx, at, key, rules)
-		return err
+func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
+	return call(ctx, l, "ReadModifyWriteRow", changes, func(ctx context.Context, s rpc.TabletServer) ([]row.Cell, error) {
+		return s.ReadModifyWriteRow(ctx, at, key, rules)
 	})
-	return cells, err
 }
 
 func (l *link) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
-	return l.call(ctx, true, func(s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
+	return tell(ctx, l, "DropRange", changes, func(ctx context.Context, s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
 }
 
 func (l *link) Load(ctx context.Context, keys []rpc.TabletKey) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Load(ctx, keys) })
+	return tell(ctx, l, "Load", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Load(ctx, keys) })
 }
 
 func (l *link) Unload(ctx context.Context, tablets []metadata.TabletID) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Unload(ctx, tablets) })
+	return tell(ctx, l, "Unload", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Unload(ctx, tablets) })
 }
 
 func (l *link) Split(ctx context.Context, tablet metadata.TabletID, at []byte) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Split(ctx, tablet, at) })
+	return tell(ctx, l, "Split", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Split(ctx, tablet, at) })
 }
 
 func (l *link) Merge(ctx context.Context, left, right metadata.TabletID) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Merge(ctx, left, right) })
+	return tell(ctx, l, "Merge", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Merge(ctx, left, right) })
 }
 
 func (l *link) Flush(ctx context.Context, tablets []metadata.TabletID) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Flush(ctx, tablets) })
+	return tell(ctx, l, "Flush", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Flush(ctx, tablets) })
 }
 
 func (l *link) Compact(ctx context.Context, tablets []metadata.TabletID) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Compact(ctx, tablets) })
+	return tell(ctx, l, "Compact", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Compact(ctx, tablets) })
 }
 
 func (l *link) Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Pause(ctx, number, tablets, hold) })
+	return tell(ctx, l, "Pause", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Pause(ctx, number, tablets, hold) })
 }
 
-func (l *link) Cut(ctx context.Context, number uint64) (rows []*metadata.Row, err error) {
-	err = l.call(ctx, false, func(s rpc.TabletServer) error {
-		var err error
-		rows, err = s.Cut(ctx, number)
-		return err
-	})
-	return rows, err
+func (l *link) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error) {
+	return call(ctx, l, "Cut", changes, func(ctx context.Context, s rpc.TabletServer) ([]*metadata.Row, error) { return s.Cut(ctx, number) })
 }
 
 func (l *link) Resume(ctx context.Context, number uint64) error {
-	return l.call(ctx, false, func(s rpc.TabletServer) error { return s.Resume(ctx, number) })
+	return tell(ctx, l, "Resume", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Resume(ctx, number) })
 }
 
-func (l *link) InUse(ctx context.Context, objects []string) (used []string, err error) {
-	err = l.call(ctx, false, func(s rpc.TabletServer) error {
-		var err error
-		used, err = s.InUse(ctx, objects)
-		return err
-	})
-	return used, err
+func (l *link) InUse(ctx context.Context, objects []string) ([]string, error) {
+	return call(ctx, l, "InUse", reads, func(ctx context.Context, s rpc.TabletServer) ([]string, error) { return s.InUse(ctx, objects) })
 }
 
-func (l *link) Status(ctx context.Context) (st *rpc.Status, err error) {
-	err = l.call(ctx, false, func(s rpc.TabletServer) error {
-		var err error
-		st, err = s.Status(ctx)
-		return err
-	})
-	return st, err
+func (l *link) Status(ctx context.Context) (*rpc.Status, error) {
+	return call(ctx, l, "Status", reads, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) })
 }
 
 // A buffer keeps what a read returns until it is certain to arrive.
 type buffer struct {
-	to    scan.Writer
 	rows  []bufferedRow
 	bytes int
 }
@@ -205,65 +311,26 @@ func (b *buffer) Scanned(key []byte) {
 
 func (b *buffer) Flush() error { return nil }
 
-func (b *buffer) send(ctx context.Context) error {
+func (b *buffer) send(ctx context.Context, to scan.Writer) error {
 	for _, r := range b.rows {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		if !r.done {
-			b.to.Scanned(r.key)
+			to.Scanned(r.key)
 			continue
 		}
-		b.to.StartRow(r.key)
+		to.StartRow(r.key)
 		for i := range r.cells {
-			b.to.Cell(&r.cells[i])
+			to.Cell(&r.cells[i])
 		}
-		full, err := b.to.EndRow()
+		full, err := to.EndRow()
 		if err == nil && full {
-			err = b.to.Flush()
+			err = to.Flush()
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// A faultyStore is a store at the other end of a network. A change whose answer
-// is lost was made.
-type faultyStore struct {
-	objectstore.Store
-	fault func(ctx context.Context) error
-}
-
-func (s *faultyStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	if err := s.fault(ctx); err != nil {
-		return fault.New(fault.Unavailable, "store: %w", err)
-	}
-	err := s.Store.PutIfAbsent(ctx, name, data)
-	if lost := s.fault(ctx); lost != nil {
-		return fault.New(fault.Unavailable, "store: %w", lost)
-	}
-	return err
-}
-
-func (s *faultyStore) Create(ctx context.Context, name string) (objstorage.Writable, error) {
-	if err := s.fault(ctx); err != nil {
-		return nil, fault.New(fault.Unavailable, "store: %w", err)
-	}
-	return s.Store.Create(ctx, name)
-}
-
-func (s *faultyStore) Open(ctx context.Context, name string) (objstorage.Readable, error) {
-	if err := s.fault(ctx); err != nil {
-		return nil, fault.New(fault.Unavailable, "store: %w", err)
-	}
-	return s.Store.Open(ctx, name)
-}
-
-func (s *faultyStore) Get(ctx context.Context, name string) ([]byte, error) {
-	if err := s.fault(ctx); err != nil {
-		return nil, fault.New(fault.Unavailable, "store: %w", err)
-	}
-	return s.Store.Get(ctx, name)
 }

@@ -17,8 +17,8 @@ type Service struct {
 	mu       sync.Mutex
 	revision int64
 	items    map[string]*entry
-	changes  []lock.Event  // all of them, in order
-	changed  chan struct{} // closed by the next change
+	changes  []lock.Event // all of them, in order
+	watchers map[*watcher]bool
 }
 
 type entry struct {
@@ -28,47 +28,91 @@ type entry struct {
 
 // New returns a Service without items.
 func New() *Service {
-	return &Service{items: map[string]*entry{}, changed: make(chan struct{})}
+	return &Service{items: map[string]*entry{}, watchers: map[*watcher]bool{}}
 }
 
-// Faults disturb a client. Such a function is asked before each call reaches the service and again
-// before its answer leaves it. It may wait; an error loses the call or the
-// answer.
-type Faults func(ctx context.Context) error
+// A Carrier takes a call to the service, which is do, and its answer back. It may
+// wait. It may call do once, twice or never, also after it has returned; if it
+// returns an error the answer was lost. kind says what is asked for; that of
+// what keeps a session alive is Heartbeat.
+type Carrier func(ctx context.Context, kind string, do func()) error
 
-// Client returns the service as one of its users sees it.
-func (s *Service) Client(f Faults) lock.Service {
-	if f == nil {
-		f = func(context.Context) error { return nil }
+// Heartbeat is the kind of the calls that keep a session alive.
+const Heartbeat = "heartbeat"
+
+// A Clock is the monotonic clock of a client's node, which may run at another
+// rate than that of the service.
+type Clock interface {
+	// Reading returns what the clock shows.
+	Reading() time.Duration
+	// After is time.After.
+	After(d time.Duration) <-chan time.Time
+}
+
+type trueClock struct{ start time.Time }
+
+func (c trueClock) Reading() time.Duration               { return time.Since(c.start) }
+func (trueClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+
+// Client returns the service as one of its users sees it. Without a Carrier
+// calls arrive at once; without a Clock the user's is right.
+func (s *Service) Client(carry Carrier, clock Clock) lock.Service {
+	if carry == nil {
+		carry = func(_ context.Context, _ string, do func()) error {
+			do()
+			return nil
+		}
 	}
-	return &client{s, f}
+	if clock == nil {
+		clock = trueClock{time.Now()}
+	}
+	return &client{s, carry, clock}
 }
 
 type client struct {
-	s *Service
-	f Faults
+	s     *Service
+	carry Carrier
+	clock Clock
 }
 
 var _ lock.Service = (*client)(nil)
 
-// call does f between the faults.
-func (c *client) call(ctx context.Context, do func() error) error {
-	if err := c.f(ctx); err != nil {
-		return fault.New(fault.Unavailable, "lock service: %w", err)
+// ask has do done by the service and returns what it returned, the first time.
+func ask[T any](ctx context.Context, c *client, kind string, do func() (T, error)) (out T, err error) {
+	type answer struct {
+		v   T
+		err error
 	}
-	c.s.mu.Lock()
-	err := do()
-	c.s.mu.Unlock()
-	if ferr := c.f(ctx); ferr != nil {
-		return fault.New(fault.Unavailable, "lock service: %w", ferr)
+	got := make(chan answer, 2)
+	err = c.carry(ctx, kind, func() {
+		c.s.mu.Lock()
+		v, err := do()
+		c.s.mu.Unlock()
+		got <- answer{v, err}
+	})
+	if err != nil {
+		return out, fault.New(fault.Unavailable, "lock service: %w", err)
 	}
+	a := <-got
+	return a.v, a.err
+}
+
+// tell is ask for what has no answer but an error.
+func tell(ctx context.Context, c *client, kind string, do func() error) error {
+	_, err := ask(ctx, c, kind, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
 
 func (s *Service) changeLocked(e lock.Event) {
 	s.changes = append(s.changes, e)
-	close(s.changed)
-	s.changed = make(chan struct{})
+	for w := range s.watchers {
+		if strings.HasPrefix(e.Key, w.prefix) {
+			select {
+			case w.changed <- struct{}{}:
+			default:
+			}
+		}
+	}
 }
 
 func (s *Service) put(key string, value []byte, version int64, owner *session) (lock.Item, error) {
@@ -97,46 +141,46 @@ func (s *Service) remove(key string) {
 }
 
 // Get implements lock.Service.
-func (c *client) Get(ctx context.Context, key string) (out lock.Item, err error) {
-	err = c.call(ctx, func() error {
+func (c *client) Get(ctx context.Context, key string) (lock.Item, error) {
+	return ask(ctx, c, "Get", func() (lock.Item, error) {
 		e := c.s.items[key]
 		if e == nil {
-			return fault.New(fault.NotFound, "item %s does not exist", key)
+			return lock.Item{}, fault.New(fault.NotFound, "item %s does not exist", key)
 		}
-		out = e.Item
-		return nil
+		return e.Item, nil
 	})
-	return out, err
+}
+
+// A list is what List returns.
+type list struct {
+	items    []lock.Item
+	revision int64
 }
 
 // List implements lock.Service.
-func (c *client) List(ctx context.Context, prefix string) (out []lock.Item, revision int64, err error) {
-	err = c.call(ctx, func() error {
+func (c *client) List(ctx context.Context, prefix string) ([]lock.Item, int64, error) {
+	l, err := ask(ctx, c, "List", func() (list, error) {
+		l := list{revision: c.s.revision}
 		for key, e := range c.s.items {
 			if strings.HasPrefix(key, prefix) {
-				out = append(out, e.Item)
+				l.items = append(l.items, e.Item)
 			}
 		}
-		revision = c.s.revision
-		return nil
+		return l, nil
 	})
-	slices.SortFunc(out, func(a, b lock.Item) int { return strings.Compare(a.Key, b.Key) })
-	return out, revision, err
+	slices.SortFunc(l.items, func(a, b lock.Item) int { return strings.Compare(a.Key, b.Key) })
+	return l.items, l.revision, err
 }
 
 // Put implements lock.Service.
-func (c *client) Put(ctx context.Context, key string, value []byte, version int64) (next int64, err error) {
-	err = c.call(ctx, func() error {
-		i, err := c.s.put(key, value, version, nil)
-		next = i.Version
-		return err
-	})
-	return next, err
+func (c *client) Put(ctx context.Context, key string, value []byte, version int64) (int64, error) {
+	i, err := ask(ctx, c, "Put", func() (lock.Item, error) { return c.s.put(key, value, version, nil) })
+	return i.Version, err
 }
 
 // Delete implements lock.Service.
 func (c *client) Delete(ctx context.Context, key string, version int64) error {
-	return c.call(ctx, func() error {
+	return tell(ctx, c, "Delete", func() error {
 		e := c.s.items[key]
 		if e == nil || e.Version != version {
 			return fault.New(fault.Aborted, "item %s has not version %d", key, version)
@@ -146,27 +190,51 @@ func (c *client) Delete(ctx context.Context, key string, version int64) error {
 	})
 }
 
+// A watcher is told of changes of the items whose keys start with prefix.
+type watcher struct {
+	prefix  string
+	changed chan struct{} // has one when there are changes
+}
+
+// news are the changes of what somebody watches, up to a revision.
+type news struct {
+	events   []lock.Event
+	revision int64
+}
+
 // Watch implements lock.Service.
 func (c *client) Watch(ctx context.Context, prefix string, revision int64, each func(lock.Event) error) error {
-	for {
-		if err := c.f(ctx); err != nil {
-			return fault.New(fault.Unavailable, "lock service: %w", err)
-		}
+	w := &watcher{prefix, make(chan struct{}, 1)}
+	c.s.mu.Lock()
+	c.s.watchers[w] = true
+	c.s.mu.Unlock()
+	defer func() {
 		c.s.mu.Lock()
-		at, _ := slices.BinarySearchFunc(c.s.changes, revision+1, func(e lock.Event, v int64) int { return int(e.Version - v) })
-		news, changed := slices.Clone(c.s.changes[at:]), c.s.changed
+		delete(c.s.watchers, w)
 		c.s.mu.Unlock()
-		for _, e := range news {
-			revision = e.Version
-			if !strings.HasPrefix(e.Key, prefix) {
-				continue
+	}()
+	for {
+		n, err := ask(ctx, c, "Watch", func() (news, error) {
+			at, _ := slices.BinarySearchFunc(c.s.changes, revision+1, func(e lock.Event, v int64) int { return int(e.Version - v) })
+			n := news{revision: c.s.revision}
+			for _, e := range c.s.changes[at:] {
+				if strings.HasPrefix(e.Key, prefix) {
+					n.events = append(n.events, e)
+				}
 			}
+			return n, nil
+		})
+		if err != nil {
+			return err
+		}
+		for _, e := range n.events {
 			if err := each(e); err != nil {
 				return err
 			}
 		}
+		revision = n.revision
 		select {
-		case <-changed:
+		case <-w.changed:
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -181,10 +249,10 @@ type session struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	mu       sync.Mutex
-	deadline time.Time // of the holder
-	expires  time.Time // at the service; the service's mu guards it
-	ended    bool      // the same
+	mu      sync.Mutex
+	sent    time.Duration // when the service was asked, by the holder's clock, the last time that it answered
+	expires time.Time     // at the service; the service's mu guards it
+	ended   bool          // the same
 }
 
 // NewSession implements lock.Service.
@@ -202,8 +270,8 @@ func (c *client) NewSession(ctx context.Context, ttl time.Duration) (lock.Sessio
 
 // beat tells the service that the holder lives.
 func (s *session) beat(ctx context.Context) error {
-	sent := time.Now()
-	err := s.c.call(ctx, func() error {
+	sent := s.c.clock.Reading()
+	err := tell(ctx, s.c, Heartbeat, func() error {
 		if s.ended {
 			return fault.New(fault.NotFound, "the session has ended")
 		}
@@ -212,22 +280,39 @@ func (s *session) beat(ctx context.Context) error {
 	})
 	if err == nil {
 		s.mu.Lock()
-		s.deadline = sent.Add(s.ttl)
+		s.sent = sent
 		s.mu.Unlock()
 	}
 	return err
 }
 
+// left is how long the session lasts by the holder's clock.
+func (s *session) left() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sent + s.ttl - s.c.clock.Reading()
+}
+
 func (s *session) keep(ctx context.Context) {
 	defer close(s.done)
-	for ctx.Err() == nil && time.Now().Before(s.Deadline()) {
+	for ctx.Err() == nil {
+		left := s.left()
+		if left <= 0 {
+			return
+		}
 		select {
-		case <-time.After(min(s.ttl/3, time.Until(s.Deadline()))):
+		case <-s.c.clock.After(min(s.ttl/3, left)):
 		case <-ctx.Done():
 			return
 		}
-		one, cancel := context.WithDeadline(ctx, s.Deadline())
-		err := s.beat(one)
+		one, cancel := context.WithCancel(ctx)
+		beaten := make(chan error, 1)
+		go func() { beaten <- s.beat(one) }()
+		var err error
+		select {
+		case err = <-beaten:
+		case <-s.c.clock.After(max(s.left(), 0)):
+		}
 		cancel()
 		if fault.KindOf(err) == fault.NotFound {
 			return
@@ -263,24 +348,18 @@ func (s *session) endLocked() {
 }
 
 // Hold implements lock.Session.
-func (s *session) Hold(ctx context.Context, key string, value []byte) (item lock.Item, err error) {
-	err = s.c.call(ctx, func() error {
+func (s *session) Hold(ctx context.Context, key string, value []byte) (lock.Item, error) {
+	return ask(ctx, s.c, "Hold", func() (lock.Item, error) {
 		if s.ended {
-			return fault.New(fault.Unavailable, "the session has ended")
+			return lock.Item{}, fault.New(fault.Unavailable, "the session has ended")
 		}
-		var err error
-		item, err = s.c.s.put(key, value, 0, s)
-		return err
+		return s.c.s.put(key, value, 0, s)
 	})
-	return item, err
 }
 
-// Deadline implements lock.Session.
-func (s *session) Deadline() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.deadline
-}
+// Deadline implements lock.Session. By the clock of this process, which is not
+// that of the holder, it may be another instant each time.
+func (s *session) Deadline() time.Time { return time.Now().Add(s.left()) }
 
 // Done implements lock.Session.
 func (s *session) Done() <-chan struct{} { return s.done }
@@ -289,7 +368,7 @@ func (s *session) Done() <-chan struct{} { return s.done }
 func (s *session) Close(ctx context.Context) error {
 	s.stop()
 	<-s.done
-	return s.c.call(ctx, func() error {
+	return tell(ctx, s.c, "Close", func() error {
 		s.endLocked()
 		return nil
 	})

@@ -12,7 +12,7 @@ import (
 )
 
 func TestSuite(t *testing.T) {
-	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil) }, 300*time.Millisecond)
+	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil, nil) }, 300*time.Millisecond)
 }
 
 // TestCutOff: a session whose holder does not reach the service ends, for the
@@ -21,13 +21,14 @@ func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
 		cut := false
-		near := s.Client(nil)
-		far := s.Client(func(context.Context) error {
+		near := s.Client(nil, nil)
+		far := s.Client(func(_ context.Context, _ string, do func()) error {
 			if cut {
 				return errors.New("cut off")
 			}
+			do()
 			return nil
-		})
+		}, nil)
 		session, err := far.NewSession(t.Context(), 10*time.Second)
 		if err != nil {
 			t.Fatal(err)
@@ -54,4 +55,51 @@ func TestCutOff(t *testing.T) {
 			t.Error("the holder believes in a session that has ended")
 		}
 	})
+}
+
+// A drift is a clock that runs at a rate.
+type drift struct {
+	start time.Time
+	rate  float64
+}
+
+func (d drift) Reading() time.Duration {
+	return time.Duration(d.rate * float64(time.Since(d.start)))
+}
+
+func (d drift) After(t time.Duration) <-chan time.Time {
+	return time.After(time.Duration(float64(t)/d.rate) + time.Microsecond)
+}
+
+// TestDrift: how long a holder believes in its session is by its own clock; how
+// long it has it, by that of the service.
+func TestDrift(t *testing.T) {
+	for _, rate := range []float64{0.5, 1, 2} {
+		synctest.Test(t, func(t *testing.T) {
+			cut := false
+			session, err := New().Client(func(_ context.Context, _ string, do func()) error {
+				if cut {
+					return errors.New("cut off")
+				}
+				do()
+				return nil
+			}, drift{time.Now(), rate}).NewSession(t.Context(), 10*time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			select {
+			case <-session.Done():
+				t.Fatalf("at rate %v the session ended", rate)
+			default:
+			}
+			cut = true
+			start := time.Now()
+			<-session.Done()
+			if d := time.Since(start).Seconds() * rate; d < 6 || d > 11 {
+				t.Errorf("at rate %v the session ended after %v s by the holder's clock", rate, d)
+			}
+			time.Sleep(time.Minute)
+		})
+	}
 }

@@ -1,0 +1,81 @@
+package sim
+
+import (
+	"bytes"
+	"context"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2/objstorage"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// A farStore is the store at the other end of the network. A change may be made
+// though its answer was lost, though its caller has given up, and twice, as
+// clients of stores repeat what they have no answer to.
+type farStore struct {
+	objectstore.Store
+	c *Cluster
+	n *node
+}
+
+func farAsk[T any](ctx context.Context, s *farStore, kind string, do func(context.Context) (T, error)) (T, error) {
+	changes := kind == "PutIfAbsent" || kind == "Delete"
+	out, err := exchange(ctx, s.c, s.n, Message{From: s.n.name, To: Store, Kind: kind, Changes: changes, Twice: changes}, do)
+	if isLost(err) {
+		err = fault.New(fault.Unavailable, "store: %w", err)
+	}
+	return out, err
+}
+
+func (s *farStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
+	data = slices.Clone(data) // it may travel for longer than its sender waits
+	_, err := farAsk(ctx, s, "PutIfAbsent", func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, s.Store.PutIfAbsent(ctx, name, data)
+	})
+	return err
+}
+
+func (s *farStore) Get(ctx context.Context, name string) ([]byte, error) {
+	return farAsk(ctx, s, "Get", func(ctx context.Context) ([]byte, error) { return s.Store.Get(ctx, name) })
+}
+
+func (s *farStore) List(ctx context.Context, prefix, after string, n int) ([]objectstore.Info, error) {
+	return farAsk(ctx, s, "List", func(ctx context.Context) ([]objectstore.Info, error) { return s.Store.List(ctx, prefix, after, n) })
+}
+
+func (s *farStore) Delete(ctx context.Context, name string) error {
+	_, err := farAsk(ctx, s, "Delete", func(ctx context.Context) (struct{}, error) { return struct{}{}, s.Store.Delete(ctx, name) })
+	return err
+}
+
+// Open implements objectstore.Store. The object itself is read without the
+// network.
+func (s *farStore) Open(ctx context.Context, name string) (objstorage.Readable, error) {
+	return farAsk(ctx, s, "Open", func(ctx context.Context) (objstorage.Readable, error) { return s.Store.Open(ctx, name) })
+}
+
+// Create implements objectstore.Store: what is written travels when it is
+// finished.
+func (s *farStore) Create(ctx context.Context, name string) (objstorage.Writable, error) {
+	return &farObject{s: s, ctx: ctx, name: name}, nil
+}
+
+type farObject struct {
+	s    *farStore
+	ctx  context.Context //nolint:containedctx // objstorage.Writable has none
+	name string
+	data bytes.Buffer
+}
+
+func (o *farObject) StartMetadataPortion() error { return nil }
+
+func (o *farObject) Write(p []byte) error {
+	_, err := o.data.Write(p)
+	return err
+}
+
+func (o *farObject) Finish() error { return o.s.PutIfAbsent(o.ctx, o.name, o.data.Bytes()) }
+
+func (o *farObject) Abort() {}
