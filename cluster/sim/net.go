@@ -72,6 +72,12 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 	if n.ended.Load() {
 		return out, lostError{errEnded}
 	}
+	if c.o.direct {
+		return do(ctx)
+	}
+	if err := ctx.Err(); err != nil {
+		return out, lostError{err}
+	}
 	left := time.Hour // counted from when the question arrives
 	if end, ok := ctx.Deadline(); ok {
 		left = time.Until(end)
@@ -93,13 +99,6 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 		back.From, back.To, back.Answer = m.To, m.From, true
 		a.lost = c.o.Net(c.life, back)
 		return a
-	}
-	if c.o.direct {
-		a := once()
-		if a.lost != nil {
-			return out, lostError{a.lost}
-		}
-		return a.v, a.err
 	}
 	got := make(chan answer, 2)
 	c.late.Go(func() { got <- once() })
