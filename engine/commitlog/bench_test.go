@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -125,6 +126,7 @@ func BenchmarkDurable(b *testing.B) {
 				w := form.open(b, func(c Commit) { commits.Add(1); written.Add(int64(c.Bytes)) })
 				b.ReportAllocs()
 				b.ResetTimer()
+				before := cpuTime()
 				var wg sync.WaitGroup
 				for range callers {
 					wg.Go(func() {
@@ -139,16 +141,32 @@ func BenchmarkDurable(b *testing.B) {
 								b.Error(err)
 								return
 							}
+							if s%4096 == 0 { // as flushes do
+								if err := w.Trim(pos); err != nil {
+									b.Error(err)
+									return
+								}
+							}
 						}
 					})
 				}
 				wg.Wait()
 				b.StopTimer()
+				b.ReportMetric(float64(cpuTime()-before)/float64(max(1, commits.Load())), "cpu-µs/commit")
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 				b.ReportMetric(float64(b.N)/float64(max(1, commits.Load())), "records/commit")
 			})
 		}
 	}
+}
+
+// cpuTime is the processor time of this process in µs.
+func cpuTime() int64 {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return u.Utime.Sec*1e6 + u.Utime.Usec + u.Stime.Sec*1e6 + u.Stime.Usec
 }
 
 // discardFS forgets what is written.

@@ -370,7 +370,7 @@ func TrimSealed(ctx context.Context, store objectstore.Store, id ID, before Pos)
 		return fmt.Errorf("trim commit log %v: %w", id, err)
 	}
 	l := newSealedLog(id, infos)
-	if err := deleteObjects(ctx, store, l.before(before)); err != nil {
+	if err := eachObject(ctx, l.before(before), store.Delete); err != nil {
 		return fmt.Errorf("trim commit log %v: %w", id, err)
 	}
 	return nil
@@ -485,15 +485,15 @@ func (l *sealedLog) bytes() (sum int64) {
 	return sum
 }
 
-// deleteObjects deletes objects, several at a time.
-func deleteObjects(ctx context.Context, store objectstore.Store, names []string) error {
+// eachObject calls do with names, several at a time.
+func eachObject(ctx context.Context, names []string, do func(context.Context, string) error) error {
 	var mu sync.Mutex
 	var errs []error
 	var wg sync.WaitGroup
 	for i := range min(trimmers, len(names)) {
 		wg.Go(func() {
 			for ; i < len(names); i += trimmers {
-				if err := store.Delete(ctx, names[i]); err != nil {
+				if err := do(ctx, names[i]); err != nil {
 					mu.Lock()
 					errs = append(errs, err)
 					mu.Unlock()

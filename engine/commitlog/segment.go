@@ -57,6 +57,7 @@ type objectHeader struct {
 	// it was trimmed, and is not a place for a fence.
 	acked    uint64
 	extents  uint32
+	padding  uint32 // zeros behind the extents
 	indexCRC uint32 // of the extent entries
 }
 
@@ -69,7 +70,7 @@ func (h *objectHeader) put(b []byte) {
 	binary.LittleEndian.PutUint64(b[32:], h.nonce)
 	binary.LittleEndian.PutUint64(b[40:], h.acked)
 	binary.LittleEndian.PutUint32(b[48:], h.extents)
-	binary.LittleEndian.PutUint32(b[52:], 0)
+	binary.LittleEndian.PutUint32(b[52:], h.padding)
 	binary.LittleEndian.PutUint32(b[56:], h.indexCRC)
 	binary.LittleEndian.PutUint32(b[60:], checksum(b[:60]))
 }
@@ -95,6 +96,7 @@ func parseObjectHeader(b []byte, id ID, index uint64) (h objectHeader, err error
 		nonce:    binary.LittleEndian.Uint64(b[32:]),
 		acked:    binary.LittleEndian.Uint64(b[40:]),
 		extents:  binary.LittleEndian.Uint32(b[48:]),
+		padding:  binary.LittleEndian.Uint32(b[52:]),
 		indexCRC: binary.LittleEndian.Uint32(b[56:]),
 	}
 	switch {
@@ -154,7 +156,7 @@ func (h *objectHeader) parseExtents(b []byte, size int64) ([]extent, error) {
 		}
 		next += uint64(out[i].length)
 	}
-	if next != uint64(size) {
+	if next += uint64(h.padding); next != uint64(size) {
 		return nil, h.corrupt("it has %d bytes, its index says %d", size, next)
 	}
 	return out, nil
@@ -247,8 +249,9 @@ func (b *builder) add(tablet, firstSeq uint64, n, most int, encode func(dst []by
 }
 
 // build returns the segment as an object: the buffer itself if all records are
-// of one tablet, else a copy in the order of tablets. It orders b.recs.
-func (b *builder) build(h objectHeader) []byte {
+// of one tablet, else a copy in the order of tablets. It orders b.recs. fit
+// returns the size that an object of some bytes is to be given.
+func (b *builder) build(h objectHeader, fit func(int) int) []byte {
 	slices.SortStableFunc(b.recs, func(x, y builtRecord) int { return cmp.Compare(x.tablet, y.tablet) })
 	var extents []extent
 	for i, r := range b.recs {
@@ -275,6 +278,18 @@ func (b *builder) build(h objectHeader) []byte {
 		next += e.length
 		e.crc = checksum(out[e.offset:next])
 		e.put(out[objectHeaderLen+i*extentLen:])
+	}
+	n := len(out)
+	if pad := fit(n) - n; pad > 0 {
+		out = slices.Grow(out, pad)[:n+pad]
+		clear(out[n:])
+		h.padding = uint32(pad)
+		// What has grown is kept for the next segment.
+		if len(extents) == 1 {
+			b.buf = out[:n]
+		} else {
+			b.out = out
+		}
 	}
 	h.extents = uint32(len(extents))
 	h.indexCRC = checksum(out[objectHeaderLen : objectHeaderLen+extentLen*len(extents)])

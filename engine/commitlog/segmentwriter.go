@@ -456,7 +456,7 @@ func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 func (w *SegmentWriter) put(g *segmentGroup) {
 	start := time.Now()
 	h := objectHeader{kind: kindSegment, log: w.id, index: g.index, nonce: w.nonce, acked: g.acked}
-	data := g.build(h)
+	data := g.build(h, func(n int) int { return objectstore.ReuseSize(w.store, n) })
 	name := objectName(w.id, g.index)
 	delay := retryFirst
 	for attempt := 1; ; attempt++ {
@@ -602,7 +602,7 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		w.mu.Unlock()
 		return err // a server that was taken over may not trim
 	}
-	var doomed []string
+	var doomed, mine []string
 	for _, l := range w.mu.older {
 		doomed = append(doomed, l.before(before)...)
 	}
@@ -613,11 +613,16 @@ func (w *SegmentWriter) Trim(before Pos) error {
 			limit = min(limit, before.Segment)
 		}
 		for ; w.mu.kept[own].index < limit; own++ {
-			doomed = append(doomed, objectName(w.id, w.mu.kept[own].index))
+			mine = append(mine, objectName(w.id, w.mu.kept[own].index))
 		}
 	}
 	w.mu.Unlock()
-	if err := deleteObjects(w.ctx, w.store, doomed); err != nil {
+	err := eachObject(w.ctx, doomed, w.store.Delete)
+	if err == nil {
+		// Whoever replays this log begins after these.
+		err = eachObject(w.ctx, mine, func(ctx context.Context, name string) error { return objectstore.Reuse(ctx, w.store, name) })
+	}
+	if err != nil {
 		return fmt.Errorf("trim commit log: %w", err)
 	}
 	w.mu.Lock()

@@ -43,10 +43,16 @@ type Local struct {
 	mu struct {
 		sync.Mutex
 		dirs map[string]bool // directories, relative to dir, known to be durable
+		// spares are files of deleted objects, by size, and spareBytes their sum.
+		spares     map[int][]string
+		spareBytes int
 	}
 }
 
-var _ Store = (*Local)(nil)
+var (
+	_ Store  = (*Local)(nil)
+	_ Reuser = (*Local)(nil)
+)
 
 // OpenLocal opens the store in dir, which it creates if need be. It removes
 // what a process of the same owner left unfinished. With an empty
@@ -57,7 +63,7 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		return nil, fault.New(fault.Invalid, "%q cannot name the owner of an object store's temporary files", opts.Owner)
 	}
 	l := &Local{fs: fsys, dir: dir, readahead: objstorageprovider.NewReadaheadConfig()}
-	l.mu.dirs = map[string]bool{}
+	l.mu.dirs, l.mu.spares = map[string]bool{}, map[int][]string{}
 	// A nonce, so that two processes that wrongly go by one name do not write to
 	// one file.
 	l.temp = l.path(tempDir, opts.Owner+"."+rand.Text()+".")
@@ -154,23 +160,29 @@ func (l *Local) makeDirLocked(rel string) error {
 
 // PutIfAbsent implements Store.
 func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error {
-	w, err := l.Create(ctx, name)
+	if err := check(ctx, name); err != nil {
+		return err
+	}
+	if err := l.makeDir(path.Dir(name)); err != nil {
+		return wrap(err, "create object", name)
+	}
+	tmp, f, err := l.spare(len(data))
+	if f == nil && err == nil {
+		tmp, f, err = l.createTemp()
+	}
 	if err != nil {
-		return err
+		return wrap(err, "create object", name)
 	}
-	if err := w.Write(data); err != nil {
-		w.Abort()
-		return err
-	}
-	return w.Finish()
+	_, err = f.Write(data)
+	return wrap(l.publish(tmp, f, name, err), "put object", name)
 }
 
-// createTemp creates a temporary file for what will be name.
-func (l *Local) createTemp(name string) (tmp string, f vfs.File, err error) {
-	if err := l.makeDir(path.Dir(name)); err != nil {
-		return "", nil, err
-	}
-	tmp = fmt.Sprintf("%s%d", l.temp, l.lastTemp.Add(1))
+// tempName returns a name that no temporary file has had.
+func (l *Local) tempName() string { return fmt.Sprintf("%s%d", l.temp, l.lastTemp.Add(1)) }
+
+// createTemp creates a temporary file.
+func (l *Local) createTemp() (tmp string, f vfs.File, err error) {
+	tmp = l.tempName()
 	f, err = l.fs.Create(tmp, vfs.WriteCategoryUnspecified)
 	return tmp, f, err
 }
@@ -179,7 +191,7 @@ func (l *Local) createTemp(name string) (tmp string, f vfs.File, err error) {
 // always removes tmp. err is the error that writing f had.
 func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	if err == nil {
-		err = f.Sync()
+		err = f.SyncData()
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
@@ -221,7 +233,10 @@ func (l *Local) Create(ctx context.Context, name string) (objstorage.Writable, e
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
-	tmp, f, err := l.createTemp(name)
+	if err := l.makeDir(path.Dir(name)); err != nil {
+		return nil, wrap(err, "create object", name)
+	}
+	tmp, f, err := l.createTemp()
 	if err != nil {
 		return nil, wrap(err, "create object", name)
 	}
