@@ -139,7 +139,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
 	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
-		missing: map[uint64]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, wake: make(chan struct{}, 1)}
+		missing: map[uint64]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix) })
@@ -176,6 +176,8 @@ type master struct {
 
 	mu   sync.Mutex
 	busy map[string]bool // calls that are under way
+	// parting are tablets that are being moved: the mover sees to them.
+	parting map[metadata.TabletID]bool
 }
 
 func (m *master) watch(ctx context.Context, prefix string) {
@@ -392,6 +394,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 			continue
 		}
 		switch {
+		case a.State == metadata.Unassigned && m.isParting(r.Tablet):
 		case a.State == metadata.Unassigned || m.dead(v, r):
 			to, ok := m.pick(v, r)
 			if !ok {
@@ -415,11 +418,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 		slots <- struct{}{}
 		doing.Go(func() {
 			defer func() { <-slots }()
-			r := rows[c.at].Clone()
-			old := r.Assignment
-			r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: c.to.Name, Addr: c.to.Addr,
-				Incarnation: c.to.Incarnation, Log: old.Log, Master: old.Master}
-			err := m.meta.CAS(ctx, r)
+			r, err := m.assign(ctx, rows[c.at], c.to)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
@@ -497,17 +496,18 @@ func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
 	return best, found
 }
 
-// atOnce is how many tablets one server gives up at a time.
-const atOnce = 4
+// atOnce is how many tablets one server gives up at a time, of up to partings
+// that it is asked for before the master looks at everything again.
+const atOnce, partings = 4, 64
 
 // even moves tablets: from servers that are being drained, to those that they
 // are wanted on, and from the busiest servers to those that are least so.
 func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
-	leave := map[uint64][]metadata.TabletID{}
+	leave := map[uint64][]*metadata.Row{}
 	ask := func(r *metadata.Row) {
 		n := r.Assignment.Incarnation
-		if len(leave[n]) < atOnce {
-			leave[n] = append(leave[n], r.Tablet)
+		if len(leave[n]) < partings {
+			leave[n] = append(leave[n], r)
 		}
 	}
 	if m.o.Balance > 0 && time.Since(m.balanced) >= m.o.Balance {
@@ -515,7 +515,11 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		m.heading = map[metadata.TabletID]uint64{}
 		for _, o := range m.balance(ctx, v, rows) {
 			m.heading[o.tablet] = o.to
-			leave[o.from] = append(leave[o.from], o.tablet)
+			i := slices.IndexFunc(rows, func(r *metadata.Row) bool { return r.Tablet == o.tablet })
+			if i < 0 || rows[i].Assignment.Incarnation != o.from {
+				continue // it has moved meanwhile
+			}
+			ask(rows[i])
 			m.o.Log.Info("tablet is moved", "tablet", uint64(o.tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
 		}
 	}
@@ -546,16 +550,116 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 			ask(r)
 		}
 	}
-	m.unload(v, leave)
+	m.part(v, leave)
 }
 
-// unload asks servers, by incarnation, to give up tablets.
-func (m *master) unload(v *view, leave map[uint64][]metadata.TabletID) {
-	for n, ids := range leave {
-		if s, ok := v.servers[n]; ok {
-			m.call("unload "+s.Addr, func(ctx context.Context) error { return m.o.Dialer.Dial(s.Addr).Unload(ctx, ids) })
+// A parting is a tablet that is to leave its server.
+type parting struct {
+	row *metadata.Row
+	to  catalog.Registration // who is to serve it; the zero value for nobody
+}
+
+// part asks servers, by incarnation, to give up tablets.
+func (m *master) part(v *view, leave map[uint64][]*metadata.Row) {
+	for n, rows := range leave {
+		from, ok := v.servers[n]
+		if !ok {
+			continue
+		}
+		var all []parting
+		for _, r := range rows {
+			p := parting{row: r}
+			if v.tables[r.Table] && !v.resting[r.Table] {
+				if to, ok := m.pick(v, r); ok {
+					v.load[to.Incarnation]++
+					p.to = to
+				}
+			}
+			all = append(all, p)
+		}
+		m.call("unload "+from.Addr, func(ctx context.Context) error { return m.handOver(ctx, from, all) })
+	}
+}
+
+// handOver moves tablets, each by itself: a tablet is served by nobody only
+// while its own server gives it up and the next one opens it. A round, which
+// looks at all tablets, would take longer than both. Tablets of METADATA come
+// first.
+func (m *master) handOver(ctx context.Context, from catalog.Registration, all []parting) error {
+	var mu sync.Mutex
+	var errs []error
+	one := func(p parting) {
+		if err := m.moveOne(ctx, from, p); err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
 		}
 	}
+	var moving sync.WaitGroup
+	slots := make(chan struct{}, atOnce)
+	for _, p := range all {
+		if ctx.Err() != nil {
+			break
+		}
+		if p.row.Table == cmeta.Table {
+			one(p) // while METADATA moves, nothing else can
+			continue
+		}
+		slots <- struct{}{}
+		moving.Go(func() {
+			defer func() { <-slots }()
+			one(p)
+		})
+	}
+	moving.Wait()
+	return errors.Join(errs...)
+}
+
+func (m *master) moveOne(ctx context.Context, from catalog.Registration, p parting) error {
+	id := p.row.Tablet
+	m.mu.Lock()
+	m.parting[id] = true
+	m.mu.Unlock()
+	defer func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		delete(m.parting, id)
+	}()
+	if err := m.o.Dialer.Dial(from.Addr).Unload(ctx, []metadata.TabletID{id}); err != nil {
+		return err
+	}
+	if p.to.Addr == "" {
+		return nil
+	}
+	key := rpc.TabletKey{Table: p.row.Table, End: p.row.End}
+	r, err := m.meta.Get(ctx, key)
+	if err != nil {
+		return err
+	}
+	if r.Tablet != id || r.Assignment == nil || r.Assignment.State != metadata.Unassigned {
+		return nil // it was split or merged instead: the next round sees to it
+	}
+	if _, err := m.assign(ctx, r, p.to); err != nil {
+		return err
+	}
+	return m.o.Dialer.Dial(p.to.Addr).Load(ctx, []rpc.TabletKey{key})
+}
+
+// assign makes a server the one that is to serve the tablet of a row, and
+// returns the row as it is then.
+func (m *master) assign(ctx context.Context, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
+	r = r.Clone()
+	old := r.Assignment
+	r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: to.Name, Addr: to.Addr,
+		Incarnation: to.Incarnation, Log: old.Log, Master: old.Master}
+	return r, m.meta.CAS(ctx, r)
+}
+
+// isParting tells whether a tablet is being moved.
+func (m *master) isParting(id metadata.TabletID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.parting[id]
 }
 
 func (m *master) isLiving(v *view, name string) bool {

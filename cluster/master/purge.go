@@ -84,7 +84,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 	// The items were read after the rows, and were there before them.
 	orphans := map[metadata.TabletID]time.Time{}
 	var doomed []*metadata.Row
-	leave := map[uint64][]metadata.TabletID{}
+	leave := map[uint64][]*metadata.Row{}
 	for _, r := range rows {
 		if known[r.Table] {
 			continue
@@ -101,8 +101,8 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		case a == nil || a.State == metadata.Unassigned || m.dead(v, r):
 			doomed = append(doomed, r)
 		case a.State == metadata.Open:
-			if n := a.Incarnation; len(leave[n]) < atOnce {
-				leave[n] = append(leave[n], r.Tablet)
+			if n := a.Incarnation; len(leave[n]) < partings {
+				leave[n] = append(leave[n], r)
 			}
 		case time.Since(since) > m.o.MakeLimit:
 			// The server that was to open it never will: it knows no such table.
@@ -110,7 +110,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		}
 	}
 	m.orphans = orphans
-	m.unload(v, leave)
+	m.part(v, leave)
 	return m.drop(ctx, doomed)
 }
 

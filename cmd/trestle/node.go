@@ -19,6 +19,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
@@ -64,6 +66,11 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	n.etcd, err = clientv3.New(clientv3.Config{
 		Endpoints: strings.Split(cfg.Etcd, ","), TLS: security, Logger: zap.NewNop(), Context: n.life,
 		DialTimeout: 3 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
+		// gRPC by itself waits for up to two minutes before it tries to connect again,
+		// and for twenty seconds for a member that does not answer.
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: 2 * time.Second})},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
