@@ -32,7 +32,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster bench sim check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster hdfs bench sim check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -94,6 +94,13 @@ backups: build ## Load ROWS generated rows, back them up, kill the server, resto
 cluster: build ## Kill, stop, cut off and restart processes of a cluster under load, CLUSTER_ROUNDS times
 	CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
 	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS)
+
+HDFS_JARS ?= $(CURDIR)/bin/hdfs
+$(HDFS_JARS):
+	engine/objectstore/hdfs/hdfstest/testdata/fetch.sh $@
+
+hdfs: $(HDFS_JARS) ## Run the tests that need a real HDFS: fetches it from Maven Central; wants Java 17 and Maven
+	TRESTLE_TEST_HDFS=$(HDFS_JARS) $(GO) test ./engine/objectstore/hdfs -run '^TestReal' -count=1 -v -timeout 20m
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

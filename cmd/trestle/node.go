@@ -32,6 +32,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/objectstore/diskcache"
+	"github.com/trestledb/trestle/engine/objectstore/hdfs"
 	"github.com/trestledb/trestle/engine/objectstore/s3"
 )
 
@@ -216,10 +217,14 @@ func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, 
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if u.Scheme == "file" {
+	q := u.Query()
+	switch u.Scheme {
+	case "file":
 		store, err = objectstore.OpenLocal(vfs.Default, u.Path, objectstore.LocalOptions{Owner: n.Name})
-	} else {
-		q := u.Query()
+	case "hdfs":
+		store, err = hdfs.Open(ctx, hdfs.Options{NameNodes: append([]string{u.Host}, q["namenode"]...), Insecure: q.Get("insecure") == "true",
+			User: q.Get("user"), Dir: u.Path, Owner: n.Name})
+	default:
 		store, err = s3.Open(ctx, s3.Options{Endpoint: q.Get("endpoint"), Insecure: q.Get("insecure") == "true", Region: q.Get("region"),
 			Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")})
 	}

@@ -38,10 +38,13 @@ var allowed = map[string][]string{
 	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3":        {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3/s3test": {"engine/objectstore/s3"},
-	"engine/commitlog":             {"engine/fault", "engine/mutex", "engine/objectstore"},
-	"engine/memtable":              {"engine/cell"},
-	"engine/rowcache":              {"engine/cell"},
-	"engine/sstable":               {"engine/fault", "engine/mutex", "engine/cell", "engine/objectstore"},
+	"engine/objectstore/hdfs":      {"engine/fault", "engine/objectstore"},
+	"engine/objectstore/hdfs/hdfstest": {
+		"engine/objectstore/hdfs"},
+	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/objectstore"},
+	"engine/memtable":  {"engine/cell"},
+	"engine/rowcache":  {"engine/cell"},
+	"engine/sstable":   {"engine/fault", "engine/mutex", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
@@ -133,7 +136,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
-		only:    []string{"conformance/...", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "cluster/sim", "cluster/lock/locktest"},
+		only:    []string{"conformance/...", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
 		reason:  "tests and their helpers do not belong into the server",
 	},
 }

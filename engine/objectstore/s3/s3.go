@@ -253,7 +253,7 @@ func (s *Store) Open(ctx context.Context, name string) (objstorage.Readable, err
 	if err != nil {
 		return nil, wrap(err, "open object", name)
 	}
-	return &readable{s: s, name: name, size: info.Size}, nil
+	return objectstore.NewRanged(name, info.Size, func(ctx context.Context, p []byte, off int64) error { return s.readAt(ctx, name, p, off) }), nil
 }
 
 // List implements objectstore.Store.

@@ -79,7 +79,7 @@ func (n *Node) table() []setting {
 		{"etcd-ca", "", "PEM file with the authority of etcd's certificates", file(&n.EtcdCA)},
 		{"etcd-cert", "", "PEM file with the certificate that is shown to etcd", file(&n.EtcdCert)},
 		{"etcd-key", "", "PEM file with the key of etcd-cert", file(&n.EtcdKey)},
-		{"store", "", "where SSTables and commit logs are: file:///DIR that all servers share, or s3://BUCKET/PREFIX?endpoint=HOST[:PORT][&region=R][&insecure=true] with credentials as AWS tools take them", store(&n.Store)},
+		{"store", "", "where SSTables and commit logs are: file:///DIR that all servers share, or s3://BUCKET/PREFIX?endpoint=HOST[:PORT][&region=R][&insecure=true] with credentials as AWS tools take them, or hdfs://HOST:PORT/DIR[?user=U][&namenode=HOST:PORT][&insecure=true], the HTTPS address of a NameNode, or with insecure its HTTP address", store(&n.Store)},
 		{"name", "", "name of the server; no other living one may have it. Empty for one made of host and port", serverName(&n.Name)},
 		{"cluster-listen", "127.0.0.1:8085", "HOST:PORT for the other servers of the cluster", address(&n.ClusterListen, false)},
 		{"cluster-address", "", "HOST:PORT by which the other servers reach this one; empty for cluster-listen", file(&n.ClusterAddress)},
@@ -156,8 +156,11 @@ func store(p *string) value {
 					return err
 				case u.Scheme == "file" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
 				case u.Scheme == "s3" && u.Host != "" && u.Query().Get("endpoint") != "":
+				case u.Scheme == "hdfs" && u.Port() != "" && strings.Trim(u.Path, "/") != "":
+				case u.Scheme == "hdfs":
+					return fmt.Errorf("%q is not of the form hdfs://HOST:PORT/DIR: the port is that of the NameNode's HTTPS (9871), or with insecure=true its HTTP (9870)", s)
 				default:
-					return fmt.Errorf("%q is neither file:///DIR nor s3://BUCKET/PREFIX?endpoint=HOST", s)
+					return fmt.Errorf("%q is none of file:///DIR, s3://BUCKET/PREFIX?endpoint=HOST and hdfs://HOST:PORT/DIR", s)
 				}
 			}
 			*p = s
