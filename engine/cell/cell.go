@@ -243,6 +243,9 @@ type Suffix struct {
 	Family FamilyID
 	// Column is the escaped, terminated qualifier, aliasing the key.
 	Column []byte
+	// Plain says that nothing in Column is escaped: all but its last two bytes
+	// are the qualifier.
+	Plain bool
 	// Timestamp is in microseconds.
 	Timestamp int64
 }
@@ -263,7 +266,7 @@ func ParseSuffix(s []byte) (Suffix, error) {
 		out.Shape = FamilyMarker
 		return out, nil
 	}
-	n := EscapedLen(rest)
+	n, plain := EscapedPart(rest)
 	switch {
 	case n == len(rest):
 		out.Shape = ColumnMarker
@@ -273,7 +276,7 @@ func ParseSuffix(s []byte) (Suffix, error) {
 	default:
 		return out, fmt.Errorf("key suffix %x is malformed", s)
 	}
-	out.Column = rest[:n]
+	out.Column, out.Plain = rest[:n], plain
 	return out, nil
 }
 

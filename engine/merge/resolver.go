@@ -55,6 +55,7 @@ type Resolver struct {
 	famDel   cell.Seq
 	famTimes []rangeDelete
 	column   []byte // escaped; of an earlier row as long as fresh is set
+	colPlain bool   // nothing in column is escaped
 	fresh    bool   // no column of this family was begun
 	colDel   []rangeDelete
 	last     int64 // timestamp of the newest-seq entry judged in this column
@@ -141,41 +142,55 @@ func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 			return 0, err
 		}
 	}
+	return r.JudgeInRow(e, out)
+}
+
+// JudgeInRow is Judge of an entry that is known to be InRow.
+func (r *Resolver) JudgeInRow(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 	s := e.Key[len(r.prefix):]
 	// The usual case: another version in the same column, or the same column in
 	// another row.
-	if n := len(r.column); n > 0 && len(s) == 2+n+8 && bytes.Equal(s[2:2+n], r.column) {
-		*out = cell.Suffix{Shape: cell.Cell, Family: cell.FamilyID(binary.BigEndian.Uint16(s)), Column: s[2 : 2+n],
-			Timestamp: int64(^binary.BigEndian.Uint64(s[2+n:]))}
-		if out.Family != r.family {
-			r.newFamily(out.Family)
-		}
-		if r.fresh {
-			r.fresh = false
-			r.columns++
-		}
-	} else {
-		var err error
-		if *out, err = cell.ParseSuffix(s); err != nil {
-			return 0, fault.New(fault.Corruption, "%w", err)
-		}
-		if out.Shape == cell.RowMarker {
-			return r.rowMarker(e), nil
-		}
-		if out.Family != r.family {
-			r.newFamily(out.Family)
-		}
-		if out.Shape == cell.FamilyMarker {
-			return r.familyMarker(e)
-		}
-		if r.fresh || !bytes.Equal(out.Column, r.column) {
-			r.fresh = false
-			r.column = append(r.column[:0], out.Column...)
-			r.newColumn()
-		}
-		if out.Shape == cell.ColumnMarker {
-			return r.columnMarker(e)
-		}
+	n := len(r.column)
+	if n == 0 || len(s) != 2+n+8 || !bytes.Equal(s[2:2+n], r.column) {
+		return r.judgeOther(e, s, out)
+	}
+	// Field by field: a literal would be made elsewhere, then copied in words
+	// that are wider than what was just written, which a processor waits for.
+	out.Shape, out.Family = cell.Cell, cell.FamilyID(binary.BigEndian.Uint16(s))
+	out.Column, out.Plain = s[2:2+n], r.colPlain
+	out.Timestamp = int64(^binary.BigEndian.Uint64(s[2+n:]))
+	if out.Family != r.family {
+		r.newFamily(out.Family)
+	}
+	if r.fresh {
+		r.fresh = false
+		r.columns++
+	}
+	return r.cell(e, out.Timestamp), nil
+}
+
+// judgeOther judges an entry with suffix s that is no cell of r.column.
+func (r *Resolver) judgeOther(e *cell.Entry, s []byte, out *cell.Suffix) (Verdict, error) {
+	var err error
+	if *out, err = cell.ParseSuffix(s); err != nil {
+		return 0, fault.New(fault.Corruption, "%w", err)
+	}
+	if out.Shape == cell.RowMarker {
+		return r.rowMarker(e), nil
+	}
+	if out.Family != r.family {
+		r.newFamily(out.Family)
+	}
+	if out.Shape == cell.FamilyMarker {
+		return r.familyMarker(e)
+	}
+	if r.fresh || !bytes.Equal(out.Column, r.column) {
+		r.fresh = false
+		r.column, r.colPlain = append(r.column[:0], out.Column...), out.Plain
+		r.newColumn()
+	}
+	if out.Shape == cell.ColumnMarker {
+		return r.columnMarker(e)
 	}
 	return r.cell(e, out.Timestamp), nil
 }

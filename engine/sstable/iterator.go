@@ -7,8 +7,11 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/block/blockkind"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 
 	"github.com/trestledb/trestle/engine/cell"
 )
@@ -30,45 +33,48 @@ type IterOptions struct {
 // file, BlockBytesInCache that of those which were in the cache.
 type BlockStats = pebble.InternalIteratorStats
 
-// iterator is a cell.Iterator over one file. It sets Pebble's iterator up only
-// when it is first moved to somewhere the file may have entries.
-type iterator struct {
+// An Iterator is a cell.Iterator over one file. It reads blocks and columns
+// itself: Pebble's iterator puts together what a general key-value store needs, at
+// twice the cost of an entry. It reads nothing until it is first moved to
+// somewhere the file may have entries.
+type Iterator struct {
 	ctx     context.Context
 	t       *table
-	it      sstable.Iterator // nil until needed
+	entry   cell.Entry
+	cur     cursor // in a data block
 	maxSeq  cell.Seq
-	none    bool // no block intersects Times
 	inRow   bool // since SeekRow
 	compact bool
-	entry   cell.Entry
+	open    bool   // the top of the index is there
 	row     []byte // of SeekRow; the capacity is kept
 	err     error
 
-	blocks   *BlockStats
-	useTimes bool
-	times    sstable.BlockIntervalFilter
-	filters  [1]sstable.BlockPropertyFilter
-	pool     *block.BufferPool // of a compaction or a long read
+	// index is in the index block that has the current data block; top, if the
+	// index has two levels, in the block that has that one.
+	index, top colblk.IndexIter
+	data       objstorage.ReadHandle
+	env        block.ReadEnv // its pool is for a compaction or a long read
+	useTimes   bool
+	times      sstable.BlockIntervalFilter
 	// fillUntil is how much may come from storage before it is asked whether
 	// blocks still go to the cache.
 	fillUntil uint64
-	resume    []byte // scratch
 }
 
-var _ cell.Iterator = (*iterator)(nil)
+var _ cell.Iterator = (*Iterator)(nil)
 
-var iterators = sync.Pool{New: func() any { return new(iterator) }}
+var iterators = sync.Pool{New: func() any { return new(Iterator) }}
 
 // Iterator returns an iterator over the file, positioned nowhere. It reads with
 // ctx until it is closed. Its entries' slices alias a cached block, and are
 // valid until the next positioning call.
-func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, error) {
+func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error) {
 	t, err := r.pin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := iterators.Get().(*iterator)
-	*i = iterator{ctx: ctx, t: t, row: i.row[:0], resume: i.resume[:0], maxSeq: o.MaxSeq, blocks: o.Blocks}
+	i := iterators.Get().(*Iterator)
+	i.ctx, i.t, i.maxSeq, i.env.Stats = ctx, t, o.MaxSeq, o.Blocks
 	i.fillUntil = math.MaxUint64
 	if o.Blocks != nil {
 		i.fillUntil = r.cache.fill
@@ -76,10 +82,9 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, er
 	if o.MaxSeq == 0 {
 		i.maxSeq = cell.MaxSeq
 	}
-	if o.Times != nil && *o.Times != cell.AllTime {
+	if o.Times != nil && *o.Times != cell.AllTime && t.timesID >= 0 {
 		lo, hi := rangeInterval(*o.Times)
-		// Pebble's filter of an empty range would pass nothing, not even
-		// tombstones.
+		// The filter of an empty range would pass nothing, not even tombstones.
 		if i.useTimes = lo < hi; i.useTimes {
 			i.times.Init(timesProperty, lo, hi, nil)
 		}
@@ -90,268 +95,314 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (cell.Iterator, er
 // CompactionIterator returns an iterator over all entries of the file, for
 // reading it from First, or a SeekGE, onwards: it reads storage in long
 // stretches and leaves the block cache alone.
-func (r *Reader) CompactionIterator(ctx context.Context) (cell.Iterator, error) {
+func (r *Reader) CompactionIterator(ctx context.Context) (*Iterator, error) {
 	t, err := r.pin(ctx)
 	if err != nil {
 		return nil, err
 	}
-	i := iterators.Get().(*iterator)
-	*i = iterator{ctx: ctx, t: t, row: i.row[:0], maxSeq: cell.MaxSeq, compact: true}
+	i := iterators.Get().(*Iterator)
+	i.ctx, i.t, i.maxSeq, i.compact, i.fillUntil = ctx, t, cell.MaxSeq, true, math.MaxUint64
+	i.usePool()
 	return i, nil
 }
 
-// ready sets Pebble's iterator up. It returns false if there is nothing to
-// iterate over.
-func (i *iterator) ready() bool {
-	if i.it != nil {
+func (i *Iterator) usePool() {
+	i.env.BufferPool = new(block.BufferPool)
+	i.env.BufferPool.Init(5)
+}
+
+// start forgets how the last positioning ended and makes sure that the index is
+// there. It returns false if there is nothing to see, or on failure.
+func (i *Iterator) start() bool {
+	i.err, i.inRow = nil, false
+	if i.open {
 		return true
 	}
-	if i.none || i.err != nil || i.t == nil {
+	if i.t == nil {
 		return false
 	}
-	var err error
-	if i.compact {
-		i.pool = new(block.BufferPool)
-		i.pool.Init(5)
-		env := sstable.ReadEnv{Block: block.ReadEnv{BufferPool: i.pool}}
-		i.it, err = i.t.sst.NewCompactionIter(sstable.NoTransforms, env,
-			sstable.MakeTrivialReaderProvider(i.t.sst), sstable.AssertNoBlobHandles)
-		if err == nil {
-			i.it.SetContext(i.ctx)
+	if i.useTimes {
+		if ok, err := i.times.Intersects(i.t.times); err != nil || !ok {
+			i.fail(err)
+			return false
 		}
-	} else {
-		i.openPoint()
-		return i.it != nil
 	}
-	if err != nil {
-		i.it = nil
-		i.fail(err)
-		return false
+	in := &i.index
+	if i.t.twoLevel {
+		in = &i.top
 	}
-	return true
+	i.open = i.readIndex(in, i.t.indexBH)
+	return i.open
 }
 
-// openPoint sets up Pebble's iterator for reads, which puts blocks into the
-// cache unless there is a pool for them. It stays nil if there is nothing to see,
-// or on failure.
-func (i *iterator) openPoint() {
-	if i.filled() {
+// readIndex puts in into an index block.
+func (i *Iterator) readIndex(in *colblk.IndexIter, bh block.Handle) bool {
+	h, err := i.t.sst.BlockReader().Read(i.ctx, i.env, nil, bh, blockkind.SSTableIndex, colblk.InitIndexBlockMetadata)
+	if err == nil {
+		err = in.InitHandle(comparer, h, sstable.NoTransforms)
+	}
+	i.fail(err)
+	return err == nil
+}
+
+// at returns the block that an index is at; ok is false if nothing that is looked
+// for is in it, or on failure.
+func (i *Iterator) at(in *colblk.IndexIter) (bh block.Handle, ok bool) {
+	p, err := in.BlockHandleWithProperties()
+	if err == nil && i.useTimes {
+		var times []byte
+		if times, err = blockProperty(p.Props, i.t.timesID); err == nil {
+			ok, err = i.times.Intersects(times)
+		}
+		if err != nil || !ok {
+			i.fail(err)
+			return bh, false
+		}
+	}
+	i.fail(err)
+	return p.Handle, err == nil
+}
+
+// enterIndex puts index into the block that top is at, if the index has two
+// levels. It returns false if there is nothing to see in it, or on failure.
+func (i *Iterator) enterIndex() bool {
+	if !i.t.twoLevel {
+		return true
+	}
+	if bh, ok := i.at(&i.top); ok && i.readIndex(&i.index, bh) {
+		return true
+	}
+	i.index.Invalidate() // it may be in the block before
+	return false
+}
+
+// enter puts cur into the block that index is at. It returns false if there is
+// nothing to see in it, or on failure.
+func (i *Iterator) enter() bool {
+	bh, ok := i.at(&i.index)
+	if !ok {
+		return false
+	}
+	if s := i.env.Stats; s != nil && s.BlockBytes-s.BlockBytesInCache >= i.fillUntil {
 		i.stopFilling()
 	}
-	var filterer *sstable.BlockPropertiesFilterer
-	var err error
-	if i.useTimes {
-		i.filters[0] = &i.times
-		filterer, err = sstable.IntersectsTable(i.filters[:], nil, i.t.sst.UserProperties, nil)
-		if err == nil && filterer == nil {
-			i.none = true
-			return
+	if i.data == nil {
+		i.data = i.t.f.NewReadHandle(objstorage.NoReadBefore)
+		if i.compact {
+			i.data.SetupForCompaction()
 		}
 	}
-	var it sstable.Iterator
-	if err == nil {
-		it, err = i.t.sst.NewPointIter(i.ctx, sstable.IterOptions{
-			Transforms: sstable.NoTransforms,
-			Filterer:   filterer,
-			Env:        sstable.ReadEnv{Block: block.ReadEnv{Stats: i.blocks, BufferPool: i.pool}},
-			// mayHaveRow asks the filter, before it comes to this.
-			FilterBlockSizeLimit: sstable.NeverUseFilterBlock,
-			ReaderProvider:       sstable.MakeTrivialReaderProvider(i.t.sst),
-			BlobContext:          sstable.AssertNoBlobHandles,
-		})
+	if i.env.BufferPool != nil {
+		i.cur.leave() // the next block may have the buffer
 	}
+	h, err := i.t.sst.BlockReader().Read(i.ctx, i.env, i.data, bh, blockkind.SSTableData, initColumns)
 	if err != nil {
 		i.fail(err)
-		return
+		return false
 	}
-	i.it = it
-}
-
-func (i *iterator) filled() bool {
-	return i.blocks != nil && i.blocks.BlockBytes-i.blocks.BlockBytesInCache >= i.fillUntil
+	i.cur.enter(h)
+	return true
 }
 
 // stopFilling makes a pool for the blocks to come if they are to be kept out of
-// the cache, and tells whether it did.
-func (i *iterator) stopFilling() bool {
-	if i.pool != nil || i.compact {
-		return false
-	}
+// the cache.
+func (i *Iterator) stopFilling() {
 	if !i.t.r.cache.full() {
 		i.fillUntil += i.t.r.cache.fill // ask again later
-		return false
+		return
 	}
 	i.fillUntil = math.MaxUint64
-	i.pool = new(block.BufferPool)
-	i.pool.Init(5)
-	return true
+	i.usePool()
 }
 
-// leaveCache puts an iterator that leaves the cache alone in the place of
-// Pebble's, which is at the current entry, and moves to the next one.
-func (i *iterator) leaveCache() bool {
-	i.resume = append(i.resume[:0], i.entry.Key...)
-	seq := i.entry.Seq
-	err := i.it.Close()
-	i.it = nil
+func (i *Iterator) fail(err error) {
 	if err != nil {
-		i.fail(err)
-		return i.end()
+		i.err = readFailure(i.t.r.name, err)
 	}
-	if i.openPoint(); i.it == nil {
-		return i.end()
-	}
-	for kv := i.it.SeekGE(i.resume, 0); kv != nil; kv = i.it.Next() {
-		if cell.Seq(kv.K.SeqNum()) >= seq && bytes.Equal(kv.K.UserKey, i.resume) {
-			continue
+}
+
+// nextBlock moves to the next data block that there is something to see in.
+func (i *Iterator) nextBlock() bool {
+	for i.err == nil {
+		for i.index.Next() {
+			if i.enter() {
+				return true
+			}
+			if i.err != nil {
+				return false
+			}
 		}
-		if i.inRow && !bytes.HasPrefix(kv.K.UserKey, i.row) {
-			i.entry = cell.Entry{}
+		if !i.t.twoLevel || !i.top.Next() {
 			return false
 		}
-		if i.take(&kv.K, kv.InPlaceValue()) {
+		if i.enterIndex() && i.index.First() && i.enter() {
 			return true
 		}
-	}
-	return i.end()
-}
-
-func (i *iterator) fail(err error) { i.err = readFailure(i.t.r.name, err) }
-
-// take makes Pebble's entry the current one, unless MaxSeq hides it.
-func (i *iterator) take(k *sstable.InternalKey, v []byte) bool {
-	seq := cell.Seq(k.SeqNum())
-	if seq > i.maxSeq {
-		return false
-	}
-	i.entry = cell.Entry{Key: k.UserKey, Value: v, Seq: seq, Kind: cell.Kind(k.Kind())}
-	return true
-}
-
-// end is what a positioning method returns when Pebble's iterator is out of
-// entries.
-func (i *iterator) end() bool {
-	i.entry = cell.Entry{}
-	if i.it == nil {
-		return false // which err or none explains
-	}
-	if err := i.it.Error(); err != nil {
-		i.fail(err)
 	}
 	return false
 }
 
-func (i *iterator) start() bool {
-	i.err = nil
-	i.inRow = false
-	return i.ready()
-}
-
-func (i *iterator) First() bool {
-	if !i.start() {
-		return false
-	}
-	kv := i.it.First()
-	for ; kv != nil; kv = i.it.Next() {
-		if i.take(&kv.K, kv.InPlaceValue()) {
+// previousBlock is nextBlock backwards.
+func (i *Iterator) previousBlock() bool {
+	for i.err == nil {
+		for i.index.Prev() {
+			if i.enter() {
+				return true
+			}
+			if i.err != nil {
+				return false
+			}
+		}
+		if !i.t.twoLevel || !i.top.Prev() {
+			return false
+		}
+		if i.enterIndex() && i.index.Last() && i.enter() {
 			return true
 		}
 	}
-	return i.end()
+	return false
 }
 
-func (i *iterator) SeekGE(key []byte) bool {
-	if !i.start() {
-		return false
-	}
-	kv := i.it.SeekGE(key, 0)
-	for ; kv != nil; kv = i.it.Next() {
-		if i.take(&kv.K, kv.InPlaceValue()) {
-			return true
+// forward makes the first visible entry from n on the current one.
+func (i *Iterator) forward(n int) bool {
+	for {
+		for ; n < i.cur.c.rows; n++ {
+			if i.cur.c.seq(n) <= i.maxSeq {
+				i.cur.at = n
+				i.cur.take(&i.entry)
+				return true
+			}
 		}
+		if !i.nextBlock() {
+			return i.end()
+		}
+		n = 0
 	}
-	return i.end()
 }
 
-func (i *iterator) SeekRow(row []byte) bool { return i.SeekColumn(row, row) }
+// end is what a positioning method returns when there is no entry.
+func (i *Iterator) end() bool {
+	i.entry = cell.Entry{}
+	i.cur.leave()
+	return false
+}
+
+// First implements cell.Iterator.
+func (i *Iterator) First() bool {
+	if !i.start() || i.t.twoLevel && !i.top.First() {
+		return i.end()
+	}
+	if !(i.enterIndex() && i.index.First() && i.enter()) && !i.nextBlock() {
+		return i.end()
+	}
+	return i.forward(0)
+}
+
+// SeekGE implements cell.Iterator.
+func (i *Iterator) SeekGE(key []byte) bool { return i.start() && i.seekGE(key) }
+
+func (i *Iterator) seekGE(key []byte) bool {
+	if i.t.twoLevel && !i.top.SeekGE(key) {
+		return i.end()
+	}
+	if i.enterIndex() && i.index.SeekGE(key) && i.enter() {
+		return i.forward(i.cur.c.search(key))
+	}
+	if !i.nextBlock() {
+		return i.end()
+	}
+	return i.forward(0)
+}
+
+// SeekRow implements cell.Iterator.
+func (i *Iterator) SeekRow(row []byte) bool { return i.SeekColumn(row, row) }
 
 // SeekColumn implements merge.ColumnSeeker for a file without markers.
-func (i *iterator) SeekColumn(row, key []byte) bool {
+func (i *Iterator) SeekColumn(row, key []byte) bool {
 	i.err = nil
 	if !i.compact {
-		ok, err := i.t.mayHaveRow(i.ctx, row)
-		if err != nil {
+		if ok, err := i.t.mayHaveRow(i.ctx, row); err != nil || !ok {
 			i.fail(err)
-			return false
-		}
-		if !ok {
-			i.entry = cell.Entry{}
-			return false
+			return i.end()
 		}
 	}
 	if !i.start() {
-		return false
+		return i.end()
 	}
 	i.inRow = true
 	i.row = append(i.row[:0], row...)
-	kv := i.it.SeekGE(key, 0)
-	for ; kv != nil; kv = i.it.Next() {
-		if !bytes.HasPrefix(kv.K.UserKey, i.row) {
-			i.entry = cell.Entry{}
-			return false
-		}
-		if i.take(&kv.K, kv.InPlaceValue()) {
-			return true
-		}
-	}
-	return i.end()
+	return i.seekGE(key) && i.stayInRow()
 }
 
-func (i *iterator) Next() bool {
-	if i.filled() && i.stopFilling() {
-		return i.leaveCache()
-	}
-	for kv := i.it.Next(); kv != nil; kv = i.it.Next() {
-		if i.inRow && !bytes.HasPrefix(kv.K.UserKey, i.row) {
-			i.entry = cell.Entry{}
-			return false
-		}
-		if i.take(&kv.K, kv.InPlaceValue()) {
-			return true
-		}
-	}
-	return i.end()
-}
+// stayInRow ends the iteration if the current entry is not in the row of SeekRow.
+func (i *Iterator) stayInRow() bool { return bytes.HasPrefix(i.entry.Key, i.row) || i.end() }
 
-func (i *iterator) SeekLT(key []byte) bool {
-	if !i.start() {
+// Next implements cell.Iterator.
+func (i *Iterator) Next() bool {
+	u := &i.cur
+	if n := u.at + 1; n < u.c.rows && u.c.seq(n) <= i.maxSeq {
+		u.at = n
+		u.take(&i.entry)
+	} else if !i.forward(n) {
 		return false
 	}
-	kv := i.it.SeekLT(key, 0)
-	for ; kv != nil; kv = i.it.Prev() {
-		if i.take(&kv.K, kv.InPlaceValue()) {
-			return true
-		}
-	}
-	return i.end()
+	return !i.inRow || i.stayInRow()
 }
 
-func (i *iterator) Entry() *cell.Entry { return &i.entry }
-func (i *iterator) Error() error       { return i.err }
+// SeekLT implements cell.Iterator.
+func (i *Iterator) SeekLT(key []byte) bool {
+	if !i.start() {
+		return i.end()
+	}
+	if i.t.twoLevel && !i.top.SeekGE(key) && !i.top.Last() {
+		return i.end()
+	}
+	n := 0
+	if i.enterIndex() && (i.index.SeekGE(key) || i.index.Last()) && i.enter() {
+		n = i.cur.c.search(key)
+	} else if !i.previousBlock() {
+		return i.end()
+	} else {
+		n = i.cur.c.rows
+	}
+	for {
+		for n--; n >= 0; n-- {
+			if i.cur.c.seq(n) <= i.maxSeq {
+				i.cur.at = n
+				i.cur.take(&i.entry)
+				return true
+			}
+		}
+		if !i.previousBlock() {
+			return i.end()
+		}
+		n = i.cur.c.rows
+	}
+}
 
-func (i *iterator) Close() error {
+// Entry implements cell.Iterator.
+func (i *Iterator) Entry() *cell.Entry { return &i.entry }
+
+// Error implements cell.Iterator.
+func (i *Iterator) Error() error { return i.err }
+
+// Close implements cell.Iterator. The Iterator must not be used again.
+func (i *Iterator) Close() error {
 	if i.t == nil {
 		return nil
 	}
-	var err error
-	if i.it != nil {
-		err = readFailure(i.t.r.name, i.it.Close())
+	i.cur.leave()
+	_, _ = i.index.Close(), i.top.Close() // which cannot fail
+	if i.data != nil {
+		_ = i.data.Close() // it has nothing to report
 	}
-	if i.pool != nil {
-		i.pool.Release()
+	if p := i.env.BufferPool; p != nil {
+		p.Release()
 	}
 	i.t.unpin()
-	*i = iterator{row: i.row[:0], resume: i.resume[:0]}
+	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil
+	i.entry, i.env = cell.Entry{}, block.ReadEnv{}
+	i.inRow, i.compact, i.open, i.useTimes = false, false, false, false
 	iterators.Put(i)
-	return err
+	return nil
 }

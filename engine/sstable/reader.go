@@ -55,6 +55,12 @@ type table struct {
 	f        *file
 	info     Info
 	filterBH block.Handle // zero if the file has no Bloom filter
+	indexBH  block.Handle // of the index, or of its top level
+	twoLevel bool
+	// times is what the block property timesProperty says of the file, timesID
+	// the number that it has in the index, -1 if there is none.
+	times   []byte
+	timesID int
 
 	// refs counts the iterators in the file, plus one while it is in r.table.
 	refs atomic.Int64
@@ -201,8 +207,12 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 		return nil, fmt.Errorf("open sstable %s: %w: property %s: %w", r.name, fault.Corruption, infoProperty, err)
 	}
 	t.info.Size = size
-	if t.filterBH, err = findFilter(ctx, t.sst, footer); err != nil {
+	if err := t.findBlocks(ctx, footer); err != nil {
 		return nil, readFailure(r.name, err)
+	}
+	t.twoLevel, t.timesID = t.sst.Attributes.Has(sstable.AttributeTwoLevelIndex), -1
+	if p := t.sst.UserProperties[timesProperty]; len(p) > 0 {
+		t.timesID, t.times = int(p[0]), []byte(p[1:])
 	}
 	t.f.tail = nil
 	r.cache.opens.Add(1)
@@ -211,34 +221,35 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 
 func noMetadata(*block.Metadata, []byte) error { return nil }
 
-// findFilter returns where the Bloom filter is. Pebble's Reader knows, but
-// checks it only after setting up an iterator, which costs more than the check.
-// The footer's checksum has been verified.
-func findFilter(ctx context.Context, sst *sstable.Reader, footer []byte) (block.Handle, error) {
+// findBlocks finds the Bloom filter and the index. Pebble's Reader knows where
+// they are, but checks the one only after setting up an iterator, and keeps the
+// other to itself. The footer's checksum has been verified.
+func (t *table) findBlocks(ctx context.Context, footer []byte) error {
 	meta, n := block.DecodeHandle(footer[1:])
 	if n == 0 {
-		return block.Handle{}, fmt.Errorf("bad metaindex handle")
+		return fmt.Errorf("bad metaindex handle")
+	}
+	if t.indexBH, n = block.DecodeHandle(footer[1+n:]); n == 0 {
+		return fmt.Errorf("bad index handle")
 	}
 	var pool block.BufferPool
 	pool.Init(2)
 	defer pool.Release()
-	h, err := sst.BlockReader().Read(ctx, block.ReadEnv{BufferPool: &pool}, nil, meta, blockkind.Metadata, noMetadata)
+	h, err := t.sst.BlockReader().Read(ctx, block.ReadEnv{BufferPool: &pool}, nil, meta, blockkind.Metadata, noMetadata)
 	if err != nil {
-		return block.Handle{}, err
+		return err
 	}
 	defer h.Release()
 	var d colblk.KeyValueBlockDecoder
 	d.Init(h.BlockData())
 	for k, v := range d.All() {
 		if string(k) == "fullfilter."+bloomPolicy.Name() {
-			bh, n := block.DecodeHandle(v)
-			if n != len(v) {
-				return block.Handle{}, fmt.Errorf("bad filter handle")
+			if t.filterBH, n = block.DecodeHandle(v); n != len(v) {
+				return fmt.Errorf("bad filter handle")
 			}
-			return bh, nil
 		}
 	}
-	return block.Handle{}, nil
+	return nil
 }
 
 // mayHaveRow tells whether the file may have entries of a row prefix.

@@ -1,11 +1,13 @@
 package sstable
 
 import (
+	"encoding/binary"
 	"math"
 
 	"github.com/cockroachdb/pebble/v2/sstable"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // timesProperty is the block property that tells which timestamps the cells of
@@ -63,4 +65,22 @@ func (c infoCollector) SupportsSuffixReplacement() bool                        {
 func (c infoCollector) AddCollectedWithSuffixReplacement(_, _, _ []byte) error { return nil }
 func (c infoCollector) FinishTable(buf []byte) ([]byte, error) {
 	return encodeInfo(buf, &c.w.info), nil
+}
+
+// blockProperty returns what the index says of a block in the property of that
+// number; nil is the property's empty value, which is left out. Each is written as
+// its number, its length and itself, in the order of numbers.
+func blockProperty(props []byte, id int) ([]byte, error) {
+	for len(props) > 0 {
+		size, n := binary.Uvarint(props[1:])
+		if n <= 0 || size > uint64(len(props)-1-n) {
+			return nil, fault.New(fault.Corruption, "block properties %x are malformed", props)
+		}
+		end := 1 + n + int(size)
+		if int(props[0]) == id {
+			return props[1+n : end], nil
+		}
+		props = props[end:]
+	}
+	return nil, nil
 }

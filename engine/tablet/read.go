@@ -420,7 +420,7 @@ func (r *reader) cells() (seen int64, err error) {
 	var s cell.Suffix
 	for {
 		e := r.it.Entry()
-		verdict, err := r.res.Judge(e, &s)
+		verdict, err := r.res.JudgeInRow(e, &s)
 		if err != nil {
 			return seen, err
 		}
@@ -443,8 +443,8 @@ func (r *reader) cells() (seen int64, err error) {
 			r.cell.Family = q.families[s.Family].name
 			r.cell.Timestamp = s.Timestamp
 			r.cell.Value = e.Content()
-			if c := s.Column[:len(s.Column)-2]; bytes.IndexByte(c, 0) < 0 {
-				r.cell.Qualifier = c
+			if s.Plain {
+				r.cell.Qualifier = s.Column[:len(s.Column)-2]
 			} else {
 				r.qual = cell.Qualifier(r.qual[:0], s.Column)
 				r.cell.Qualifier = r.qual

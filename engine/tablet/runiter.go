@@ -6,7 +6,6 @@ import (
 	"sort"
 
 	"github.com/trestledb/trestle/engine/cell"
-	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
@@ -18,9 +17,9 @@ type runIterator struct {
 	opts  sstable.IterOptions
 	// compaction reads ahead and leaves the block cache alone.
 	compaction bool
-	inRow      bool          // since SeekRow or SeekColumn
-	i          int           // of the file that it is in
-	it         cell.Iterator // nil if no file is open
+	inRow      bool              // since SeekRow or SeekColumn
+	i          int               // of the file that it is in
+	it         *sstable.Iterator // nil if no file is open
 	err        error
 }
 
@@ -36,7 +35,7 @@ func (u *runIterator) enter(i int) bool {
 	if !u.leave() || i < 0 || i >= len(u.files) {
 		return false
 	}
-	var it cell.Iterator
+	var it *sstable.Iterator
 	var err error
 	if u.compaction {
 		it, err = u.files[i].reader.CompactionIterator(u.ctx)
@@ -121,9 +120,7 @@ func (u *runIterator) SeekColumn(row, key []byte) bool {
 		return false
 	}
 	if len(key) > len(row) && u.files[i].ref.Tombstones == 0 {
-		if it, ok := u.it.(merge.ColumnSeeker); ok {
-			return u.found(it.SeekColumn(row, key))
-		}
+		return u.found(u.it.SeekColumn(row, key))
 	}
 	return u.found(u.it.SeekRow(row))
 }

@@ -1,0 +1,120 @@
+package sstable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/sstable/colblk"
+
+	"github.com/trestledb/trestle/engine/cell"
+)
+
+// The columns of a data block, which are part of the file format: the two of the
+// key schema, and of Pebble's that follow them those that our files use.
+const (
+	columnPrefix  = iota // row prefixes
+	columnSuffix         // what follows them in the keys
+	columnTrailer        // sequence number and kind
+	columnChanged        // whether the row prefix is another than the one before
+	columnValue
+)
+
+// blockHeader is what comes before the columns of a data block: four bytes with
+// the length of its longest key.
+const blockHeader = 4
+
+// columns are where things are in a data block. They are found once, when the
+// block comes to memory, and kept beside it; all pointers are into the block.
+type columns struct {
+	rows     int
+	longest  int // key
+	prefixes colblk.PrefixBytes
+	suffixes colblk.RawBytes
+	trailers colblk.UnsafeUints
+	values   colblk.RawBytes
+	changed  colblk.Bitmap
+}
+
+// initColumns fills in the metadata of a data block.
+func initColumns(md *block.Metadata, data []byte) (err error) {
+	defer func() {
+		// The decoders panic at bytes that make no sense.
+		if r := recover(); r != nil {
+			err = fmt.Errorf("data block: %v", r)
+		}
+	}()
+	c := block.CastMetadataZero[columns](md)
+	d := colblk.DecodeBlock(data, blockHeader)
+	c.rows, c.longest = d.Rows(), int(binary.LittleEndian.Uint32(data))
+	c.prefixes, c.suffixes = d.PrefixBytes(columnPrefix), d.RawBytes(columnSuffix)
+	c.trailers, c.values = d.Uints(columnTrailer), d.RawBytes(columnValue)
+	c.changed = d.Bitmap(columnChanged)
+	return nil
+}
+
+// search returns the first entry whose key is at or after key.
+func (c *columns) search(key []byte) int {
+	n := cell.RowPrefixLen(key)
+	lo, same := c.prefixes.Search(key[:n])
+	suffix := key[n:]
+	if !same || len(suffix) == 0 || bytes.Compare(c.suffixes.At(lo), suffix) >= 0 {
+		return lo
+	}
+	lo++
+	for hi := c.changed.SeekSetBitGE(lo); lo < hi; {
+		m := int(uint(lo+hi) / 2)
+		if bytes.Compare(c.suffixes.At(m), suffix) >= 0 {
+			hi = m
+		} else {
+			lo = m + 1
+		}
+	}
+	return lo
+}
+
+// A cursor is a place in a data block.
+type cursor struct {
+	h   block.BufferHandle
+	c   *columns // nil if it is in no block
+	at  int      // the entry; len is meaningful for it only once it was taken
+	key colblk.PrefixBytesIter
+	was int // the entry whose row prefix is in key; below -1 if none is
+}
+
+// enter moves to a block, which is the cursor's from here on.
+func (u *cursor) enter(h block.BufferHandle) {
+	u.h.Release()
+	u.h, u.c = h, block.CastMetadata[columns](h.BlockMetadata())
+	u.was = -2
+	u.key.Init(u.c.longest, nil)
+}
+
+// leave gives the block back.
+func (u *cursor) leave() {
+	u.h.Release()
+	u.h, u.c = block.BufferHandle{}, nil
+}
+
+// seq returns the sequence number of entry n.
+func (c *columns) seq(n int) cell.Seq { return cell.Seq(c.trailers.At(n) >> 8) }
+
+// take fills e with entry u.at. The key is valid until the next call, the value as
+// long as the cursor is in the block.
+func (u *cursor) take(e *cell.Entry) {
+	c := u.c
+	if u.at == u.was+1 {
+		c.prefixes.SetNext(&u.key)
+	} else {
+		c.prefixes.SetAt(&u.key, u.at)
+	}
+	u.was = u.at
+	suffix := c.suffixes.At(u.at)
+	n := len(u.key.Buf)
+	e.Key = u.key.Buf[:n+len(suffix)]
+	copy(e.Key[n:], suffix)
+	e.Value = c.values.At(u.at)
+	trailer := c.trailers.At(u.at)
+	e.Seq, e.Kind = cell.Seq(trailer>>8), cell.Kind(trailer)
+}
