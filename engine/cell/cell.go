@@ -80,6 +80,9 @@ type Entry struct {
 	Value []byte
 	Seq   Seq
 	Kind  Kind
+	// PlainRow is the length of the key's row prefix if that is known and nothing
+	// in it is escaped, else 0.
+	PlainRow int32
 }
 
 // Compare orders entries: by key, then newest first.
@@ -166,6 +169,14 @@ func EscapedPart(key []byte) (n int, plain bool) {
 			return -1, false
 		}
 	}
+}
+
+// RowPart is EscapedPart of the entry's row prefix.
+func (e *Entry) RowPart() (n int, plain bool) {
+	if e.PlainRow > 0 {
+		return int(e.PlainRow), true
+	}
+	return EscapedPart(e.Key)
 }
 
 // unescape appends to dst the part whose terminated, escaped form is s.

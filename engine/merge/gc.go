@@ -65,7 +65,7 @@ type GC struct {
 // Decide judges the next entry.
 func (g *GC) Decide(e *cell.Entry) (Action, error) {
 	if !g.InRow(e.Key) {
-		if err := g.StartRow(e.Key); err != nil {
+		if err := g.StartRow(e); err != nil {
 			return 0, err
 		}
 		if len(g.Rows.Start) > 0 || len(g.Rows.End) > 0 {

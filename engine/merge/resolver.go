@@ -100,12 +100,12 @@ func (r *Resolver) Prefix() []byte { return r.prefix }
 func (r *Resolver) Column() []byte { return r.column }
 
 // StartRow begins the row that e belongs to.
-func (r *Resolver) StartRow(key []byte) error {
-	n, plain := cell.EscapedPart(key)
+func (r *Resolver) StartRow(e *cell.Entry) error {
+	n, plain := e.RowPart()
 	if n < 0 {
-		return fault.New(fault.Corruption, "key %x has no row", key)
+		return fault.New(fault.Corruption, "key %x has no row", e.Key)
 	}
-	r.prefix, r.plain = append(r.prefix[:0], key[:n]...), plain
+	r.prefix, r.plain = append(r.prefix[:0], e.Key[:n]...), plain
 	r.newRow()
 	if !r.Ranges.Empty() {
 		row, err := r.Row()
@@ -138,7 +138,7 @@ func (r *Resolver) InRow(key []byte) bool {
 // key; out.Column aliases e.
 func (r *Resolver) Judge(e *cell.Entry, out *cell.Suffix) (Verdict, error) {
 	if !r.InRow(e.Key) {
-		if err := r.StartRow(e.Key); err != nil {
+		if err := r.StartRow(e); err != nil {
 			return 0, err
 		}
 	}

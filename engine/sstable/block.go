@@ -78,9 +78,11 @@ func (c *columns) search(key []byte) int {
 type cursor struct {
 	h   block.BufferHandle
 	c   *columns // nil if it is in no block
-	at  int      // the entry; len is meaningful for it only once it was taken
+	at  int      // the entry
 	key colblk.PrefixBytesIter
 	was int // the entry whose row prefix is in key; below -1 if none is
+	// plain has all bits set if no row prefix of the file is escaped, else none.
+	plain int32
 }
 
 // enter moves to a block, which is the cursor's from here on.
@@ -97,24 +99,23 @@ func (u *cursor) leave() {
 	u.h, u.c = block.BufferHandle{}, nil
 }
 
-// seq returns the sequence number of entry n.
-func (c *columns) seq(n int) cell.Seq { return cell.Seq(c.trailers.At(n) >> 8) }
+// seq returns the sequence number in a trailer.
+func seq(trailer uint64) cell.Seq { return cell.Seq(trailer >> 8) }
 
-// take fills e with entry u.at. The key is valid until the next call, the value as
-// long as the cursor is in the block.
-func (u *cursor) take(e *cell.Entry) {
+// take moves to entry n, which has the given trailer, and fills e with it. The key
+// is valid until the next call, the value as long as the cursor is in the block.
+func (u *cursor) take(n int, trailer uint64, e *cell.Entry) {
 	c := u.c
-	if u.at == u.was+1 {
+	if n == u.was+1 {
 		c.prefixes.SetNext(&u.key)
 	} else {
-		c.prefixes.SetAt(&u.key, u.at)
+		c.prefixes.SetAt(&u.key, n)
 	}
-	u.was = u.at
-	suffix := c.suffixes.At(u.at)
-	n := len(u.key.Buf)
-	e.Key = u.key.Buf[:n+len(suffix)]
-	copy(e.Key[n:], suffix)
-	e.Value = c.values.At(u.at)
-	trailer := c.trailers.At(u.at)
-	e.Seq, e.Kind = cell.Seq(trailer>>8), cell.Kind(trailer)
+	u.at, u.was = n, n
+	suffix := c.suffixes.Slice(c.suffixes.Offsets(n))
+	row := len(u.key.Buf)
+	e.Key = u.key.Buf[:row+len(suffix)]
+	copy(e.Key[row:], suffix)
+	e.Value = c.values.Slice(c.values.Offsets(n))
+	e.Seq, e.Kind, e.PlainRow = seq(trailer), cell.Kind(trailer), int32(row)&u.plain
 }

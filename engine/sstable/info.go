@@ -17,6 +17,8 @@ type Info struct {
 	Entries    uint64
 	Tombstones uint64 `json:",omitempty"`
 	Shadowed   uint64 `json:",omitempty"`
+	// PlainRows says that no row key has a byte 00, which would be escaped.
+	PlainRows bool `json:",omitempty"`
 	// RawBytes is the length of all keys and values before compression.
 	RawBytes uint64
 	// MinSeq and MaxSeq bound the sequence numbers.

@@ -74,7 +74,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error)
 		return nil, err
 	}
 	i := iterators.Get().(*Iterator)
-	i.ctx, i.t, i.maxSeq, i.env.Stats = ctx, t, o.MaxSeq, o.Blocks
+	i.ctx, i.t, i.maxSeq, i.env.Stats, i.cur.plain = ctx, t, o.MaxSeq, o.Blocks, t.plain
 	i.fillUntil = math.MaxUint64
 	if o.Blocks != nil {
 		i.fillUntil = r.cache.fill
@@ -101,7 +101,7 @@ func (r *Reader) CompactionIterator(ctx context.Context) (*Iterator, error) {
 		return nil, err
 	}
 	i := iterators.Get().(*Iterator)
-	i.ctx, i.t, i.maxSeq, i.compact, i.fillUntil = ctx, t, cell.MaxSeq, true, math.MaxUint64
+	i.ctx, i.t, i.maxSeq, i.cur.plain, i.compact, i.fillUntil = ctx, t, cell.MaxSeq, t.plain, true, math.MaxUint64
 	i.usePool()
 	return i, nil
 }
@@ -267,9 +267,8 @@ func (i *Iterator) previousBlock() bool {
 func (i *Iterator) forward(n int) bool {
 	for {
 		for ; n < i.cur.c.rows; n++ {
-			if i.cur.c.seq(n) <= i.maxSeq {
-				i.cur.at = n
-				i.cur.take(&i.entry)
+			if k := i.cur.c.trailers.At(n); seq(k) <= i.maxSeq {
+				i.cur.take(n, k, &i.entry)
 				return true
 			}
 		}
@@ -339,14 +338,7 @@ func (i *Iterator) stayInRow() bool { return bytes.HasPrefix(i.entry.Key, i.row)
 
 // Next implements cell.Iterator.
 func (i *Iterator) Next() bool {
-	u := &i.cur
-	if n := u.at + 1; n < u.c.rows && u.c.seq(n) <= i.maxSeq {
-		u.at = n
-		u.take(&i.entry)
-	} else if !i.forward(n) {
-		return false
-	}
-	return !i.inRow || i.stayInRow()
+	return i.forward(i.cur.at+1) && (!i.inRow || i.stayInRow())
 }
 
 // SeekLT implements cell.Iterator.
@@ -367,9 +359,8 @@ func (i *Iterator) SeekLT(key []byte) bool {
 	}
 	for {
 		for n--; n >= 0; n-- {
-			if i.cur.c.seq(n) <= i.maxSeq {
-				i.cur.at = n
-				i.cur.take(&i.entry)
+			if k := i.cur.c.trailers.At(n); seq(k) <= i.maxSeq {
+				i.cur.take(n, k, &i.entry)
 				return true
 			}
 		}

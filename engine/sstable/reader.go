@@ -61,6 +61,8 @@ type table struct {
 	// the number that it has in the index, -1 if there is none.
 	times   []byte
 	timesID int
+	// plain is -1 if no row prefix is escaped, else 0.
+	plain int32
 
 	// refs counts the iterators in the file, plus one while it is in r.table.
 	refs atomic.Int64
@@ -207,6 +209,9 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 		return nil, fmt.Errorf("open sstable %s: %w: property %s: %w", r.name, fault.Corruption, infoProperty, err)
 	}
 	t.info.Size = size
+	if t.info.PlainRows {
+		t.plain = -1
+	}
 	if err := t.findBlocks(ctx, footer); err != nil {
 		return nil, readFailure(r.name, err)
 	}

@@ -113,6 +113,11 @@ func genBytes(lo, hi int) *rapid.Generator[[]byte] {
 // versions, several sequence numbers per key.
 func genEntries(t *rapid.T) []cell.Entry {
 	rows := rapid.SliceOfN(genBytes(1, 5), 1, 8).Draw(t, "rows")
+	if rapid.Bool().Draw(t, "plain") {
+		for i := range rows {
+			rows[i] = bytes.ReplaceAll(rows[i], []byte{0}, []byte{'c'})
+		}
+	}
 	n := rapid.IntRange(1, 200).Draw(t, "n")
 	var es []cell.Entry
 	for range n {
@@ -148,6 +153,7 @@ func genOptions(t *rapid.T) Options {
 		BlockBytes:      rapid.SampledFrom([]int{1, 64, 200, 4096, 0}).Draw(t, "block"),
 		Compression:     Compression(rapid.IntRange(0, 3).Draw(t, "compression")),
 		BloomBitsPerKey: rapid.SampledFrom([]int{-1, 0, 4}).Draw(t, "bloom"),
+		indexBytes:      rapid.SampledFrom([]int{0, 1, 100}).Draw(t, "index"),
 	}
 }
 
@@ -162,6 +168,38 @@ func visible(es []cell.Entry, maxSeq cell.Seq) []cell.Entry {
 	return out
 }
 
+// checkPlain checks what an entry says of its row prefix.
+func checkPlain(t *rapid.T, e *cell.Entry) {
+	if n, plain := cell.EscapedPart(e.Key); e.PlainRow != 0 && (!plain || int(e.PlainRow) != n) {
+		t.Fatalf("%x has a plain row prefix of %d bytes", e.Key, e.PlainRow)
+	}
+}
+
+// checkSome is checkForward of an iterator with a range of times, which leaves out
+// nothing that is in it, and no tombstones.
+func checkSome(t *rapid.T, it cell.Iterator, got bool, want []cell.Entry, times cell.TimeRange) {
+	for i := range want {
+		e := &want[i]
+		if got && equal(it.Entry(), e) {
+			got = it.Next()
+			continue
+		}
+		s, err := cell.ParseSuffix(e.Key[cell.RowPrefixLen(e.Key):])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Kind != cell.Set || s.Shape != cell.Cell || times.Contains(s.Timestamp) {
+			t.Fatalf("%s#%d is missing: %v", appendKey(nil, e.Key), e.Seq, it.Error())
+		}
+	}
+	if got {
+		t.Fatalf("%s#%d is out of order", appendKey(nil, it.Entry().Key), it.Entry().Seq)
+	}
+	if err := it.Error(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // checkForward compares the iterator, which a positioning call has just left
 // at got, with want from there on.
 func checkForward(t *rapid.T, it cell.Iterator, got bool, want []cell.Entry) {
@@ -172,6 +210,7 @@ func checkForward(t *rapid.T, it cell.Iterator, got bool, want []cell.Entry) {
 		if !equal(it.Entry(), &want[i]) {
 			t.Fatalf("entry %d is %s#%d, want %s#%d", i, appendKey(nil, it.Entry().Key), it.Entry().Seq, appendKey(nil, want[i].Key), want[i].Seq)
 		}
+		checkPlain(t, it.Entry())
 		got = it.Next()
 	}
 	if got {
@@ -255,6 +294,20 @@ func TestModel(t *testing.T) {
 			}
 		}
 
+		start := rapid.SampledFrom([]int64{0, 1, 2, 1000, math.MaxInt64 - 1}).Draw(rt, "start")
+		o.Times = &cell.TimeRange{Start: start, End: rapid.SampledFrom([]int64{start + 1, 1000, math.MaxInt64}).Draw(rt, "end")}
+		ti, err := r.Iterator(t.Context(), o)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer ti.Close()
+		checkSome(rt, ti, ti.First(), want, *o.Times)
+		for range 5 {
+			at := rapid.IntRange(0, len(es)-1).Draw(rt, "time at")
+			from := sort.Search(len(want), func(i int) bool { return bytes.Compare(want[i].Key, es[at].Key) >= 0 })
+			checkSome(rt, ti, ti.SeekGE(es[at].Key), want[from:], *o.Times)
+		}
+
 		ci, err := r.CompactionIterator(t.Context())
 		if err != nil {
 			rt.Fatal(err)
@@ -274,7 +327,7 @@ func TestModel(t *testing.T) {
 }
 
 func checkInfo(t *rapid.T, info Info, es []cell.Entry) {
-	want := Info{Size: info.Size, Families: info.Families, MaxTS: -1, MinSeq: cell.MaxSeq}
+	want := Info{Size: info.Size, Families: info.Families, MaxTS: -1, MinSeq: cell.MaxSeq, PlainRows: true}
 	type column struct {
 		key  string
 		rank int
@@ -291,6 +344,7 @@ func checkInfo(t *rapid.T, info Info, es []cell.Entry) {
 			want.Lo = e.Key[:n]
 		}
 		want.Hi = e.Key[:n]
+		want.PlainRows = want.PlainRows && !bytes.Contains(e.Key[:n-2], []byte{0})
 		same := i > 0 && bytes.Equal(es[i-1].Key, e.Key)
 		if same {
 			want.Shadowed++

@@ -60,6 +60,8 @@ type Options struct {
 	// BloomBitsPerKey is the size of the Bloom filter per row: 10 bits let one
 	// in a hundred absent rows through. Zero means 10, negative no filter.
 	BloomBitsPerKey int
+
+	indexBytes int // of an index block; 0 unless a test wants other ones
 }
 
 // WithDefaults returns o with what it leaves open filled in.
@@ -69,6 +71,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.BloomBitsPerKey == 0 {
 		o.BloomBitsPerKey = 10
+	}
+	if o.indexBytes == 0 {
+		o.indexBytes = indexBlockBytes
 	}
 	return o
 }
@@ -127,10 +132,10 @@ func NewWriter(w Writable, o Options) (*Writer, error) {
 	}
 	o = o.WithDefaults()
 	wr := &Writer{sink: &sink{w: w, buf: make([]byte, 0, sinkBytes)}}
-	wr.info.MaxTS = -1
+	wr.info.MaxTS, wr.info.PlainRows = -1, true
 	wo := sstable.WriterOptions{
 		BlockSize:          o.BlockBytes,
-		IndexBlockSize:     indexBlockBytes,
+		IndexBlockSize:     o.indexBytes,
 		Comparer:           comparer,
 		Compression:        profiles[o.Compression],
 		KeySchema:          &keySchema,
@@ -185,9 +190,11 @@ func (w *Writer) add(e *cell.Entry) error {
 	sameRow := !first && bytes.HasPrefix(e.Key, w.prev[:w.prevRow])
 	n := w.prevRow
 	if !sameRow {
-		if n = cell.EscapedLen(e.Key); n < 0 {
+		var plain bool
+		if n, plain = e.RowPart(); n < 0 {
 			return fault.New(fault.Internal, "write sstable: key %x has no row prefix", e.Key)
 		}
+		w.info.PlainRows = w.info.PlainRows && plain
 	}
 	s, err := cell.ParseSuffix(e.Key[n:])
 	if err != nil {

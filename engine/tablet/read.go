@@ -367,11 +367,12 @@ const yieldRows = 8192
 // in or behind the row. stop tells that no more rows are wanted; r.full that
 // the writer must be flushed before the next row.
 func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
-	r.rows++
-	if err := r.ctx.Err(); err != nil {
-		return true, err
+	if r.rows++; r.rows%64 == 1 {
+		if err := r.ctx.Err(); err != nil {
+			return true, err
+		}
 	}
-	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
+	if err := r.res.StartRow(r.it.Entry()); err != nil {
 		return true, err
 	}
 	if r.rowKey, err = r.res.Row(); err != nil {
@@ -476,8 +477,14 @@ func (r *reader) cells() (seen int64, err error) {
 		default:
 			return seen, r.finish()
 		}
-		if !ok || !r.res.InRow(r.it.Entry().Key) {
-			r.behind = ok
+		switch {
+		case !ok:
+			return seen, r.finish()
+		case !r.res.InRow(r.it.Entry().Key):
+			r.behind = true
+			if q.inOrder {
+				return seen, nil
+			}
 			return seen, r.finish()
 		}
 	}

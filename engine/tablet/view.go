@@ -76,7 +76,7 @@ func (v *View) Read(q *Query, emit func(*row.Cell)) (err error) {
 	if !r.seekRow(prefix, prefix) {
 		return r.it.Error()
 	}
-	if err := r.res.StartRow(r.it.Entry().Key); err != nil {
+	if err := r.res.StartRow(r.it.Entry()); err != nil {
 		return err
 	}
 	if !r.pipe.StartRow(v.key) {
@@ -124,7 +124,7 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 	if !r.seekRow(prefix, col) {
 		return r.it.Error()
 	}
-	if err := r.res.StartRow(prefix); err != nil {
+	if err := r.res.StartRow(&cell.Entry{Key: prefix}); err != nil {
 		return err
 	}
 	// The markers of the row, of the family and of the column come first, each
