@@ -739,6 +739,8 @@ func (c *checker) entries(ctx context.Context, r *sstable.Reader, where, of, do 
 		got.MinSeq != says.MinSeq || got.MaxSeq != says.MaxSeq || !bytes.Equal(got.Lo, says.Lo) || !bytes.Equal(got.Hi, says.Hi):
 		c.damage(where, doRestore, "holds %d entries with sequence numbers %d to %d and says it holds %d with %d to %d; an SSTable%s",
 			got.Entries, got.MinSeq, got.MaxSeq, says.Entries, says.MinSeq, says.MaxSeq, of)
+	case says.PlainRows && !got.PlainRows:
+		c.damage(where, doRestore, "says that no row key has a byte 00, and has one that does; an SSTable%s", of)
 	}
 	return nil
 }
@@ -756,13 +758,14 @@ func readEntries(ctx context.Context, r *sstable.Reader) (got sstable.Info, wron
 		}
 	}()
 	var last cell.Entry
-	got.MinSeq = cell.MaxSeq
+	got.MinSeq, got.PlainRows = cell.MaxSeq, true
 	for ok := it.First(); ok; ok = it.Next() {
 		if got.Entries%1024 == 0 && ctx.Err() != nil {
 			return got, "", ctx.Err()
 		}
 		e := it.Entry()
-		n := cell.EscapedLen(e.Key)
+		n, plain := cell.EscapedPart(e.Key)
+		got.PlainRows = got.PlainRows && plain
 		if n < 0 {
 			return got, fmt.Sprintf("key %x has no row", e.Key), nil
 		}

@@ -367,10 +367,9 @@ const yieldRows = 8192
 // in or behind the row. stop tells that no more rows are wanted; r.full that
 // the writer must be flushed before the next row.
 func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
-	if r.rows++; r.rows%64 == 1 {
-		if err := r.ctx.Err(); err != nil {
-			return true, err
-		}
+	r.rows++
+	if err := r.ctx.Err(); err != nil {
+		return true, err
 	}
 	if err := r.res.StartRow(r.it.Entry()); err != nil {
 		return true, err
