@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -25,9 +26,9 @@ type action struct {
 	ch     *change
 
 	res *pb.Result
-	// call has the cells of res, if they are for the block.
-	call *Call
-	err  error
+	// block has the cells of res, if they are not in it.
+	block []byte
+	err   error
 }
 
 // An actions is one RegionAction.
@@ -188,16 +189,15 @@ const parallel = 16
 // atomic.
 func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup uint64) {
 	var wg sync.WaitGroup
-	slots := make(chan struct{}, parallel)
-	var size struct {
-		sync.Mutex
-		n int
-	}
-	// What is alone needs no goroutine.
-	run := func(alone bool, f func()) {
-		if alone {
+	var slots chan struct{}
+	// What is alone, or last, needs no goroutine.
+	run := func(here bool, f func()) {
+		if here {
 			f()
 			return
+		}
+		if slots == nil {
+			slots = make(chan struct{}, parallel)
 		}
 		slots <- struct{}{}
 		wg.Go(func() {
@@ -205,6 +205,8 @@ func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup
 			f()
 		})
 	}
+	var size atomic.Int64
+	var together []*gathering
 	for i := range groups {
 		g := &groups[i]
 		if g.err != nil {
@@ -219,33 +221,43 @@ func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup
 			if x.err != nil || x.res != nil {
 				continue
 			}
-			run(len(groups) == 1 && len(g.list) == 1, func() {
-				x.call = &Call{Client: c.Client}
-				if x.get == nil {
-					var out outcome
-					if out, x.err = s.once(x.ctx, x.t, x.region, nonceGroup, nil, x.ch); x.err == nil {
-						x.res = &pb.Result{}
-						if len(out.cells) > 0 {
-							x.res = x.call.result(out.cells)
-						}
-					}
-					return
+			if x.get != nil {
+				var ok bool
+				if together, ok = gather(together, x); ok {
+					continue
 				}
-				size.Lock()
-				full := size.n >= multiBytes
-				size.Unlock()
-				if full {
-					x.err = retryAtOnce.New("the response has %d bytes already", multiBytes)
-					return
-				}
-				x.res, x.err = s.getRow(x.ctx, x.call, x.region, x.t, x.get, c.Blocks)
-				size.Lock()
-				size.n += len(x.call.Block)
-				size.Unlock()
-			})
+			}
+			run(len(groups) == 1 && len(g.list) == 1, func() { s.one(c, x, nonceGroup, &size) })
+		}
+	}
+	for i, g := range together {
+		pieces := g.pieces()
+		for j, gets := range pieces {
+			run(i == len(together)-1 && j == len(pieces)-1, func() { s.getRows(c, gets, &size) })
 		}
 	}
 	wg.Wait()
+}
+
+// one makes an action that is not atomic with others. size is how much the
+// block of the response has.
+func (s *Server) one(c *Call, x *action, nonceGroup uint64, size *atomic.Int64) {
+	call := &Call{Client: c.Client}
+	if x.get == nil {
+		var out outcome
+		if out, x.err = s.once(x.ctx, x.t, x.region, nonceGroup, nil, x.ch); x.err == nil {
+			x.res = &pb.Result{}
+			if len(out.cells) > 0 {
+				x.res = call.result(out.cells)
+			}
+		}
+	} else if size.Load() >= multiBytes {
+		x.err = retryAtOnce.New("the response has %d bytes already", multiBytes)
+	} else {
+		x.res, x.err = s.getRow(x.ctx, call, x.region, x.t, x.get, c.Blocks)
+		size.Add(int64(len(call.Block)))
+	}
+	x.block = call.Block
 }
 
 // atomically makes all actions of a group, or none.
@@ -326,9 +338,7 @@ func multiResponse(c *Call, groups []actions) *pb.MultiResponse {
 				continue
 			}
 			roe.Result = x.res
-			if x.call != nil {
-				c.Block = append(c.Block, x.call.Block...)
-			}
+			c.Block = append(c.Block, x.block...)
 		}
 	}
 	return resp

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/binary"
 	"fmt"
+	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -375,5 +377,129 @@ func benchmark(b *testing.B, method string) {
 			b.Fatal(h.Exception)
 		}
 		<-slots
+	}
+}
+
+// TestMultiGets: the gets of a Multi answer as they would alone, in the order
+// they came in, whatever rows, kinds and regions they are of.
+func TestMultiGets(t *testing.T) {
+	f := newFixture(t, Options{})
+	rules := oneFamily["f"]
+	rules.Versions = 3
+	table := f.table("t", map[string]model.Family{"f": rules, "g": oneFamily["f"]}, nil, "m")
+	regions := f.regions(table)
+	c := f.dial("ClientService", nil)
+	rng := rand.New(rand.NewPCG(1, 2))
+	keys := make([]string, 40)
+	for i := range keys {
+		keys[i] = fmt.Sprintf("%c%02d", 'a'+rng.IntN(26), i)
+		if i%5 == 0 {
+			continue // there is no such row
+		}
+		for v := range 1 + rng.IntN(4) {
+			for _, family := range []string{"f", "g"} {
+				var block []byte
+				block = wire.AppendCell(block, []byte(keys[i]), family, fmt.Appendf(nil, "q%d", v%2), int64(v+1), wire.TypePut, fmt.Appendf(nil, "%s=%d", keys[i], v))
+				region := regions[0]
+				if keys[i] >= "m" {
+					region = regions[1]
+				}
+				c.call("Mutate", &pb.MutateRequest{Region: region.Specifier(), Mutation: &pb.MutationProto{Row: []byte(keys[i]),
+					MutateType: pb.MutationProto_PUT.Enum(), AssociatedCellCount: proto.Int32(1)}}, nil, block)
+			}
+		}
+	}
+	kinds := []func(*pb.Get){
+		func(*pb.Get) {},
+		func(g *pb.Get) { g.MaxVersions = proto.Uint32(3) },
+		func(g *pb.Get) { g.ExistenceOnly = proto.Bool(true) },
+		func(g *pb.Get) { g.Column = []*pb.Column{{Family: []byte("g")}} },
+		func(g *pb.Get) { g.Column = []*pb.Column{{Family: []byte("f"), Qualifier: [][]byte{[]byte("q1")}}} },
+		func(g *pb.Get) { g.TimeRange = &pb.TimeRange{From: proto.Uint64(2), To: proto.Uint64(3)} },
+		func(g *pb.Get) { g.StoreLimit = proto.Uint32(1) },
+		func(g *pb.Get) { g.Column = []*pb.Column{{Family: []byte("nope")}} },
+		func(g *pb.Get) { g.TimeRange = &pb.TimeRange{From: proto.Uint64(3), To: proto.Uint64(2)} },
+		func(g *pb.Get) { g.MaxVersions = proto.Uint32(0) },
+		func(g *pb.Get) { g.ClosestRowBefore = proto.Bool(true) },
+	}
+	for range 50 {
+		req := &pb.MultiRequest{}
+		var want []string
+		for _, region := range regions {
+			ra := &pb.RegionAction{Region: region.Specifier()}
+			for range rng.IntN(60) {
+				// Some are of the wrong region.
+				g := &pb.Get{Row: []byte(keys[rng.IntN(len(keys))])}
+				if rng.IntN(3) > 0 {
+					kinds[rng.IntN(len(kinds))](g)
+				}
+				ra.Action = append(ra.Action, &pb.Action{Index: proto.Uint32(uint32(len(ra.Action) + 1)), Get: g})
+				var r pb.GetResponse
+				id := c.send("Get", &pb.GetRequest{Region: ra.Region, Get: g}, nil)
+				h, out := c.receive(&r)
+				if h.GetCallId() != id {
+					t.Fatal("another call's response")
+				}
+				want = append(want, fmt.Sprint(h.GetException().GetExceptionClassName(), r.GetResult(), cellsText(t, out, true)))
+			}
+			req.RegionAction = append(req.RegionAction, ra)
+		}
+		var r pb.MultiResponse
+		cells := wire.NewCells(c.call("Multi", req, &r, nil))
+		var got []string
+		for _, res := range r.GetRegionActionResult() {
+			for _, x := range res.GetResultOrException() {
+				n := int(x.GetResult().GetAssociatedCellCount())
+				var own []byte
+				for range n {
+					var cell wire.Cell
+					if err := cells.Next(&cell); err != nil {
+						t.Fatal(err)
+					}
+					own = wire.AppendCell(own, cell.Row, cell.Family, cell.Qualifier, cell.Timestamp, cell.Type, cell.Value)
+				}
+				got = append(got, fmt.Sprint(x.GetException().GetName(), x.GetResult(), cellsText(t, own, true)))
+			}
+		}
+		if cells.Len() > 0 {
+			t.Fatalf("%d bytes are no action's", cells.Len())
+		}
+		if !slices.Equal(got, want) {
+			for i := range want {
+				if got[i] != want[i] {
+					t.Errorf("%d: got %s, want %s", i, got[i], want[i])
+				}
+			}
+			t.FailNow()
+		}
+	}
+}
+
+// TestMultiTooMuch: what is over the size of a response is to be asked for again.
+func TestMultiTooMuch(t *testing.T) {
+	f := newFixture(t, Options{})
+	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
+	c := f.dial("ClientService", nil)
+	const rows, size = 40, multiBytes / 20
+	ra := &pb.RegionAction{Region: region}
+	for i := range rows {
+		key := fmt.Appendf(nil, "r%02d", i)
+		c.call("Mutate", &pb.MutateRequest{Region: region, Mutation: &pb.MutationProto{Row: key, MutateType: pb.MutationProto_PUT.Enum(),
+			AssociatedCellCount: proto.Int32(1)}}, nil, wire.AppendCell(nil, key, "f", []byte("q"), 1, wire.TypePut, make([]byte, size)))
+		ra.Action = append(ra.Action, &pb.Action{Index: proto.Uint32(uint32(i + 1)), Get: &pb.Get{Row: key}})
+	}
+	var r pb.MultiResponse
+	out := c.call("Multi", &pb.MultiRequest{RegionAction: []*pb.RegionAction{ra}}, &r, nil)
+	with, later := 0, 0
+	for _, x := range r.GetRegionActionResult()[0].GetResultOrException() {
+		switch {
+		case x.GetException().GetName() == retryAtOnce.Name:
+			later++
+		case x.GetResult().GetAssociatedCellCount() == 1:
+			with++
+		}
+	}
+	if with+later != rows || with < 20 || later == 0 || len(out) < with*size || len(out) > multiBytes+(parallel+1)*size {
+		t.Errorf("%d rows in %d bytes, %d for later", with, len(out), later)
 	}
 }

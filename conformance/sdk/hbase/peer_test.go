@@ -69,7 +69,10 @@ func startHBase(t *testing.T) (zookeeper string, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	args := append([]string{"-Xmx3g"}, javaFlags...)
+	args := javaFlags
+	if *heap != "" {
+		args = append([]string{"-Xmx" + *heap}, args...)
+	}
 	cmd := exec.CommandContext(context.Background(), "java", append(args, "-cp", dir+":"+jars+"/*", "org.apache.hadoop.hbase.master.HMaster", "start")...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, dir
 	if err := cmd.Start(); err != nil {

@@ -30,6 +30,9 @@ var (
 	turns   = flag.Int("speed.turns", 3, "how many turns each server gets")
 	callers = flag.Int("speed.callers", 200, "how many goroutines call")
 	preload = flag.Int("speed.rows", 100_000, "rows that are written first")
+	serving = flag.String("speed.args", "", "more flags of the server")
+	heap    = flag.String("speed.heap", "", "HBase's -Xmx; empty is none given, so a quarter of the machine")
+	alone   = flag.Bool("speed.alone", false, "measure the server without HBase")
 )
 
 // A side is one of the servers that are compared.
@@ -51,8 +54,12 @@ func TestSpeed(t *testing.T) {
 	if bin == "" {
 		t.Skip(target.BinaryEnv + " is not set")
 	}
-	zk, pid := startHBase(t)
-	sides := []*side{{name: "HBase", pid: pid, client: gohbase.NewClient(zk)}}
+	var sides []*side
+	var at []string
+	if !*alone {
+		zk, pid := startHBase(t)
+		sides, at = append(sides, &side{name: "HBase", pid: pid, client: gohbase.NewClient(zk)}), append(at, zk)
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +67,7 @@ func TestSpeed(t *testing.T) {
 	ours := l.Addr().String()
 	_ = l.Close()
 	s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"),
-		Args: []string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", ours}})
+		Args: append([]string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", ours}, strings.Fields(*serving)...)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,8 +76,8 @@ func TestSpeed(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	sides = append(sides, &side{name: "Trestle", pid: s.Pid, client: gohbase.NewClient(ours)})
-	for i, at := range []string{zk, ours} {
+	sides, at = append(sides, &side{name: "Trestle", pid: s.Pid, client: gohbase.NewClient(ours)}), append(at, ours)
+	for i, at := range at {
 		sides[i].rates, sides[i].p99, sides[i].cpu = map[string][]float64{}, map[string][]time.Duration{}, map[string][]time.Duration{}
 		if err := table(t.Context(), at, "speed"); err != nil {
 			t.Fatal(sides[i].name, err)
@@ -85,16 +92,22 @@ func TestSpeed(t *testing.T) {
 			s.run(t, "scan of 1,000", 0, s.scan)
 		}
 	}
-	a, b := sides[1], sides[0]
-	for _, op := range []string{"put", "get", "scan of 1,000"} {
-		ra, rb := median(a.rates[op]), median(b.rates[op])
-		t.Logf("%-14s %s %.0f/s p99 %v, %s %.0f/s p99 %v: %.2f times", op, a.name, ra, median(a.p99[op]).Round(100*time.Microsecond),
-			b.name, rb, median(b.p99[op]).Round(100*time.Microsecond), ra/rb)
-		ca, cb := median(a.cpu[op]), median(b.cpu[op])
-		t.Logf("%-14s processor time of the server per call: %v and %v: %.2f times", "", ca, cb, float64(ca)/float64(cb))
+	a := sides[len(sides)-1]
+	for _, s := range sides {
+		for _, op := range []string{"put", "get", "scan of 1,000"} {
+			t.Logf("%-7s %-13s %8.0f/s p99 %-8v %v of the server's processor per call", s.name, op, median(s.rates[op]),
+				median(s.p99[op]).Round(100*time.Microsecond), median(s.cpu[op]))
+			if s != a {
+				t.Logf("%-7s %-13s speed %.2f, processor %.2f", "ratio", op, median(a.rates[op])/median(s.rates[op]), float64(median(a.cpu[op]))/float64(median(s.cpu[op])))
+			}
+		}
+		now, most := resident(t, s.pid)
+		t.Logf("%-7s resident      %d MiB, at most %d MiB", s.name, now>>20, most>>20)
+		if s != a {
+			ours, oursMost := resident(t, a.pid)
+			t.Logf("%-7s resident      %.2f, at most %.2f", "ratio", float64(ours)/float64(now), float64(oursMost)/float64(most))
+		}
 	}
-	ma, mb := resident(t, a.pid), resident(t, b.pid)
-	t.Logf("%-14s %s %d MiB, %s %d MiB: %.2f times", "resident", a.name, ma>>20, b.name, mb>>20, float64(ma)/float64(mb))
 }
 
 func median[T float64 | time.Duration](of []T) T {
@@ -117,18 +130,20 @@ func processor(pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// resident returns how much memory a process has.
-func resident(t *testing.T, pid int) int64 {
+// resident returns how much memory a process has, and has had at most.
+func resident(t *testing.T, pid int) (now, most int64) {
 	t.Helper()
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		t.Skip("no memory figures here: ", err)
 	}
-	var kb int64
-	if m := regexp.MustCompile(`VmRSS:\s+(\d+)`).FindSubmatch(b); m != nil {
-		_, _ = fmt.Sscan(string(m[1]), &kb)
+	read := func(field string) (kb int64) {
+		if m := regexp.MustCompile(field + `:\s+(\d+)`).FindSubmatch(b); m != nil {
+			_, _ = fmt.Sscan(string(m[1]), &kb)
+		}
+		return kb << 10
 	}
-	return kb << 10
+	return read("VmRSS"), read("VmHWM")
 }
 
 // run makes calls for the time of a turn, or n if that is not 0.
