@@ -97,14 +97,14 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 }
 
 // The parts of the memory setting. Go's heap holds memtables, the SSTables that
-// locality groups keep in memory, requests and answers; the garbage collector is told to keep it within heapShare, twice
-// what lives there under load. What is over 1 in the sum is seldom used at the
-// same time.
+// locality groups keep in memory, requests and answers; the garbage collector is
+// told to keep it within heapShare, twice what lives there under load. Heap and
+// cache are all of the setting; the program itself comes on top.
 const (
 	cacheShare    = 0.4
 	memtableShare = 0.2
 	residentShare = 0.1
-	heapShare     = 0.75
+	heapShare     = 1 - cacheShare
 )
 
 // limitMemory tells the garbage collector what it may use.

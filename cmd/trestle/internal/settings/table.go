@@ -81,7 +81,7 @@ func (c *Serve) table() []setting {
 		{"listen", "127.0.0.1:8086", "HOST:PORT (or /path of a unix socket) of the Bigtable gRPC API", address(&c.Listen, false)},
 		{"http-listen", "127.0.0.1:8087", "HOST:PORT of the admin API as REST, /token, /metrics, /healthz, /livez, /readyz and, on a loopback address, /admin; \"off\" for none", address(&c.HTTPListen, true)},
 		{"debug-listen", "off", "loopback HOST:PORT of the Go profiler (/debug/pprof); \"off\" for none", address(&c.DebugListen, true)},
-		{"memory", "25%", "memory for caches and memtables: bytes, or with KiB, MiB, GiB, or % of what the machine or its cgroup has", memory(&c.Memory)},
+		{"memory", "25%", "memory for data, caches and requests, beside some 45 MiB for the program itself: bytes, or with KiB, MiB, GiB, or % of what the machine or its cgroup has", memory(&c.Memory)},
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},
 		{"split-rate", "10000", "rows read or written per second from which on a tablet that takes most of the load for a minute is split; \"off\" for never", rate(&c.SplitRate)},
 		{"sessions", On, "on: clients that know sessions use them for single rows; off: none can be opened", oneOf(&c.Sessions, On, Off)},
