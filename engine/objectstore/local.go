@@ -43,9 +43,11 @@ type Local struct {
 	mu struct {
 		sync.Mutex
 		dirs map[string]bool // directories, relative to dir, known to be durable
-		// spares are files of deleted objects, by size, and spareBytes their sum.
+		// Files of deleted objects: spares, by size, and, by the directory that held
+		// them, those whose old names a power failure may still bring back.
 		spares     map[int][]string
-		spareBytes int
+		parting    map[string][]spareFile
+		spareBytes int // of both
 	}
 }
 
@@ -63,7 +65,7 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		return nil, fault.New(fault.Invalid, "%q cannot name the owner of an object store's temporary files", opts.Owner)
 	}
 	l := &Local{fs: fsys, dir: dir, readahead: objstorageprovider.NewReadaheadConfig()}
-	l.mu.dirs, l.mu.spares = map[string]bool{}, map[int][]string{}
+	l.mu.dirs, l.mu.spares, l.mu.parting = map[string]bool{}, map[int][]string{}, map[string][]spareFile{}
 	// A nonce, so that two processes that wrongly go by one name do not write to
 	// one file.
 	l.temp = l.path(tempDir, opts.Owner+"."+rand.Text()+".")
@@ -205,8 +207,11 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	// A loser syncs too: it may act on the winner's object, which therefore must
 	// not vanish if the winner dies before its own sync.
 	if err == nil || errors.Is(err, fault.AlreadyExists) {
+		parting := l.takeParting(path.Dir(name))
 		if e := l.sync(l.path(path.Dir(name))); e != nil {
 			err = e
+		} else {
+			l.keepSpares(parting)
 		}
 	}
 	// What is left of a failed removal is removed when the store is next opened.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"math/bits"
+	"path"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
@@ -14,9 +15,8 @@ import (
 // need no journal to be written.
 type Reuser interface {
 	Store
-	// Reuse is Delete of an object that nobody reads or will ask for, now or after
-	// a power failure: until it is gone for good it may hold what other objects of
-	// its size do.
+	// Reuse is Delete of an object that nobody reads any more: whoever has it open
+	// may see another's bytes.
 	Reuse(ctx context.Context, name string) error
 	// ReuseSize returns the size, at least n, that an object of n bytes should be
 	// given so that there are others of its size.
@@ -86,7 +86,7 @@ func (l *Local) Reuse(ctx context.Context, name string) error {
 	if !keep {
 		return l.Delete(ctx, name)
 	}
-	tmp := l.tempName()
+	tmp, dir := l.tempName(), path.Dir(name)
 	err = l.fs.Rename(l.path(name), tmp)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +97,33 @@ func (l *Local) Reuse(ctx context.Context, name string) error {
 		}
 		return wrap(err, "delete object", name)
 	}
-	l.mu.spares[size] = append(l.mu.spares[size], tmp)
+	l.mu.parting[dir] = append(l.mu.parting[dir], spareFile{tmp, size})
 	return nil
+}
+
+// A spareFile is the file of a deleted object.
+type spareFile struct {
+	name string
+	size int
+}
+
+// takeParting returns the files that a sync of dir, which is to follow, makes
+// spares. If it fails they are left to the next OpenLocal.
+func (l *Local) takeParting(dir string) []spareFile {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	files := l.mu.parting[dir]
+	delete(l.mu.parting, dir)
+	return files
+}
+
+// keepSpares adds files whose old names are gone for good.
+func (l *Local) keepSpares(files []spareFile) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, f := range files {
+		l.mu.spares[f.size] = append(l.mu.spares[f.size], f.name)
+	}
 }
 
 // spare returns the file of a deleted object of a size, nil if there is none.

@@ -75,7 +75,7 @@ func TestReuse(t *testing.T) {
 }
 
 // TestReuseCrash: whatever a power failure takes, an object whose put has
-// returned is there and whole.
+// returned is there and whole, and what else is there is what its name says.
 func TestReuseCrash(t *testing.T) {
 	for seed := range uint64(200) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -100,6 +100,19 @@ func TestReuseCrash(t *testing.T) {
 			}
 		}
 		crashed := openLocal(t, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rng}), "objects")
+		found, err := crashed.List(ctx, "", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range found {
+			var i int
+			if _, err := fmt.Sscanf(o.Name, "o%d", &i); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := crashed.Get(ctx, o.Name); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(i + 1)}, size)) {
+				t.Fatalf("seed %d: object %s is another's after a crash: %v", seed, o.Name, err)
+			}
+		}
 		for name, b := range kept {
 			if got, err := crashed.Get(ctx, name); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{b}, size)) {
 				t.Fatalf("seed %d: object %s after a crash: %v", seed, name, err)
