@@ -20,10 +20,13 @@ import (
 )
 
 // A server that is told to stop ends within stopLimit. Requests get
-// drainLimit of it, the store's flush the rest.
+// drainLimit of it, the store's flush the rest. If the store has failed, or what
+// it held is somebody else's by now, only the next start helps: requests get
+// failedLimit.
 const (
-	stopLimit  = 5 * time.Second
-	drainLimit = 3 * time.Second
+	stopLimit   = 5 * time.Second
+	drainLimit  = 3 * time.Second
+	failedLimit = 300 * time.Millisecond
 )
 
 // A stack is an open store with the gateway over it.
@@ -188,11 +191,13 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	log.Info("serving", "grpc", at.grpc, "http", at.http, "data_dir", at.dir, "start_seconds", time.Since(start).Seconds())
 
 	var serveErr error
+	finish := drainLimit
 	select {
 	case <-ctx.Done():
 	case serveErr = <-served:
 		log.Error("gRPC server ended", "error", serveErr)
 	case <-st.failed:
+		finish = failedLimit
 		serveErr = fmt.Errorf("the store has failed, restart to recover: %w", st.ready())
 	}
 	phase.set("draining")
@@ -205,7 +210,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 
 	stopCtx, cancel := context.WithTimeout(context.Background(), limit-200*time.Millisecond)
 	defer cancel()
-	drainCtx, cancelDrain := context.WithTimeout(stopCtx, drainLimit)
+	drainCtx, cancelDrain := context.WithTimeout(stopCtx, finish)
 	defer cancelDrain()
 	if err := st.drain(drainCtx); err != nil {
 		log.Warn("requests were cut off", "error", err)

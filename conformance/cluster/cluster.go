@@ -1,15 +1,19 @@
 package cluster
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -253,7 +257,8 @@ func (c *Cluster) startStore() error {
 			c.storeURL = "s3://" + bucket + "/data?endpoint=" + addr
 		}
 		c.Store = newProcess("store", host, ns, c.o.Dir, "", c.o.Store,
-			[]string{"MINIO_ROOT_USER=" + key, "MINIO_ROOT_PASSWORD=" + secret, "MINIO_UPDATE=off", "MINIO_BROWSER=off"}, append(args, drive)...)
+			[]string{"MINIO_ROOT_USER=" + key, "MINIO_ROOT_PASSWORD=" + secret, "MINIO_UPDATE=off", "MINIO_BROWSER=off",
+				"MINIO_PROMETHEUS_AUTH_TYPE=public"}, append(args, drive)...)
 	}
 	if err := c.Store.Start(); err != nil {
 		return err
@@ -332,6 +337,43 @@ func (c *Cluster) HTTP(p *Process) string { return c.address(p, "http", 8087) }
 func (c *Cluster) address(p *Process, service string, usual int) string {
 	port, _ := c.port(p.Name, service, usual)
 	return net.JoinHostPort(p.Host, port)
+}
+
+// Requests returns how many requests MinIO has answered, by kind.
+func (c *Cluster) Requests() (map[string]float64, error) {
+	resp, err := http.Get("http://" + c.address(c.Store, "s3", 9000) + "/minio/v2/metrics/node")
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	out := map[string]float64{}
+	for in := bufio.NewScanner(resp.Body); in.Scan(); {
+		name, value, _ := strings.Cut(in.Text(), "} ")
+		if !strings.HasPrefix(name, "minio_s3_requests_total{") {
+			continue
+		}
+		_, api, _ := strings.Cut(name, `api="`)
+		api, _, _ = strings.Cut(api, `"`)
+		n, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nil, err
+		}
+		out[api] += n
+	}
+	return out, nil
+}
+
+// Processor returns the processor time that a process has used.
+func (p *Process) Processor() time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.Pid()))
+	if err != nil {
+		return 0
+	}
+	// What is before the parenthesis may have spaces in it.
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	user, _ := strconv.Atoi(f[11])
+	system, _ := strconv.Atoi(f[12])
+	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
 // Processes returns all of them, those of Trestle last.

@@ -18,8 +18,9 @@ const (
 	farAfter = 16
 	farAhead = 1024
 
-	// readers is how many segments a replay reads at a time.
-	readers = 8
+	// readers is how many segments a replay reads at a time: a store may take some
+	// ten milliseconds for each, and a log have some thousand.
+	readers = 32
 	// wholeBytes is the size up to which a segment is read whole, though only
 	// some tablets are wanted: a request more costs as much.
 	wholeBytes = 256 << 10
@@ -203,6 +204,21 @@ func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end
 	if from != (Pos{}) && from.Log != id || end.Log != id {
 		return fault.New(fault.Invalid, "replay commit log %v: %v to %v are not in it", id, from, end)
 	}
+	first := max(from.Segment, 1)
+	if first >= end.Segment {
+		return nil
+	}
+	// Many a segment is a few rows: whose size is known is read by one request.
+	infos, err := store.List(ctx, id.String()+"/", objectName(id, first-1), int(end.Segment-first))
+	if err != nil {
+		return fmt.Errorf("replay commit log %v: %w", id, err)
+	}
+	small := map[uint64]bool{}
+	for _, info := range infos {
+		if _, i, ok := parseObjectName(info.Name); ok && info.Size <= wholeBytes {
+			small[i] = true
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -210,14 +226,14 @@ func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end
 	reads := make(chan chan readSegment, readers)
 	running.Go(func() {
 		defer close(reads)
-		for i := max(from.Segment, 1); i < end.Segment; i++ {
+		for i := first; i < end.Segment; i++ {
 			c := make(chan readSegment, 1)
 			select {
 			case reads <- c:
 			case <-ctx.Done():
 				return
 			}
-			running.Go(func() { c <- readObject(ctx, store, id, i, want) })
+			running.Go(func() { c <- readObject(ctx, store, id, i, small[i], want) })
 		}
 	})
 	var nonce uint64
@@ -265,9 +281,9 @@ type readSegment struct {
 	err     error
 }
 
-// readObject reads a segment, or what of it is wanted.
-func readObject(ctx context.Context, store objectstore.Store, id ID, index uint64, want func(uint64) bool) readSegment {
-	s, err := tryReadObject(ctx, store, id, index, want)
+// readObject reads a segment, or what of it is wanted if it is not small.
+func readObject(ctx context.Context, store objectstore.Store, id ID, index uint64, small bool, want func(uint64) bool) readSegment {
+	s, err := tryReadObject(ctx, store, id, index, small, want)
 	if errors.Is(err, fault.NotFound) {
 		err = fault.New(fault.Corruption, "segment %s is missing", objectName(id, index))
 	}
@@ -275,14 +291,14 @@ func readObject(ctx context.Context, store objectstore.Store, id ID, index uint6
 	return s
 }
 
-func tryReadObject(ctx context.Context, store objectstore.Store, id ID, index uint64, want func(uint64) bool) (s readSegment, err error) {
+func tryReadObject(ctx context.Context, store objectstore.Store, id ID, index uint64, small bool, want func(uint64) bool) (s readSegment, err error) {
 	name := objectName(id, index)
-	if want == nil {
+	if small || want == nil {
 		b, err := store.Get(ctx, name)
 		if err != nil {
 			return s, err
 		}
-		return decodeSegment(b, id, index, nil)
+		return decodeSegment(b, id, index, want)
 	}
 	r, err := store.Open(ctx, name)
 	if err != nil {

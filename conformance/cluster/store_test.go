@@ -1,0 +1,161 @@
+package cluster
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/conformance/bench"
+	"github.com/trestledb/trestle/engine/objectstore/s3"
+)
+
+var (
+	minio     = flag.String("cluster.minio", os.Getenv("TRESTLE_TEST_MINIO"), "path of a MinIO program")
+	rclone    = flag.String("cluster.rclone", "", "path of an rclone program before 1.76, which ignores the condition of a PUT")
+	intervals = flag.String("cluster.intervals", "0s", "commit intervals of TestWrites, separated by commas")
+	load      = flag.Duration("cluster.load", 5*time.Second, "length of a load of TestWrites")
+)
+
+// TestCarelessStore: no tablet server starts on a store that forgets what
+// put-if-absent means, and says why.
+func TestCarelessStore(t *testing.T) {
+	c := &Cluster{o: Options{Trestle: program(t), Dir: t.TempDir(), Store: Careless, TTL: 2 * time.Second}, ports: map[string]int{}}
+	t.Cleanup(c.Close)
+	if err := c.startEtcd(); err != nil {
+		t.Fatal(err)
+	}
+	if *rclone == "" {
+		if err := c.startStore(); err != nil {
+			t.Fatal(err)
+		}
+	} else {
+		port, err := c.port("store", "s3", 9000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := os.MkdirAll(c.o.Dir+"/rclone/"+bucket, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		addr := "127.0.0.1:" + port
+		c.Store = newProcess("store", "127.0.0.1", "", c.o.Dir, "", *rclone, nil, "serve", "s3", "--addr", addr, "--auth-key", key+","+secret, c.o.Dir+"/rclone")
+		if err := c.Store.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		c.storeURL = "s3://" + bucket + "/data?endpoint=" + addr + "&insecure=true"
+	}
+	p, err := c.trestle("server-1", announced, "tabletserver", "--store="+c.storeURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Servers = append(c.Servers, p)
+	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
+		if e := p.Exits(); len(e) > 0 {
+			if e[0].Code == 0 || !strings.Contains(e[0].Last, "the object store is unfit") {
+				t.Errorf("exit code %d: %s", e[0].Code, e[0].Last)
+			}
+			t.Logf("%s", e[0].Last)
+			return
+		}
+		if p.Ready(0) == nil {
+			t.Fatal("the server serves from a store without put-if-absent")
+		}
+	}
+	t.Errorf("the server neither serves nor ends\n%s", p.Log(4<<10))
+}
+
+// TestWrites measures durable writes over MinIO, what they ask of it, and one
+// PUT beside them.
+func TestWrites(t *testing.T) {
+	if *minio == "" {
+		t.Skip("-cluster.minio or TRESTLE_TEST_MINIO says where a MinIO program is")
+	}
+	for interval := range strings.SplitSeq(*intervals, ",") {
+		c := start(t, Options{Store: *minio, Args: []string{"--commit-interval=" + interval, "--log-level=warn"}})
+		_, addr, _ := strings.Cut(c.storeURL, "endpoint=")
+		addr, _, _ = strings.Cut(addr, "&")
+		st, err := s3.Open(t.Context(), s3.Options{Endpoint: addr, Insecure: true, Bucket: bucket, Prefix: "figures", AccessKey: key, SecretKey: secret, SpoolDir: t.TempDir()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		puts := func(ctx context.Context, when string) (d []time.Duration) {
+			for i := 0; ctx.Err() == nil; i++ {
+				at := time.Now()
+				if err := st.PutIfAbsent(t.Context(), fmt.Sprintf("%s/%d", when, i), make([]byte, 1000)); err != nil {
+					t.Error(err)
+					return d
+				}
+				d = append(d, time.Since(at))
+			}
+			return d
+		}
+		alone, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		one := puts(alone, "alone")
+		cancel()
+
+		before, err := c.Requests()
+		if err != nil {
+			t.Fatal(err)
+		}
+		processor := map[string]time.Duration{}
+		for _, p := range c.Processes() {
+			processor[p.Name] = p.Processor()
+		}
+		beside, cancel := context.WithCancel(t.Context())
+		during := make(chan []time.Duration)
+		go func() {
+			var d []time.Duration
+			for beside.Err() == nil { // one now and then
+				d = append(d, puts1(t, st, len(d)))
+				wait(beside, 100*time.Millisecond)
+			}
+			during <- d
+		}()
+		began := time.Now()
+		rep, err := bench.Run(t.Context(), bench.Options{Endpoint: c.API(c.Servers[0]), Workloads: []string{"random-write"}, Concurrency: 64, Rows: 20_000,
+			ValueBytes: 1000, Splits: 9, Duration: *load, Warmup: time.Second})
+		took := time.Since(began)
+		cancel()
+		beside2 := <-during
+		if err != nil {
+			t.Fatal(err)
+		}
+		after, err := c.Requests()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := rep.Results[0]
+		if len(r.Errors) > 0 || r.Wrong != "" {
+			t.Errorf("%+v", r)
+		}
+		t.Logf("commit interval %s: %.0f durable writes/s by 64 writers, p50 %.1f ms, p99 %.1f ms; one PUT of 1 KB: alone %v, beside the load %v",
+			interval, r.OpsPerSec, r.P50Micros/1000, r.P99Micros/1000, spread(one), spread(beside2))
+		asked, all := (after["putobject"]-before["putobject"])/took.Seconds(), 0.0
+		kinds := ""
+		for api := range after {
+			if n := (after[api] - before[api]) / took.Seconds(); n > 0.05 {
+				kinds += fmt.Sprintf(" %s %.1f/s", api, n)
+				all += n
+			}
+		}
+		// List prices of S3 Standard: 5 USD for a million PUTs, 0.4 for other requests.
+		hour := (asked*5 + (all-asked)*0.4) / 1e6 * 3600
+		t.Logf("  asked of the store over %v:%s; at list prices %.2f USD an hour, %.3f for a million writes", took.Round(time.Second), kinds, hour, hour/3600/r.OpsPerSec*1e6)
+		for _, p := range c.Processes() {
+			t.Logf("  %s: %.1f µs of processor time for a write", p.Name, float64((p.Processor()-processor[p.Name]).Microseconds())/float64(r.Operations))
+		}
+		c.Close()
+	}
+}
+
+func puts1(t *testing.T, st *s3.Store, i int) time.Duration {
+	at := time.Now()
+	if err := st.PutIfAbsent(t.Context(), fmt.Sprintf("beside/%d", i), make([]byte, 1000)); err != nil {
+		t.Error(err)
+	}
+	return time.Since(at)
+}
