@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -188,18 +189,18 @@ func (p *peer) forget(l *link) {
 	}
 }
 
-// A link is a connection with its stream.
+// A link is the two connections to a server.
 type link struct {
 	p      *peer
-	conn   *grpc.ClientConn
-	mux    grpc.ClientStream
+	conn   *grpc.ClientConn // connects with the first call
+	mux    net.Conn
 	cancel context.CancelFunc
 	send   *sender
 	done   chan struct{} // closed when its goroutines have ended
 	failed chan struct{} // closed when it has failed
 
-	// heard is when something came last, in nanoseconds since the epoch. waiting
-	// counts the calls that wait for something.
+	// heard is when something came last, as now says. waiting counts the calls
+	// that wait for something.
 	heard   atomic.Int64
 	waiting atomic.Int64
 
@@ -237,22 +238,19 @@ func newLink(p *peer) (*link, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{p: p, conn: conn, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}}
-	l.heard.Store(time.Now().UnixNano())
-	early := time.AfterFunc(p.d.o.Connect, cancel)
-	l.mux, err = conn.NewStream(ctx, &muxDesc, methodMux)
-	if !early.Stop() && err == nil {
-		err = errors.New("no answer in time")
-	}
+	connecting, connected := context.WithTimeout(context.Background(), p.d.o.Connect)
+	mux, err := dialMux(connecting, p.addr, p.d.o.TLS)
+	connected()
 	if err != nil {
-		cancel()
 		return nil, errors.Join(err, conn.Close())
 	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l := &link{p: p, conn: conn, mux: mux, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}}
+	l.heard.Store(now())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.send.run(ctx, l.mux.SendMsg); err != nil && ctx.Err() == nil && !errors.Is(err, io.EOF) {
-			l.fail(err) // with io.EOF the reader knows why
+		if err := l.send.run(ctx, l.mux); err != nil && ctx.Err() == nil {
+			l.fail(err)
 		}
 	})
 	running.Go(func() { l.fail(l.receive()) })
@@ -265,36 +263,40 @@ func newLink(p *peer) (*link, error) {
 	return l, nil
 }
 
+// began is when the process did, about.
+var began = time.Now()
+
+// now is a clock that nobody sets, in nanoseconds.
+func now() int64 { return int64(time.Since(began)) }
+
 // receive passes answers on until there are no more.
 func (l *link) receive() error {
+	from := &frameReader{from: l.mux}
 	for {
-		var m raw
-		if err := l.mux.RecvMsg(&m); err != nil {
+		b, err := from.read()
+		if err != nil {
 			if errors.Is(err, io.EOF) {
 				err = errors.New("the server ended the connection")
 			}
 			return err
 		}
-		l.heard.Store(time.Now().UnixNano())
-		d := &decoder{b: m.b}
-		for len(d.b) > 0 {
-			number, f := d.frame()
-			kind := f.byte()
-			if d.bad || f.bad {
-				return errMalformed
-			}
-			if kind == answerBye {
-				l.leave()
-				continue
-			}
-			l.mu.Lock()
-			c := l.calls[number]
-			delete(l.calls, number)
-			l.mu.Unlock()
-			if c != nil {
-				c.kind, c.answer = kind, f
-				c.done <- struct{}{}
-			}
+		l.heard.Store(now())
+		f := decoder{b: b}
+		number, kind := f.uvarint(), f.byte()
+		if f.bad {
+			return errMalformed
+		}
+		if kind == answerBye {
+			l.leave()
+			continue
+		}
+		l.mu.Lock()
+		c := l.calls[number]
+		delete(l.calls, number)
+		l.mu.Unlock()
+		if c != nil {
+			c.kind, c.answer = kind, f
+			c.done <- struct{}{}
 		}
 	}
 }
@@ -335,7 +337,7 @@ func (l *link) watch(ctx context.Context) {
 			waited = time.Now()
 			continue
 		}
-		quiet := time.Since(time.Unix(0, l.heard.Load()))
+		quiet := time.Duration(now() - l.heard.Load())
 		if quiet > silence && time.Since(waited) > silence {
 			l.fail(errors.New("it does not answer"))
 			return
@@ -361,6 +363,7 @@ func (l *link) fail(err error) {
 	l.mu.Unlock()
 	close(l.failed)
 	l.cancel()
+	_ = l.mux.Close()
 	for number, c := range lost {
 		c.sent, c.err = number <= taken, err
 		c.done <- struct{}{}
@@ -486,7 +489,7 @@ func (p *peer) askAlone(ctx context.Context, l *link, op byte, body []byte, chan
 	if err := l.conn.Invoke(during, methodCall, in, &out); err != nil {
 		return decoder{}, p.broken(ctx, err, changes)
 	}
-	l.heard.Store(time.Now().UnixNano())
+	l.heard.Store(now())
 	answer := decoder{b: out.b}
 	kind := answer.byte()
 	return result(kind, answer)
@@ -597,7 +600,7 @@ func (p *peer) scan(ctx context.Context, body []byte, r *rowReader) error {
 		if err := s.RecvMsg(&m); err != nil {
 			return p.broken(ctx, err, false)
 		}
-		l.heard.Store(time.Now().UnixNano())
+		l.heard.Store(now())
 		if len(m.b) == 0 {
 			return errMalformed
 		}

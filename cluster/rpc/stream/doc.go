@@ -1,15 +1,14 @@
-// Package stream carries the calls of cluster/rpc between processes, over gRPC.
+// Package stream carries the calls of cluster/rpc between processes.
 //
-// A pair of processes shares one connection with three methods:
+// A process has two connections to another, on one address:
 //
-//   - Mux, one stream that stays open: the small calls of many callers, each
-//     with a number, answered in any order. A message is as many frames as
-//     gathered while the one before was being sent, so that under load the cost
-//     of a message is shared.
-//   - Scan, a stream of its own for each large read: its flow control is what
-//     holds a reader back.
-//   - Call, for what is too large to stand in the way of others, and for
-//     Control.
+//   - Mux, which carries frames: the small calls of many callers, each with a
+//     number, answered in any order. What has gathered while a write was under
+//     way goes with the next one, so that under load its cost is shared. Both
+//     ends greet with eight bytes first.
+//   - gRPC, with two methods. Scan is a stream of its own for each large read: its
+//     flow control is what holds a reader back. Call is for what is too large to
+//     stand in the way of others, and for Control.
 //
 // A frame is
 //

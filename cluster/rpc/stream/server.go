@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"encoding/json"
 	"errors"
-	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -13,7 +12,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
 
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -37,7 +35,9 @@ type Server struct {
 	grpc *grpc.Server
 
 	mu      sync.Mutex
-	senders map[*sender]bool
+	split   *splitter
+	muxes   map[net.Conn]*sender
+	serving sync.WaitGroup // muxes
 	leaving bool
 }
 
@@ -46,7 +46,7 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{to: to, o: o, senders: map[*sender]bool{}}
+	s := &Server{to: to, o: o, muxes: map[net.Conn]*sender{}}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.InitialWindowSize(4 << 20), grpc.InitialConnWindowSize(16 << 20),
@@ -54,17 +54,13 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: time.Minute, Timeout: 20 * time.Second}),
 		grpc.WaitForHandlers(true),
 	}
-	if o.TLS != nil {
-		opts = append(opts, grpc.Creds(credentials.NewTLS(o.TLS)))
-	}
 	s.grpc = grpc.NewServer(opts...)
-	mux, scan := muxDesc, scanDesc
-	mux.Handler = func(_ any, st grpc.ServerStream) error { return s.mux(st) }
+	scan := scanDesc
 	scan.Handler = func(_ any, st grpc.ServerStream) error { return s.scan(st) }
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service[1 : len(service)-1],
 		HandlerType: (*any)(nil),
-		Streams:     []grpc.StreamDesc{mux, scan},
+		Streams:     []grpc.StreamDesc{scan},
 		Methods: []grpc.MethodDesc{{MethodName: "Call", Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 			var in raw
 			if err := dec(&in); err != nil {
@@ -79,112 +75,210 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 }
 
 // Serve answers on l until Stop.
-func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.leaving {
+		s.mu.Unlock()
+		return l.Close()
+	}
+	s.mu.Unlock()
+	split := newSplitter(l, s.o.TLS, s.mux)
+	served := make(chan error, 1)
+	go func() { served <- s.grpc.Serve(split) }()
+	err := split.run()
+	if e := <-served; !errors.Is(e, grpc.ErrServerStopped) {
+		err = errors.Join(err, e)
+	}
+	return err
+}
 
 // Stop asks for no more calls, and returns when those that came are answered.
 // What is left when ctx ends is cut off.
 func (s *Server) Stop(ctx context.Context) {
 	s.mu.Lock()
 	s.leaving = true
-	for q := range s.senders {
+	for _, q := range s.muxes {
 		q.add(0, []byte{answerBye}, nil)
 	}
 	s.mu.Unlock()
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
-		s.grpc.GracefulStop()
+		s.grpc.GracefulStop() // closes the listener first
+		s.serving.Wait()      // callers end them after the last answer
 	}()
 	select {
 	case <-stopped:
 	case <-ctx.Done():
-		s.grpc.Stop()
+		s.cut()
 		<-stopped
+	}
+}
+
+// cut ends all connections.
+func (s *Server) cut() {
+	s.grpc.Stop()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.muxes {
+		_ = c.Close()
 	}
 }
 
 // mux answers questions as they come, each on its own. There is no bound on
 // them here: whoever asks bounds its own requests, and a question that waits
 // must not keep out the one that it waits for.
-func (s *Server) mux(st grpc.ServerStream) error {
-	ctx, cancel := context.WithCancel(st.Context())
-	defer cancel()
-	q := newSender()
+func (s *Server) mux(c net.Conn) {
+	m := &mux{s: s, send: newSender(), asked: map[uint64]*question{}}
 	s.mu.Lock()
-	s.senders[q] = true
-	leaving := s.leaving
-	s.mu.Unlock()
-	defer func() {
-		s.mu.Lock()
-		delete(s.senders, q)
+	if s.leaving {
 		s.mu.Unlock()
-	}()
-	if leaving {
-		q.add(0, []byte{answerBye}, nil)
+		_ = c.Close()
+		return
 	}
-	var sending, answering sync.WaitGroup
+	s.muxes[c] = m.send
+	s.serving.Add(1)
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	var sending sync.WaitGroup
 	sending.Go(func() {
-		if q.run(ctx, st.SendMsg) != nil {
-			cancel()
+		if m.send.run(ctx, c) != nil {
+			_ = c.Close()
 		}
 	})
-	var mu sync.Mutex
-	asked := map[uint64]context.CancelFunc{}
-	defer func() {
-		cancel()
-		answering.Wait()
-		sending.Wait()
-	}()
+	m.receive(c)
+	m.send.end()
+	m.cancel()
+	m.answering.Wait()
+	cancel()
+	_ = c.Close()
+	sending.Wait()
+	s.mu.Lock()
+	delete(s.muxes, c)
+	s.mu.Unlock()
+	s.serving.Done()
+}
+
+// A mux is a connection on which another process asks questions.
+type mux struct {
+	s         *Server
+	send      *sender
+	answering sync.WaitGroup
+
+	mu    sync.Mutex
+	asked map[uint64]*question
+}
+
+// receive has questions answered until there are no more.
+func (m *mux) receive(c net.Conn) {
+	from := &frameReader{from: c}
 	for {
-		var m raw
-		if err := st.RecvMsg(&m); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return err
+		b, err := from.read()
+		if err != nil {
+			return
 		}
-		d := &decoder{b: m.b}
-		for len(d.b) > 0 {
-			number, f := d.frame()
-			op, left := f.byte(), f.uvarint()
-			if d.bad || f.bad {
-				return errMalformed
-			}
-			switch op {
-			case opPing:
-				q.add(0, []byte{answerOK}, nil)
-				continue
-			case opCancel:
-				mu.Lock()
-				stop := asked[number]
-				mu.Unlock()
-				if stop != nil {
-					stop()
-				}
-				continue
-			}
-			var one context.Context
-			var stop context.CancelFunc
-			if left > 0 {
-				one, stop = context.WithTimeout(ctx, time.Duration(min(left, 1<<40))*time.Microsecond)
-			} else {
-				one, stop = context.WithCancel(ctx)
-			}
-			mu.Lock()
-			asked[number] = stop
-			mu.Unlock()
-			answering.Go(func() {
-				b := s.answer(one, batches.empty(), op, f)
-				q.add(number, b[:1], b[1:])
-				batches.Put(&b)
-				mu.Lock()
-				delete(asked, number)
-				mu.Unlock()
-				stop()
-			})
+		q := &question{m: m, body: decoder{b: b}}
+		q.number, q.op = q.body.uvarint(), q.body.byte()
+		left := q.body.uvarint()
+		if q.body.bad {
+			return
 		}
+		switch q.op {
+		case opPing:
+			m.send.add(0, []byte{answerOK}, nil)
+			continue
+		case opCancel:
+			m.mu.Lock()
+			asked := m.asked[q.number]
+			m.mu.Unlock()
+			if asked != nil {
+				asked.end(context.Canceled)
+			}
+			continue
+		}
+		if left > 0 {
+			q.until = time.Now().Add(time.Duration(min(left, 1<<40)) * time.Microsecond)
+		}
+		m.mu.Lock()
+		m.asked[q.number] = q
+		m.mu.Unlock()
+		m.answering.Add(1)
+		go q.answer()
 	}
 }
+
+// cancel ends what is being answered.
+func (m *mux) cancel() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, q := range m.asked {
+		q.end(context.Canceled)
+	}
+}
+
+// A question is being answered. It is its own context: that ends with the
+// connection, or when the caller says so. The caller keeps the time, and is
+// gone if it says nothing when it is up.
+type question struct {
+	m      *mux
+	number uint64
+	op     byte
+	body   decoder
+	until  time.Time // zero: no deadline
+
+	mu   sync.Mutex
+	done chan struct{} // made when it is asked for
+	err  error
+}
+
+var _ context.Context = (*question)(nil)
+
+func (q *question) answer() {
+	defer q.m.answering.Done()
+	b := q.m.s.answer(q, batches.empty(), q.op, q.body)
+	q.m.send.add(q.number, b[:1], b[1:])
+	batches.Put(&b)
+	q.m.mu.Lock()
+	delete(q.m.asked, q.number)
+	q.m.mu.Unlock()
+	q.end(context.Canceled) // for what was derived from it
+}
+
+func (q *question) end(err error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.err != nil {
+		return
+	}
+	if q.err = err; q.done != nil {
+		close(q.done)
+	}
+}
+
+// Deadline implements context.Context.
+func (q *question) Deadline() (time.Time, bool) { return q.until, !q.until.IsZero() }
+
+// Done implements context.Context.
+func (q *question) Done() <-chan struct{} {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.done == nil {
+		if q.done = make(chan struct{}); q.err != nil {
+			close(q.done)
+		}
+	}
+	return q.done
+}
+
+// Err implements context.Context.
+func (q *question) Err() error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err
+}
+
+// Value implements context.Context.
+func (q *question) Value(any) any { return nil }
 
 // answer appends the answer of a question, its kind first.
 func (s *Server) answer(ctx context.Context, b []byte, op byte, d decoder) (out []byte) {

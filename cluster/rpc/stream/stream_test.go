@@ -553,7 +553,7 @@ func TestLost(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		close(hold)
 	}()
-	server.grpc.Stop()
+	server.cut()
 	asking.Wait()
 	for name, err := range errs {
 		if changes := name == "write" || name == "large write"; !errors.Is(err, fault.Unavailable) || errors.Is(err, rpc.ErrUnknown) != changes {
@@ -636,8 +636,7 @@ func TestSilence(t *testing.T) {
 	}
 }
 
-// silent passes on what comes, and no answer after the first 500 bytes: those of
-// the handshake.
+// silent passes on what comes, and no answer after the greeting.
 func silent(l net.Listener, to string) {
 	in, err := l.Accept()
 	if err != nil {
@@ -649,7 +648,7 @@ func silent(l net.Listener, to string) {
 	}
 	go func() {
 		b := make([]byte, 1)
-		for n := 0; n < 60; n++ {
+		for range len(greeting) {
 			if _, err := out.Read(b); err != nil {
 				return
 			}

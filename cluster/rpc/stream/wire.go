@@ -3,6 +3,8 @@ package stream
 import (
 	"context"
 	"fmt"
+	"net"
+	"runtime"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -35,13 +37,12 @@ const (
 
 const (
 	service    = "/trestle.cluster.v1.Tablets/"
-	methodMux  = service + "Mux"
 	methodScan = service + "Scan"
 	methodCall = service + "Call"
 
 	// smallBytes is how long a question may be to travel among others.
 	smallBytes = 64 << 10
-	// batchBytes is where a message of frames ends.
+	// batchBytes bounds the memory that is kept for frames to be sent.
 	batchBytes = 256 << 10
 	// rowsBytes is how many bytes of rows are in a message; tearBytes where a row
 	// is torn.
@@ -111,7 +112,7 @@ func (p *batchPool) Put(b *[]byte) {
 
 func (p *batchPool) empty() []byte { return (*p.Get(0))[:0] }
 
-// A sender gathers frames while a message is being sent.
+// A sender gathers frames while others are being sent.
 type sender struct {
 	mu     sync.Mutex
 	frames []byte
@@ -164,23 +165,25 @@ func (s *sender) end() uint64 {
 	return s.taken
 }
 
-// run sends until ctx ends or sending fails.
-func (s *sender) run(ctx context.Context, send func(any) error) error {
+// run writes to c until ctx ends or that fails.
+func (s *sender) run(ctx context.Context, c net.Conn) error {
 	for {
 		select {
 		case <-s.wake:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		// Whoever is about to add something does it first: a write costs more than
+		// anything else here.
+		runtime.Gosched()
 		if b := s.take(); len(b) > 0 {
-			if err := send(&raw{b, true}); err != nil {
+			_, err := c.Write(b)
+			batches.Put(&b)
+			if err != nil {
 				return err
 			}
 		}
 	}
 }
 
-var (
-	muxDesc  = grpc.StreamDesc{StreamName: "Mux", ServerStreams: true, ClientStreams: true}
-	scanDesc = grpc.StreamDesc{StreamName: "Scan", ServerStreams: true}
-)
+var scanDesc = grpc.StreamDesc{StreamName: "Scan", ServerStreams: true}

@@ -1,0 +1,209 @@
+package stream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"time"
+)
+
+// greeting is what both ends of a Mux connection send first. Whatever else
+// begins a connection is gRPC's.
+const greeting = "trestle\x01"
+
+// muxProtocol names a Mux connection in the TLS handshake.
+const muxProtocol = "trestle-mux/1"
+
+const (
+	// chunkBytes is how much is read from a connection at a time.
+	chunkBytes = 32 << 10
+	// greetingLimit is how long a connection may take to say what it is.
+	greetingLimit = 10 * time.Second
+)
+
+// A frameReader reads frames from a connection.
+type frameReader struct {
+	from io.Reader
+	// buf[:end] was read, and up to next frames were taken of it. What they hold
+	// points into buf, which is therefore not written to again before end.
+	buf       []byte
+	next, end int
+}
+
+// read returns the next frame, without its length.
+func (r *frameReader) read() ([]byte, error) {
+	for {
+		have := r.buf[r.next:r.end]
+		n, k := binary.Uvarint(have)
+		if k < 0 || n > maxMessage {
+			return nil, errMalformed
+		}
+		if k > 0 && n <= uint64(len(have)-k) {
+			r.next += k + int(n)
+			return have[k : k+int(n) : k+int(n)], nil
+		}
+		need := 1
+		if k > 0 {
+			need = k + int(n)
+		}
+		if r.next+need > len(r.buf) || r.end == len(r.buf) {
+			// Memory comes as bytes do, whatever a length says.
+			buf := make([]byte, max(chunkBytes, min(need, 2*len(have)+chunkBytes)))
+			r.next, r.end, r.buf = 0, copy(buf, have), buf
+		}
+		m, err := r.from.Read(r.buf[r.end:])
+		r.end += m
+		if m == 0 && err != nil {
+			if errors.Is(err, io.EOF) && len(have) > 0 {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+}
+
+// dialMux connects to the Mux of a server.
+func dialMux(ctx context.Context, addr string, security *tls.Config) (net.Conn, error) {
+	d := net.Dialer{KeepAliveConfig: keepAlive}
+	var c net.Conn
+	var err error
+	if security == nil {
+		c, err = d.DialContext(ctx, "tcp", addr)
+	} else {
+		security = security.Clone()
+		security.NextProtos = []string{muxProtocol}
+		c, err = (&tls.Dialer{NetDialer: &d, Config: security}).DialContext(ctx, "tcp", addr)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
+	if _, err = c.Write([]byte(greeting)); err == nil {
+		err = greeted(c)
+	}
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		return nil, errors.Join(err, c.Close())
+	}
+	return c, nil
+}
+
+// greeted reads a greeting.
+func greeted(c net.Conn) error {
+	var b [len(greeting)]byte
+	if _, err := io.ReadFull(c, b[:]); err != nil {
+		return err
+	}
+	if string(b[:]) != greeting {
+		return errMalformed
+	}
+	return nil
+}
+
+// keepAlive finds out, about half a minute after it happened, that a machine
+// has vanished.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
+
+// A splitter accepts connections for gRPC and for Mux on one address. It is the
+// listener of gRPC.
+type splitter struct {
+	net.Listener
+	tls *tls.Config // nil: plain text
+	mux func(net.Conn)
+
+	grpc   chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newSplitter(l net.Listener, security *tls.Config, mux func(net.Conn)) *splitter {
+	if security != nil {
+		security = security.Clone()
+		security.NextProtos = []string{"h2", muxProtocol}
+	}
+	return &splitter{Listener: l, tls: security, mux: mux, grpc: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// run accepts connections until the listener is closed.
+func (s *splitter) run() error {
+	lc := s.Listener
+	for {
+		c, err := lc.Accept()
+		if err != nil {
+			select {
+			case <-s.closed:
+				return nil
+			default:
+			}
+			var temporary interface{ Temporary() bool }
+			if errors.As(err, &temporary) && temporary.Temporary() { // out of file descriptors, say
+				time.Sleep(10 * time.Millisecond)
+				continue
+			}
+			return err
+		}
+		go s.sort(c)
+	}
+}
+
+// sort finds out who is to have a connection.
+func (s *splitter) sort(c net.Conn) {
+	if t, ok := c.(*net.TCPConn); ok {
+		_ = t.SetKeepAliveConfig(keepAlive)
+	}
+	_ = c.SetDeadline(time.Now().Add(greetingLimit))
+	if s.tls != nil {
+		c = tls.Server(c, s.tls)
+	}
+	first := make([]byte, len(greeting))
+	if _, err := io.ReadFull(c, first); err != nil {
+		_ = c.Close()
+		return
+	}
+	if string(first) == greeting {
+		if _, err := c.Write(first); err != nil {
+			_ = c.Close()
+			return
+		}
+		_ = c.SetDeadline(time.Time{})
+		s.mux(c)
+		return
+	}
+	_ = c.SetDeadline(time.Time{})
+	select {
+	case s.grpc <- &begun{c, io.MultiReader(bytes.NewReader(first), c)}:
+	case <-s.closed:
+		_ = c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (s *splitter) Accept() (net.Conn, error) {
+	select {
+	case c := <-s.grpc:
+		return c, nil
+	case <-s.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (s *splitter) Close() error {
+	s.once.Do(func() { close(s.closed) })
+	return s.Listener.Close()
+}
+
+// begun is a connection of which something has been read.
+type begun struct {
+	net.Conn
+	r io.Reader
+}
+
+func (b *begun) Read(p []byte) (int, error) { return b.r.Read(p) }
