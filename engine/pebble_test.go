@@ -17,6 +17,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -291,14 +292,25 @@ func BenchmarkAgainstPebbleCommit(b *testing.B) {
 		rate(b, b.N, "rows/s")
 	}
 	b.Run("trestle", func(b *testing.B) {
-		s, table := benchStore(b, Options{MemtableBytes: 512 << 20})
+		var commits, took atomic.Int64
+		s, table := benchStore(b, Options{MemtableBytes: 512 << 20, OnCommit: func(c commitlog.Commit) {
+			commits.Add(1)
+			took.Add(int64(c.Write + c.Sync))
+		}})
+		before, done := commits.Load(), cpu(b)
+		start := took.Load()
 		write(b, func(n int, v []byte) error {
 			return s.MutateRow(ctx, table, &row.Entry{Key: benchKey(nil, n), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf", Qualifier: []byte("field0"), Timestamp: benchTime, Value: v}}})
 		})
+		done(b.N)
+		b.ReportMetric(float64(b.N)/float64(commits.Load()-before), "rows/commit")
+		b.ReportMetric(float64(took.Load()-start)/1e3/float64(commits.Load()-before), "us/commit")
 	})
 	b.Run("pebble", func(b *testing.B) {
 		db := openPebble(b, 128<<20)
+		done := cpu(b)
 		write(b, func(n int, v []byte) error { return db.Set(benchCell(nil, n, "field0"), v, pebble.Sync) })
+		done(b.N)
 	})
 }
 

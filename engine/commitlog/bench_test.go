@@ -179,7 +179,7 @@ func (fs discardFS) Create(name string, c vfs.DiskWriteCategory) (vfs.File, erro
 	return discardFile{f}, err
 }
 
-func (discardFile) Write(b []byte) (int, error) { return len(b), nil }
+func (discardFile) WriteAt(b []byte, _ int64) (int, error) { return len(b), nil }
 
 // BenchmarkAppend is the cost of Reserve and Append with the flusher's
 // checksum, without a disk.

@@ -3,6 +3,7 @@ package commitlog
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -26,45 +27,154 @@ import (
 // opens again, over and over: what is replayed is a prefix of what was
 // appended since the redo point, whole, and holds all that was acknowledged.
 func TestCrash(t *testing.T) {
-	rounds := 150
-	if testing.Short() {
-		rounds = 20
-	}
-	for seed := range rounds {
-		crashRun(t, uint64(seed))
-		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+	first, end := simSeeds(150)
+	var reused int64
+	for seed := first; seed < end; seed++ {
+		n, err := crashRun(t, seed, noPlant)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
 		}
+		reused += n
+	}
+	t.Logf("%d segments were files used again", reused)
+	if end-first >= 15 && reused < int64(end-first) {
+		t.Errorf("only %d segments were files used again", reused)
 	}
 }
 
-func crashRun(t *testing.T, seed uint64) {
+// TestCrashPlanted: TestCrash finds the mistakes that files which are used again
+// make possible.
+func TestCrashPlanted(t *testing.T) {
+	for what, plant := range map[string]crashPlant{
+		"accept a frame of an earlier use of the file":   {anyFrame: true},
+		"use a file again before its new name is synced": {noRenameSync: true},
+	} {
+		t.Run(what, func(t *testing.T) {
+			for seed := range uint64(400) {
+				if _, err := crashRun(t, seed, plant); err != nil {
+					msg, _, _ := strings.Cut(err.Error(), "\n")
+					t.Logf("seed %d: %s", seed, msg)
+					return
+				}
+			}
+			t.Error("not found")
+		})
+	}
+}
+
+// A crashPlant makes the file system behave as if the log made a mistake.
+type crashPlant struct {
+	// anyFrame shows every frame in a segment as one of that segment.
+	anyFrame bool
+	// noRenameSync makes a sync of the directory behind a rename do nothing.
+	noRenameSync bool
+}
+
+var noPlant crashPlant
+
+// plantedFS is a file system with a crashPlant.
+type plantedFS struct {
+	vfs.FS
+	plant   crashPlant
+	renamed *atomic.Bool
+}
+
+func (fs plantedFS) Rename(from, to string) error {
+	fs.renamed.Store(true)
+	return fs.FS.Rename(from, to)
+}
+
+func (fs plantedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := fs.FS.Open(name, opts...)
+	if err != nil || !fs.plant.anyFrame || !strings.HasSuffix(name, segmentSuffix) {
+		return f, err
+	}
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		return nil, err
+	}
+	number, _ := parseSegmentName(fs.PathBase(name))
+	h, _, _ := parseSegmentHeader(b, number)
+	for off := 0; off+frameHeaderLen <= len(b); off++ {
+		of := uint64(binary.LittleEndian.Uint32(b[off+16:]))
+		if f, ok := parseFrameHeader(b, of, off); ok && string(b[off:off+4]) == frameMagic {
+			f.payload = b[off+frameHeaderLen:]
+			f.payload = f.payload[:min(len(f.payload), int(f.length))]
+			binary.LittleEndian.PutUint64(b[off+8:], h.incarnation)
+			binary.LittleEndian.PutUint32(b[off+16:], uint32(number))
+			binary.LittleEndian.PutUint32(b[off+4:], checksum(b[off+8:off+frameHeaderLen]))
+		}
+	}
+	return vfs.NewMemFile(b), nil
+}
+
+func (fs plantedFS) OpenDir(name string) (vfs.File, error) {
+	f, err := fs.FS.OpenDir(name)
+	if err == nil && fs.plant.noRenameSync {
+		f = noRenameSync{f, fs.renamed}
+	}
+	return f, err
+}
+
+type noRenameSync struct {
+	vfs.File
+	renamed *atomic.Bool
+}
+
+func (f noRenameSync) Sync() error {
+	if f.renamed.Swap(false) {
+		return nil
+	}
+	return f.File.Sync()
+}
+
+// crashRun returns how many segments were files used again, and what is wrong.
+func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err error) {
 	rng := rand.New(rand.NewPCG(seed, 77))
 	opts := Options{SegmentBytes: 4 << 10 << rng.IntN(5), Durability: Durability(rng.IntN(2))}
 	opts.SyncInterval = time.Duration(rng.IntN(3)) * time.Millisecond
-	fs := vfs.NewCrashableMem()
+	mem := vfs.NewCrashableMem()
+	// Where blocks cannot be allocated zeros are written; only then has a file in
+	// memory its full length from the start.
+	zeros := rng.IntN(2) == 0
+	var uses atomic.Int64
+	defer func() { reused = uses.Load() }()
+	on := func(fs *vfs.MemFS) vfs.FS {
+		return plantedFS{errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind == errorfs.OpRename && strings.HasSuffix(op.Path, freeSuffix) {
+				uses.Add(1)
+			}
+			if op.Kind == errorfs.OpFilePreallocate && zeros {
+				return syscall.EOPNOTSUPP
+			}
+			return nil
+		})), plant, new(atomic.Bool)}
+	}
+	l, err := Open(mem, "log", opts) // its directory is there
+	if err != nil {
+		return 0, err
+	}
+	l.Close()
 	var kept []rec // what a replay must begin with
 	var redo Pos   // where it starts
 	seq := uint64(0)
 	for range 6 {
-		l, err := Open(fs, "log", opts)
+		l, err := Open(on(mem), "log", opts)
 		if err != nil {
-			t.Errorf("open: %v", err)
-			return
+			return 0, fmt.Errorf("open: %w", err)
 		}
+		defer l.Close()
 		got, err := replay(l, redo)
 		if err != nil {
-			t.Errorf("replay from %v: %v", redo, err)
-			return
+			return 0, fmt.Errorf("replay from %v: %w", redo, err)
 		}
 		if !slices.Equal(got, kept) {
-			t.Errorf("replayed %d records from %v, want %d", len(got), redo, len(kept))
-			return
+			return 0, fmt.Errorf("replayed %d records from %v, want %d", len(got), redo, len(kept))
 		}
 		started, err := l.Start()
 		if err != nil {
-			t.Errorf("start: %v", err)
-			return
+			return 0, fmt.Errorf("start: %w", err)
 		}
 		w := started.(*FileWriter)
 		// The power may go while this goroutine appends.
@@ -77,21 +187,22 @@ func crashRun(t *testing.T, seed uint64) {
 			fs    *vfs.MemFS
 			acked int64
 		}
-		cuts := make(chan cut)
+		cuts := make(chan cut, 1)
 		cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(seed, rng.Uint64()))}
 		killed := cfg.UnsyncedDataPercent == 100 // not a power cut: nothing written is lost
 		go func() {
 			<-crash
 			n := acked.Load()
-			cuts <- cut{fs.CrashClone(cfg), n}
+			cuts <- cut{mem.CrashClone(cfg), n}
 		}()
-		steps := rng.IntN(60)
+		cutNow := sync.OnceFunc(func() { close(crash) })
+		defer cutNow()
+		steps := rng.IntN(90)
 		at := rng.IntN(steps + 1)
 		newRedo := redo
-		var redoFrom int
 		for i := range steps {
 			if i == at {
-				close(crash)
+				cutNow()
 			}
 			seq++
 			r := rec{tablet: uint64(rng.IntN(3)), seq: seq, size: rng.IntN(1500)}
@@ -100,8 +211,7 @@ func crashRun(t *testing.T, seed uint64) {
 			}
 			r.pos = appendRecord(t, w, r.tablet, r.seq, r.size, nil)
 			if r.pos.Less(redo) {
-				t.Errorf("appended at %v, before the redo point %v", r.pos, redo)
-				return
+				return 0, fmt.Errorf("appended at %v, before the redo point %v", r.pos, redo)
 			}
 			appended = append(appended, r)
 			switch rng.IntN(12) {
@@ -112,30 +222,26 @@ func crashRun(t *testing.T, seed uint64) {
 				}
 			case 4:
 				if err := w.Rotate(context.Background()); err != nil {
-					t.Error(err)
+					return 0, err
 				}
-			case 5:
+			case 5, 6:
 				// The redo point moves before the power is cut, or not at all:
 				// the manifest is written before the log is trimmed. It may be
 				// ahead of what the log has synced.
 				if i < at {
-					redoFrom = rng.IntN(len(appended))
-					if p := appended[redoFrom].pos; newRedo.Less(p) {
+					if p := appended[rng.IntN(len(appended))].pos; newRedo.Less(p) {
 						newRedo = p
 					}
 					if err := w.Trim(newRedo); err != nil {
-						t.Error(err)
+						return 0, err
 					}
 				}
 			}
 		}
-		if at >= steps {
-			close(crash)
-		}
+		cutNow()
 		c := <-cuts
 		if err := l.Close(); err != nil {
-			t.Error(err)
-			return
+			return 0, err
 		}
 		// What a crash left is found by looking once; it must be legal, and
 		// every later look must find the same.
@@ -144,29 +250,26 @@ func crashRun(t *testing.T, seed uint64) {
 		if must < 0 {
 			must = len(appended)
 		}
-		fs = c.fs
-		l, err = Open(fs, "log", opts)
+		mem = c.fs
+		l, err = Open(on(mem), "log", opts)
 		if err != nil {
-			t.Errorf("open after the crash: %v\n%s", err, dumpString(fs))
-			return
+			return 0, fmt.Errorf("open after the crash: %w\n%s", err, dumpString(mem))
 		}
 		got, err = replay(l, redo)
 		l.Close()
 		if err != nil {
-			t.Errorf("replay from %v after the crash: %v\n%s", redo, err, dumpString(fs))
-			return
+			return 0, fmt.Errorf("replay from %v after the crash: %w\n%s", redo, err, dumpString(mem))
 		}
 		want := appended[must:]
 		if len(got) > len(want) || !slices.Equal(got, want[:len(got)]) {
-			t.Errorf("replay is not a prefix of what was appended")
-			return
+			return 0, fmt.Errorf("replay is not a prefix of what was appended")
 		}
 		if need := int(c.acked) - must; len(got) < need {
-			t.Errorf("replayed %d records, %d were acknowledged (%d%% kept)\n%s", len(got), need, cfg.UnsyncedDataPercent, dumpString(fs))
-			return
+			return 0, fmt.Errorf("replayed %d records, %d were acknowledged (%d%% kept)\n%s", len(got), need, cfg.UnsyncedDataPercent, dumpString(mem))
 		}
 		kept = got
 	}
+	return 0, nil
 }
 
 func dumpString(fs vfs.FS) string {
@@ -199,6 +302,45 @@ func written(t testing.TB, fs *vfs.MemFS, clean bool) (*vfs.MemFS, []rec) {
 		}
 	}
 	return fs, recs
+}
+
+// rewritten makes a log like written, of files that were all used before.
+func rewritten(t testing.TB, clean bool) (*vfs.MemFS, []rec) {
+	fs := vfs.NewCrashableMem()
+	l := open(t, noBlocks(fs), "log", Options{SegmentBytes: 4 << 10})
+	w := start(t, l)
+	var recs []rec
+	for i := range 200 {
+		r := rec{tablet: 7, seq: uint64(i), size: 50 + 97*i%700}
+		r.pos = appendRecord(t, w, r.tablet, r.seq, r.size, nil)
+		mustWait(t, w, r.pos)
+		recs = append(recs, r)
+		if i == 100 || i > 120 && i < 180 {
+			if err := w.Trim(r.pos); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !clean {
+		fs = crashed
+	}
+	files := segmentsOf(t, fs)
+	i := slices.IndexFunc(recs, func(r rec) bool { return files[segmentName(r.pos.Segment)] != nil })
+	return fs, recs[i:]
+}
+
+// noBlocks is a file system that cannot allocate blocks.
+func noBlocks(fs vfs.FS) vfs.FS {
+	return errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFilePreallocate {
+			return syscall.EOPNOTSUPP
+		}
+		return nil
+	}))
 }
 
 // segmentsOf reads the segments of a log.
@@ -271,8 +413,12 @@ func check(fs vfs.FS, recs []rec, must int) error {
 }
 
 func TestBitFlips(t *testing.T) {
-	for _, clean := range []bool{true, false} {
+	for i := range 4 {
+		clean := i%2 == 0
 		fs, recs := written(t, vfs.NewCrashableMem(), clean)
+		if i >= 2 {
+			fs, recs = rewritten(t, clean)
+		}
 		proven := len(recs)
 		if !clean {
 			proven--
@@ -298,6 +444,12 @@ func TestBitFlips(t *testing.T) {
 // TestHoles zeroes and cuts instead of flipping.
 func TestHoles(t *testing.T) {
 	fs, recs := written(t, vfs.NewCrashableMem(), true)
+	holes(t, fs, recs)
+	fs, recs = rewritten(t, true)
+	holes(t, fs, recs)
+}
+
+func holes(t *testing.T, fs *vfs.MemFS, recs []rec) {
 	files := segmentsOf(t, fs)
 	rng := rand.New(rand.NewPCG(5, 5))
 	last := ""
@@ -365,6 +517,7 @@ func TestSettleTail(t *testing.T) {
 	l.Close()
 
 	broken.Store(false)
+	rewritten.Store(0)
 	l = open(t, fs, "log", Options{})
 	if n := len(mustReplay(t, l, Pos{})); n != 2 {
 		t.Fatalf("%d records after the failure", n)
@@ -429,25 +582,31 @@ func TestLogInsideLog(t *testing.T) {
 	mustWait(t, w, w.Append(r, 1, 1, 1, func(b []byte) []byte { return append(b, copied...) }, nil))
 	l.Close()
 	got := segmentsOf(t, fs2)[segmentName(1)]
-	if off := nextFrameHeader(got, 1, segmentHeaderLen+1); off != segmentHeaderLen+frameHeaderLen+recordHeaderLen+len(copied) {
+	if off := nextFrameHeader(got, segmentHeader{segment: 1}, segmentHeaderLen+1); off != segmentHeaderLen+frameHeaderLen+recordHeaderLen+len(copied) {
 		t.Fatalf("frame header found at %d", off)
 	}
 }
 
 // Frames of another log do not pass for this one's, although they name the
-// same segment and offset.
+// same segment and offset. Nothing but what follows can tell that they are not
+// what was there.
 func TestForeignFrames(t *testing.T) {
 	a, recs := written(t, vfs.NewCrashableMem(), true)
 	b, _ := written(t, vfs.NewCrashableMem(), true)
 	files, other := segmentsOf(t, a), segmentsOf(t, b)
 	for name := range files {
+		last := name == slices.Max(slices.Collect(maps.Keys(files)))
+		must := len(recs)
+		if last {
+			must = slices.IndexFunc(recs, func(r rec) bool { return segmentName(r.pos.Segment) == name })
+		}
 		mixed := maps.Clone(files)
 		mixed[name] = append(slices.Clone(files[name][:segmentHeaderLen]), other[name][segmentHeaderLen:]...)
 		fs := logOf(t, mixed)
-		if err := check(fs, recs, len(recs)); err != nil {
+		if err := check(fs, recs, must); err != nil {
 			t.Fatal(err)
 		}
-		if err := Dump(io.Discard, fs, "log", DumpOptions{}); !errors.Is(err, fault.Corruption) {
+		if err := Dump(io.Discard, fs, "log", DumpOptions{}); !last && !errors.Is(err, fault.Corruption) {
 			t.Fatalf("dump of %s with foreign frames: %v", name, err)
 		}
 	}
@@ -455,6 +614,10 @@ func TestForeignFrames(t *testing.T) {
 
 func FuzzSegment(f *testing.F) {
 	fs, _ := written(f, vfs.NewCrashableMem(), true)
+	for _, b := range segmentsOf(f, fs) {
+		f.Add(b, uint16(0), byte(0))
+	}
+	fs, _ = rewritten(f, false)
 	for _, b := range segmentsOf(f, fs) {
 		f.Add(b, uint16(0), byte(0))
 	}
@@ -501,5 +664,70 @@ func FuzzSegment(f *testing.F) {
 			t.Fatalf("error %v", err)
 		}
 		Dump(io.Discard, fs, "log", DumpOptions{Records: true})
+	})
+}
+
+// forged returns a segment full of frames that claim to be of the segments from
+// number on, and that all before them is durable: what a client can write into
+// values that knows everything but the incarnation.
+func forged(number uint64, size int) []byte {
+	b := make([]byte, size)
+	for off := segmentHeaderLen; off+frameHeaderLen+8 <= size; off += frameHeaderLen + 8 {
+		putFrameHeader(b[off:off+frameHeaderLen+8], 4711, number+uint64(off/(frameHeaderLen+8))%3, uint32(off), uint32(off), 1)
+	}
+	return b
+}
+
+// FuzzReuse lets a segment be written into a file with anything in it: what is
+// replayed after a crash is what was appended, no less and no more.
+func FuzzReuse(f *testing.F) {
+	fs, _ := rewritten(f, false)
+	for _, b := range segmentsOf(f, fs) {
+		f.Add(b, uint16(100))
+	}
+	for n := range uint64(3) {
+		f.Add(forged(n+1, 4<<10), uint16(1000*n))
+	}
+	f.Fuzz(func(t *testing.T, stale []byte, size uint16) {
+		const segment = 4 << 10
+		fs := vfs.NewCrashableMem()
+		opts := Options{SegmentBytes: segment}
+		l := open(t, noBlocks(fs), "log", opts)
+		w := start(t, l)
+		want := []rec{{tablet: 1, seq: 1, size: 10}}
+		want[0].pos = appendRecord(t, w, 1, 1, 10, nil)
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		// The log goes on in the segment 2, of which this is to be the file.
+		file, err := fs.Create("log/"+freeName(0), WriteCategory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		file.Write(append(slices.Clone(stale), make([]byte, segment)...)[:segment])
+		file.Sync()
+		file.Close()
+		l = open(t, noBlocks(fs), "log", opts)
+		l.free = []uint64{0} // which no writer makes: it is older than segment 1
+		w = start(t, l)
+		crashed := fs.CrashClone(vfs.CrashCloneCfg{}) // nothing was written into it
+		again := open(t, crashed, "log", opts)
+		equal(t, mustReplay(t, again, Pos{}), want)
+		start(t, again)
+		for i := range 3 {
+			r := rec{tablet: 1, seq: uint64(i + 2), size: int(size) * i % 3000}
+			r.pos = appendRecord(t, w, 1, r.seq, r.size, nil)
+			mustWait(t, w, r.pos)
+			want = append(want, r)
+			crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+			again := open(t, crashed, "log", opts)
+			equal(t, mustReplay(t, again, Pos{}), want)
+			if err := Dump(io.Discard, crashed, "log", DumpOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := fs.Stat("log/" + freeName(0)); err == nil {
+			t.Fatal("the file was not used")
+		}
 	})
 }

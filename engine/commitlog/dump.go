@@ -25,12 +25,12 @@ type DumpOptions struct {
 // if it found damage that Open or Replay would refuse, after printing all of
 // it, or an error of reading or of w.
 func Dump(w io.Writer, fs vfs.FS, dir string, opts DumpOptions) error {
-	files, err := listSegments(fs, dir)
+	files, free, err := listSegments(fs, dir)
 	if err != nil {
 		return fmt.Errorf("dump commit log: %w", err)
 	}
 	out := bufio.NewWriter(w)
-	d := dumper{log: &FileLog{fs: fs, dir: dir, files: files}, out: out, opts: opts}
+	d := dumper{log: &FileLog{fs: fs, dir: dir, files: files, free: free}, out: out, opts: opts}
 	if err := d.dump(); err != nil {
 		return errors.Join(out.Flush(), fmt.Errorf("dump commit log: %w", err))
 	}
@@ -67,6 +67,9 @@ func (d *dumper) dump() error {
 			named[f.header.prev.Segment] = true
 		}
 	}
+	for _, n := range d.log.free {
+		d.printf("%s  no part of the log, kept to be used again\n", freeName(n))
+	}
 	exists := make(map[uint64]bool)
 	for i, f := range d.log.files {
 		exists[f.number] = true
@@ -99,10 +102,10 @@ func (d *dumper) headless(f segmentFile, data []byte, named bool) {
 		what = "no valid segment header"
 	}
 	d.printf("%s  %d bytes, %s\n", segmentName(f.number), f.size, what)
-	if named || provenDurable(data, f.number, 0) > 0 {
+	if named || provenDurable(data, f.header, 0) > 0 {
 		d.damaged("at offset 0: damaged segment header")
 	}
-	d.frames(f, data, nextFrameHeader(data, f.number, 0))
+	d.frames(f, data, nextFrameHeader(data, f.header, 0))
 }
 
 // segment prints the frames of a segment up to end. A segment that is not
@@ -120,12 +123,16 @@ func (d *dumper) segment(f segmentFile, data []byte, end int, sealed bool) {
 			off = int(fr.end())
 			continue
 		}
-		if sealed || provenDurable(data, f.number, off) > uint32(off) {
+		next := nextFrameHeader(data[:end], f.header, off+1)
+		switch {
+		case sealed || provenDurable(data, f.header, off) > uint32(off):
 			d.damaged("at offset %d: %s", off, string(v))
-		} else {
+		case v == frameBadHeader && next < 0:
+			d.printf("  end     at offset %d: what follows is of an earlier use of the file, or torn\n", off)
+		default:
 			d.printf("  end     at offset %d: %s\n", off, string(v))
 		}
-		if off = nextFrameHeader(data[:end], f.number, off+1); off < 0 {
+		if off = next; off < 0 {
 			return
 		}
 		d.printf("  ...     at offset %d a frame follows\n", off)
@@ -139,7 +146,7 @@ func (d *dumper) frames(f segmentFile, data []byte, off int) {
 		fr, _ := parseFrameHeader(data, f.number, off)
 		fr, v := readFrame(data, segmentHeader{segment: f.number, incarnation: fr.incarnation}, off)
 		d.frame(f, fr, v)
-		off = nextFrameHeader(data, f.number, off+frameHeaderLen)
+		off = nextFrameHeader(data, f.header, off+frameHeaderLen)
 	}
 }
 

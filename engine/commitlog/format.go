@@ -24,6 +24,14 @@ const (
 
 	lockName      = "LOCK"
 	segmentSuffix = ".log"
+	freeSuffix    = ".free" // of a segment that waits to be used again
+
+	// The first blank of a file that is used again is as long as what a writer
+	// may read of it at once, so that writing it reads nothing.
+	blankLen = 4096
+	// headLen is what there is to know of a file from its start.
+	headLen    = 128
+	blankMagic = "trestnew"
 
 	// maxSegmentBytes bounds a segment so that offsets fit 32 bits with room
 	// for the arithmetic done on them.
@@ -39,8 +47,14 @@ func checksum(b []byte) uint32 { return crc32.Checksum(b, crcTable) }
 
 func segmentName(number uint64) string { return fmt.Sprintf("%012d", number) + segmentSuffix }
 
-func parseSegmentName(name string) (number uint64, ok bool) {
-	digits, ok := strings.CutSuffix(name, segmentSuffix)
+// freeName returns the name of a trimmed segment that is kept to be used again.
+// No frame in it names a higher segment.
+func freeName(number uint64) string { return fmt.Sprintf("%012d", number) + freeSuffix }
+
+func parseSegmentName(name string) (number uint64, ok bool) { return parseName(name, segmentSuffix) }
+
+func parseName(name, suffix string) (number uint64, ok bool) {
+	digits, ok := strings.CutSuffix(name, suffix)
 	if !ok || len(digits) != 12 {
 		return 0, false
 	}
@@ -73,23 +87,26 @@ type headerState uint8
 
 const (
 	headerBad   headerState = iota // something else, or damaged
-	headerBlank                    // zeros: the file was allocated and never written
+	headerBlank                    // zeros: the file was allocated and not begun
 	headerValid
 )
 
-// parseSegmentHeader reads the start of the file of the given number. Only a
-// valid header of a format this program does not know is an error.
+// parseSegmentHeader reads the start of the file of the given number. Of a file
+// without a valid header the returned one has the number and, if that can be
+// told, the incarnation of the writer that is to begin it. Only a valid header
+// of a format this program does not know is an error.
 func parseSegmentHeader(b []byte, number uint64) (segmentHeader, headerState, error) {
-	b = b[:min(len(b), segmentHeaderLen)]
-	if isZero(b) {
-		return segmentHeader{}, headerBlank, nil
+	none := segmentHeader{segment: number}
+	if isZero(b[:min(len(b), segmentHeaderLen)]) {
+		none.incarnation = parseBlank(b, number)
+		return none, headerBlank, nil
 	}
 	if len(b) < segmentHeaderLen || string(b[:8]) != segmentMagic ||
 		checksum(b[:60]) != binary.LittleEndian.Uint32(b[60:]) {
-		return segmentHeader{}, headerBad, nil
+		return none, headerBad, nil
 	}
 	if v := binary.LittleEndian.Uint32(b[8:]); v != formatVersion {
-		return segmentHeader{}, headerBad, fault.New(fault.FailedPrecondition,
+		return none, headerBad, fault.New(fault.FailedPrecondition,
 			"log format version %d, this program knows %d", v, formatVersion)
 	}
 	h := segmentHeader{
@@ -101,9 +118,36 @@ func parseSegmentHeader(b []byte, number uint64) (segmentHeader, headerState, er
 		},
 	}
 	if h.segment != number || h.prev.Segment >= number {
-		return segmentHeader{}, headerBad, nil
+		return none, headerBad, nil
 	}
 	return h, headerValid, nil
+}
+
+// appendBlank appends what the start of a file is made when it is to be used
+// again.
+func appendBlank(b []byte, incarnation, segment uint64) []byte {
+	start := len(b)
+	b = append(b, make([]byte, blankLen)...)
+	n := b[start+segmentHeaderLen : start+headLen]
+	copy(n, blankMagic)
+	binary.LittleEndian.PutUint64(n[8:], incarnation)
+	binary.LittleEndian.PutUint64(n[16:], segment)
+	binary.LittleEndian.PutUint32(n[60:], checksum(n[:60]))
+	return b
+}
+
+// parseBlank returns the incarnation that a blank names, 0 if it is none for
+// that segment: then the file was never used before, and is all zeros.
+func parseBlank(b []byte, segment uint64) (incarnation uint64) {
+	if len(b) < headLen {
+		return 0
+	}
+	n := b[segmentHeaderLen:headLen]
+	if string(n[:8]) != blankMagic || binary.LittleEndian.Uint64(n[16:]) != segment ||
+		checksum(n[:60]) != binary.LittleEndian.Uint32(n[60:]) {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(n[8:])
 }
 
 var zeros [4096]byte
@@ -208,16 +252,19 @@ func readFrame(data []byte, h segmentHeader, off int) (frame, verdict) {
 	return f, frameWhole
 }
 
-// nextFrameHeader returns the offset of the first frame header at or after
-// off, or -1.
-func nextFrameHeader(data []byte, segment uint64, off int) int {
+// nextFrameHeader returns the offset of the first frame header of the segment at
+// or after off, or -1. What does not have the header's incarnation is no part of
+// the segment, though a file that is used again is full of it: older frames, and
+// values that a client may have made to look like frames of this segment, who
+// cannot know the incarnation. If the header has none (0), any will do.
+func nextFrameHeader(data []byte, h segmentHeader, off int) int {
 	for off < len(data) {
 		i := bytes.Index(data[off:], []byte(frameMagic))
 		if i < 0 {
 			return -1
 		}
 		off += i
-		if _, ok := parseFrameHeader(data, segment, off); ok {
+		if f, ok := parseFrameHeader(data, h.segment, off); ok && (h.incarnation == 0 || h.incarnation == f.incarnation) {
 			return off
 		}
 		off++
@@ -225,15 +272,15 @@ func nextFrameHeader(data []byte, segment uint64, off int) int {
 	return -1
 }
 
-// provenDurable returns the highest offset of the segment that a frame header
-// at or after off calls durable.
-func provenDurable(data []byte, segment uint64, off int) (durable uint32) {
+// provenDurable returns the highest offset of the segment that one of its frame
+// headers at or after off calls durable.
+func provenDurable(data []byte, h segmentHeader, off int) (durable uint32) {
 	for {
-		off = nextFrameHeader(data, segment, off)
+		off = nextFrameHeader(data, h, off)
 		if off < 0 {
 			return durable
 		}
-		f, _ := parseFrameHeader(data, segment, off)
+		f, _ := parseFrameHeader(data, h.segment, off)
 		durable = max(durable, f.durable)
 		off += frameHeaderLen
 	}

@@ -39,7 +39,8 @@ const (
 // Options of a log. The zero value is a good server's.
 type Options struct {
 	// SegmentBytes is the size of a segment, allocated before it is used. The
-	// log takes up to one segment more than its records. Zero means 64 MiB.
+	// log takes one segment more than its records, and after Trim up to four more,
+	// whose files are used again. Zero means 64 MiB.
 	SegmentBytes int64
 	// PendingBytes bounds what is appended and not yet written; above it
 	// Reserve waits. Zero means 32 MiB.
@@ -120,6 +121,7 @@ type FileLog struct {
 	lock io.Closer
 
 	files []segmentFile // everything named as a segment, by number
+	free  []uint64      // files that wait to be used again, by number
 	chain []segmentFile // the segments of the log, oldest first
 	end   Pos           // where the last segment ends
 	// proven is the offset of the last segment up to which a synced write
@@ -156,7 +158,7 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 			lock.Close()
 		}
 	}()
-	if l.files, err = listSegments(fs, dir); err != nil {
+	if l.files, l.free, err = listSegments(fs, dir); err != nil {
 		return nil, fmt.Errorf("open commit log: %w", err)
 	}
 	if err := l.link(); err != nil {
@@ -168,14 +170,17 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 	return l, nil
 }
 
-// listSegments returns the segment files of dir by number, with their headers.
-func listSegments(fs vfs.FS, dir string) ([]segmentFile, error) {
+// listSegments returns the segment files of dir by number, with their headers,
+// and the numbers of those that wait to be used again.
+func listSegments(fs vfs.FS, dir string) (files []segmentFile, free []uint64, err error) {
 	names, err := fs.List(dir)
 	if err != nil {
-		return nil, ioError(err)
+		return nil, nil, ioError(err)
 	}
-	var files []segmentFile
 	for _, name := range names {
+		if number, ok := parseName(name, freeSuffix); ok {
+			free = append(free, number)
+		}
 		number, ok := parseSegmentName(name)
 		if !ok {
 			continue
@@ -183,19 +188,21 @@ func listSegments(fs vfs.FS, dir string) ([]segmentFile, error) {
 		f := segmentFile{number: number}
 		b, size, err := readHead(fs, fs.PathJoin(dir, name))
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+			return nil, nil, fmt.Errorf("read %s: %w", name, ioError(err))
 		}
 		f.size = size
 		if f.header, f.state, err = parseSegmentHeader(b, number); err != nil {
-			return nil, fmt.Errorf("read %s: %w", name, err)
+			return nil, nil, fmt.Errorf("read %s: %w", name, err)
 		}
 		files = append(files, f)
 	}
 	slices.SortFunc(files, func(a, b segmentFile) int { return Pos{Segment: a.number}.Compare(Pos{Segment: b.number}) })
-	return files, nil
+	slices.Sort(free)
+	return files, free, nil
 }
 
-func (l *FileLog) path(number uint64) string { return l.fs.PathJoin(l.dir, segmentName(number)) }
+func (l *FileLog) path(number uint64) string     { return l.fs.PathJoin(l.dir, segmentName(number)) }
+func (l *FileLog) freePath(number uint64) string { return l.fs.PathJoin(l.dir, freeName(number)) }
 
 func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
 	f, err := fs.Open(path)
@@ -207,7 +214,7 @@ func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
 	if err != nil {
 		return nil, 0, err
 	}
-	head = make([]byte, min(info.Size(), segmentHeaderLen))
+	head = make([]byte, min(info.Size(), headLen))
 	if err := readFull(f, head); err != nil {
 		return nil, 0, err
 	}
@@ -287,7 +294,7 @@ func (l *FileLog) findEnd() error {
 			l.proven = max(l.proven, f.durable)
 			off = int(f.end())
 		}
-		if proof := provenDurable(data, last.number, off); proof > uint32(off) {
+		if proof := provenDurable(data, last.header, off); proof > uint32(off) {
 			return corrupt(last.number, off, why)
 		}
 		l.end = Pos{Segment: last.number, Offset: uint32(off)}
@@ -302,7 +309,7 @@ func (l *FileLog) findEnd() error {
 		if err != nil {
 			return err
 		}
-		if provenDurable(data, f.number, 0) > 0 {
+		if provenDurable(data, f.header, 0) > 0 {
 			return fault.New(fault.Corruption, "corruption in %s at offset 0: damaged segment header", segmentName(f.number))
 		}
 	}
@@ -445,6 +452,9 @@ func (l *FileLog) settle() error {
 		kept = append(kept, f)
 	}
 	l.files = kept
+	if err := l.settleFree(); err != nil {
+		return ioError(err)
+	}
 	if len(l.chain) > 0 {
 		if err := l.settleTail(); err != nil {
 			return fmt.Errorf("settle %s: %w", segmentName(l.end.Segment), ioError(err))
@@ -477,11 +487,33 @@ func (l *FileLog) settleTail() error {
 		}
 		l.proven = l.end.Offset
 	}
-	// Blocks that were never used go back; a torn write stays to be looked at.
-	if int64(len(data)) > end && isZero(data[end:]) {
+	// Blocks that were never used go back, or what they had before; a torn write
+	// stays to be looked at.
+	_, v := readFrame(data, last.header, int(end))
+	if int64(len(data)) > end && (v == frameBlank || v == frameBadHeader) && nextFrameHeader(data, last.header, int(end)) < 0 {
 		truncate(f, end)
 		last.size = end
 	}
+	return nil
+}
+
+// settleFree takes over the files that an earlier writer kept, and removes those
+// that are of no use: of another size, too many, or not older than every segment,
+// whose names might be needed again.
+func (l *FileLog) settleFree() error {
+	kept := l.free[:0]
+	for _, n := range l.free {
+		info, err := l.fs.Stat(l.freePath(n))
+		if err != nil {
+			return err
+		}
+		if info.Size() == l.opts.SegmentBytes && len(kept) < keepFree && len(l.files) > 0 && n < l.files[0].number {
+			kept = append(kept, n)
+		} else if err := l.fs.Remove(l.freePath(n)); err != nil {
+			return err
+		}
+	}
+	l.free = kept
 	return nil
 }
 

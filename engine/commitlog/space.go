@@ -8,12 +8,19 @@ import (
 
 	"os"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/trestledb/trestle/engine/fault"
 )
 
 // retryInterval is how soon allocation is tried again on a full disk. A server
 // is to accept writes within two seconds after there is room.
 const retryInterval = 250 * time.Millisecond
+
+// keepFree is how many trimmed segments are kept to be used again. fdatasync of
+// blocks that were written before has nothing to journal and takes half the
+// time. A memtable that is flushed frees about one segment.
+const keepFree = 4
 
 // zeroChunk is written at a time where the file system cannot allocate.
 const zeroChunk = 1 << 20
@@ -56,6 +63,9 @@ func (w *FileWriter) prepare() {
 			}
 		}
 		if err != nil {
+			if fault.KindOf(err) == fault.Exhausted {
+				_ = w.dropUnused() // for the next attempt
+			}
 			if !w.pause(retryInterval) {
 				return
 			}
@@ -132,7 +142,7 @@ func (w *FileWriter) growSpare(s *segment, want uint64) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
-		s.limit = segmentLimit(size)
+		s.limit, s.size = segmentLimit(size), size
 	}
 	w.attemptedLocked(err)
 	return err
@@ -195,6 +205,11 @@ func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) 
 	if number >= 1<<32-1 {
 		return nil, fault.New(fault.Internal, "the commit log has used all segment numbers")
 	}
+	if size == w.opts.SegmentBytes {
+		if old, ok := w.takeUnused(); ok {
+			return w.reuseSegment(old, number, size)
+		}
+	}
 	if err := w.checkFree(size); err != nil {
 		return nil, err
 	}
@@ -213,21 +228,74 @@ func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) 
 	if err == nil {
 		err = f.Sync()
 	}
-	if err == nil && !ok {
-		// Write from the start again.
-		err = f.Close()
-		if f, _ = nil, err; err == nil {
-			f, err = fs.OpenReadWrite(path, WriteCategory)
-		}
-	}
 	if err == nil {
 		err = w.dir.Sync()
 	}
 	if err != nil {
-		if f != nil {
-			f.Close()
-		}
-		return nil, ioError(errors.Join(err, fs.Remove(path)))
+		return nil, ioError(errors.Join(err, f.Close(), fs.Remove(path)))
 	}
-	return &segment{number: number, file: f, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
+	return &segment{number: number, file: f, size: size, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
+}
+
+// reuseSegment makes the file of a segment that was trimmed the next one. What
+// is in it stays, all but the start: until its first group is durable the file is
+// seen not to be begun, and to whom it was given.
+func (w *FileWriter) reuseSegment(old, number uint64, size int64) (_ *segment, err error) {
+	fs, path := w.log.fs, w.log.freePath(old)
+	var f vfs.File
+	defer func() {
+		if err != nil {
+			if f != nil {
+				f.Close()
+			}
+			err = ioError(errors.Join(err, fs.Remove(path)))
+		}
+	}()
+	if f, err = fs.OpenReadWrite(path, WriteCategory); err != nil {
+		return nil, err
+	}
+	// It has its blocks, unless it is a copy that leaves out zeros. Where blocks
+	// cannot be allocated it was written from end to end.
+	if _, err = allocate(f, size); err != nil {
+		return nil, err
+	}
+	if _, err = f.WriteAt(appendBlank(nil, w.incarnation, number), 0); err != nil {
+		return nil, err
+	}
+	if err = f.Sync(); err != nil {
+		return nil, err
+	}
+	if err = fs.Rename(path, w.log.path(number)); err != nil {
+		return nil, err
+	}
+	path = w.log.path(number)
+	if err = w.dir.Sync(); err != nil {
+		return nil, err
+	}
+	return &segment{number: number, file: f, size: size, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
+}
+
+// takeUnused takes a file off the list of those to be used again.
+func (w *FileWriter) takeUnused() (number uint64, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if n := len(w.mu.unused); n > 0 {
+		number, ok = w.mu.unused[n-1], true
+		w.mu.unused = w.mu.unused[:n-1]
+	}
+	return number, ok
+}
+
+// dropUnused gives the blocks of unused files back to the disk.
+func (w *FileWriter) dropUnused() error {
+	var errs []error
+	for {
+		number, ok := w.takeUnused()
+		if !ok {
+			return errors.Join(errs...)
+		}
+		if err := w.log.fs.Remove(w.log.freePath(number)); err != nil && !isNotExist(err) {
+			errs = append(errs, err)
+		}
+	}
 }

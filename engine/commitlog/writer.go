@@ -61,6 +61,9 @@ type FileWriter struct {
 		spareErr error  // why the last attempt to allocate failed; nil while one is due
 		next     uint64 // number of the next segment to allocate
 		older    []retained
+		// unused are the numbers of trimmed segments whose files are to be used
+		// again. Whoever takes one off the list has the file for himself.
+		unused []uint64
 
 		// Groups, oldest first. The last of queue is open for appends.
 		queue    []*group
@@ -77,6 +80,7 @@ type FileWriter struct {
 type segment struct {
 	number uint64
 	file   vfs.File
+	size   int64  // allocated
 	limit  uint32 // where records must end; the mark of Close still fits
 	tail   uint32 // where the next append goes
 	full   bool   // Rotate was asked for
@@ -106,6 +110,7 @@ func (s *segment) room() uint64 {
 type retained struct {
 	number uint64
 	bytes  int64
+	whole  bool // the file is as large as segments are, and can be used again
 }
 
 // A group is what one write and one fdatasync make durable.
@@ -164,8 +169,9 @@ func newWriter(l *FileLog) (*FileWriter, error) {
 	}
 	for _, f := range l.files {
 		w.mu.next = max(w.mu.next, f.number+1)
-		w.mu.older = append(w.mu.older, retained{number: f.number, bytes: int64(ends[f.number])})
+		w.mu.older = append(w.mu.older, retained{f.number, int64(ends[f.number]), f.size == l.opts.SegmentBytes})
 	}
+	w.mu.unused = l.free
 	// The first attempt is made here, so that what is not a full disk, such as
 	// a directory that cannot be written, is an error of the start.
 	if err := w.createSpare(); err != nil && fault.KindOf(err) != fault.Exhausted {
@@ -324,7 +330,7 @@ func (w *FileWriter) openGroupLocked(r uint64) *group {
 		prev := w.log.end
 		if cur := w.mu.cur; cur != nil {
 			prev = Pos{Segment: cur.number, Offset: cur.tail}
-			w.mu.older = append(w.mu.older, retained{number: cur.number, bytes: int64(cur.tail)})
+			w.mu.older = append(w.mu.older, retained{cur.number, int64(cur.tail), w.whole(cur, cur.tail)})
 		}
 		if r > w.mu.spare.room() {
 			panic("commitlog: Append without a reservation")
@@ -480,24 +486,54 @@ func (w *FileWriter) Rotate(ctx context.Context) error {
 }
 
 // Trim implements Writer. The segment that holds the newest synced record
-// stays, so that the end of the log can always be told.
+// stays, so that the end of the log can always be told. Up to keepFree files are
+// kept to be used again, unless the disk is so full that others need the room.
 func (w *FileWriter) Trim(before Pos) error {
 	w.trimming.Lock()
 	defer w.trimming.Unlock()
+	if err := w.trim(before); err != nil {
+		return fmt.Errorf("trim commit log: %w", ioError(err))
+	}
+	return nil
+}
+
+func (w *FileWriter) trim(before Pos) error {
 	keep := min(before.Segment, unpack(w.synced.Load()).Segment)
+	w.mu.Lock()
+	room := keepFree - len(w.mu.unused)
+	some := room < keepFree || len(w.mu.older) > 0 && w.mu.older[0].number < keep
+	w.mu.Unlock()
+	if !some {
+		return nil
+	}
+	if w.checkFree(w.opts.SegmentBytes) != nil {
+		room = 0
+		if err := w.dropUnused(); err != nil {
+			return err
+		}
+	}
+	var freed []uint64
 	removed := false
 	for {
 		w.mu.Lock()
-		var number uint64
+		var s retained
 		if len(w.mu.older) > 0 {
-			number = w.mu.older[0].number
+			s = w.mu.older[0]
 		}
 		w.mu.Unlock()
-		if number == 0 || number >= keep {
+		if s.number == 0 || s.number >= keep {
 			break
 		}
-		if err := w.log.fs.Remove(w.log.path(number)); err != nil && !isNotExist(err) {
-			return fmt.Errorf("trim commit log: %w", ioError(err))
+		var err error
+		if s.whole && len(freed) < room {
+			if err = w.log.fs.Rename(w.log.path(s.number), w.log.freePath(s.number)); err == nil {
+				freed = append(freed, s.number)
+			}
+		} else {
+			err = w.log.fs.Remove(w.log.path(s.number))
+		}
+		if err != nil && !isNotExist(err) {
+			return err
 		}
 		w.mu.Lock()
 		w.mu.older = w.mu.older[1:]
@@ -507,10 +543,15 @@ func (w *FileWriter) Trim(before Pos) error {
 	if !removed {
 		return nil
 	}
-	// Oldest first and synced, a crash leaves a hole at most in what is not needed.
+	// Oldest first and synced, a crash leaves a hole at most in what is not
+	// needed. A file is used again only after that: a crash must not show what
+	// comes to be in it under its old name.
 	if err := w.dir.Sync(); err != nil {
-		return fmt.Errorf("trim commit log: %w", ioError(err))
+		return err
 	}
+	w.mu.Lock()
+	w.mu.unused = append(w.mu.unused, freed...)
+	w.mu.Unlock()
 	return nil
 }
 
@@ -661,7 +702,7 @@ func (w *FileWriter) yield(woken uint32) {
 }
 
 func (w *FileWriter) write(b []byte) error {
-	n, err := w.out.seg.file.Write(b)
+	n, err := w.out.seg.file.WriteAt(b, int64(w.out.written))
 	if err == nil && n != len(b) {
 		err = fmt.Errorf("short write: %d of %d bytes", n, len(b))
 	}
@@ -693,9 +734,20 @@ func (w *FileWriter) finishSegment() error {
 			return err
 		}
 	}
-	s.close(int64(w.out.written))
+	size := int64(w.out.written)
+	if w.whole(s, w.out.written) {
+		size = -1
+	}
+	s.close(size)
 	w.out.seg = nil
 	return nil
+}
+
+// whole tells whether the file of a segment that ends at end is left as it is,
+// to be used again. One that is mostly empty, because a large record did not fit
+// or Rotate was asked for, gives its blocks back instead.
+func (w *FileWriter) whole(s *segment, end uint32) bool {
+	return s.size == w.opts.SegmentBytes && int64(end) >= s.size/2
 }
 
 // mark ends the last segment with an empty frame, by which the next Open can

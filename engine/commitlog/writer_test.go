@@ -407,14 +407,14 @@ func TestWaitContext(t *testing.T) {
 }
 
 func TestFailedSync(t *testing.T) {
-	for _, kind := range []errorfs.OpKind{errorfs.OpFileWrite, errorfs.OpFileSyncData} {
+	for _, kind := range []errorfs.OpKind{errorfs.OpFileWriteAt, errorfs.OpFileSyncData} {
 		for round := range 50 {
 			var armed, fired atomic.Bool
 			var after atomic.Int64
 			skip := rand.New(rand.NewPCG(uint64(round), uint64(kind))).IntN(30)
 			mem := vfs.NewCrashableMem()
 			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-				if fired.Load() && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSyncData) {
+				if fired.Load() && (op.Kind == errorfs.OpFileWriteAt || op.Kind == errorfs.OpFileSyncData) {
 					after.Add(1)
 				}
 				if armed.Load() && op.Kind == kind {
