@@ -13,10 +13,12 @@
 //
 // # Files
 //
-// A directory holds LOCK and segments named by number, 000000000001.log and
-// so on. Integers are little-endian; checksums are CRC-32C.
+// A directory holds LOCK, segments named by number, 000000000001.log and so on,
+// and files that wait to be segments again, 000000000001.free. Integers are
+// little-endian; checksums are CRC-32C.
 //
-//	segment := header frame* zeros
+//	segment := header frame* rest
+//	rest    := zeros, or what an earlier use of the file has left
 //
 //	header (64 bytes)
 //	  0  magic "trestlog"     8  version u32    12  zero u32
@@ -36,6 +38,31 @@
 //
 // A record lies in one frame and a frame in one segment, so both are atomic: a
 // record larger than a segment gets a segment of its own size.
+//
+// # Files that are used again
+//
+// fdatasync of blocks that were written before has nothing to journal and takes
+// half the time, so Trim keeps up to four files of the usual size and the next
+// segments are made of them. On disk are, besides records, at most these, the
+// segment allocated ahead, and as much again as the segments that were left half
+// full. A disk that gets full gets them back.
+//
+// A file goes from one name to the next by rename: to .free when no redo point
+// needs it, and only after the directory was synced to its next number, which is
+// higher than that of any segment it ever was. Before that rename its start is
+// made, and synced:
+//
+//	blank (4,096 bytes)
+//	  0  64 zeros: the segment is not begun
+//	 64  magic "trestnew"    72  incarnation u64    80  segment u64
+//	 88  zeros              124  crc u32 of bytes 64-123                zeros
+//
+// So a crash shows either a file that is no part of the log, or a segment not
+// begun, or its header. Frames behind the header are the segment's if they name
+// its number, its incarnation and the place where they are; what an earlier use
+// left names another number, and what a client wrote to look like a frame would
+// have to know the incarnation, a random number. That goes for proofs of
+// durability too (below), which are looked for in everything behind the end.
 //
 // # Segment objects
 //

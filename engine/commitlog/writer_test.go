@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -357,6 +358,169 @@ func TestRotateReserved(t *testing.T) {
 	if pos.Segment != 2 {
 		t.Fatalf("record in segment %d", pos.Segment)
 	}
+}
+
+// TestReuse: a log whose end moves on while its front is trimmed creates no more
+// files than it has at a time, over restarts too.
+func TestReuse(t *testing.T) {
+	t.Run("mem", func(t *testing.T) { reuse(t, noBlocks(vfs.NewCrashableMem()), "log") })
+	t.Run("disk", func(t *testing.T) { reuse(t, vfs.Default, filepath.Join(t.TempDir(), "log")) })
+}
+
+func reuse(t *testing.T, base vfs.FS, dir string) {
+	var created, renamed atomic.Int64
+	fs := errorfs.Wrap(base, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		switch op.Kind {
+		case errorfs.OpCreate:
+			if !strings.HasSuffix(op.Path, lockName) {
+				created.Add(1)
+			}
+		case errorfs.OpRename:
+			renamed.Add(1)
+		}
+		return nil
+	}))
+	count := func() (live, free int) {
+		names, err := base.List(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range names {
+			if _, ok := parseSegmentName(n); ok {
+				live++
+			}
+			if strings.HasSuffix(n, freeSuffix) {
+				free++
+			}
+		}
+		return live, free
+	}
+	opts := small()
+	seq := uint64(0)
+	var want []rec
+	fill := func(w *FileWriter, n int) {
+		for range n {
+			seq++
+			r := rec{tablet: 1, seq: seq, size: 1000}
+			r.pos = appendRecord(t, w, 1, r.seq, r.size, nil)
+			want = append(want, r)
+		}
+		mustWait(t, w, want[len(want)-1].pos)
+	}
+	for round := range 3 {
+		l := open(t, fs, dir, opts)
+		var from Pos
+		if len(want) > 0 {
+			from = want[0].pos
+		}
+		equal(t, mustReplay(t, l, from), want)
+		w := start(t, l)
+		created.Store(0)
+		if round == 0 {
+			fill(w, 150) // ten segments
+		}
+		made := created.Load()
+		for range 40 {
+			fill(w, 20)
+			keep := max(0, len(want)-100)
+			if err := w.Trim(want[keep].pos); err != nil {
+				t.Fatal(err)
+			}
+			want = want[keep:]
+			if live, free := count(); free > keepFree+1 || live > 12 { // one may be about to become a segment
+				t.Fatalf("%d segments and %d files to be used again", live, free)
+			}
+		}
+		if n := created.Load() - made; n > 4 {
+			t.Errorf("round %d: %d files were created", round, n)
+		}
+		if n := renamed.Swap(0); n < 60 {
+			t.Errorf("round %d: %d renames", round, n)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is of no use goes.
+	for i := range uint64(6) {
+		f, err := base.Create(base.PathJoin(dir, freeName(1000+i)), WriteCategory)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	l := open(t, fs, dir, Options{SegmentBytes: 32 << 10})
+	start(t, l)
+	if _, free := count(); free != 0 {
+		t.Errorf("%d files of another size are kept", free)
+	}
+}
+
+// A full disk gets the files back that wait to be used again, at once for a
+// segment of another size, and with the next Trim for others.
+func TestReuseFullDisk(t *testing.T) {
+	var full atomic.Bool
+	mem := vfs.NewMem()
+	fs := &lowDisk{FS: mem, low: &full}
+	l := open(t, fs, "log", small())
+	w := start(t, l)
+	free := func() int {
+		names, _ := mem.List("log")
+		return len(slices.DeleteFunc(names, func(n string) bool { return !strings.HasSuffix(n, freeSuffix) }))
+	}
+	fill := func() Pos {
+		var pos Pos
+		for i := range 200 {
+			pos = appendRecord(t, w, 1, uint64(i), 1000, nil)
+		}
+		mustWait(t, w, pos)
+		return pos
+	}
+	if err := w.Trim(fill()); err != nil {
+		t.Fatal(err)
+	}
+	if n := free(); n < keepFree-1 {
+		t.Fatalf("%d files are kept", n)
+	}
+	full.Store(true)
+	if _, err := w.Reserve(t.Context(), 100<<10); !errors.Is(err, fault.Exhausted) {
+		t.Fatalf("a large record on a full disk: %v", err)
+	}
+	for range 100 {
+		if free() == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if n := free(); n != 0 {
+		t.Errorf("%d files are kept on a full disk", n)
+	}
+	full.Store(false)
+	time.Sleep(2 * retryInterval)
+	if err := w.Trim(fill()); err != nil {
+		t.Fatal(err)
+	}
+	pos := fill()
+	full.Store(true)
+	if err := w.Trim(pos); err != nil {
+		t.Fatal(err)
+	}
+	if n := free(); n != 0 {
+		t.Errorf("%d files are kept after Trim on a full disk", n)
+	}
+}
+
+// lowDisk says that nothing is free.
+type lowDisk struct {
+	vfs.FS
+	low *atomic.Bool
+}
+
+func (d *lowDisk) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	if d.low.Load() {
+		return vfs.DiskUsage{}, nil
+	}
+	return vfs.DiskUsage{AvailBytes: 1 << 40}, nil
 }
 
 func TestMissingSegment(t *testing.T) {
