@@ -4,10 +4,13 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -74,23 +77,37 @@ func TestReuse(t *testing.T) {
 	}
 }
 
-// TestReuseCrash: whatever a power failure takes, an object whose put has
-// returned is there and whole, and what else is there is what its name says.
+// TestReuseCrash: whatever a power failure takes, at whatever moment, an object
+// whose put has returned is there and whole, and what else is there is what its
+// name says.
 func TestReuseCrash(t *testing.T) {
-	for seed := range uint64(200) {
+	const size = 4 << 10
+	object := func(i int) []byte { return bytes.Repeat([]byte{byte(i + 1)}, size) }
+	for seed := range uint64(300) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		mem := vfs.NewCrashableMem()
-		s := openLocal(t, mem, "objects")
+		kept := map[string]bool{}
+		ops, crashAt := 0, 50+rng.IntN(150)
+		var crashed *vfs.MemFS
+		var survives []string
+		s := openLocal(t, errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if op.Kind.ReadOrWrite() == errorfs.OpIsRead {
+				return nil
+			}
+			if ops++; ops == crashAt {
+				crashed = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rng})
+				survives = slices.Collect(maps.Keys(kept))
+			}
+			return nil
+		})), "objects")
 		ctx := t.Context()
-		const size = 4 << 10
-		kept := map[string]byte{}
-		for i := range 30 {
-			name, b := fmt.Sprintf("o%d", i), byte(i+1)
-			if err := s.PutIfAbsent(ctx, name, bytes.Repeat([]byte{b}, size)); err != nil {
+		for i := 0; crashed == nil; i++ {
+			name := fmt.Sprint("o", i)
+			if err := s.PutIfAbsent(ctx, name, object(i)); err != nil {
 				t.Fatal(err)
 			}
-			kept[name] = b
-			for old := range kept {
+			kept[name] = true
+			for _, old := range slices.Sorted(maps.Keys(kept)) {
 				if rng.IntN(4) == 0 {
 					delete(kept, old)
 					if err := s.Reuse(ctx, old); err != nil {
@@ -99,8 +116,13 @@ func TestReuseCrash(t *testing.T) {
 				}
 			}
 		}
-		crashed := openLocal(t, mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rng}), "objects")
-		found, err := crashed.List(ctx, "", "", 0)
+		after := openLocal(t, crashed, "objects")
+		for _, name := range survives {
+			if _, err := after.Get(ctx, name); err != nil {
+				t.Fatalf("seed %d: object %s after a crash: %v", seed, name, err)
+			}
+		}
+		found, err := after.List(ctx, "", "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,13 +131,8 @@ func TestReuseCrash(t *testing.T) {
 			if _, err := fmt.Sscanf(o.Name, "o%d", &i); err != nil {
 				t.Fatal(err)
 			}
-			if got, err := crashed.Get(ctx, o.Name); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{byte(i + 1)}, size)) {
-				t.Fatalf("seed %d: object %s is another's after a crash: %v", seed, o.Name, err)
-			}
-		}
-		for name, b := range kept {
-			if got, err := crashed.Get(ctx, name); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{b}, size)) {
-				t.Fatalf("seed %d: object %s after a crash: %v", seed, name, err)
+			if got, err := after.Get(ctx, o.Name); err != nil || !bytes.Equal(got, object(i)) {
+				t.Fatalf("seed %d: object %s is not what was put: %v", seed, o.Name, err)
 			}
 		}
 	}
