@@ -49,10 +49,16 @@ type Run struct {
 	Files []File
 	// MinSeq and MaxSeq bound the sequence numbers of the entries.
 	MinSeq, MaxSeq cell.Seq
-	// Busy says that the run cannot be compacted, as a compaction of it is under way
-	// or it is damaged; it is left alone.
+	// Busy says that the run cannot be compacted: it is damaged, say. It is left
+	// alone.
 	Busy bool
+	// Compacting says that a compaction of the run is under way. It is left alone
+	// until that has ended.
+	Compacting bool
 }
+
+// taken tells whether the run can be in no compaction now.
+func (r *Run) taken() bool { return r.Busy || r.Compacting }
 
 // Bytes returns the length of all files.
 func (r *Run) Bytes() int64 {
@@ -86,9 +92,20 @@ func (k Kind) String() string {
 
 // Options steer Pick.
 type Options struct {
-	// MaxRuns is how many runs there are at most when Pick finds nothing to do.
-	// Zero means 6.
+	// MaxRuns is how many runs there are at most, those that wait included, when
+	// Pick finds nothing to do and nothing is under way. Zero means 6.
 	MaxRuns int
+	// Waiting is how many runs more there would be, had they not been kept from
+	// coming: memtables whose flush waits until there are fewer than MaxRuns.
+	Waiting int
+	// Long is the number of rewritten bytes from which a compaction takes as long
+	// as several flushes take to come. It is begun earlier, as those need room.
+	// Zero means 512 MiB.
+	Long int64
+	// Short asks for nothing that is long.
+	Short bool
+	// Major says that a major compaction is under way.
+	Major bool
 	// Growth is what a rewrite must gain while runs are few. Zero means 4.
 	Growth float64
 	// SmallFile is the length below which neighbouring files that need no
@@ -121,6 +138,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Growth == 0 {
 		o.Growth = 4
+	}
+	if o.Long == 0 {
+		o.Long = 512 << 20
 	}
 	if o.SmallFile == 0 {
 		o.SmallFile = 8 << 20

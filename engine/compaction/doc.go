@@ -21,6 +21,25 @@
 //	runs     up to 4   5   6   more
 //	growth   4         3   2   the best there is
 //
+// # Several at once
+//
+// What is under way (Run.Compacting) is left alone and counts as the runs that it
+// still is. While a long compaction is under way the flushes go on, so they need
+// room, and their runs are compacted beside it:
+//
+//   - a window of Options.Long or more is begun when there are two runs fewer: the
+//     demand is that of two more, but no less than 2;
+//   - beside what is under way the demand is no less than 1.5: with less it is
+//     cheaper to wait;
+//   - a flush that would be one run too many waits (Options.Waiting counts it), as
+//     long as something is under way that makes room. So there are never more than
+//     Options.MaxRuns;
+//   - while a major compaction waits for others to end, nothing but too many runs
+//     begins another.
+//
+// Parts are as complete as they were when the job was chosen: an older compaction
+// under way has its inputs in place until it ends, and its outputs lie within them.
+//
 // # Arithmetic
 //
 // N bytes in the tablet, F bytes per flush, n = N/F, at most R = 6 runs.
@@ -28,8 +47,8 @@
 //   - Write amplification, random keys: a byte moves to a run that is larger by
 //     the growth each time it is rewritten: log4 n times, plus one for the flush
 //     (and one for the commit log). Demands below 4 come up when runs of
-//     different sizes pile up. Simulated (TestWriteAmplification): 2.5 for n=16,
-//     3.6 for n=64, 5.1 for n=256; what is tested is 1 + 0.6 log2 n.
+//     different sizes pile up. Simulated (TestWriteAmplification): 2.4 for n=16,
+//     4.1 for n=64, 5.6 for n=256; what is tested is 1 + 0.6 log2 n.
 //   - Write amplification, keys in ascending order: 1. Files that overlap no
 //     other input keep their place by a change of metadata (Part.Move). Flushes
 //     smaller than Options.SmallFile are joined by doubling: 2.5 for 3 MB flushes.

@@ -11,13 +11,22 @@ import (
 // returns, again and again, comes to an end.
 func Pick(runs []Run, o Options) (Job, bool) {
 	o = o.WithDefaults()
+	due := false // a major compaction is, once those that are under way have ended
 	if reason := majorReason(runs, &o); reason != "" {
 		j := newJob(Major, reason, runs, 0, len(runs), &o)
 		if len(runs) > 1 || j.RewriteBytes() > 0 {
-			return j, true
+			due = compacting(runs)
+			if !due && (!o.Short || j.RewriteBytes() < o.Long) {
+				return j, true
+			}
 		}
 	}
-	return merging(runs, &o)
+	return merging(runs, due, &o)
+}
+
+// compacting tells whether a compaction of one of runs is under way.
+func compacting(runs []Run) bool {
+	return slices.ContainsFunc(runs, func(r Run) bool { return r.Compacting })
 }
 
 // A Group is what Pick goes by in one locality group of a tablet. The groups are
@@ -25,24 +34,26 @@ func Pick(runs []Run, o Options) (Job, bool) {
 // concerns whole rows is in each.
 type Group struct {
 	Runs []Run // newest first
-	// LastMajor and Force are those of Options.
+	// LastMajor, Force and Major are those of Options.
 	LastMajor time.Time
 	Force     bool
+	Major     bool
 }
 
 // PickGroup returns the next compaction in one of groups, and that group's
 // place. A group that reads suffer from most, by having more than
-// Options.MaxRuns, comes first; else they come in the order given.
+// Options.MaxRuns with those that wait, comes first; else they come in the order
+// given.
 func PickGroup(groups []Group, o Options) (int, Job, bool) {
 	o = o.WithDefaults()
 	order := make([]int, len(groups))
 	for i := range order {
 		order[i] = i
 	}
-	excess := func(i int) int { return max(0, len(groups[i].Runs)-o.MaxRuns) }
+	excess := func(i int) int { return max(0, len(groups[i].Runs)+o.Waiting-o.MaxRuns) }
 	slices.SortStableFunc(order, func(a, b int) int { return excess(b) - excess(a) })
 	for _, i := range order {
-		o.LastMajor, o.Force = groups[i].LastMajor, groups[i].Force
+		o.LastMajor, o.Force, o.Major = groups[i].LastMajor, groups[i].Force, groups[i].Major
 		if job, ok := Pick(groups[i].Runs, o); ok {
 			return i, job, true
 		}
@@ -65,8 +76,12 @@ func Relayout(runs []Run, o Options) Job {
 	return newJob(Major, "layout", runs, 0, len(runs), &o)
 }
 
-// majorReason returns why all runs should be compacted, or "".
+// majorReason returns why all runs should be compacted, or "". Some of them may
+// be compacted already.
 func majorReason(runs []Run, o *Options) string {
+	if o.Major {
+		return ""
+	}
 	var total, entries, dirty, sure int64 // of the runs that are older, to begin with
 	rewrite, clean := false, true
 	for i := len(runs) - 1; i >= 0; i-- {
@@ -129,18 +144,47 @@ func demand(n int, o *Options) float64 {
 	return o.Growth
 }
 
-// merging returns the best window of runs, if one is good enough.
-func merging(runs []Run, o *Options) (Job, bool) {
-	need := demand(len(runs), o)
+// besideGrowth is the least growth of a window beside a compaction that is under
+// way, however many runs there are: with less it is better to wait for that one,
+// which has them all after it.
+const besideGrowth = 1.5
+
+// longRuns is how many runs fewer there are when a long compaction is begun.
+const longRuns = 2
+
+// needs returns the growths that a window must have: if it is short, and if it is
+// long.
+func needs(runs []Run, due bool, o *Options) (short, long float64) {
+	n := len(runs) + o.Waiting
+	short, long = demand(n, o), demand(n+longRuns, o)
+	if short > 0 {
+		long = max(long, demand(o.MaxRuns, o))
+	}
+	if compacting(runs) {
+		if due && short > 0 {
+			return free + 1, free + 1 // else the major compaction's turn may never come
+		}
+		short, long = max(short, besideGrowth), max(long, besideGrowth)
+	}
+	if o.Short {
+		long = free + 1
+	}
+	return short, long
+}
+
+// merging returns the best window of runs, if one is good enough. due says that
+// a major compaction waits.
+func merging(runs []Run, due bool, o *Options) (Job, bool) {
+	short, long := needs(runs, due, o)
 	// The windows of hundreds of runs, as merges of tablets can leave them, are
 	// too many to look at: the newest will do, again and again.
 	among := runs[:min(len(runs), 4*o.MaxRuns)]
 	files := sorted(among)
 	bestLo, bestHi, bestGrowth := 0, 0, 0.0
 	for lo := range among {
-		for hi := lo + 2; hi <= len(among) && !among[hi-1].Busy && !among[lo].Busy; hi++ {
-			g := growth(files, lo, hi)
-			if g < need {
+		for hi := lo + 2; hi <= len(among) && !among[hi-1].taken() && !among[lo].taken(); hi++ {
+			g, bytes := growth(files, lo, hi)
+			if bytes < o.Long && g < short || bytes >= o.Long && g < long {
 				continue
 			}
 			// Of equal growth take the widest window: it removes most runs.
@@ -156,7 +200,7 @@ func merging(runs []Run, o *Options) (Job, bool) {
 	switch {
 	case bestGrowth == free:
 		reason = "no overlap"
-	case need == 0:
+	case short == 0:
 		reason = "too many runs"
 	}
 	return newJob(Merging, reason, runs, bestLo, bestHi, o), true
@@ -183,8 +227,9 @@ func sorted(runs []Run) []source {
 // free is the growth of a window that rewrites nothing, except to join files.
 const free = 1e18
 
-// growth returns the growth of the window [lo, hi) of runs.
-func growth(files []source, lo, hi int) float64 {
+// growth returns the growth of the window [lo, hi) of runs, and how many bytes
+// are rewritten.
+func growth(files []source, lo, hi int) (float64, int64) {
 	var buf [32]int64
 	per := append(buf[:0], make([]int64, hi-lo)...)
 	var total int64
@@ -217,9 +262,9 @@ func growth(files []source, lo, hi int) float64 {
 		}
 	}
 	if total == 0 {
-		return free
+		return free, 0
 	}
-	return float64(total) / float64(slices.Max(per))
+	return float64(total) / float64(slices.Max(per)), total
 }
 
 // newJob cuts the window [lo, hi) of runs into parts.

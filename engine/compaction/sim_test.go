@@ -127,6 +127,12 @@ func (s *sim) settle() {
 func (s *sim) run(j Job) {
 	s.t.Helper()
 	s.check(j)
+	s.finish(j)
+}
+
+// finish puts the output of a job in the place of its inputs.
+func (s *sim) finish(j Job) {
+	s.t.Helper()
 	s.jobs++
 	var files []File
 	var open []simEntry // output of rewritten parts that is not in a file yet
@@ -187,8 +193,8 @@ func (s *sim) check(j Job) {
 		if at < 0 || at+i >= len(s.runs) || s.runs[at+i].ID != id {
 			s.t.Fatalf("runs %v of job %q are no neighbours", j.Runs, j.Reason)
 		}
-		if s.runs[at+i].Busy {
-			s.t.Fatalf("job %q takes a busy run", j.Reason)
+		if s.runs[at+i].taken() {
+			s.t.Fatalf("job %q takes a run that it must not", j.Reason)
 		}
 	}
 	if j.Kind == Major && len(j.Runs) != len(s.runs) {
@@ -488,7 +494,246 @@ func TestProperties(t *testing.T) {
 	})
 }
 
-// While a compaction runs, its runs are left alone.
+// A load is a steady one in simulated time, whose unit is the time in which a
+// memtable fills. A compaction of so many flushes as speed says takes one unit;
+// one that is behind another has a quarter of its speed.
+type load struct {
+	flushes int
+	speed   float64
+	jobs    int  // that may be under way at once
+	hold    bool // flushes wait rather than be one run too many
+
+	most    int // runs at any time
+	mean    float64
+	stalled float64 // part of the time in which two memtables wait, and writers have to
+	atOnce  int     // jobs under way
+}
+
+type underWay struct {
+	Job
+	left float64 // flushes to be rewritten
+}
+
+func (s *sim) sustain(l *load, keys func() []uint32) {
+	s.t.Helper()
+	per := int64(0) // bytes of a flush
+	var works []*underWay
+	var now, full, area float64 // full: when the memtable is
+	waiting, last := 0, -1.0
+	full = 1
+	start := func() {
+		for len(works) < l.jobs {
+			o := s.o
+			if l.hold && len(s.runs) >= o.MaxRuns {
+				o.Waiting = waiting
+			}
+			j, ok := Pick(s.runs, o)
+			if !ok {
+				return
+			}
+			s.check(j)
+			for i := range s.runs {
+				s.runs[i].Compacting = s.runs[i].Compacting || slices.Contains(j.Runs, s.runs[i].ID)
+			}
+			works = append(works, &underWay{j, float64(j.RewriteBytes()) / float64(per)})
+			l.atOnce = max(l.atOnce, len(works))
+		}
+	}
+	flush := func() {
+		start()
+		for waiting > 0 && (!l.hold || len(s.runs) < s.o.MaxRuns || len(works) == 0) {
+			waiting--
+			before := s.flushed
+			s.flush(keys(), nil)
+			per = s.flushed - before
+			l.most = max(l.most, len(s.runs))
+			start()
+		}
+	}
+	for n := 0; n < l.flushes; {
+		slices.SortStableFunc(works, func(a, b *underWay) int {
+			if a.left < b.left {
+				return -1
+			}
+			return 1
+		})
+		// What comes next: the memtable is full, or the first job ends.
+		stalled := l.hold && waiting == 2
+		next := math.Inf(1)
+		if !stalled {
+			next = max(now, full)
+		}
+		if len(works) > 0 {
+			next = min(next, now+works[0].left/l.speed)
+		}
+		if math.IsInf(next, 1) {
+			s.t.Fatalf("flushes wait for nothing")
+		}
+		dt := next - now
+		now = next
+		area += dt * float64(len(s.runs))
+		if stalled {
+			l.stalled += dt
+			full += dt
+		}
+		part := 1.0
+		for _, w := range works {
+			w.left -= dt * l.speed * part
+			part = 0.25
+		}
+		if len(works) > 0 && works[0].left < 1e-9 {
+			j := works[0].Job
+			works = works[1:]
+			s.finish(j)
+			flush()
+			continue
+		}
+		if now > last {
+			n++
+			waiting++
+			last, full = now, now+1
+			flush()
+		}
+	}
+	l.mean, l.stalled = area/now, l.stalled/now
+	for len(works) > 0 {
+		s.finish(works[0].Job)
+		works = works[1:]
+	}
+}
+
+// TestSustainedLoad: while memtables fill as fast as they can, there are never
+// more than six runs, those that are being compacted included; compactions beside
+// a long one keep writers from waiting; and hardly more is written than when there
+// may be any number of runs.
+func TestSustainedLoad(t *testing.T) {
+	for _, n := range []int{16, 32, 64, 128} {
+		for _, speed := range []float64{3, 4, 6, 8, 12, 16} {
+			simulate := func(l load) (load, *sim) {
+				r := rand.New(rand.NewPCG(1, uint64(n)))
+				l.flushes, l.speed = n, speed
+				s := newSim(t, Options{MaxRuns: 6, Long: 8 * 64 * entryBytes})
+				s.sustain(&l, func() []uint32 { return random(r, 64, math.MaxUint32) })
+				return l, s
+			}
+			free, fs := simulate(load{jobs: 1})
+			alone, as := simulate(load{jobs: 1, hold: true})
+			beside, bs := simulate(load{jobs: 2, hold: true})
+			t.Logf("%3d flushes, speed %2.0f: no waiting: %2d runs (mean %.1f), written %.2f; waiting: %d (%.1f), %.2f, stalled %2.0f %%; and beside: %d (%.1f), %.2f, %2.0f %%",
+				n, speed, free.most, free.mean, fs.amplification(), alone.most, alone.mean, as.amplification(), 100*alone.stalled,
+				beside.most, beside.mean, bs.amplification(), 100*beside.stalled)
+			if beside.most > 6 || alone.most > 6 {
+				t.Errorf("%d flushes, speed %.0f: %d runs; without a second compaction %d", n, speed, beside.most, alone.most)
+			}
+			wa := bs.amplification()
+			// Below a speed of 6 the load is more than can be compacted.
+			if bound := 1 + 0.6*math.Log2(float64(n)); speed >= 6 && (wa > bound || wa > 1.15*fs.amplification()) {
+				t.Errorf("%d flushes, speed %.0f: write amplification %.2f, want at most %.2f, and hardly more than %.2f", n, speed, wa, bound, fs.amplification())
+			}
+			if wa/speed < 0.65 && beside.stalled > 0.05 || beside.stalled > alone.stalled+0.005 {
+				t.Errorf("%d flushes, speed %.0f: stalled for %.2f of the time, without a second compaction %.2f", n, speed, beside.stalled, alone.stalled)
+			}
+			if n == 64 && beside.atOnce < 2 {
+				t.Error("nothing was compacted beside anything")
+			}
+		}
+	}
+}
+
+// Beside a compaction that is under way, nothing is chosen that gains little, and
+// nothing at all while a major one waits for its turn, unless there are too many
+// runs; and nothing that is long if it is asked for what is short.
+func TestBeside(t *testing.T) {
+	file := func(size int64) []File {
+		return []File{{ID: uint64(size), Lo: rowPrefix(0), Hi: rowPrefix(9), Bytes: size << 20, Entries: 10}}
+	}
+	for _, c := range []struct {
+		name  string
+		sizes []int64 // of runs, newest first; negative ones are being compacted
+		o     Options
+		want  string
+	}{
+		{"few runs", []int64{1, 1, -8, -8, -8}, Options{}, ""},
+		{"room for them", []int64{1, 1, 1, 1, -8, -8}, Options{}, "[0 1 2 3]"},
+		{"the last place", []int64{1, 1, -8, -8, -8, -8}, Options{}, "[0 1]"},
+		{"too many", []int64{1, 2, -8, -8, -8, -8, -8}, Options{}, "[0 1]"},
+		{"too many, of no use", []int64{1, 4, -8, -8, -8, -8, -8}, Options{}, ""},
+		{"one waits", []int64{1, 2, -8, -8, -8, -8}, Options{Waiting: 1}, "[0 1]"},
+		{"older than what is under way", []int64{-1, -1, 8, 8, 8, 8}, Options{}, "[2 3 4 5]"},
+		{"major is due", []int64{1, 1, 1, 1, -8, -8}, Options{Force: true}, ""},
+		{"major is due, too many", []int64{1, 1, 1, 1, 1, -8, -8}, Options{Force: true}, "[0 1 2 3 4]"},
+		{"major is under way", []int64{1, 1, 1, 1, -8, -8}, Options{Force: true, Major: true}, "[0 1 2 3]"},
+		{"major is long", []int64{1, 1, 400, 400}, Options{Force: true, Short: true}, ""},
+		{"long, with room to spare", []int64{1, 300, 300, 300}, Options{}, "[0 1 2 3]"},
+		{"not long", []int64{1, 30, 30, 30}, Options{}, ""},
+		{"long, asked for short", []int64{1, 300, 300, 300}, Options{Short: true}, ""},
+		{"too many, asked for short", []int64{1, 9, 80, 300, 300, 300, 300}, Options{Short: true}, "[0 1 2 3]"},
+	} {
+		var runs []Run
+		for i, n := range c.sizes {
+			runs = append(runs, Run{ID: uint64(i), Files: file(max(n, -n)), Compacting: n < 0})
+		}
+		got := ""
+		if j, ok := Pick(runs, c.o); ok {
+			got = fmt.Sprint(j.Runs)
+		}
+		if got != c.want {
+			t.Errorf("%s: Pick takes %s of %v, want %s", c.name, got, c.sizes, c.want)
+		}
+	}
+}
+
+// Whatever is flushed and deleted while two compactions are under way, in whatever
+// order they end, nothing is lost or comes back.
+func TestBesideProperties(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		now := time.Unix(1e9, 0)
+		s := newSim(t, Options{Now: now, LastMajor: now, Long: int64(rapid.IntRange(1, 300).Draw(t, "long")) * entryBytes})
+		var works []Job
+		for range rapid.IntRange(1, 80).Draw(t, "steps") {
+			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			case 0:
+				if len(works) > 0 {
+					i := rapid.IntRange(0, len(works)-1).Draw(t, "which")
+					j := works[i]
+					works = slices.Delete(works, i, i+1)
+					s.finish(j)
+				}
+			case 1, 2:
+				if len(works) == 2 {
+					continue
+				}
+				s.o.Major = slices.ContainsFunc(works, func(j Job) bool { return j.Kind == Major })
+				s.o.Waiting = rapid.IntRange(0, 3).Draw(t, "waiting")
+				s.o.Force = rapid.IntRange(0, 9).Draw(t, "force") == 0
+				s.o.Short = rapid.IntRange(0, 3).Draw(t, "short") == 0
+				j, ok := Pick(s.runs, s.o)
+				if !ok {
+					continue
+				}
+				s.check(j)
+				if s.o.Short && j.RewriteBytes() >= s.o.Long {
+					t.Fatalf("%d bytes are not short", j.RewriteBytes())
+				}
+				for i := range s.runs {
+					s.runs[i].Compacting = s.runs[i].Compacting || slices.Contains(j.Runs, s.runs[i].ID)
+				}
+				works = append(works, j)
+			default:
+				r := rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "seed"), 0))
+				deletes := rapid.SampledFrom([]float64{0, 0.1, 0.9}).Draw(t, "deletes")
+				s.flush(random(r, rapid.IntRange(1, 60).Draw(t, "n"), 100), func(int) bool { return r.Float64() < deletes })
+			}
+		}
+		for _, j := range works {
+			s.finish(j)
+		}
+		s.o = Options{Now: now, LastMajor: now}
+		s.settle()
+	})
+}
+
+// While a run is damaged, it is left alone.
 func TestBusy(t *testing.T) {
 	s := newSim(t, Options{MaxRuns: 2})
 	r := rand.New(rand.NewPCG(3, 3))

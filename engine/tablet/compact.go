@@ -118,13 +118,13 @@ func (t *Tablet) lost(out *output, err error) error {
 }
 
 // trimRanges drops the range tombstones of next that have nothing left to
-// delete: neither a file nor one of mems holds an older entry of their rows.
+// delete: neither a file, nor what a compaction makes of one, nor one of mems
+// holds an older entry of their rows. The caller holds the change lock.
 func (t *Tablet) trimRanges(next *metadata.Row, mems []*mem) {
-	if t.rewriting || !t.started.Load() {
-		// What a compaction is writing, or is still to be replayed, may hold older
-		// entries.
-		return
+	if !t.started.Load() {
+		return // what is still to be replayed may hold older entries
 	}
+	rewriting := t.jobs.files()
 	least := cell.MaxSeq
 	for _, m := range mems {
 		if !m.Empty() {
@@ -140,7 +140,7 @@ func (t *Tablet) trimRanges(next *metadata.Row, mems []*mem) {
 				return false
 			}
 		}
-		return true
+		return !slices.ContainsFunc(rewriting, func(f *metadata.FileRef) bool { return deletes(d, f) })
 	})
 }
 
@@ -210,35 +210,27 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 }
 
 // Compact does the next compaction that is worthwhile, if any, and tells
-// whether it did one. Before that it loads what is to be in memory.
-func (t *Tablet) Compact(ctx context.Context) (bool, error) {
-	t.compacting.Lock()
-	defer t.compacting.Unlock()
-	// Before the version is pinned: a range tombstone that comes later must
-	// outlive what this compaction makes of the files it knows.
-	t.setRewriting(true)
-	defer t.setRewriting(false)
-	v := t.pin()
-	if v == nil {
-		return false, t.gone()
-	}
-	defer v.release()
-	if err := t.settleResidents(ctx, v); err != nil {
+// whether it did one. Before that it loads what is to be in memory. Others may
+// call it meanwhile: their compactions are of other runs.
+func (t *Tablet) Compact(ctx context.Context) (bool, error) { return t.compact(ctx, true) }
+
+// compact is Compact; polite says to leave a long compaction for later while
+// there are enough of them on the server.
+func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
+	w, err := t.begin(ctx, polite)
+	if w == nil || err != nil {
 		return false, err
 	}
-	now := t.env.Now()
-	w, ok := t.pick(v, now)
-	if !ok {
-		return false, nil
-	}
+	defer t.end(w)
 	job := &w.job
 	start := time.Now()
-	out, err := t.rewrite(ctx, v, w)
+	out, err := t.rewrite(ctx, w)
 	if err != nil {
 		out.abort()
+		t.jobs.fruitless.Store(w.from.state)
 		return false, fmt.Errorf("%s compaction of tablet %d: %w", job.Kind, t.id, err)
 	}
-	if err := t.replace(ctx, v, w, out, now); err != nil {
+	if err := t.replace(ctx, w, out); err != nil {
 		return false, err
 	}
 	switch {
@@ -246,7 +238,7 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 		t.majors.finish(w.asked)
 	case job.Kind == compaction.Major:
 		t.majors.did(w.group.ID, w.asked)
-		if !slices.ContainsFunc(v.runs, func(u run) bool { return t.majors.wants(u.group, w.asked) }) {
+		if !slices.ContainsFunc(w.from.runs, func(u run) bool { return t.majors.wants(u.group, w.asked) }) {
 			t.majors.finish(w.asked)
 		}
 	}
@@ -260,26 +252,119 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) {
 
 // A work is one compaction.
 type work struct {
-	job    compaction.Job // its runs are places in version.runs
+	from *version
+	now  time.Time // when it began
+	// files are those of from that it may rewrite, and after the choice those that
+	// it does. jobs.mu guards it.
+	files []*metadata.FileRef
+
+	job    compaction.Job // its runs are places in from.runs
 	layout *layout
 	group  schema.Group // whose runs they are, unless relayout
 	// relayout says that they are all runs of the tablet, to be divided among the
 	// groups anew.
 	relayout bool
 	asked    uint64 // the last request for a major compaction before it
+	long     bool   // it has a place among the server's long ones
+	progress progress
 }
 
-// pick chooses the next compaction of v.
-func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
-	asked := t.majors.asked.Load()
+// begin chooses the next compaction, which is under way until end is called;
+// nil if there is none.
+func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
+	t.jobs.begin.Lock()
+	defer t.jobs.begin.Unlock()
+	others := t.jobs.running()
+	if len(others) >= maxJobs {
+		return nil, nil
+	}
+	// Known before anything can change what it knows: a range tombstone that
+	// comes later must outlive what it makes of these files.
+	t.change.Lock()
+	v := t.pin()
+	if v == nil {
+		t.change.Unlock()
+		return nil, t.gone()
+	}
+	w := &work{from: v, now: t.env.Now(), layout: t.layout(), asked: t.majors.asked.Load()}
+	for i := range v.row.Files {
+		w.files = append(w.files, &v.row.Files[i])
+	}
+	t.jobs.add(w)
+	t.change.Unlock()
+	chosen := false
+	defer func() {
+		if !chosen {
+			t.end(w)
+		}
+	}()
+	if err := t.settleResidents(ctx, v); err != nil {
+		t.jobs.fruitless.Store(v.state)
+		return nil, err
+	}
+	short := false
+	for !chosen {
+		if chosen = t.pick(w, others, short); !chosen {
+			if len(others) > 0 {
+				return nil, nil // it may be otherwise once they have ended
+			}
+			if t.waiting() > 0 {
+				t.jobs.fruitless.Store(v.state)
+			}
+			if !short {
+				t.majors.finish(w.asked)
+			}
+			return nil, nil
+		}
+		if w.job.RewriteBytes() < t.long() {
+			break
+		}
+		if w.long = t.env.Pace.beginLong(polite); !w.long {
+			t.jobs.later.Store(true)
+			chosen, short = false, true
+		}
+	}
+	var files []*metadata.FileRef
+	for _, i := range w.job.Runs {
+		for _, f := range v.runs[i].files {
+			files = append(files, f.ref)
+		}
+	}
+	t.jobs.narrow(w, files)
+	return w, nil
+}
+
+// end says that w is under way no more.
+func (t *Tablet) end(w *work) {
+	t.jobs.remove(w)
+	if w.long {
+		t.env.Pace.endLong()
+	}
+	w.from.release()
+}
+
+// long is the number of bytes from which a compaction is a long one.
+func (t *Tablet) long() int64 { return 8 * t.env.Options.MemtableBytes }
+
+// pick chooses the next compaction of w.from beside others. With short it is
+// none that is long.
+func (t *Tablet) pick(w *work, others []*work, short bool) bool {
+	v := w.from
 	o := compaction.Options{MaxRuns: t.env.Options.TargetRuns, SmallFile: t.env.Options.FileBytes / 8,
-		MajorEvery: t.env.Options.MajorInterval, Now: now}
-	w := &work{layout: t.layout(), asked: asked}
-	runs := t.pickRuns(v, w.layout.schema, now)
+		MajorEvery: t.env.Options.MajorInterval, Now: w.now, Waiting: t.waiting(), Long: t.long(), Short: short}
+	runs := t.pickRuns(v, w.layout.schema, w.now)
+	compacting := false
+	for i := range runs {
+		for _, other := range others {
+			runs[i].Compacting = runs[i].Compacting || other.takes(&v.runs[i])
+		}
+		compacting = compacting || runs[i].Compacting
+	}
 	stale := w.layout.stale(v)
-	if stale && !slices.ContainsFunc(runs, func(r compaction.Run) bool { return r.Busy }) {
-		w.relayout, w.job = true, compaction.Relayout(runs, o)
-		return w, true
+	w.relayout = stale && !compacting && !short && !slices.ContainsFunc(runs, func(r compaction.Run) bool { return r.Busy })
+	if w.relayout {
+		w.job = compaction.Relayout(runs, o)
+		return true
 	}
 	// The groups take turns.
 	var ids []uint16
@@ -289,17 +374,20 @@ func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
 		}
 	}
 	slices.Sort(ids)
-	if i := slices.Index(ids, t.compacted); i >= 0 {
+	if i := slices.Index(ids, t.jobs.last); i >= 0 {
 		ids = append(ids[i+1:len(ids):len(ids)], ids[:i+1]...)
 	}
 	groups := make([]compaction.Group, len(ids))
 	for i, id := range ids {
 		g := &groups[i]
-		g.LastMajor, g.Force = time.Unix(v.row.Major(id), 0), t.majors.wants(id, asked)
+		g.LastMajor, g.Force = time.Unix(v.row.Major(id), 0), t.majors.wants(id, w.asked)
+		g.Major = slices.ContainsFunc(others, func(other *work) bool {
+			return other.relayout || other.job.Kind == compaction.Major && other.group.ID == id
+		})
 		since := w.layout.group(id).Since
 		for k, u := range v.runs {
-			// Where a damaged run keeps others from being divided anew, those are in
-			// the way of every group: they may hold older entries of it.
+			// Where something keeps runs from being divided anew, those are in the way
+			// of every group: they may hold older entries of it.
 			if stale && u.layout != w.layout.schema.Layout {
 				runs[k].Busy = true
 			} else if u.group != id {
@@ -314,11 +402,10 @@ func (t *Tablet) pick(v *version, now time.Time) (*work, bool) {
 	}
 	i, job, ok := compaction.PickGroup(groups, o)
 	if !ok {
-		t.majors.finish(asked)
-		return nil, false
+		return false
 	}
-	w.job, w.group, t.compacted = job, w.layout.group(ids[i]), ids[i]
-	return w, true
+	w.job, w.group, t.jobs.last = job, w.layout.group(ids[i]), ids[i]
+	return true
 }
 
 // instantOf returns the latest instant at which the newest run of w and all
@@ -339,12 +426,6 @@ func (t *Tablet) holdsOnly(v *version) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.version == v && !slices.ContainsFunc(v.mems, func(m *mem) bool { return !m.Empty() })
-}
-
-func (t *Tablet) setRewriting(on bool) {
-	t.change.Lock()
-	defer t.change.Unlock()
-	t.rewriting = on
 }
 
 // RequestMajor makes the next Compact a major one, of one locality group, the
@@ -377,18 +458,19 @@ func (t *Tablet) exceeds(f *metadata.FileRef) bool {
 
 // rewrite writes the output of a compaction. It returns what it has written also
 // when it fails.
-func (t *Tablet) rewrite(ctx context.Context, v *version, w *work) (*output, error) {
-	job := &w.job
+func (t *Tablet) rewrite(ctx context.Context, w *work) (*output, error) {
+	v, job := w.from, &w.job
 	files := map[uint64]file{}
 	for _, u := range v.runs {
 		for _, f := range u.files {
 			files[f.ref.ID] = f
 		}
 	}
-	t.progress.begin(rawBytes(job, files))
-	defer t.progress.end()
+	w.progress.total.Store(rawBytes(job, files))
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
-	out.pace = t.env.Pace.pacer(t.env.Options.CompactionShare)
+	out.progress = &w.progress
+	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)
+	defer out.pace.end()
 	if w.relayout {
 		out.byFamily(v)
 	} else {
@@ -435,7 +517,7 @@ func (t *Tablet) rewrite(ctx context.Context, v *version, w *work) (*output, err
 // replace puts the output of a job in the place of its inputs. Meanwhile newer
 // runs may have come, and files of the inputs may have been dropped whole; what
 // was made of those goes by the range tombstone that dropped them.
-func (t *Tablet) replace(ctx context.Context, from *version, w *work, out *output, now time.Time) error {
+func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 	t.change.Lock()
 	defer t.change.Unlock()
 	v := t.pin()
@@ -445,13 +527,9 @@ func (t *Tablet) replace(ctx context.Context, from *version, w *work, out *outpu
 	}
 	defer v.release()
 	next := v.row.Clone()
-	type groupRun struct {
-		run   uint64
-		group uint16
-	}
 	inputs := map[groupRun]bool{}
 	for _, i := range w.job.Runs {
-		inputs[groupRun{from.runs[i].id, from.runs[i].group}] = true
+		inputs[groupRun{w.from.runs[i].id, w.from.runs[i].group}] = true
 	}
 	present := map[string]bool{}
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool {
@@ -470,12 +548,12 @@ func (t *Tablet) replace(ctx context.Context, from *version, w *work, out *outpu
 	case w.relayout:
 		next.GroupMajors = nil
 		for _, id := range w.layout.ids {
-			next.SetMajor(id, now.Unix())
+			next.SetMajor(id, w.now.Unix())
 		}
 	default:
-		next.SetMajor(w.group.ID, now.Unix())
+		next.SetMajor(w.group.ID, w.now.Unix())
 	}
-	t.rewriting = false
+	t.jobs.narrow(w, nil) // its output is in next
 	t.trimRanges(next, v.mems)
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(out, err)
@@ -501,6 +579,8 @@ type output struct {
 	instant metadata.Instant
 	// pace holds it back while there are requests.
 	pace *pacer
+	// progress is told how far it has come, unless it is nil.
+	progress *progress
 	// carried names the files that it did not write.
 	carried map[string]bool
 }
@@ -549,7 +629,7 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			o.t.progress.advance(done)
+			o.progress.advance(done)
 			if err := o.pace.worked(ctx, done); err != nil {
 				return err
 			}

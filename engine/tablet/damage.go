@@ -128,8 +128,8 @@ type Loss struct {
 // has no such SSTable, and FailedPrecondition if that is not damaged.
 func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	// No compaction is rewriting it.
-	t.compacting.Lock()
-	defer t.compacting.Unlock()
+	t.settle()
+	defer t.jobs.begin.Unlock()
 	t.change.Lock()
 	defer t.change.Unlock()
 	v := t.pin()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -12,24 +13,18 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// progress is how far the compaction that is under way has come, in bytes of
-// keys and values read.
+// progress is how far a compaction has come, in bytes of keys and values read.
 type progress struct{ done, total atomic.Int64 }
 
-func (p *progress) begin(total int64) {
-	p.done.Store(0)
-	p.total.Store(total)
-}
-
-func (p *progress) end() { p.begin(0) }
-
-// advance also counts the entries of a flush that runs meanwhile; nothing but
-// what a person is shown depends on it.
+// advance notes that n bytes more were read. A flush has no progress.
 func (p *progress) advance(n int64) {
-	if p.total.Load() > 0 {
+	if p != nil {
 		p.done.Add(n)
 	}
 }
+
+// left returns how many bytes are still to be read.
+func (p *progress) left() int64 { return p.total.Load() - p.done.Load() }
 
 // rawBytes returns how many bytes of keys and values a job reads.
 func rawBytes(job *compaction.Job, files map[uint64]file) int64 {
@@ -48,10 +43,13 @@ func rawBytes(job *compaction.Job, files map[uint64]file) int64 {
 }
 
 // Progress returns how many bytes of keys and values, of how many, the
-// compaction that is under way has read; zeros if there is none.
+// compactions that are under way have read; zeros if there is none.
 func (t *Tablet) Progress() (done, total int64) {
-	total = t.progress.total.Load()
-	return min(t.progress.done.Load(), total), total
+	for _, w := range t.jobs.running() {
+		n := w.progress.total.Load()
+		done, total = done+min(w.progress.done.Load(), n), total+n
+	}
+	return done, total
 }
 
 // CompactMajor flushes the tablet and does a major compaction.
@@ -75,9 +73,19 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 // Corruption if a damaged SSTable had to be left out.
 func (t *Tablet) compactRequested(ctx context.Context) error {
 	for t.majors.pending() {
-		if _, err := t.Compact(ctx); err != nil {
+		ended, _ := t.jobs.wait()
+		more, err := t.compact(ctx, false)
+		if err != nil {
 			t.majors.forget()
 			return err
+		}
+		if more || !t.majors.pending() {
+			continue
+		}
+		select {
+		case <-ended: // those that are under way come first
+		case <-ctx.Done():
+			return ctx.Err()
 		}
 	}
 	if names := t.Quarantined(); len(names) > 0 {
@@ -90,7 +98,9 @@ func (t *Tablet) compactRequested(ctx context.Context) error {
 // locality groups, which are compacted one by one.
 type majors struct {
 	asked, done atomic.Uint64 // requests so far, and those that need nothing more
-	// groups has the last request done in each group. Tablet.compacting guards it.
+
+	mu sync.Mutex
+	// groups has the last request done in each group.
 	groups map[uint16]uint64
 }
 
@@ -100,11 +110,15 @@ func (m *majors) forget()       { m.done.Store(m.asked.Load()) }
 
 // wants tells whether a group is to be compacted for a request up to n.
 func (m *majors) wants(group uint16, n uint64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.groups[group] < n && m.done.Load() < n
 }
 
 // did notes that requests up to n need nothing more in a group.
 func (m *majors) did(group uint16, n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	if m.groups == nil {
 		m.groups = map[uint16]uint64{}
 	}
@@ -113,6 +127,8 @@ func (m *majors) did(group uint16, n uint64) {
 
 // finish notes that requests up to n need nothing more.
 func (m *majors) finish(n uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.done.Store(max(m.done.Load(), n))
 }
 

@@ -3,6 +3,7 @@ package tablet
 import (
 	"context"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,8 @@ import (
 // the work takes a part of one processor's (and the disk's) time only, which
 // grows with the debt: what is left undone makes every read dearer, and in the
 // end stops writes. With a debt of 1, or without requests, nothing is held back,
-// so the work never falls behind for good. The zero Pace holds nothing back.
+// so the work never falls behind for good. Of several compactions those that end
+// first go first. The zero Pace holds nothing back.
 type Pace struct {
 	// Look returns how many requests there have been, and the debt, 0 to 1.
 	Look func() (requests int64, debt float64)
@@ -23,9 +25,20 @@ type Pace struct {
 		requests int64
 		busy     bool
 		debt     float64
+		// compactions are those that are under way, and long the number of long
+		// ones.
+		compactions []*pacer
+		long        int
 	}
 	yielded atomic.Int64
 }
+
+// processors is how many compactions have a processor of their own.
+func processors() int { return max(1, runtime.GOMAXPROCS(0)/2) }
+
+// behindShare is what a compaction takes of the time that it could have while
+// others, which will end sooner, have the processors.
+const behindShare = 0.25
 
 const (
 	// paceLook is how often requests and debt are looked at.
@@ -37,32 +50,63 @@ const (
 	paceSleep = time.Millisecond
 )
 
+// beginLong gives a long compaction its place. It returns false to a polite one
+// if there are enough of them: short ones, which keep runs few, always find a
+// goroutine.
+func (p *Pace) beginLong(polite bool) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if polite && p.mu.long >= processors() {
+		return false
+	}
+	p.mu.long++
+	return true
+}
+
+func (p *Pace) endLong() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.mu.long--
+}
+
 // Yielded returns how long background work has waited for requests.
 func (p *Pace) Yielded() time.Duration { return time.Duration(p.yielded.Load()) }
 
-// share returns the part of the time that work may take now whose share without
-// any debt is least.
-func (p *Pace) share(least float64) float64 {
+// share returns the part of the time that w may take now.
+func (p *Pace) share(w *pacer) float64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	part := 1.0
+	if w.progress != nil {
+		sooner, left := 0, w.progress.left()
+		for _, other := range p.mu.compactions {
+			if other != w && other.progress.left() < left {
+				sooner++
+			}
+		}
+		if sooner >= processors() {
+			part = behindShare
+		}
+	}
 	if now := time.Now(); now.Sub(p.mu.at) >= paceLook {
 		requests, debt := p.Look()
 		p.mu.busy = !p.mu.at.IsZero() && requests != p.mu.requests
 		p.mu.at, p.mu.requests, p.mu.debt = now, requests, min(max(debt, 0), 1)
 	}
 	if !p.mu.busy {
-		return 1
+		return part
 	}
-	return least + (1-least)*p.mu.debt
+	return part * (w.least + (1-w.least)*p.mu.debt)
 }
 
 // A pacer holds back one piece of work. A nil pacer does not.
 type pacer struct {
-	p     *Pace
-	least float64
-	done  int64     // bytes since the last step
-	since time.Time // the end of the last step
-	owed  time.Duration
+	p        *Pace
+	least    float64   // its share while there are requests and no debt
+	progress *progress // of a compaction
+	done     int64     // bytes since the last step
+	since    time.Time // the end of the last step
+	owed     time.Duration
 }
 
 // pacer returns one for work that may take least of a processor's time at the
@@ -72,6 +116,27 @@ func (p *Pace) pacer(least float64) *pacer {
 		return nil
 	}
 	return &pacer{p: p, least: least, since: time.Now()}
+}
+
+// compaction returns a pacer for a compaction, until end.
+func (p *Pace) compaction(least float64, progress *progress) *pacer {
+	w := p.pacer(least)
+	if w != nil {
+		w.progress = progress
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.mu.compactions = append(p.mu.compactions, w)
+	}
+	return w
+}
+
+func (w *pacer) end() {
+	if w == nil {
+		return
+	}
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	w.p.mu.compactions = slices.DeleteFunc(w.p.mu.compactions, func(x *pacer) bool { return x == w })
 }
 
 // worked notes that n bytes of entries were worked on, and gives way if it is
@@ -84,7 +149,7 @@ func (w *pacer) worked(ctx context.Context, n int64) error {
 		return nil
 	}
 	w.done = 0
-	share := w.p.share(w.least)
+	share := w.p.share(w)
 	w.owed += time.Duration(float64(time.Since(w.since)) * (1/share - 1))
 	if share >= 1 {
 		w.owed = 0

@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			var asked int64
 			p := Pace{Look: func() (int64, float64) { asked += c.requests; return asked, c.debt }}
-			p.share(1) // the first look has nothing to compare with
+			p.share(&pacer{least: 1}) // the first look has nothing to compare with
 			time.Sleep(paceLook)
 			w, start := p.pacer(c.least), time.Now()
 			for range 100 {

@@ -123,11 +123,11 @@ func (t *Tablet) settleResidents(ctx context.Context, v *version) error {
 			}
 		}
 	}
-	if over > 0 && !t.overMemory {
+	if over > 0 && !t.jobs.overMemory {
 		t.env.Log.Warn("no room for all SSTables that are to be in memory; the others are read from storage", "tablet", uint64(t.id),
 			"sstables", over, "limit_bytes", t.env.InMemoryBytes)
 	}
-	t.overMemory = over > 0
+	t.jobs.overMemory = over > 0
 	return nil
 }
 

@@ -92,8 +92,8 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 // nothing else changes it, and closes the tablet. Nothing may be in its
 // memtables.
 func (t *Tablet) Replace(do func(*metadata.Row) error) error {
-	t.compacting.Lock()
-	defer t.compacting.Unlock()
+	t.settle()
+	defer t.jobs.begin.Unlock()
 	t.change.Lock()
 	defer t.change.Unlock()
 	if v := t.pin(); v != nil {
@@ -135,11 +135,11 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 			return nil, err
 		}
 	}
-	t.compacting.Lock()
+	t.settle()
 	t.change.Lock()
 	unlock = func() {
 		t.change.Unlock()
-		t.compacting.Unlock()
+		t.jobs.begin.Unlock()
 	}
 	if v := t.pin(); v != nil {
 		v.release()

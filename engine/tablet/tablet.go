@@ -159,23 +159,14 @@ type Tablet struct {
 
 	// change is held by whoever changes the METADATA row.
 	change mutex.Mutex
-	// rewriting says that a compaction is under way; change guards it.
-	rewriting bool
-	// compacting is held by the one compaction at a time; compacted is the
-	// locality group of the last.
-	compacting mutex.Mutex
-	compacted  uint16
-	// overMemory says that not all of the tablet is in memory that should be;
-	// compacting guards it.
-	overMemory bool
+	jobs   jobs
 	// replaced says that the tablet was split or merged.
 	replaced atomic.Bool
 	majors   majors
 	// layouts caches the layout of the current schema.
 	layouts atomic.Pointer[layout]
 
-	load     load
-	progress progress
+	load load
 	// slow delays writers while compactions are behind.
 	slow bucket
 }
@@ -313,7 +304,7 @@ func (t *Tablet) admit(ctx context.Context) (float64, error) {
 	}
 	runs, o := t.Runs(), &t.env.Options
 	slow := o.TargetRuns + (o.MaxRuns-o.TargetRuns)/4
-	debt := max(float64(runs-slow)/float64(max(1, o.MaxRuns-slow)), 4*full-3)
+	debt := max(float64(runs-slow)/float64(max(1, o.MaxRuns-slow)), 4*full-3, t.heldDebt())
 	if debt <= 0 {
 		return 0, nil
 	}
@@ -324,7 +315,7 @@ func (t *Tablet) admit(ctx context.Context) (float64, error) {
 			return 0, err
 		}
 	}
-	for delay := time.Millisecond; t.Runs() >= o.MaxRuns; delay = min(2*delay, 100*time.Millisecond) {
+	for delay := time.Millisecond; t.Runs() >= o.MaxRuns || t.heldDebt() >= 1; delay = min(2*delay, 100*time.Millisecond) {
 		if time.Since(start) > stallLimit {
 			return 0, &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
 				Msg: "compacting the tablet's SSTables does not keep up"}

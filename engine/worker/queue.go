@@ -8,8 +8,9 @@ import (
 )
 
 // A queue holds each tablet at most once, the most urgent first, and gives each
-// to one goroutine at a time.
+// to so many goroutines at a time.
 type queue struct {
+	most int
 	// urgency ranks tablets; those of the same come in the order of put.
 	urgency func(*tablet.Tablet) int
 
@@ -17,11 +18,15 @@ type queue struct {
 	ready  sync.Cond
 	order  items
 	queued map[*tablet.Tablet]*item
-	// taken are those that were got and are not done; true means that they were
-	// put again meanwhile.
-	taken  map[*tablet.Tablet]bool
+	taken  map[*tablet.Tablet]*taken
 	last   uint64
 	closed bool
+}
+
+// taken is a tablet that goroutines got and are not done with.
+type taken struct {
+	by    int
+	again bool // it was put when no more were to have it
 }
 
 type item struct {
@@ -31,8 +36,8 @@ type item struct {
 	at      int // in items
 }
 
-func newQueue(urgency func(*tablet.Tablet) int) *queue {
-	q := &queue{urgency: urgency, queued: map[*tablet.Tablet]*item{}, taken: map[*tablet.Tablet]bool{}}
+func newQueue(most int, urgency func(*tablet.Tablet) int) *queue {
+	q := &queue{most: most, urgency: urgency, queued: map[*tablet.Tablet]*item{}, taken: map[*tablet.Tablet]*taken{}}
 	q.ready.L = &q.mu
 	return q
 }
@@ -44,8 +49,8 @@ func (q *queue) put(t *tablet.Tablet) {
 	if q.closed {
 		return
 	}
-	if _, ok := q.taken[t]; ok {
-		q.taken[t] = true
+	if k := q.taken[t]; k != nil && k.by == q.most {
+		k.again = true
 		return
 	}
 	q.putLocked(t, urgency)
@@ -78,7 +83,10 @@ func (q *queue) get() (*tablet.Tablet, bool) {
 	}
 	t := heap.Pop(&q.order).(*item).t
 	delete(q.queued, t)
-	q.taken[t] = false
+	if q.taken[t] == nil {
+		q.taken[t] = new(taken)
+	}
+	q.taken[t].by++
 	return t, true
 }
 
@@ -86,9 +94,12 @@ func (q *queue) done(t *tablet.Tablet) {
 	urgency := q.urgency(t)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	again := q.taken[t]
-	delete(q.taken, t)
-	if again && !q.closed {
+	k := q.taken[t]
+	if k.by--; k.by == 0 {
+		delete(q.taken, t)
+	}
+	if k.again && !q.closed {
+		k.again = false
 		q.putLocked(t, urgency)
 	}
 }

@@ -30,8 +30,10 @@ type Options struct {
 }
 
 // A Worker flushes and compacts the tablets on one commit log: one goroutine
-// flushes, so that a long compaction never keeps a memtable waiting, others
-// compact, each another tablet, and all together on half of the processors.
+// flushes, others compact. A flush waits while there are as many runs as there
+// should be at most and compactions leave fewer, unless room is short: in memory,
+// or in the commit log. There is always a goroutine for short compactions; those
+// that end first have half of the processors, the others little time.
 type Worker struct {
 	o   Options
 	env *tablet.Env
@@ -47,17 +49,18 @@ type Worker struct {
 // New returns a Worker that does nothing until it is started.
 func New(o Options) *Worker {
 	w := &Worker{o: o, pressed: make(chan struct{}, 1)}
-	w.flushes, w.compactions = newQueue(func(*tablet.Tablet) int { return 0 }), newQueue(w.excess)
+	w.flushes, w.compactions = newQueue(1, func(*tablet.Tablet) int { return 0 }), newQueue(2, w.excess)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
-// excess returns how many runs t has beyond what compactions aim at.
+// excess returns how many runs t has, or would have if its flushes did not wait,
+// beyond what compactions aim at.
 func (w *Worker) excess(t *tablet.Tablet) int {
 	if w.env == nil {
 		return 0
 	}
-	return max(0, t.Runs()-w.env.Options.TargetRuns)
+	return max(0, t.Behind()-w.env.Options.TargetRuns)
 }
 
 // look returns how many requests the tablets have had, and the debt of the
@@ -66,7 +69,7 @@ func (w *Worker) look() (requests int64, debt float64) {
 	most := 0
 	for _, t := range w.o.Tablets() {
 		requests += t.Requests()
-		most = max(most, t.Runs())
+		most = max(most, t.Behind())
 	}
 	return requests, float64(most-w.env.Options.TargetRuns+2) / 4
 }
@@ -101,6 +104,13 @@ func (w *Worker) relieve() {
 	if active > w.env.Memory.Limit()/2 {
 		largest.Rotate()
 	}
+	if w.short() {
+		for _, t := range w.o.Tablets() {
+			if t.Held() {
+				w.flushes.put(t)
+			}
+		}
+	}
 }
 
 // Bind says what the tablets share. It comes before anything but Add and Press.
@@ -115,7 +125,8 @@ func (w *Worker) Start(others ...func(context.Context)) {
 	w.done.Add(2)
 	go w.loop(w.flushes, w.flush)
 	go w.tick()
-	for range max(1, runtime.GOMAXPROCS(0)/2) {
+	// As many as there may be long compactions, and one more.
+	for range max(1, runtime.GOMAXPROCS(0)/2) + 1 {
 		w.done.Add(1)
 		go w.loop(w.compactions, w.compact)
 	}
@@ -166,6 +177,10 @@ func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 
 func (w *Worker) flush(t *tablet.Tablet) error {
 	for {
+		if !t.Room() && !w.short() {
+			w.compactions.put(t)
+			return nil
+		}
 		more, err := t.Flush(w.ctx)
 		if err != nil || !more {
 			return ignoreClosed(err)
@@ -175,10 +190,24 @@ func (w *Worker) flush(t *tablet.Tablet) error {
 	}
 }
 
+// short tells whether memtables take so much room that none should wait.
+func (w *Worker) short() bool {
+	used, _ := w.env.Memory.Used()
+	return used > w.env.Memory.Limit()/4*3 || w.env.Commit.Bytes() > w.o.LogBytes
+}
+
 func (w *Worker) compact(t *tablet.Tablet) error {
 	more, err := t.Compact(w.ctx)
 	if more {
 		w.compactions.put(t)
+		for _, t := range w.o.Tablets() {
+			if t.Later() {
+				w.compactions.put(t)
+			}
+		}
+	}
+	if more || err != nil || t.Room() {
+		w.flushes.put(t) // it may have waited
 	}
 	return ignoreClosed(err)
 }
@@ -206,6 +235,7 @@ func (w *Worker) Trim() {
 	}
 	if w.env.Commit.Bytes() > w.o.LogBytes && oldest != nil {
 		oldest.Rotate()
+		w.flushes.put(oldest)
 	}
 }
 

@@ -43,7 +43,7 @@ func TestWorkerRetries(t *testing.T) {
 func TestQueue(t *testing.T) {
 	ts := make([]tablet.Tablet, 4)
 	rank := map[*tablet.Tablet]int{&ts[2]: 5}
-	q := newQueue(func(t *tablet.Tablet) int { return rank[t] })
+	q := newQueue(1, func(t *tablet.Tablet) int { return rank[t] })
 	place := func(got *tablet.Tablet) int {
 		for i := range ts {
 			if got == &ts[i] {
