@@ -2,24 +2,30 @@ package engine
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
@@ -61,12 +67,14 @@ func TestVariants(t *testing.T) {
 				stop := make(chan struct{})
 				var churning sync.WaitGroup
 				n++
-				rng := rand.New(rand.NewPCG(n, 9))
-				churning.Go(func() {
-					if err := churn(s, rng, stop); err != nil {
-						t.Errorf("churn: %v", err)
-					}
-				})
+				for i := range uint64(2) { // two, so that compactions are beside each other
+					rng := rand.New(rand.NewPCG(n, 9+i))
+					churning.Go(func() {
+						if err := churn(s, rng, stop); err != nil {
+							t.Errorf("churn: %v", err)
+						}
+					})
+				}
 				t.Cleanup(func() {
 					close(stop)
 					churning.Wait()
@@ -84,12 +92,27 @@ func TestVariants(t *testing.T) {
 // deleted (invariant I9).
 func TestGC(t *testing.T) {
 	first, end := seeds(t, 200)
+	done := map[string]int{}
 	for seed := first; seed < end; seed++ {
 		if g := newGCRun(t, seed); !t.Failed() {
 			g.run()
+			for kind, n := range g.done {
+				done[kind] += n
+			}
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Log(done)
+	if end-first < 20 {
+		return
+	}
+	for _, kind := range []string{"mutate", "read-modify-write", "drop", "flush", "rotate", "compact", "major compaction", "begin a compaction", "end a compaction",
+		"two compactions", "flush beside", "drop beside", "move", "settings of", "split", "merge", "reopen", "clock", "rule of", "back up", "restore",
+		"layout 0", "layout 1", "layout 2", "layout 3", "segment objects", "row", "reversed", "limit"} {
+		if done[kind] == 0 {
+			t.Errorf("in %d seeds there was no %q: %v", end-first, kind, done)
 		}
 	}
 }
@@ -179,10 +202,82 @@ type gcRun struct {
 	spent map[string]bool
 	log   []string
 	seed  uint64
+	done  map[string]int // operations by kind
+	// gate stops a compaction before it writes anything; held is the one that it
+	// has stopped, nil if there is none.
+	gate   gate
+	held   chan error
+	holder *tablet.Tablet // whose compaction it is
+	// saved is what the table held when it was backed up, nil if it was not.
+	saved *savedTable
+}
+
+type savedTable struct {
+	cells map[string]string
+	spent map[string]bool
+}
+
+// A gate stops whoever creates the next SSTable once it is shut.
+type gate struct {
+	objectstore.Store
+	shut             atomic.Bool
+	reached, release chan struct{}
+}
+
+func (g *gate) Create(ctx context.Context, name string) (objstorage.Writable, error) {
+	if g.shut.CompareAndSwap(true, false) {
+		release := g.release
+		close(g.reached)
+		<-release
+	}
+	return g.Store.Create(ctx, name)
+}
+
+// beginCompaction begins a compaction of tt that goes on beside whatever comes,
+// until endCompaction.
+func (g *gcRun) beginCompaction(tt *tablet.Tablet) {
+	g.gate.reached, g.gate.release = make(chan struct{}), make(chan struct{})
+	g.gate.shut.Store(true)
+	held := make(chan error, 1)
+	go func() {
+		_, err := tt.Compact(ctx)
+		held <- err
+	}()
+	select {
+	case <-g.gate.reached:
+		g.held, g.holder = held, tt
+	case err := <-held: // it writes nothing
+		g.gate.shut.Store(false)
+		if err != nil {
+			g.fail("compact: %v", err)
+		}
+	}
+}
+
+func (g *gcRun) endCompaction() {
+	if g.held == nil {
+		return
+	}
+	g.did("end a compaction")
+	close(g.gate.release)
+	err := <-g.held
+	g.held = nil
+	if err != nil {
+		g.fail("compaction beside others: %v", err)
+	}
+}
+
+// did notes an operation.
+func (g *gcRun) did(kind string, args ...any) {
+	g.done[kind]++
+	if g.held != nil {
+		g.done[kind+" beside"]++
+	}
+	g.log = append(g.log, strings.TrimSpace(kind+" "+fmt.Sprint(args...)))
 }
 
 func newGCRun(t *testing.T, seed uint64) *gcRun {
-	g := &gcRun{t: t, seed: seed, fs: vfs.NewMem(), spent: map[string]bool{}, now: time.UnixMicro(10_000), keys: []string{"a", "a\x00", "b", "c", "d\xff"}}
+	g := &gcRun{t: t, seed: seed, fs: vfs.NewMem(), spent: map[string]bool{}, done: map[string]int{}, now: time.UnixMicro(10_000), keys: []string{"a", "a\x00", "b", "c", "d\xff"}}
 	g.Rand = rand.New(rand.NewPCG(seed, 99))
 	g.families, g.aggregates, g.qualifiers = []string{"a", "b"}, []string{"sum"}, []string{"", "q", "q\x00"}
 	g.latest = g.now
@@ -204,7 +299,9 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 		f.GC = g.rule(2)
 		sch.Families[name] = f
 	}
-	g.table = mustCreate(t, g.s, arrange(sch, g.IntN(arranging)), splits...)
+	how := g.IntN(arranging)
+	g.done[fmt.Sprint("layout ", how)]++
+	g.table = mustCreate(t, g.s, arrange(sch, how), splits...)
 	mustCreate(t, g.model, sch)
 	return g
 }
@@ -214,9 +311,12 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 func (g *gcRun) open() *Store {
 	o := g.o
 	if g.seed%2 == 1 {
+		g.done["segment objects"]++
 		o = onObjects(g.t, o)
 	}
-	return mustOpen(g.t, o)
+	s := mustOpen(g.t, o)
+	g.gate.Store, s.env.Objects = s.env.Objects, &g.gate
+	return s
 }
 
 func (g *gcRun) rule(depth int) *schema.GCRule {
@@ -293,13 +393,13 @@ func (g *gcRun) cells() map[string]string {
 }
 
 // write does op to both.
-func (g *gcRun) write(what string, op func(b backend.Backend) (string, error)) {
-	g.log = append(g.log, what)
+func (g *gcRun) write(kind, what string, op func(b backend.Backend) (string, error)) {
+	g.did(kind, what)
 	before := g.cells()
 	want, wantErr := op(g.model)
 	got, gotErr := op(g.s)
 	if want != got || kindOf(wantErr) != kindOf(gotErr) {
-		g.fail("%s: got %q, %v, want %q, %v", what, got, gotErr, want, wantErr)
+		g.fail("%s %s: got %q, %v, want %q, %v", kind, what, got, gotErr, want, wantErr)
 	}
 	g.mark(before)
 }
@@ -334,13 +434,13 @@ func (g *gcRun) step() {
 	key := g.pick(g.keys)
 	tablets := g.s.catalog.byName[g.table].list()
 	tt := tablets[g.IntN(len(tablets))]
-	must := func(what string, err error) {
-		g.log = append(g.log, what)
+	must := func(kind string, err error) {
+		g.did(kind)
 		if err != nil {
-			g.fail("%s: %v", what, err)
+			g.fail("%s: %v", kind, err)
 		}
 	}
-	switch n := g.IntN(100); {
+	switch n := g.IntN(110); {
 	case n < 40:
 		e := &row.Entry{Key: []byte(key), Mutations: g.mutations()}
 		for i := range e.Mutations {
@@ -349,7 +449,7 @@ func (g *gcRun) step() {
 			}
 		}
 		if g.writable(key, e.Mutations) {
-			g.write(fmt.Sprintf("mutate %q %s", key, brief(e.Mutations)), func(b backend.Backend) (string, error) { return "", b.MutateRow(ctx, g.table, e) })
+			g.write("mutate", fmt.Sprintf("%q %s", key, brief(e.Mutations)), func(b backend.Backend) (string, error) { return "", b.MutateRow(ctx, g.table, e) })
 		}
 	case n < 45:
 		rules := g.rules()
@@ -360,36 +460,44 @@ func (g *gcRun) step() {
 				}
 			}
 		}
-		g.write(fmt.Sprintf("read-modify-write %q %+v", key, rules), func(b backend.Backend) (string, error) {
+		g.write("read-modify-write", fmt.Sprintf("%q %+v", key, rules), func(b backend.Backend) (string, error) {
 			cells, err := b.ReadModifyWriteRow(ctx, g.table, []byte(key), rules)
 			return fmt.Sprint(cells), err
 		})
 	case n < 49:
 		prefix := []byte(g.pick([]string{"", "a", "b", "c", "d"}))
-		g.write(fmt.Sprintf("drop %q", prefix), func(b backend.Backend) (string, error) { return "", b.DropRowRange(ctx, g.table, prefix) })
+		g.write("drop", fmt.Sprintf("%q", prefix), func(b backend.Backend) (string, error) { return "", b.DropRowRange(ctx, g.table, prefix) })
 	case n < 60:
 		must("flush", g.s.flush(ctx, tt))
 	case n < 65:
 		tt.Rotate()
-		g.log = append(g.log, "rotate")
+		g.did("rotate")
 	case n < 75:
-		_, err := tt.Compact(ctx)
+		more, err := tt.Compact(ctx)
 		must("compact", err)
+		if more && g.held != nil && tt == g.holder {
+			g.done["two compactions"]++
+		}
 	case n < 79:
 		tt.RequestMajor()
 		_, err := tt.Compact(ctx)
 		must("major compaction", err)
 	case n < 82:
 		must("move", move(g.s, g.Rand, g.table))
-	case n < 83:
+	case n < 83: // it waits until nothing is compacted
+		g.endCompaction()
 		// Refusals are fine.
-		g.log = append(g.log, fmt.Sprintf("split %q: %v", key, g.s.SplitTablet(ctx, g.table, []byte(key))))
+		if err := g.s.SplitTablet(ctx, g.table, []byte(key)); err == nil {
+			g.did("split", key)
+		}
 	case n < 85:
 		if i := slices.Index(tablets, tt); i+1 < len(tablets) {
-			must(fmt.Sprintf("merge at %q", tt.Bounds().Start), g.s.MergeTablets(ctx, g.table, tt.Bounds().Start))
+			g.endCompaction()
+			must("merge", g.s.MergeTablets(ctx, g.table, tt.Bounds().Start))
 		}
 	case n < 88:
-		must("close", g.s.Close(ctx))
+		g.endCompaction()
+		must("reopen", g.s.Close(ctx))
 		g.s = g.open()
 	case n < 96:
 		before := g.cells()
@@ -403,12 +511,32 @@ func (g *gcRun) step() {
 		if g.now.After(g.latest) {
 			g.latest = g.now
 		}
-		g.log = append(g.log, fmt.Sprint("clock ", g.now.UnixMicro()))
+		g.did("clock", g.now.UnixMicro())
 		g.mark(before)
+	case n < 103:
+		if g.held == nil {
+			if g.IntN(3) == 0 {
+				tt.RequestMajor()
+			}
+			g.did("begin a compaction")
+			g.beginCompaction(tt)
+			return
+		}
+		g.endCompaction()
+	case n < 104:
+		must("settings of", g.settings())
+	case n < 106:
+		if g.saved == nil {
+			_, err := g.s.CreateBackup(ctx, g.table, &schema.Backup{Name: "saved"})
+			must("back up", err)
+			g.saved = &savedTable{g.cells(), maps.Clone(g.spent)}
+			return
+		}
+		g.restore()
 	default:
 		f, r := g.pick(g.families), g.rule(1)
 		b, _ := json.Marshal(r)
-		g.write(fmt.Sprintf("rule of %s: %s", f, b), func(b backend.Backend) (string, error) {
+		g.write("rule of", fmt.Sprintf("%s: %s", f, b), func(b backend.Backend) (string, error) {
 			_, err := b.UpdateTable(ctx, g.table, func(s *schema.Table) error {
 				fam := s.Families[f]
 				fam.GC = r
@@ -418,6 +546,66 @@ func (g *gcRun) step() {
 			return "", err
 		})
 	}
+}
+
+// settings changes those of a locality group.
+func (g *gcRun) settings() error {
+	sch, err := g.s.Schema(ctx, g.table)
+	if err != nil {
+		return err
+	}
+	groups := sch.AllGroups()
+	_, err = g.s.SetGroup(ctx, g.table, groups[g.IntN(len(groups))].Name, func(c *schema.Group) error {
+		switch g.IntN(4) {
+		case 0:
+			c.Compression = g.pick([]string{"none", "snappy", "minlz", "zstd"})
+		case 1:
+			c.BlockBytes = 512 << g.IntN(8)
+		case 2:
+			c.BloomBits = []int{-1, 10}[g.IntN(2)]
+		default:
+			c.InMemory = !c.InMemory
+		}
+		return nil
+	})
+	return err
+}
+
+// restore makes a table of the backup, which has what the table had when it was
+// made, and forgets both.
+func (g *gcRun) restore() {
+	g.did("restore")
+	name := parent + "restored"
+	if _, err := g.s.RestoreTable(ctx, "saved", name, func(*schema.Table) error { return nil }); err != nil {
+		g.fail("restore: %v", err)
+	}
+	got, err := readRows(g.s, &scan.Request{Table: name, Ranges: []row.Range{row.All}})
+	if err != nil {
+		g.fail("read what was restored: %v", err)
+	}
+	found := map[string]string{}
+	for _, r := range got {
+		for i := range r.Cells {
+			found[cellID(r.Key, &r.Cells[i])] = string(r.Cells[i].Value)
+		}
+	}
+	for id, v := range found {
+		if g.saved.cells[id] != v {
+			g.fail("restored: %s is %q, when the backup was made it was %q", id, v, g.saved.cells[id])
+		}
+	}
+	for id := range g.saved.cells {
+		if _, ok := found[id]; !ok && !g.saved.spent[id] {
+			g.fail("restored: %s is lost", id)
+		}
+	}
+	if err := g.s.DeleteTable(ctx, name); err != nil {
+		g.fail("delete: %v", err)
+	}
+	if err := g.s.DeleteBackup(ctx, "saved"); err != nil {
+		g.fail("delete backup: %v", err)
+	}
+	g.saved = nil
 }
 
 // brief renders mutations.
@@ -457,6 +645,11 @@ func (g *gcRun) check() {
 		ranges = row.Union(ranges)
 	}
 	req := &scan.Request{Table: g.table, Ranges: ranges, Reversed: g.IntN(2) == 0}
+	for kind, is := range map[string]bool{"reversed": req.Reversed, "row": len(ranges) > 0 && ranges[0].IsSingle()} {
+		if is {
+			g.done[kind]++
+		}
+	}
 	got, err := readRows(g.s, req)
 	if err != nil {
 		g.fail("read: %v", err)
@@ -489,6 +682,7 @@ func (g *gcRun) check() {
 		}
 	}
 	if req.Limit = int64(1 + g.IntN(3)); len(got) > 0 {
+		g.done["limit"]++
 		some, err := readRows(g.s, req)
 		if err != nil {
 			g.fail("read: %v", err)
@@ -504,6 +698,7 @@ func (g *gcRun) run() {
 		g.step()
 		g.check()
 	}
+	g.endCompaction()
 	// After major compactions everything collectable is gone, and what was
 	// dropped is.
 	if err := g.s.Flush(ctx); err != nil {

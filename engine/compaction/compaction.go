@@ -102,7 +102,7 @@ type Options struct {
 	// as several flushes take to come. It is begun earlier, as those need room.
 	// Zero means 512 MiB.
 	Long int64
-	// Short asks for nothing that is long.
+	// Short asks for nothing that is long, small files aside that are joined.
 	Short bool
 	// Major says that a major compaction is under way.
 	Major bool

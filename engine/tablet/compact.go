@@ -316,7 +316,7 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 			}
 			return nil, nil
 		}
-		if w.job.RewriteBytes() < t.long() {
+		if short || w.job.RewriteBytes() < t.long() {
 			break
 		}
 		if w.long = t.env.Pace.beginLong(polite); !w.long {
