@@ -52,6 +52,9 @@ type Options struct {
 	WrapStore  func(server string, s objectstore.Store) objectstore.Store
 	WrapDialer func(server string, d rpc.Dialer) rpc.Dialer
 
+	// Witness, if set, watches the store and METADATA.
+	Witness *Witness
+
 	direct bool // calls arrive at once
 }
 
@@ -116,9 +119,13 @@ func New(o Options) (*Cluster, error) {
 	if o.Net == nil {
 		o.Net, o.direct = func(context.Context, Message) error { return nil }, true
 	}
-	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	local, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
 		return nil, err
+	}
+	var store objectstore.Store = local
+	if o.Witness != nil {
+		store = &witnessedStore{store, o.Witness}
 	}
 	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*process{}, masters: map[string]*masterProcess{}}
 	c.life, c.end = context.WithCancel(context.Background())
@@ -169,6 +176,18 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 		_ = s.Close(now) // nothing of it arrives anywhere
 	})
 	return s, nil
+}
+
+// served returns a living server as those see it that ask it, or nil.
+func (c *Cluster) served(name string) rpc.TabletServer {
+	s := c.Server(name)
+	switch {
+	case s == nil:
+		return nil
+	case c.o.Witness != nil:
+		return &witnessedServer{s, c.o.Witness, catalog.UserLog(s.Incarnation())}
+	}
+	return s
 }
 
 // KillServer ends a server as a crash does: its session ends by itself.

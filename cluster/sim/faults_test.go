@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -15,11 +16,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -46,8 +50,8 @@ func (r *register) step(ctx context.Context, rng *rand.Rand) {
 	case 0, 1:
 		r.tried++
 		e := &row.Entry{Key: []byte(r.key), Mutations: []row.Mutation{
-			{Op: row.SetCell, Family: "a", Qualifier: []byte("q"), Timestamp: 1000, Value: []byte(strconv.Itoa(r.tried))},
-			{Op: row.SetCell, Family: "b", Qualifier: []byte("q"), Timestamp: 1000, Value: []byte(strconv.Itoa(r.tried))},
+			{Op: row.SetCell, Family: "a", Qualifier: []byte("q"), Timestamp: int64(r.tried) * 1000, Value: []byte(strconv.Itoa(r.tried))},
+			{Op: row.SetCell, Family: "b", Qualifier: []byte("q"), Timestamp: int64(r.tried) * 1000, Value: []byte(strconv.Itoa(r.tried))},
 		}}
 		err := r.client.MutateRow(ctx, tableName, e)
 		switch {
@@ -68,7 +72,7 @@ func (r *register) step(ctx context.Context, rng *rand.Rand) {
 // never less than what was read before.
 func (r *register) read(ctx context.Context, must bool) {
 	w := new(collector)
-	_, err := r.client.ReadRows(ctx, &scan.Request{Table: tableName, Ranges: []row.Range{row.Single([]byte(r.key))}}, w)
+	_, err := r.client.ReadRows(ctx, &scan.Request{Table: tableName, Ranges: []row.Range{row.Single([]byte(r.key))}, Filter: newest}, w)
 	if err != nil {
 		if must || !errors.Is(err, fault.Unavailable) && ctx.Err() == nil {
 			r.t.Errorf("%s: read: %v", r.key, err)
@@ -88,6 +92,10 @@ func (r *register) read(ctx context.Context, must bool) {
 	}
 	r.readsSeen = max(r.readsSeen, got)
 }
+
+// newest passes the newest cell of each column: a write whose outcome is unknown
+// may come later, and is an older one then.
+var newest = &filter.Node{Op: filter.CellsPerColumnLimit, N: 1}
 
 type collector struct {
 	keys, values []string
@@ -144,7 +152,7 @@ func TestStorm(t *testing.T) {
 func stormRun(t *testing.T, seed uint64, h *history) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	st := newStorm(seed, rng)
-	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Twice: st.twiceIs, Clocks: st.clock, Log: logger(), LogBytes: 64 << 10,
+	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Twice: st.twiceIs, Clocks: st.clock, Witness: NewWitness(), Log: logger(), LogBytes: 64 << 10,
 		// A memtable that has anything has 128 KiB.
 		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
 		Sweep:  2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
@@ -180,7 +188,6 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		}
 		regs = append(regs, &register{key: fmt.Sprint("k", i), client: cl, t: t})
 	}
-	st.rage()
 	var working sync.WaitGroup
 	stop := make(chan struct{})
 	for i, r := range regs {
@@ -201,6 +208,18 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		mine := rand.New(rand.NewPCG(seed, 200+uint64(i)))
 		working.Go(func() { h.work(ctx, t, regs[i].client, i, mine, stop) })
 	}
+	works := make([]*work, 4)
+	for i := range works {
+		cl, err := c.Client(ctx, fmt.Sprint("client-", i%3))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := &work{t: t, client: cl, rng: rand.New(rand.NewPCG(seed, 300+uint64(i))), id: i}
+		works[i] = w
+		do := []func(context.Context, chan struct{}){w.backups, w.drops, w.schemas, w.views}[i]
+		working.Go(func() { do(ctx, stop) })
+	}
+	st.rage()
 	next := 4
 	for range 20 + rng.IntN(20) {
 		time.Sleep(time.Duration(rng.IntN(1500)) * time.Millisecond)
@@ -222,11 +241,13 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		unknown += r.unknown
 	}
 	tile(ctx, t, admin)
+	c.verify(t, admin)
 	if writes == 0 {
 		t.Error("no write was acknowledged")
 	}
-	t.Logf("%d writes acknowledged, %d of unknown outcome; %d messages, of which %d lost, %d late, %d held, %d twice", writes, unknown,
-		st.sent, st.lost, st.delayed, st.held, st.twice)
+	t.Logf("%d writes acknowledged, %d of unknown outcome; %d messages, of which %d lost, %d late, %d held, %d twice; "+
+		"%d backups, %d looks at dropped rows, %d schemas, %d views", writes, unknown, st.sent, st.lost, st.delayed, st.held, st.twice,
+		works[0].done, works[1].done, works[2].done, works[3].done)
 }
 
 // disturb does one thing that a cluster must bear.
@@ -394,4 +415,72 @@ func tile(ctx context.Context, t *testing.T, c *client.Client) {
 	if len(rows) == 0 || len(end) > 0 {
 		t.Errorf("I5: the last tablet ends at %q", end)
 	}
+}
+
+// verify checks what must hold when everything has come to rest: invariants I1,
+// I6, I7, I8 and I12 as far as they can be seen from outside.
+func (c *Cluster) verify(t *testing.T, b *client.Client) {
+	t.Helper()
+	if err := c.o.Witness.Check(); err != nil {
+		t.Error(err)
+	}
+	if _, err := I7(t, c, b); err != nil {
+		t.Error(err)
+	}
+	if err := c.i8(b); err != nil {
+		t.Error(err)
+	}
+}
+
+// i8 checks that commit logs that tablets need are there, without a hole.
+func (c *Cluster) i8(b *client.Client) error {
+	ctx := context.Background()
+	logs := map[uint64]bool{}
+	roots, err := b.Metadata().Roots(ctx)
+	if err != nil {
+		return err
+	}
+	take := func(r *metadata.Row) error {
+		if a := r.Assignment; a != nil && a.Log != 0 {
+			logs[a.Log] = true
+		}
+		return nil
+	}
+	for _, r := range roots {
+		_ = take(r)
+	}
+	if err := b.Metadata().Scan(ctx, take); err != nil {
+		return err
+	}
+	for log := range logs {
+		id := commitlog.ID(log)
+		// The objects first: the log may be trimmed meanwhile.
+		objects, err := c.objects.List(ctx, id.String()+"/", "", 0)
+		if err != nil {
+			return err
+		}
+		item, err := c.lock.Client(nil, nil).Get(ctx, catalog.LogKey(id))
+		if err != nil {
+			return fmt.Errorf("I8: commit log %v is needed: %w", id, err)
+		}
+		var state catalog.LogState
+		if err := json.Unmarshal(item.Value, &state); err != nil {
+			return err
+		}
+		next := uint64(0)
+		for _, o := range objects {
+			var index uint64
+			if _, err := fmt.Sscanf(o.Name[len(id.String())+1:], "%d", &index); err != nil {
+				return fmt.Errorf("object %s: %w", o.Name, err)
+			}
+			switch {
+			case index < state.Kept.Segment:
+				continue
+			case next == 0 && index > max(state.Kept.Segment, 1) || next != 0 && index != next:
+				return fmt.Errorf("I8: commit log %v is kept from %d on, and the segment before %d is gone", id, state.Kept.Segment, index)
+			}
+			next = index + 1
+		}
+	}
+	return nil
 }

@@ -159,11 +159,11 @@ const (
 
 func call[T any](ctx context.Context, l *link, kind string, is nature, do func(context.Context, rpc.TabletServer) (T, error)) (T, error) {
 	out, err := exchange(ctx, l.c, l.n, Message{From: l.n.name, To: l.to, Kind: kind, Changes: is != reads, Twice: is == hints}, func(ctx context.Context) (out T, err error) {
-		s := l.c.Server(l.to)
-		if s == nil {
+		s, seen := l.c.Server(l.to), l.c.served(l.to)
+		if s == nil || seen == nil {
 			return out, lostError{ErrRefused}
 		}
-		out, err = do(ctx, s)
+		out, err = do(ctx, seen)
 		if l.c.Server(l.to) != s {
 			return out, lostError{errEnded} // before it answered
 		}
