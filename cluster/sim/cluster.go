@@ -69,6 +69,7 @@ type Cluster struct {
 	dead    sync.WaitGroup      // of what is put away of processes that have ended
 	late    sync.WaitGroup      // messages
 	masters map[string]*masterProcess
+	clients map[string]*node // the newest of each name
 	life    context.Context
 	end     context.CancelFunc
 }
@@ -127,7 +128,7 @@ func New(o Options) (*Cluster, error) {
 	if o.Witness != nil {
 		store = &witnessedStore{store, o.Witness}
 	}
-	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*process{}, masters: map[string]*masterProcess{}}
+	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*process{}, masters: map[string]*masterProcess{}, clients: map[string]*node{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }
@@ -269,9 +270,23 @@ func (c *Cluster) KillMaster(name string) {
 	}
 }
 
+// Kill ends the process of a name, whatever it is, as a crash does.
+func (c *Cluster) Kill(name string) {
+	c.KillServer(name)
+	c.KillMaster(name)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if n := c.clients[name]; n != nil {
+		n.ended.Store(true)
+	}
+}
+
 // Client returns a client of a node of its own.
 func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, error) {
 	n := c.node(name)
+	c.mu.Lock()
+	c.clients[name] = n
+	c.mu.Unlock()
 	l := c.lockOf(n)
 	ids, err := client.NewIDs(ctx, l)
 	if err != nil {

@@ -3,7 +3,9 @@ package sim
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/objstorage"
 
@@ -31,8 +33,16 @@ func farAsk[T any](ctx context.Context, s *farStore, kind string, do func(contex
 
 func (s *farStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	data = slices.Clone(data) // it may travel for longer than its sender waits
+	var mine atomic.Bool      // clients of stores know what they have put
 	_, err := farAsk(ctx, s, "PutIfAbsent", func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, s.Store.PutIfAbsent(ctx, name, data)
+		err := s.Store.PutIfAbsent(ctx, name, data)
+		if err == nil {
+			mine.Store(true)
+		}
+		if mine.Load() && errors.Is(err, fault.AlreadyExists) {
+			err = nil
+		}
+		return struct{}{}, err
 	})
 	return err
 }

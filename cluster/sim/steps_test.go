@@ -1,0 +1,478 @@
+//go:build sim
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/cluster/master"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// A mishap is what becomes of the n-th message of a node, and of the node.
+type mishap string
+
+const (
+	// crash: the node ends before the message is sent, or before it has the
+	// answer.
+	crash mishap = "crash"
+	// lastWord: the node ends when the message is on its way.
+	lastWord mishap = "last word"
+	// zombie: the node is taken for dead, and does not know; the message arrives
+	// when others have done what there was to do.
+	zombie mishap = "zombie"
+)
+
+// A stage is a cluster on which an operation is interrupted. METADATA is on
+// server-1, the table on server-2, nothing on server-3; master-1 is the master.
+type stage struct {
+	*Cluster
+	t     *testing.T
+	admin *client.Client // of node client
+	table *schema.Table
+	want  map[string]string
+
+	mu     sync.Mutex
+	victim string
+	how    mishap
+	at, n  int // the message that it happens to, and how many there were
+	armed  bool
+	last   Message
+	cut    time.Time // until when the victim does not reach the lock service
+}
+
+const takenFor = 6 * time.Second
+
+// net implements Net.
+func (g *stage) net(ctx context.Context, m Message) error {
+	g.mu.Lock()
+	cut := g.cut.After(time.Now()) && (m.From == g.victim && m.To == Lock || m.From == Lock && m.To == g.victim)
+	mine := g.armed && (m.From == g.victim || m.To == g.victim) && m.Kind != memory.Heartbeat && m.Kind != "Watch"
+	now := false
+	if mine {
+		g.n++
+		if now = g.n == g.at; now {
+			g.last = m
+			if g.how == zombie {
+				g.cut = time.Now().Add(takenFor)
+			}
+		}
+	}
+	g.mu.Unlock()
+	if now {
+		switch g.how {
+		case crash:
+			g.Kill(g.victim)
+			return errors.New("lost in the crash")
+		case lastWord:
+			g.Kill(g.victim)
+		case zombie:
+			return wait(ctx, takenFor)
+		}
+	}
+	if cut {
+		if err := wait(ctx, 300*time.Millisecond); err != nil {
+			return err
+		}
+		return errors.New("cut off")
+	}
+	return wait(ctx, time.Millisecond)
+}
+
+func (g *stage) set(key, value string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return g.admin.MutateRow(ctx, tableName, &row.Entry{Key: []byte(key), Mutations: []row.Mutation{
+		{Op: row.SetCell, Family: "a", Qualifier: []byte("q"), Timestamp: 1000, Value: []byte(value)}}})
+}
+
+// place waits until what a table has is on a server.
+func (g *stage) place(table uint64, server string) {
+	g.t.Helper()
+	ctx := g.t.Context()
+	var rows []*metadata.Row
+	var err error
+	for range 200 {
+		if table == cmeta.Table {
+			rows, err = g.admin.Metadata().Roots(ctx)
+		} else {
+			rows, err = g.admin.Metadata().Lookup(ctx, table, nil, 10)
+		}
+		there := err == nil && len(rows) > 0
+		for _, r := range rows {
+			if r.Assignment.State == metadata.Open && r.Assignment.Server == server {
+				continue
+			}
+			there = false
+			_, _ = g.Cluster.Lock("operator").Put(ctx, master.WantedKey(r.Tablet), []byte(server), 0)
+		}
+		if there {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	g.t.Fatalf("table %d does not come to %s: %v", table, server, err)
+}
+
+func (g *stage) start() {
+	g.t.Helper()
+	o := Options{TTL: time.Second, Interval: 400 * time.Millisecond, Net: g.net, Witness: NewWitness(), Log: logger(),
+		Sweep: 700 * time.Millisecond, Purge: 300 * time.Millisecond, Rest: 500 * time.Millisecond, MakeLimit: 5 * time.Second}
+	c, err := New(o)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.Cluster = c
+	ctx := g.t.Context()
+	c.StartMaster("master-1")
+	run := func(name string) {
+		if _, err := c.StartServer(ctx, name); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+	run("server-1")
+	if g.admin, err = c.Client(ctx, "admin"); err != nil {
+		g.t.Fatal(err)
+	}
+	g.table, err = g.admin.CreateTable(ctx, &schema.Table{Name: tableName, Granularity: 1000, Families: map[string]schema.Family{"a": {Name: "a"}}},
+		[][]byte{[]byte("h"), []byte("p")})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	run("server-2")
+	g.place(g.table.ID, "server-2")
+	run("server-3")
+	c.StartMaster("master-2")
+	g.want = map[string]string{}
+	for i := range 26 {
+		k := string(rune('a' + i))
+		if err := g.set(k, "1"); err != nil {
+			g.t.Fatal(err)
+		}
+		if i%3 == 0 { // some of it in SSTables
+			if err := g.set(k, "2"); err != nil {
+				g.t.Fatal(err)
+			}
+			g.want[k] = "2"
+			continue
+		}
+		g.want[k] = "1"
+	}
+	time.Sleep(500 * time.Millisecond)
+}
+
+// arm makes the mishap happen to the n-th message from now on.
+func (g *stage) arm(victim string, how mishap, n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.victim, g.how, g.at, g.n, g.armed = victim, how, n, 0, true
+}
+
+// disarm returns whether it happened.
+func (g *stage) disarm() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.armed = false
+	return g.n >= g.at
+}
+
+// tablets returns the rows of the table, all of them open; nil if they are not.
+func (g *stage) tablets() []*metadata.Row {
+	var rows []*metadata.Row
+	ctx, cancel := context.WithTimeout(g.t.Context(), 2*time.Second)
+	defer cancel()
+	err := g.admin.Metadata().Scan(ctx, func(r *metadata.Row) error {
+		if r.Table == g.table.ID {
+			rows = append(rows, r)
+		}
+		return nil
+	})
+	if err != nil || !metadata.Tile(rows) {
+		return nil
+	}
+	for _, r := range rows {
+		if r.Assignment.State != metadata.Open || g.Server(r.Assignment.Server) == nil || r.Op != nil && r.Op.Kind == metadata.Merge {
+			return nil
+		}
+	}
+	return rows
+}
+
+// settle waits until all tablets are served by somebody who lives.
+func (g *stage) settle() []*metadata.Row {
+	g.t.Helper()
+	for range 400 {
+		if rows := g.tablets(); rows != nil {
+			return rows
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	g.t.Errorf("tablets do not come to rest")
+	return nil
+}
+
+// check checks that nothing was lost and that all goes on.
+func (g *stage) check(ctx string) {
+	g.t.Helper()
+	fail := func(format string, args ...any) {
+		g.t.Helper()
+		g.t.Errorf("%s: %s", ctx, fmt.Sprintf(format, args...))
+	}
+	if g.settle() == nil {
+		fail("did not settle")
+		return
+	}
+	got := contents(g.t, g.admin, tableName)
+	if !maps.Equal(got, g.want) {
+		fail("I2, I11: the table holds %v, not %v", got, g.want)
+	}
+	for k := range g.want {
+		if err := g.set(k, "3"); err != nil {
+			fail("write %s: %v", k, err)
+		}
+	}
+	if err := g.o.Witness.Check(); err != nil {
+		fail("%v", err)
+	}
+	if _, err := I7(g.t, g.Cluster, g.admin); err != nil {
+		fail("%v", err)
+	}
+	if err := g.i8(g.admin); err != nil {
+		fail("%v", err)
+	}
+	for k, v := range contents(g.t, g.admin, tableName) {
+		if v != "3" {
+			fail("row %s holds %s", k, v)
+		}
+	}
+}
+
+// An operation is what is interrupted at each of its steps.
+type operation struct {
+	name    string
+	victims []string
+	do      func(*stage)       // returns when it is done, or has come to nothing
+	after   func(*stage) error // what must hold at the end
+	// zombies are those of victims that may be taken for dead though they live.
+	zombies []string
+}
+
+func (g *stage) of(key string) *metadata.Row {
+	g.t.Helper()
+	rows, err := g.admin.Metadata().Lookup(g.t.Context(), g.table.ID, []byte(key), 1)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return rows[0]
+}
+
+func (g *stage) ask(server string, do func(ctx context.Context, s rpc.TabletServer)) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+	defer cancel()
+	do(ctx, g.Dialer("operator").Dial(server))
+}
+
+func operations() []operation {
+	servers, masters := []string{"server-1", "server-2", "server-3"}, []string{"master-1"}
+	both := append(masters, servers...)
+	return []operation{{
+		name: "split", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		do: func(g *stage) {
+			r := g.of("k")
+			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, r.Tablet, []byte("k")) })
+		},
+	}, {
+		name: "merge", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		do: func(g *stage) {
+			a, b := g.of("a"), g.of("k")
+			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) { _ = s.Merge(ctx, a.Tablet, b.Tablet) })
+		},
+	}, {
+		name: "move", victims: both, zombies: both,
+		do: func(g *stage) {
+			r := g.of("k")
+			_, _ = g.Cluster.Lock("operator").Put(g.t.Context(), master.WantedKey(r.Tablet), []byte("server-3"), 0)
+			g.until(func() bool {
+				return g.of("k").Assignment.Server == "server-3" && g.of("k").Assignment.State == metadata.Open
+			})
+		},
+	}, {
+		name: "recovery of a server's tablets", victims: []string{"server-1", "server-3", "master-1"}, zombies: []string{"server-1", "server-3", "master-1"},
+		do: func(g *stage) {
+			g.KillServer("server-2")
+			g.until(func() bool { return g.tablets() != nil })
+		},
+	}, {
+		name: "recovery of METADATA", victims: []string{"server-2", "server-3", "master-1"}, zombies: []string{"server-2", "server-3", "master-1"},
+		do: func(g *stage) {
+			g.KillServer("server-1")
+			g.until(func() bool { return g.tablets() != nil })
+		},
+	}, {
+		name: "failover of the master, and recovery", victims: []string{"master-2"}, zombies: []string{"master-2"},
+		do: func(g *stage) {
+			g.StartMaster("master-3")
+			g.KillMaster("master-1")
+			g.KillServer("server-2")
+			g.until(func() bool { return g.tablets() != nil })
+		},
+	}, {
+		name: "split of METADATA", victims: []string{"server-1"}, zombies: []string{"server-1"},
+		do: func(g *stage) {
+			roots, err := g.admin.Metadata().Roots(g.t.Context())
+			if err != nil {
+				g.t.Fatal(err)
+			}
+			at := cmeta.Key(rpc.TabletKey{Table: g.table.ID, End: []byte("h")})
+			g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, roots[0].Tablet, at) })
+		},
+	}, {
+		name: "flush and compaction", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		do: func(g *stage) {
+			r := g.of("k")
+			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) {
+				_ = s.Flush(ctx, []metadata.TabletID{r.Tablet})
+				_ = s.Compact(ctx, []metadata.TabletID{r.Tablet})
+			})
+		},
+	}, {
+		name: "end of a server in order", victims: both, zombies: both,
+		do: func(g *stage) {
+			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+			defer cancel()
+			_ = g.StopServer(ctx, "server-2")
+			g.until(func() bool { return g.tablets() != nil })
+		},
+	}, {
+		name: "backup and restore", victims: []string{"client", "server-1", "server-2", "server-3"}, zombies: []string{"server-1", "server-2"},
+		do: func(g *stage) {
+			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+			defer cancel()
+			b, err := g.Client(ctx, "client")
+			if err != nil {
+				return
+			}
+			if _, err := b.CreateBackup(ctx, tableName, &schema.Backup{Name: "backups/b"}); err != nil {
+				return
+			}
+			if _, err := b.RestoreTable(ctx, "backups/b", tableName+"r", func(*schema.Table) error { return nil }); err != nil {
+				return
+			}
+			_ = b.DeleteBackup(ctx, "backups/b")
+		},
+		// What was begun is there whole, or goes.
+		after: func(g *stage) error {
+			if _, err := g.admin.Table(g.t.Context(), tableName+"r"); err == nil {
+				if got := contents(g.t, g.admin, tableName+"r"); !maps.Equal(got, g.want) {
+					return fmt.Errorf("restored is %v", got)
+				}
+			}
+			if _, err := g.admin.Backup(g.t.Context(), "backups/b"); err == nil {
+				if _, err := g.admin.RestoreTable(g.t.Context(), "backups/b", tableName+"s", func(*schema.Table) error { return nil }); err != nil {
+					return err
+				}
+				if got := contents(g.t, g.admin, tableName+"s"); !maps.Equal(got, g.want) {
+					return fmt.Errorf("restored is %v", got)
+				}
+			}
+			return nil
+		},
+	}, {
+		name: "table made and deleted", victims: []string{"client", "server-1", "server-3", "master-1"}, zombies: []string{"server-1", "master-1"},
+		do: func(g *stage) {
+			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+			defer cancel()
+			b, err := g.Client(ctx, "client")
+			if err != nil {
+				return
+			}
+			if _, err := b.CreateTable(ctx, &schema.Table{Name: tableName + "n", Granularity: 1000, Families: map[string]schema.Family{"a": {Name: "a"}}}, [][]byte{[]byte("h")}); err != nil {
+				return
+			}
+			_ = b.DeleteTable(ctx, tableName+"n")
+		},
+	}}
+}
+
+// until waits for done, for a while.
+func (g *stage) until(done func() bool) {
+	for range 200 {
+		if done() {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// TestSteps: invariants I2, I5, I11 and I13. A node ends, or is taken for dead
+// and is not, at each message that it sends or gets while an operation is under
+// way: everything that was acknowledged is there, and tablets tile.
+func TestSteps(t *testing.T) {
+	for _, o := range operations() {
+		for _, victim := range o.victims {
+			t.Run(o.name+"/"+victim, func(t *testing.T) {
+				t.Parallel()
+				hows := []mishap{crash, lastWord}
+				for _, z := range o.zombies {
+					if z == victim {
+						hows = append(hows, zombie)
+					}
+				}
+				for _, how := range hows {
+					n := 1
+					for ; ; n++ {
+						reached := false
+						synctest.Test(t, func(t *testing.T) { reached = stepRun(t, o, victim, how, n) })
+						if t.Failed() {
+							t.Fatalf("%s of %s at message %d", how, victim, n)
+						}
+						if !reached {
+							break
+						}
+					}
+					t.Logf("%s: %d messages", how, n-1)
+				}
+			})
+		}
+	}
+}
+
+func stepRun(t *testing.T, o operation, victim string, how mishap, n int) (reached bool) {
+	g := &stage{t: t}
+	defer func() {
+		if g.Cluster != nil {
+			g.Close()
+		}
+		time.Sleep(time.Minute)
+	}()
+	g.start()
+	g.arm(victim, how, n)
+	o.do(g)
+	reached = g.disarm()
+	if how == zombie && reached {
+		time.Sleep(takenFor + 2*time.Second)
+	} else {
+		time.Sleep(3 * time.Second) // a session ends
+	}
+	if o.after != nil {
+		g.settle()
+		if err := o.after(g); err != nil {
+			t.Error(err)
+		}
+	}
+	g.check(fmt.Sprintf("%s of %s at message %d, %+v", how, victim, n, g.last))
+	return reached
+}
