@@ -1,10 +1,12 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -33,6 +35,8 @@ type Options struct {
 	Tablet     tablet.Options
 	SplitBytes int64
 	LogBytes   int64
+	// CacheBytes is the size of a server's cache. Default 8 MiB.
+	CacheBytes int64
 	// Sweep, Purge, Rest and MakeLimit are those of masters. Default: never sweep.
 	Sweep, Purge, Rest, MakeLimit time.Duration
 	// Now is the clock of cells.
@@ -78,6 +82,9 @@ type Cluster struct {
 type process struct {
 	*tabletserver.Server
 	*node
+	// stopping says that it is ending in order; stopped is closed when it has.
+	stopping atomic.Bool
+	stopped  chan struct{}
 }
 
 // node returns a process of a name, as the network knows it.
@@ -138,7 +145,7 @@ func (c *Cluster) Lock(node string) lock.Service { return c.lockOf(c.node(node))
 
 // StartServer starts a tablet server of a name that no living one has.
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
-	p := &process{node: c.node(name)}
+	p := &process{node: c.node(name), stopped: make(chan struct{})}
 	var store objectstore.Store = &farStore{c.objects, c, p.node}
 	l, dial := c.lockOf(p.node), rpc.Dialer(dialer{c, p.node})
 	if c.o.WrapLock != nil {
@@ -152,7 +159,7 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	}
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
 		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
-		Segments: c.o.Segments, CacheBytes: 8 << 20, MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
+		Segments: c.o.Segments, CacheBytes: cmp.Or(c.o.CacheBytes, 8<<20), MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
 		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
 	})
 	if err != nil {
@@ -166,6 +173,9 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	c.dead.Go(func() {
 		// A server that fails ends its process.
 		<-s.Failed()
+		if p.stopping.Load() && !p.ended.Load() {
+			<-p.stopped
+		}
 		p.ended.Store(true)
 		c.mu.Lock()
 		if c.servers[name] == p {
@@ -205,11 +215,14 @@ func (c *Cluster) KillServer(name string) {
 
 // StopServer ends a server in order.
 func (c *Cluster) StopServer(ctx context.Context, name string) error {
-	s := c.Server(name)
-	if s == nil {
+	c.mu.Lock()
+	p := c.servers[name]
+	c.mu.Unlock()
+	if p == nil || !p.stopping.CompareAndSwap(false, true) {
 		return fmt.Errorf("there is no server %s", name)
 	}
-	return s.Close(ctx)
+	defer close(p.stopped)
+	return p.Close(ctx)
 }
 
 // Server returns a living server, or nil.
