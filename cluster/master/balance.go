@@ -31,6 +31,7 @@ type weighed struct {
 // A move takes a tablet to the server of an incarnation.
 type move struct {
 	tablet   metadata.TabletID
+	row      *metadata.Row
 	from, to uint64
 }
 
@@ -113,17 +114,17 @@ func plan(servers []uint64, tablets []weighed, most int) []move {
 		have[from] -= t.weight
 		have[to] += t.weight
 		t.server, t.fixed = to, true
-		moves = append(moves, move{t.id, from, to})
+		moves = append(moves, move{tablet: t.id, from: from, to: to})
 	}
 	return moves
 }
 
 func abs(x float64) float64 { return max(x, -x) }
 
-// balance asks all servers what they have and returns what is to be moved;
-// nothing if one of them cannot be asked, or a tablet is on its way.
+// balance asks all servers what they have, begins merges, and returns what is to
+// be moved; nothing if one of them cannot be asked, or a tablet is on its way.
 func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []move {
-	movable := map[metadata.TabletID]bool{}
+	movable := map[metadata.TabletID]*metadata.Row{}
 	for _, r := range rows {
 		a := r.Assignment
 		if a == nil || !v.tables[r.Table] || v.resting[r.Table] {
@@ -132,33 +133,49 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 		if a.State != metadata.Open || v.servers[a.Incarnation].Name == "" {
 			return nil
 		}
-		movable[r.Tablet] = r.Op == nil && v.wanted[r.Tablet] == ""
+		if r.Op == nil && v.wanted[r.Tablet].Key == "" {
+			movable[r.Tablet] = r
+		}
 	}
+	statuses, ok := m.ask(ctx, v)
+	if !ok {
+		return nil
+	}
+	moves := m.merge(v, rows, movable, statuses)
+	// What has just moved stays: its load is not known yet.
+	young := func(t rpc.TabletStatus) bool {
+		return movable[t.Tablet] == nil || time.Since(t.Since) < 2*m.o.Balance
+	}
+	for _, o := range plan(slices.Sorted(maps.Keys(statuses)), weigh(statuses, young), movesAtOnce) {
+		o.row = movable[o.tablet]
+		moves = append(moves, o)
+	}
+	return moves
+}
+
+// ask asks all servers that are to have tablets what they have. ok is false if
+// one does not answer.
+func (m *master) ask(ctx context.Context, v *view) (statuses map[uint64]*rpc.Status, ok bool) {
 	ctx, cancel := context.WithTimeout(ctx, max(m.o.Interval, time.Second))
 	defer cancel()
-	statuses := map[uint64]*rpc.Status{}
+	statuses, ok = map[uint64]*rpc.Status{}, true
 	var mu sync.Mutex
 	var asking sync.WaitGroup
-	var servers []uint64
 	for n, s := range v.servers {
 		if v.drained[s.Name] {
 			continue
 		}
-		servers = append(servers, n)
 		asking.Go(func() {
-			if status, err := m.o.Dialer.Dial(s.Addr).Status(ctx); err == nil && status.Incarnation == n {
-				mu.Lock()
-				defer mu.Unlock()
-				statuses[n] = status
+			status, err := m.o.Dialer.Dial(s.Addr).Status(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil || status.Incarnation != n {
+				ok = false
+				return
 			}
+			statuses[n] = status
 		})
 	}
 	asking.Wait()
-	if len(statuses) < len(servers) {
-		return nil
-	}
-	slices.Sort(servers)
-	// What has just moved stays: its load is not known yet.
-	young := func(t rpc.TabletStatus) bool { return !movable[t.Tablet] || time.Since(t.Since) < 2*m.o.Balance }
-	return plan(servers, weigh(statuses, young), movesAtOnce)
+	return statuses, ok
 }

@@ -1,7 +1,6 @@
 package master
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,6 +38,10 @@ type Options struct {
 	// Balance is how often it evens out the tablets of servers. Default 10 s;
 	// negative means never.
 	Balance time.Duration
+	// Merge is how long two neighbouring tablets must have been small and idle on
+	// their servers before they are merged. Default 24 h, so that a table that was
+	// cut up in advance has its data by then; negative means never.
+	Merge time.Duration
 	// Objects has the SSTables of the cluster, Logs its commit logs; they may be
 	// one store. Without them the master does not sweep.
 	Objects, Logs objectstore.Store
@@ -73,6 +76,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Balance == 0 {
 		o.Balance = 10 * time.Second
+	}
+	if o.Merge == 0 {
+		o.Merge = 24 * time.Hour
 	}
 	if o.Sweep == 0 {
 		o.Sweep = 10 * time.Minute
@@ -139,7 +145,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
 	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
-		missing: map[uint64]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
+		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix) })
@@ -160,6 +166,9 @@ type master struct {
 	wake  chan struct{}
 	calls sync.WaitGroup
 
+	// tablets is what is known of METADATA.
+	tablets known
+
 	// missing says since when the server of an incarnation that rows name is
 	// gone.
 	missing map[uint64]time.Time
@@ -167,12 +176,17 @@ type master struct {
 	balanced time.Time
 	// heading are the servers, by incarnation, that tablets are moved to.
 	heading map[metadata.TabletID]uint64
+	// merging are the left ones of neighbours that are brought together to be
+	// merged, and until when.
+	merging map[metadata.TabletID]time.Time
 	// purged is when tables were looked at last. making says since when something
 	// is being made, by id and version, and orphans since when a tablet is of no
 	// table, of what was so then.
 	purged  time.Time
 	making  map[[2]int64]time.Time
 	orphans map[metadata.TabletID]time.Time
+
+	judging sync.Mutex // of who calls needs while others may
 
 	mu   sync.Mutex
 	busy map[string]bool // calls that are under way
@@ -217,9 +231,17 @@ func (m *master) run(ctx context.Context) {
 		case <-timer.C:
 		case <-m.wake:
 		}
+		start := time.Now()
 		err := m.round(ctx)
 		if err != nil && ctx.Err() == nil {
 			m.o.Log.Warn("the master could not see to everything, and will try again", "error", err)
+		}
+		// In a large cluster there is always something new. What comes meanwhile is
+		// seen to at once in the next round.
+		rest := time.NewTimer(min(time.Since(start), m.o.Interval/4))
+		select {
+		case <-ctx.Done():
+		case <-rest.C:
 		}
 		timer.Reset(m.o.Interval)
 	}
@@ -229,7 +251,7 @@ func (m *master) run(ctx context.Context) {
 type view struct {
 	servers map[uint64]catalog.Registration
 	drained map[string]bool
-	wanted  map[metadata.TabletID]string
+	wanted  map[metadata.TabletID]lock.Item
 	// tables are those whose tablets are to be served; resting those that were
 	// deleted a while ago.
 	tables, resting map[uint64]bool
@@ -241,7 +263,7 @@ type view struct {
 func (m *master) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
 	defer cancel()
-	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, wanted: map[metadata.TabletID]string{}}
+	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, wanted: map[metadata.TabletID]lock.Item{}}
 	var err error
 	if v.servers, _, err = catalog.Servers(ctx, m.o.Lock); err != nil {
 		return err
@@ -278,23 +300,47 @@ func (m *master) round(ctx context.Context) error {
 		m.again(50 * time.Millisecond)
 		return nil
 	}
-	var rows []*metadata.Row
-	if err := m.meta.Scan(ctx, func(r *metadata.Row) error {
-		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {
-			rows = rows[:n-1] // read twice: METADATA was split meanwhile
-		}
-		rows = append(rows, r)
+	whole, err := m.know(ctx, v)
+	if err != nil {
+		return err
+	}
+	if err := m.settle(ctx, v, m.tablets.rows); err != nil {
+		return err
+	}
+	rows := slices.Concat(roots, m.tablets.rows)
+	m.even(ctx, v, rows)
+	if !whole {
 		return nil
-	}); err != nil {
+	}
+	m.tablets.slim()
+	if err := m.unwant(ctx, v, rows); err != nil {
 		return err
 	}
-	if err := m.settle(ctx, v, rows); err != nil {
-		return err
-	}
-	m.even(ctx, v, slices.Concat(roots, rows))
 	if m.o.Purge > 0 && time.Since(m.purged) >= m.o.Purge {
 		m.purged = time.Now()
-		return m.purge(ctx, v, rows)
+		return m.purge(ctx, v, m.tablets.rows)
+	}
+	return nil
+}
+
+// unwant removes what says where tablets are to be that are gone: they were
+// split, merged or deleted. The items were read before rows, which are all there
+// are, and no tablet comes back.
+func (m *master) unwant(ctx context.Context, v *view, rows []*metadata.Row) error {
+	if len(v.wanted) == 0 {
+		return nil
+	}
+	there := map[metadata.TabletID]bool{}
+	for _, r := range rows {
+		there[r.Tablet] = true
+	}
+	for id, i := range v.wanted {
+		if there[id] {
+			continue
+		}
+		if err := m.o.Lock.Delete(ctx, i.Key, i.Version); err != nil && !errors.Is(err, fault.Aborted) && !errors.Is(err, fault.NotFound) {
+			return err
+		}
 	}
 	return nil
 }
@@ -324,7 +370,7 @@ func (m *master) readWanted(ctx context.Context, v *view) error {
 	for _, i := range items {
 		var id uint64
 		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, WantedPrefix), "%x", &id); err == nil {
-			v.wanted[metadata.TabletID(id)] = string(i.Value)
+			v.wanted[metadata.TabletID(id)] = i
 		}
 	}
 	return nil
@@ -362,12 +408,69 @@ func (m *master) dead(v *view, r *metadata.Row) bool {
 		since = time.Now()
 		m.missing[a.Incarnation] = since
 	}
-	margin := m.o.ServerTTL / 10
+	margin := m.o.ServerTTL / 10 // see tabletserver.alive for the other clock
 	if left := margin - time.Since(since); left > 0 {
 		m.again(left)
 		return false
 	}
 	return true
+}
+
+// changesAtOnce is how many METADATA rows are changed at a time: they share
+// commits of the METADATA server's log.
+const changesAtOnce = 128
+
+// What settle has to do about a tablet.
+type need int
+
+const (
+	needsNothing need = iota
+	needsServer
+	needsHint // its server is to open it
+)
+
+func (m *master) needs(v *view, r *metadata.Row) need {
+	a := r.Assignment
+	switch {
+	case !v.tables[r.Table] || a == nil:
+		return needsNothing // of a table that is being made, or was purged
+	case v.resting[r.Table] && a.State == metadata.Unassigned && a.Log == 0:
+		return needsNothing
+	case a.State == metadata.Unassigned && m.isParting(r.Tablet):
+		return needsNothing
+	case a.State == metadata.Unassigned || m.dead(v, r):
+		return needsServer
+	case a.State == metadata.Opening:
+		return needsHint
+	}
+	return needsNothing
+}
+
+// give makes a tablet that of a server, if it still needs one, and returns its
+// row as it is then.
+func (m *master) give(ctx context.Context, v *view, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
+	if isSlim(r) {
+		now, err := m.meta.Get(ctx, keyOf(r))
+		if err != nil {
+			return nil, err
+		}
+		m.judging.Lock()
+		need := m.needs(v, now)
+		m.judging.Unlock()
+		if need != needsServer {
+			return slim(now), nil
+		}
+		r = now
+	}
+	r, err := m.assign(ctx, r, to)
+	if err != nil {
+		m.tablets.doubt(keyOf(r)) // it changed since it was read, perhaps
+		return nil, err
+	}
+	if r.Table != cmeta.Table {
+		r = slim(r)
+	}
+	return r, nil
 }
 
 // settle gives a server to the tablets of rows that have none, and reminds
@@ -386,16 +489,8 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	var changes []change
 	hints := map[string][]rpc.TabletKey{} // by address
 	for i, r := range rows {
-		if !v.tables[r.Table] || r.Assignment == nil {
-			continue // of a table that is being made, or was purged
-		}
-		a := r.Assignment
-		if v.resting[r.Table] && a.State == metadata.Unassigned && a.Log == 0 {
-			continue
-		}
-		switch {
-		case a.State == metadata.Unassigned && m.isParting(r.Tablet):
-		case a.State == metadata.Unassigned || m.dead(v, r):
+		switch m.needs(v, r) {
+		case needsServer:
 			to, ok := m.pick(v, r)
 			if !ok {
 				m.again(m.o.Interval / 4)
@@ -403,9 +498,9 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 			}
 			v.load[to.Incarnation]++
 			changes = append(changes, change{i, to})
-		case a.State == metadata.Opening:
-			if s, ok := v.servers[a.Incarnation]; ok {
-				hints[s.Addr] = append(hints[s.Addr], rpc.TabletKey{Table: r.Table, End: r.End})
+		case needsHint:
+			if s, ok := v.servers[r.Assignment.Incarnation]; ok {
+				hints[s.Addr] = append(hints[s.Addr], keyOf(r))
 			}
 		}
 	}
@@ -413,30 +508,45 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	var mu sync.Mutex
 	var errs []error
 	var doing sync.WaitGroup
-	slots := make(chan struct{}, 32)
+	slots := make(chan struct{}, changesAtOnce)
 	for _, c := range changes {
 		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
 		doing.Go(func() {
 			defer func() { <-slots }()
-			r, err := m.assign(ctx, rows[c.at], c.to)
+			r, err := m.give(ctx, v, rows[c.at], c.to)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				errs = append(errs, err)
-				return
+			if r != nil {
+				rows[c.at] = r
 			}
-			rows[c.at] = r
-			hints[c.to.Addr] = append(hints[c.to.Addr], rpc.TabletKey{Table: r.Table, End: r.End})
+			switch {
+			case err != nil && len(errs) < 8:
+				errs = append(errs, err)
+			case err == nil && r.Assignment != nil && r.Assignment.Incarnation == c.to.Incarnation:
+				hints[c.to.Addr] = append(hints[c.to.Addr], keyOf(r))
+			}
 		})
 	}
 	doing.Wait()
+	if ctx.Err() != nil {
+		errs = append(errs, context.Cause(ctx))
+	}
 	what := "load "
 	if len(rows) > 0 && rows[0].Table == cmeta.Table {
 		// Loads of other tablets may be waiting for these.
 		what = "load METADATA "
 	}
 	for addr, keys := range hints {
-		m.call(what+addr, func(ctx context.Context) error { return m.o.Dialer.Dial(addr).Load(ctx, keys) })
+		m.call(what+addr, func(ctx context.Context) error {
+			err := m.o.Dialer.Dial(addr).Load(ctx, keys)
+			if err == nil {
+				m.opened(keys)
+			}
+			return err
+		})
 	}
 	if len(errs) > 0 {
 		m.again(m.o.Interval / 4)
@@ -478,12 +588,12 @@ func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
 	var best catalog.Registration
 	found := false
 	if n, ok := m.heading[r.Tablet]; ok {
-		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.wanted[r.Tablet] == "" {
+		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.wanted[r.Tablet].Key == "" {
 			return s, true
 		}
 	}
 	for n, s := range v.servers {
-		if v.wanted[r.Tablet] == s.Name && !v.drained[s.Name] {
+		if string(v.wanted[r.Tablet].Value) == s.Name && !v.drained[s.Name] {
 			return s, true
 		}
 		if v.drained[s.Name] {
@@ -514,13 +624,9 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		m.balanced = time.Now()
 		m.heading = map[metadata.TabletID]uint64{}
 		for _, o := range m.balance(ctx, v, rows) {
-			m.heading[o.tablet] = o.to
-			i := slices.IndexFunc(rows, func(r *metadata.Row) bool { return r.Tablet == o.tablet })
-			if i < 0 || rows[i].Assignment.Incarnation != o.from {
-				continue // it has moved meanwhile
-			}
-			ask(rows[i])
-			m.o.Log.Info("tablet is moved", "tablet", uint64(o.tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
+			m.heading[o.row.Tablet] = o.to
+			ask(o.row)
+			m.o.Log.Info("tablet is moved", "tablet", uint64(o.row.Tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
 		}
 	}
 	living := 0
@@ -540,7 +646,7 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		if !ok {
 			continue
 		}
-		wanted := v.wanted[r.Tablet]
+		wanted := string(v.wanted[r.Tablet].Value)
 		switch {
 		case v.resting[r.Table]:
 			ask(r)
@@ -621,6 +727,7 @@ func (m *master) moveOne(ctx context.Context, from catalog.Registration, p parti
 	m.parting[id] = true
 	m.mu.Unlock()
 	defer func() {
+		m.tablets.doubt(keyOf(p.row))
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		delete(m.parting, id)

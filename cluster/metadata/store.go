@@ -211,7 +211,16 @@ func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]
 // Scan calls each with the METADATA rows of all tables but METADATA itself, in
 // order of their keys.
 func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error {
-	for rest := row.All; ; {
+	return s.scan(ctx, row.All, each)
+}
+
+// ScanTable is Scan of the rows of one table.
+func (s *Store) ScanTable(ctx context.Context, table uint64, each func(*metadata.Row) error) error {
+	return s.scan(ctx, row.Range{Start: binary.BigEndian.AppendUint64(nil, table), End: binary.BigEndian.AppendUint64(nil, table+1)}, each)
+}
+
+func (s *Store) scan(ctx context.Context, rest row.Range, each func(*metadata.Row) error) error {
+	for {
 		var last []byte
 		var end []byte
 		err := s.at(ctx, rest.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
@@ -233,10 +242,10 @@ func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error 
 		if err != nil {
 			return err
 		}
-		if len(end) == 0 {
+		rest.Start = end
+		if len(end) == 0 || rest.Empty() {
 			return nil
 		}
-		rest.Start = end
 	}
 }
 

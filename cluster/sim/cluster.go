@@ -31,6 +31,8 @@ type Options struct {
 	Interval time.Duration
 	// Balance is how often the master evens out servers. Default: never.
 	Balance time.Duration
+	// Merge is that of masters. Default: never.
+	Merge time.Duration
 	// Tablet are the settings of tablets; SplitBytes that of servers.
 	Tablet     tablet.Options
 	SplitBytes int64
@@ -249,7 +251,7 @@ func (c *Cluster) StartMaster(name string) {
 			err := master.Run(ctx, master.Options{Name: name, Lock: c.lockOf(p.node), Dialer: dialer{c, p.node}, TTL: c.o.TTL,
 				// What is waited for by the master's clock takes so long by the true one.
 				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
-				Interval:  c.o.Interval, Balance: c.o.Balance, Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,
+				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,
 				Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
 			if err != nil && ctx.Err() == nil && !p.ended.Load() && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)

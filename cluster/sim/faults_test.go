@@ -157,7 +157,7 @@ func stormRun(t *testing.T, seed uint64, h *history) {
 		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
 		Sweep:  2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
 	if rng.IntN(2) == 0 {
-		o.Balance = 3 * time.Second
+		o.Balance, o.Merge = 3*time.Second, 4*time.Second
 	}
 	c, err := New(o)
 	if err != nil {

@@ -3,9 +3,11 @@ package sim
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/gateway/backend"
@@ -126,4 +128,105 @@ func TestBalance(t *testing.T) {
 	if got := contents(t, b, upkeepTable); len(got) != 26 {
 		t.Errorf("the table holds %v", got)
 	}
+}
+
+// TestMerge: neighbours that are small, on whatever servers, become one tablet;
+// what has been split is not merged as long as it holds as much, and nothing
+// changes once all is done.
+func TestMerge(t *testing.T) {
+	ctx := context.Background()
+	c := start(t, Options{TTL: time.Second, Balance: 50 * time.Millisecond, Merge: 100 * time.Millisecond, SplitBytes: 4 << 20}, 3)
+	b := clientOf(t, c, "client")
+	var splits []string
+	for i := range 15 {
+		splits = append(splits, fmt.Sprintf("k%02d", i))
+	}
+	sch := create(t, b, upkeepTable, splits...)
+	for i := range 16 {
+		put(t, b, upkeepTable, fmt.Sprintf("k%02d", i), "v")
+	}
+	count := func() (n int) {
+		everyTablet(t, c, b, sch.ID, func(rpc.TabletServer, *metadata.Row) error {
+			n++
+			return nil
+		})
+		return n
+	}
+	eventually(t, func() error {
+		if n := count(); n > 1 {
+			return fmt.Errorf("%d tablets are left", n)
+		}
+		return nil
+	})
+	if got := contents(t, b, upkeepTable); len(got) != 16 {
+		t.Errorf("the table holds %v", got)
+	}
+	// Halves of a tablet that was as large as one may be are not small.
+	rng := rand.New(rand.NewPCG(1, 1))
+	value := make([]byte, 128<<10)
+	for i := range 16 {
+		for j := range value {
+			value[j] = byte(rng.Uint32())
+		}
+		put(t, b, upkeepTable, fmt.Sprintf("k%02d", i), string(value))
+	}
+	rows, err := b.Metadata().Lookup(ctx, sch.ID, nil, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Dialer("test").Dial(rows[0].Assignment.Addr).Split(ctx, rows[0].Tablet, []byte("k08")); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second)
+	if n := count(); n != 2 {
+		t.Errorf("there are %d tablets of 1 MiB, with 4 MiB as the limit", n)
+	}
+}
+
+// TestWantedTabletsThatAreGone: the wish where a tablet is to be goes with the
+// tablet, and not before.
+func TestWantedTabletsThatAreGone(t *testing.T) {
+	ctx := context.Background()
+	c := start(t, Options{TTL: time.Second}, 2)
+	b := clientOf(t, c, "client")
+	sch := create(t, b, upkeepTable, "h")
+	want := func() (keys []string) {
+		items, _, err := c.Lock("test").List(ctx, master.WantedPrefix)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, i := range items {
+			keys = append(keys, i.Key)
+		}
+		return keys
+	}
+	rows, err := b.Metadata().Lookup(ctx, sch.ID, nil, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rows {
+		if _, err := c.Lock("test").Put(ctx, master.WantedKey(r.Tablet), []byte("server-2"), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() error {
+		now, err := b.Metadata().Lookup(ctx, sch.ID, nil, 2)
+		if err == nil && (now[0].Assignment.Server != "server-2" || now[1].Assignment.Server != "server-2" || now[0].Assignment.State != metadata.Open) {
+			err = fmt.Errorf("tablets are on %s and %s", now[0].Assignment.Server, now[1].Assignment.Server)
+		}
+		return err
+	})
+	time.Sleep(time.Second)
+	if got := want(); len(got) != 2 {
+		t.Errorf("tablets that are there are wanted no more: %v", got)
+	}
+	if err := c.Dialer("test").Dial("server-2").Split(ctx, rows[0].Tablet, []byte("d")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if got := want(); len(got) != 1 || got[0] != master.WantedKey(rows[1].Tablet) {
+			return fmt.Errorf("wanted are %v", got)
+		}
+		return nil
+	})
 }

@@ -401,7 +401,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation}
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, SplitBytes: max(s.o.SplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
 	for id, t := range s.tablets {
 		b, l := t.Bounds(), t.Load(time.Now())
 		out.Tablets = append(out.Tablets, rpc.TabletStatus{Tablet: id, Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,

@@ -1,0 +1,114 @@
+package master
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// mergesAtOnce is how many merges are begun each time that servers are evened
+// out.
+const mergesAtOnce = 8
+
+// small is the part of what makes a server split a tablet, in bytes and in rows
+// per second, that two neighbours have at most to be merged. A tablet that was
+// merged has to grow fourfold before it is split, and one that was split to
+// shrink to half before it is merged, so that nothing is split and merged by
+// turns.
+const small = 0.25
+
+// A pair are two neighbours that are to be one.
+type pair struct{ left, right metadata.TabletID }
+
+// pairs chooses up to most pairs of neighbours, of rows in the order of their
+// keys, that fit says to be small and idle, both together; a tablet is in one of
+// them at most.
+func pairs(rows []*metadata.Row, fit func(left, right *metadata.Row) bool, most int) (out []pair) {
+	for i := 0; i+1 < len(rows) && len(out) < most; i++ {
+		a, b := rows[i], rows[i+1]
+		if a.Table == b.Table && len(a.End) > 0 && bytes.Equal(a.End, b.Start) && fit(a, b) {
+			out = append(out, pair{a.Tablet, b.Tablet})
+			i++
+		}
+	}
+	return out
+}
+
+// merge asks servers to merge neighbours that have become small, and returns the
+// moves that bring such together that are on two servers. It takes out of
+// movable what is to stay.
+func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.TabletID]*metadata.Row, statuses map[uint64]*rpc.Status) (moves []move) {
+	for id, until := range m.merging {
+		if time.Now().After(until) {
+			delete(m.merging, id)
+		}
+	}
+	if m.o.Merge < 0 {
+		return nil
+	}
+	type where struct {
+		rpc.TabletStatus
+		server uint64
+	}
+	at := map[metadata.TabletID]where{}
+	var bytes int64 // beyond which a server splits, and rows per second; 0: never
+	var rate float64
+	for n, s := range statuses {
+		if s.SplitBytes > 0 && (bytes == 0 || s.SplitBytes < bytes) {
+			bytes = s.SplitBytes
+		}
+		if s.SplitRate > 0 && (rate == 0 || s.SplitRate < rate) {
+			rate = s.SplitRate
+		}
+		for _, t := range s.Tablets {
+			at[t.Tablet] = where{t, n}
+		}
+	}
+	ready := func(r *metadata.Row) (where, bool) {
+		t, ok := at[r.Tablet]
+		return t, ok && movable[r.Tablet] != nil && r.Table != cmeta.Table && (m.o.Merge <= time.Since(t.Since) || m.together(r.Tablet))
+	}
+	chosen := pairs(rows, func(l, r *metadata.Row) bool {
+		a, ok := ready(l)
+		b, both := ready(r)
+		// Those that are being brought together are left and right of one another.
+		return ok && both && m.together(l.Tablet) == m.together(r.Tablet) && float64(a.Bytes+b.Bytes) <= small*float64(bytes) &&
+			(rate == 0 || a.Reads+a.Writes+b.Reads+b.Writes <= small*rate)
+	}, mergesAtOnce)
+	for _, p := range chosen {
+		a, b := at[p.left], at[p.right]
+		l, r := movable[p.left], movable[p.right]
+		delete(movable, p.left)
+		delete(movable, p.right)
+		if a.server != b.server {
+			if m.together(p.left) {
+				continue // on its way
+			}
+			until := time.Now().Add(6 * m.o.Balance)
+			m.merging[p.left], m.merging[p.right] = until, until
+			if a.Bytes > b.Bytes {
+				moves = append(moves, move{tablet: p.right, row: r, from: b.server, to: a.server})
+			} else {
+				moves = append(moves, move{tablet: p.left, row: l, from: a.server, to: b.server})
+			}
+			continue
+		}
+		s := v.servers[a.server]
+		m.call("merge "+s.Addr, func(ctx context.Context) error {
+			defer m.tablets.doubt(keyOf(l), keyOf(r))
+			m.o.Log.Info("tablets are merged", "left", uint64(p.left), "right", uint64(p.right), "server", s.Name)
+			return m.o.Dialer.Dial(s.Addr).Merge(ctx, p.left, p.right)
+		})
+	}
+	return moves
+}
+
+// together tells whether a tablet is being brought to a neighbour.
+func (m *master) together(id metadata.TabletID) bool {
+	_, ok := m.merging[id]
+	return ok
+}
