@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -12,6 +13,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/objectstore/hdfs"
+	"github.com/trestledb/trestle/engine/objectstore/hdfs/hdfstest"
 	"github.com/trestledb/trestle/engine/objectstore/s3"
 	"github.com/trestledb/trestle/engine/objectstore/s3/s3test"
 )
@@ -75,8 +78,8 @@ func BenchmarkAppendWait(b *testing.B) {
 
 // BenchmarkDurable is one durable record of 1,060 bytes per operation, by so many
 // callers at a time, in each form of the log: files and segment objects in the
-// temporary directory, segment objects in an S3 server in this process, and in
-// MinIO if TRESTLE_TEST_MINIO names it.
+// temporary directory, segment objects in an S3 server in this process, in
+// MinIO if TRESTLE_TEST_MINIO names it, and in an HDFS if TRESTLE_TEST_HDFS does.
 func BenchmarkDurable(b *testing.B) {
 	ctx := context.Background()
 	segments := func(b *testing.B, store objectstore.Store, observe func(Commit)) Writer {
@@ -94,6 +97,8 @@ func BenchmarkDurable(b *testing.B) {
 		}
 		return store
 	}
+	outer, logs := b, 0
+	onHDFS := sync.OnceValue(func() *hdfstest.Cluster { return hdfstest.Real(outer, hdfstest.FastClose...) })
 	forms := []struct {
 		name string
 		open func(b *testing.B, observe func(Commit)) Writer
@@ -113,6 +118,17 @@ func BenchmarkDurable(b *testing.B) {
 		}},
 		{"minio-segments", func(b *testing.B, observe func(Commit)) Writer {
 			return segments(b, onS3(b, s3test.MinIO(b)), observe)
+		}},
+		{"hdfs-segments", func(b *testing.B, observe func(Commit)) Writer {
+			if os.Getenv(hdfstest.Jars) == "" {
+				b.Skip("no HDFS")
+			}
+			logs++
+			store, err := hdfs.Open(ctx, onHDFS().Options(fmt.Sprint("/log", logs)))
+			if err != nil {
+				b.Fatal(err)
+			}
+			return segments(b, store, observe)
 		}},
 	}
 	value := make([]byte, 1060)

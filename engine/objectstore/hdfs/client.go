@@ -58,8 +58,6 @@ func newClient(o Options) *client {
 			DialContext:         (&net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}).DialContext,
 			MaxIdleConnsPerHost: 256,
 			IdleConnTimeout:     20 * time.Second, // a NameNode closes what is idle for 30
-			WriteBufferSize:     64 << 10,
-			ReadBufferSize:      64 << 10,
 		}
 	}
 	c := &client{

@@ -29,9 +29,13 @@ type Cluster struct {
 	dataNode *exec.Cmd
 }
 
+// FastClose are the properties that keep a DataNode from sleeping for 400 ms
+// whenever the NameNode has not heard yet that the last block of a file is there.
+var FastClose = []string{"dfs.client.block.write.locateFollowingBlock.initial.delay.ms", "5"}
+
 // Real starts an HDFS with the jars that the environment names, and skips the
-// test if it names none.
-func Real(t testing.TB) *Cluster {
+// test if it names none. Names and values of more properties may be given.
+func Real(t testing.TB, properties ...string) *Cluster {
 	t.Helper()
 	jars := os.Getenv(Jars)
 	if jars == "" {
@@ -50,7 +54,7 @@ func Real(t testing.TB) *Cluster {
 		c.addr[what] = l.Addr().String()
 		l.Close()
 	}
-	c.configure()
+	c.configure(properties)
 	if out, err := c.java(jars, "namenode.NameNode", "-format", "-nonInteractive").CombinedOutput(); err != nil {
 		t.Fatalf("format: %v\n%s", err, out)
 	}
@@ -64,7 +68,7 @@ func Real(t testing.TB) *Cluster {
 	return c
 }
 
-func (c *Cluster) configure() {
+func (c *Cluster) configure(more []string) {
 	for _, d := range []string{"webapps/hdfs", "webapps/datanode", "webapps/static"} {
 		if err := os.MkdirAll(filepath.Join(c.dir, "conf", d), 0o755); err != nil {
 			c.t.Fatal(err)
@@ -84,10 +88,10 @@ func (c *Cluster) configure() {
 	site("core-site.xml",
 		"fs.defaultFS", "hdfs://"+c.addr["rpc"],
 		"hadoop.tmp.dir", c.dir+"/tmp")
-	site("hdfs-site.xml",
+	site("hdfs-site.xml", append([]string{
 		"dfs.replication", "1",
-		"dfs.namenode.name.dir", "file://"+c.dir+"/name",
-		"dfs.datanode.data.dir", "file://"+c.dir+"/data",
+		"dfs.namenode.name.dir", "file://" + c.dir + "/name",
+		"dfs.datanode.data.dir", "file://" + c.dir + "/data",
 		"dfs.namenode.rpc-address", c.addr["rpc"],
 		"dfs.namenode.http-address", c.addr["http"],
 		"dfs.datanode.address", c.addr["data"],
@@ -95,7 +99,7 @@ func (c *Cluster) configure() {
 		"dfs.datanode.ipc.address", c.addr["data-ipc"],
 		"dfs.datanode.hostname", "127.0.0.1",
 		"dfs.namenode.safemode.extension", "0",
-		"dfs.heartbeat.interval", "1s")
+		"dfs.heartbeat.interval", "1s"}, more...)...)
 	log := "log4j.rootLogger=WARN,stderr\nlog4j.appender.stderr=org.apache.log4j.ConsoleAppender\n" +
 		"log4j.appender.stderr.target=System.err\nlog4j.appender.stderr.layout=org.apache.log4j.PatternLayout\n" +
 		"log4j.appender.stderr.layout.ConversionPattern=%d %p %c: %m%n\n"
