@@ -346,6 +346,22 @@ func (c *Client) rows(ctx context.Context, table uint64, within row.Range, each 
 	}
 }
 
+// Tablets calls each with the end of every tablet of a table, in order, and the
+// name of the tablet server that has it, empty if none has.
+func (c *Client) Tablets(ctx context.Context, table string, each func(end []byte, server string) error) error {
+	t, err := c.o.Schemas.Named(table)
+	if err != nil {
+		return err
+	}
+	return c.rows(ctx, t.Schema().ID, row.All, func(r *metadata.Row) error {
+		server := ""
+		if a := r.Assignment; a != nil {
+			server = a.Server
+		}
+		return each(slices.Clone(r.End), server)
+	})
+}
+
 // SampleRowKeys implements backend.Data.
 func (c *Client) SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error {
 	t, err := c.o.Schemas.Named(table)

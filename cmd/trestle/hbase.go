@@ -17,7 +17,6 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	hbase "github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
@@ -29,11 +28,23 @@ type hbaseFront struct {
 	server *hbase.Server
 	master *master.Master
 	zk     *zk.Server
+	leave  func()        // tells the others of a cluster that this server ends; nil if there are none
 	done   chan struct{} // closed when the listeners are
 }
 
+// hbaseTables are what HBase clients work on.
+type hbaseTables struct {
+	backend.Backend
+	tablets master.Tablets // nil: they are not worked on by hand
+	backups backend.Backups
+	// locate and join are of a cluster. join tells the others of this server, and
+	// calls set with those that live now and whenever that changes.
+	locate model.Locator
+	join   func(ctx context.Context, me model.Server, set func([]model.Place)) (leave func(), err error)
+}
+
 // openHBase begins to serve HBase clients if the settings say so.
-func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, store *engine.Store, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
+func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
 	if cfg.HBaseListen == "" {
 		return new(hbaseFront), nil
 	}
@@ -47,20 +58,20 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, stor
 		return fail(err)
 	}
 	project, instance, _ := strings.Cut(cfg.HBasePlace, "/")
-	catalog, err := model.Open(ctx, b, model.Mapping{Project: project, Instance: instance}, me)
+	catalog, err := model.Open(ctx, b.Backend, model.Mapping{Project: project, Instance: instance}, me)
 	if err != nil {
 		return fail(err)
 	}
 	// The namespace "default" is there from the beginning, as an instance too.
-	instances := admin.New(b, admin.Options{Zone: cfg.Zone, Log: log})
+	instances := admin.New(b.Backend, admin.Options{Zone: cfg.Zone, Log: log})
 	if err := instances.EnsureInstance(ctx, catalog.Mapping().InstanceName(model.DefaultNamespace)); err != nil {
 		return fail(err)
 	}
 	o := hbase.Options{RequestMemory: cfg.Memory / 8, Log: log}
-	mo := master.Options{Tablets: store, Backups: store, Ensure: instances.EnsureInstance, Log: log}
-	held := b
+	mo := master.Options{Tablets: b.tablets, Backups: b.backups, Ensure: instances.EnsureInstance, Log: log}
+	held := b.Backend
 	if who != nil {
-		held = who.Guard(b)
+		held = who.Guard(b.Backend)
 		o.Authorize = func(ctx context.Context, c *hbase.Call, what hbase.Action, table string) (context.Context, error) {
 			return who.Enter(ctx, hbasePeer(cfg, c), hbaseMethods[what], table)
 		}
@@ -82,8 +93,20 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, stor
 			return fail(errors.Join(fmt.Errorf("listen for ZooKeeper clients: %w; choose another address with --hbase-zookeeper-listen", err), f.server.Stop(ctx)))
 		}
 		f.zk = zk.NewServer(zk.Options{Log: log})
-		name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
-		f.zk.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())
+		f.publish(catalog)
+	}
+	if b.join != nil {
+		catalog.Spread(b.locate)
+		f.leave, err = b.join(ctx, me, func(places []model.Place) {
+			catalog.SetPlaces(places)
+			f.publish(catalog)
+		})
+		if err != nil {
+			if zl != nil {
+				err = errors.Join(err, zl.Close())
+			}
+			return fail(errors.Join(err, f.server.Stop(ctx)))
+		}
 	}
 	attrs := []any{"address", l.Addr().String(), "name", me.HostPort()}
 	if zl != nil {
@@ -110,10 +133,30 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b backend.Backend, stor
 	return f, nil
 }
 
+// publish tells ZooKeeper's clients which servers live. Each process is the
+// master to those who ask it, and has hbase:meta.
+func (f *hbaseFront) publish(catalog *model.Catalog) {
+	if f.zk == nil {
+		return
+	}
+	name := func(s model.Server) zk.ServerName {
+		return zk.ServerName{Host: s.Host, Port: uint16(s.Port), StartCode: int64(s.StartCode)}
+	}
+	me := name(catalog.Server())
+	c := zk.Cluster{ID: catalog.ClusterID(), Master: me, Meta: me}
+	for _, s := range catalog.Servers() {
+		c.Servers = append(c.Servers, name(s))
+	}
+	f.zk.Publish(c.Tree())
+}
+
 // stop ends the server: calls under way may finish until ctx is done.
 func (f *hbaseFront) stop(ctx context.Context) error {
 	if f.server == nil {
 		return nil
+	}
+	if f.leave != nil {
+		f.leave()
 	}
 	if f.zk != nil {
 		f.zk.Close()

@@ -93,8 +93,9 @@ type front struct {
 	stack *stack
 }
 
-// openFront builds the gateway of a process of a cluster.
-func openFront(ctx context.Context, n *node, cfg *settings.Serve, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*front, error) {
+// openFront builds the gateway of a process of a cluster. name is that of its
+// tablet server, empty if it has none.
+func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*front, error) {
 	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}
@@ -128,12 +129,22 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, schemas *catal
 		closeAuth()
 		return nil, err
 	}
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, backups: c, locate: c.Tablets, join: n.joinHBase(name)}, who, certificates, log)
+	if err != nil {
+		closeAuth()
+		return nil, err
+	}
 	var token http.Handler
 	if who != nil {
 		token = who.TokenHandler()
 	}
 	return &front{srv, &stack{
-		rest: api, token: token, notices: notices, serve: srv.Serve, drain: srv.Stop,
+		rest: api, token: token, notices: notices, serve: srv.Serve,
+		drain: func(ctx context.Context) error {
+			stopped := make(chan error, 1)
+			go func() { stopped <- hb.stop(ctx) }()
+			return errors.Join(srv.Stop(ctx), <-stopped)
+		},
 		close: func(context.Context) error {
 			closeAuth()
 			return nil
@@ -155,7 +166,7 @@ func openGateway(set *settings.Set) opener {
 			n.close()
 			return nil, err
 		}
-		f, err := openFront(ctx, n, cfg, schemas, m, log)
+		f, err := openFront(ctx, n, cfg, "", schemas, m, log)
 		if err != nil {
 			n.close()
 			return nil, err
@@ -235,7 +246,7 @@ func openTabletServer(set *settings.Set) opener {
 				log.Error("the server for the cluster ended", "error", err)
 			}
 		}
-		f, err := openFront(ctx, n, cfg, ts.Schemas(), m, log)
+		f, err := openFront(ctx, n, cfg, set.Name, ts.Schemas(), m, log)
 		if err != nil {
 			now, cancel := context.WithCancel(context.Background())
 			cancel()

@@ -69,7 +69,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
-	hb, err := openHBase(ctx, cfg, counted{store, m}, store, who, certificates, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, log)
 	if err != nil {
 		closeAuth()
 		return fail(err)

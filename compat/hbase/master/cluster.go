@@ -94,7 +94,9 @@ func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.G
 		s.BalancerOn = proto.Bool(!f.Off["balancer"])
 	}
 	if want(pb.Option_SERVERS_NAME) {
-		s.ServersName = []*pb.ServerName{me}
+		for _, server := range m.catalog.Servers() {
+			s.ServersName = append(s.ServersName, server.Proto())
+		}
 	}
 	if want(pb.Option_MASTER_INFO_PORT) {
 		s.MasterInfoPort = proto.Int32(-1)
@@ -106,7 +108,7 @@ func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.G
 	if err != nil {
 		return nil, err
 	}
-	loads := []*pb.RegionLoad{m.load(sized{Region: model.MetaRegion}, 1)}
+	loads := map[model.Server][]*pb.RegionLoad{m.catalog.Server(): {m.load(sized{Region: model.MetaRegion}, 1)}}
 	for _, t := range list {
 		regions, err := m.regions(ctx, t)
 		if errors.Is(err, fault.NotFound) {
@@ -121,7 +123,8 @@ func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.G
 		if t.Enabled() {
 			count.OpenRegions = &n
 			for _, r := range regions {
-				loads = append(loads, m.load(r, len(t.Schema.Families)))
+				at := m.catalog.At(r.Region)
+				loads[at] = append(loads[at], m.load(r, len(t.Schema.Families)))
 			}
 		} else {
 			count.ClosedRegions = &n
@@ -132,10 +135,14 @@ func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.G
 	}
 	if want(pb.Option_LIVE_SERVERS) {
 		used, limit := heap()
-		s.LiveServers = []*pb.LiveServerInfo{{Server: me, ServerLoad: &pb.ServerLoad{
-			RegionLoads: loads, UsedHeap_MB: megabytes(used), MaxHeap_MB: megabytes(limit),
-			ReportStartTime: proto.Uint64(uint64(m.started.UnixMilli())), ReportEndTime: proto.Uint64(uint64(time.Now().UnixMilli())),
-		}}}
+		for _, server := range m.catalog.Servers() {
+			load := &pb.ServerLoad{RegionLoads: loads[server], ReportEndTime: proto.Uint64(uint64(time.Now().UnixMilli()))}
+			if server == m.catalog.Server() { // of the others no more is known
+				load.UsedHeap_MB, load.MaxHeap_MB = megabytes(used), megabytes(limit)
+				load.ReportStartTime = proto.Uint64(uint64(m.started.UnixMilli()))
+			}
+			s.LiveServers = append(s.LiveServers, &pb.LiveServerInfo{Server: server.Proto(), ServerLoad: load})
+		}
 	}
 	return &pb.GetClusterStatusResponse{ClusterStatus: s}, nil
 }

@@ -42,14 +42,16 @@ func rows(r *model.Region) row.Range { return row.Range{Start: r.Start, End: r.E
 
 var noTablets = unsupported("this store's tablets are not worked on by hand")
 
-// moveRegion moves a region to where it is: there is one server.
+// moveRegion moves a region to where it is: regions follow their tablets, which
+// nobody moves from here.
 func (m *Master) moveRegion(ctx context.Context, c *server.Call, req *pb.MoveRegionRequest) (*pb.MoveRegionResponse, error) {
-	if _, _, _, err := m.region(ctx, c, true, req.GetRegion()); err != nil {
+	_, r, _, err := m.region(ctx, c, true, req.GetRegion())
+	if err != nil {
 		return nil, err
 	}
-	me := m.catalog.Server()
-	if d := req.GetDestServerName(); d != nil && (d.GetHostName() != me.Host || d.GetPort() != me.Port) {
-		return nil, wire.DoNotRetryIO.New("server %s,%d is not online: all regions are at %s", d.GetHostName(), d.GetPort(), me)
+	at := m.catalog.At(r)
+	if d := req.GetDestServerName(); d != nil && (d.GetHostName() != at.Host || d.GetPort() != at.Port) {
+		return nil, wire.DoNotRetryIO.New("regions are not moved to %s,%d by HBase's clients: this one is at %s", d.GetHostName(), d.GetPort(), at)
 	}
 	return &pb.MoveRegionResponse{}, nil
 }
@@ -234,7 +236,9 @@ func (m *Master) getOnlineRegion(ctx context.Context, c *server.Call, _ *pb.GetO
 			return nil, err
 		}
 		for _, r := range regions {
-			resp.RegionInfo = append(resp.RegionInfo, r.Info())
+			if m.catalog.At(r) == m.catalog.Server() {
+				resp.RegionInfo = append(resp.RegionInfo, r.Info())
+			}
 		}
 	}
 	return resp, nil
@@ -276,7 +280,9 @@ func (m *Master) getRegionLoad(ctx context.Context, c *server.Call, req *pb.GetR
 			return nil, err
 		}
 		for _, r := range regions {
-			resp.RegionLoads = append(resp.RegionLoads, m.load(r, len(t.Schema.Families)))
+			if m.catalog.At(r.Region) == m.catalog.Server() {
+				resp.RegionLoads = append(resp.RegionLoads, m.load(r, len(t.Schema.Families)))
+			}
 		}
 	}
 	return resp, nil

@@ -75,9 +75,11 @@ type Catalog struct {
 	mapping Mapping
 	server  Server
 	cluster string
+	tablets Locator // nil: there is one server
 
 	mu struct {
 		sync.Mutex
+		places    []Place
 		tables    map[string]cached  // by resource name
 		layouts   map[uint64]*layout // by schema.Table.ID
 		byName    map[string]*Region // the regions of layouts, as byEncoded
@@ -93,8 +95,8 @@ type cached struct {
 // recheck is how old a cached record may be: another process may change it.
 const recheck = time.Second
 
-// Open returns a catalog of the tables of b, all of whose regions are at
-// server. The first Open of a store gives the cluster its id.
+// Open returns a catalog of the tables of b for server, where all regions are
+// unless they are Spread. The first Open of a store gives the cluster its id.
 func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Catalog, error) {
 	c := &Catalog{b: b, mapping: m, server: server}
 	c.mu.tables = map[string]cached{}
@@ -122,7 +124,7 @@ func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Ca
 // ClusterID returns the id of the cluster, a UUID that never changes.
 func (c *Catalog) ClusterID() string { return c.cluster }
 
-// Server returns where the regions are.
+// Server returns whose catalog this is.
 func (c *Catalog) Server() Server { return c.server }
 
 // Mapping returns how names map.

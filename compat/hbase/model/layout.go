@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/row"
-	"github.com/trestledb/trestle/engine/scan"
 )
 
 // recordRegions begins the keys of the records of layouts, which end with
@@ -35,6 +33,7 @@ type layout struct {
 
 	// Under Catalog.mu:
 	regions []*Region
+	owners  map[*Region]string // names of tablet servers; nil if there is but one
 	checked time.Time
 }
 
@@ -63,26 +62,19 @@ func (c *Catalog) Regions(ctx context.Context, t *Table) ([]*Region, error) {
 
 // update brings a layout up to date. l.mu is held.
 func (c *Catalog) update(ctx context.Context, t *Table, l *layout) ([]*Region, error) {
-	var ends [][]byte
-	err := c.b.SampleRowKeys(ctx, t.Resource, row.All, func(s scan.Sample) error {
-		ends = append(ends, bytes.Clone(s.Key))
-		return nil
-	})
+	ends, owners, err := c.tabletsOf(ctx, t)
 	if err != nil {
 		return nil, err
 	}
-	if len(ends) == 0 || len(ends[len(ends)-1]) > 0 {
-		ends = append(ends, nil)
-	}
 	now := time.Now()
-	have := c.adopt(l, l.regions, ends, now)
+	have := c.adopt(l, l.regions, ends, owners, now)
 	for have == nil {
 		// Others may have named these regions: another process, or an earlier one.
 		stored, err := c.storedRegions(ctx, t, l)
 		if err != nil {
 			return nil, err
 		}
-		if have = c.adopt(l, stored, ends, now); have != nil {
+		if have = c.adopt(l, stored, ends, owners, now); have != nil {
 			break
 		}
 		next, marks := c.name(t, stored, ends, uint64(now.UnixMilli()))
@@ -98,14 +90,14 @@ func (c *Catalog) update(ctx context.Context, t *Table, l *layout) ([]*Region, e
 			return nil, fmt.Errorf("names of the regions of table %s: %w", t.Name, err)
 		}
 		l.version = version
-		have = c.adopt(l, next, ends, now)
+		have = c.adopt(l, next, ends, owners, now)
 	}
 	return have, nil
 }
 
 // adopt makes regions those of the layout, if they are what ends divide.
 // Otherwise it returns nil.
-func (c *Catalog) adopt(l *layout, regions []*Region, ends [][]byte, now time.Time) []*Region {
+func (c *Catalog) adopt(l *layout, regions []*Region, ends [][]byte, owners []string, now time.Time) []*Region {
 	if len(regions) != len(ends) {
 		return nil
 	}
@@ -117,6 +109,12 @@ func (c *Catalog) adopt(l *layout, regions []*Region, ends [][]byte, now time.Ti
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	l.checked = now
+	if owners != nil {
+		l.owners = make(map[*Region]string, len(regions))
+		for i, r := range regions {
+			l.owners[r] = owners[i]
+		}
+	}
 	if len(l.regions) > 0 && &l.regions[0] == &regions[0] {
 		return regions
 	}

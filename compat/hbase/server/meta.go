@@ -262,7 +262,7 @@ func (t *table) region(s *Server, r *model.Region) {
 	if err != nil {
 		panic(err) // it has every required field
 	}
-	server := s.catalog.Server()
+	server := s.catalog.At(r)
 	at := int64(r.ID)
 	t.rows = append(t.rows, computedRow{r.Name(), []row.Cell{
 		s.cell("info", "regioninfo", at, append([]byte("PBUF"), info...)),

@@ -43,7 +43,7 @@ const (
 
 // ofCluster are the settings of Serve that a process of a cluster does not
 // have.
-var notOfCluster = []string{"temporary", "durability", "split-rate", "hbase-listen", "hbase-zookeeper-listen", "hbase-advertise", "hbase-instance", "hbase-trust-users"}
+var notOfCluster = []string{"temporary", "durability", "split-rate"}
 
 // ofMaster are those of Serve that a master has.
 var ofMaster = []string{"data-dir", "http-listen", "debug-listen", "memory", "insecure", "cluster", "log-format", "log-level"}
