@@ -29,6 +29,8 @@ type Client struct {
 	meta     *cmeta.Store
 	Counters Counters
 
+	turns turns
+
 	mu     sync.Mutex
 	tables map[uint64]*locations
 }

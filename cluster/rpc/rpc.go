@@ -2,6 +2,8 @@ package rpc
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"math/rand/v2"
 	"time"
 
@@ -51,8 +53,36 @@ type Data interface {
 	CheckAndMutateRow(ctx context.Context, at Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (matched bool, err error)
 	// ReadModifyWriteRow is that of gateway/backend.
 	ReadModifyWriteRow(ctx context.Context, at Target, key []byte, rules []row.Rule) ([]row.Cell, error)
+	// UpdateRow returns the cells of a row that read leaves (all, if it is nil),
+	// once they are durable. But if seen is their Digest it applies muts,
+	// atomically with that, and returns done.
+	UpdateRow(ctx context.Context, at Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, done bool, err error)
 	// DropRange deletes the rows of r, which is within the tablet.
 	DropRange(ctx context.Context, at Target, r row.Range) error
+}
+
+// Digest returns what tells cells from all others.
+func Digest(cells []row.Cell) []byte {
+	h := sha256.New()
+	var b []byte
+	piece := func(p []byte) {
+		b = binary.AppendUvarint(b[:0], uint64(len(p)))
+		_, _ = h.Write(b)
+		_, _ = h.Write(p)
+	}
+	for i := range cells {
+		c := &cells[i]
+		piece([]byte(c.Family))
+		piece(c.Qualifier)
+		b = binary.AppendVarint(b[:0], c.Timestamp)
+		b = binary.AppendUvarint(b, uint64(len(c.Labels)))
+		_, _ = h.Write(b)
+		for _, l := range c.Labels {
+			piece([]byte(l))
+		}
+		piece(c.Value)
+	}
+	return h.Sum(nil)
 }
 
 // A Read is what is asked for in one tablet. Its fields are those of

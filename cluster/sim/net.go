@@ -226,6 +226,23 @@ func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 	})
 }
 
+type updateAnswer struct {
+	cells []row.Cell
+	done  bool
+}
+
+func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
+	is := changes
+	if len(seen) == 0 {
+		is = reads
+	}
+	a, err := call(ctx, l, "UpdateRow", is, func(ctx context.Context, s rpc.TabletServer) (a updateAnswer, err error) {
+		a.cells, a.done, err = s.UpdateRow(ctx, at, key, read, seen, muts)
+		return a, err
+	})
+	return a.cells, a.done, err
+}
+
 func (l *link) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
 	return tell(ctx, l, "DropRange", changes, func(ctx context.Context, s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
 }

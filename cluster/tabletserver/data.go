@@ -1,6 +1,7 @@
 package tabletserver
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -190,6 +191,36 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 	}
 	cells, err := p.ReadModifyWrite(ctx, t.Tablet, key, rules)
 	return cells, unknown(err)
+}
+
+// UpdateRow implements rpc.Data.
+func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, done bool, err error) {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return nil, false, err
+	}
+	sch := t.table.Schema()
+	q, err := tablet.NewQuery(sch, read, false)
+	if err != nil {
+		return nil, false, err
+	}
+	p := plan.New(sch, s.o.Now())
+	err = p.Update(ctx, t.Tablet, key, q, func(now []row.Cell) ([]row.Mutation, error) {
+		if cells, done = now, len(seen) > 0 && bytes.Equal(seen, rpc.Digest(now)); done {
+			return muts, nil
+		}
+		return nil, nil
+	})
+	switch {
+	case done:
+		return nil, err == nil, unknown(err)
+	case err != nil:
+		return nil, false, notServing(err)
+	}
+	if err := s.alive(); err != nil {
+		return nil, false, err
+	}
+	return cells, false, nil
 }
 
 // DropRange implements rpc.Data.

@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
 )
 
 func everything(table string) *scan.Request {
@@ -59,6 +60,58 @@ var concurrentTests = []test{
 		if len(got) != 1 || string(got[0].Value) != int64be(workers*rounds) {
 			s.Errorf("%d increments gave %s", workers*rounds, renderCells(got))
 		}
+	}},
+	{"UpdatesAreExact", func(s *suite) {
+		u, ok := s.Backend.(backend.RowUpdater)
+		if !ok {
+			s.Skip("not a RowUpdater")
+		}
+		t := s.create("t", "f", "g")
+		s.put(t, "r", set("g", "q", 1000, "other"))
+		only := &filter.Node{Op: filter.FamilyRegex, Pattern: []byte("f")}
+		race(func(worker int) {
+			for i := range rounds {
+				err := u.UpdateRow(s.ctx, t, []byte("r"), only, func(cells []row.Cell) ([]row.Mutation, error) {
+					text := ""
+					if len(cells) > 0 {
+						text = string(cells[0].Value)
+					}
+					if len(cells) > 1 || len(cells) == 1 && cells[0].Family != "f" {
+						return nil, fmt.Errorf("saw %s", renderCells(cells))
+					}
+					return []row.Mutation{deleteColumn("f", "q"), set("f", "q", 1000, text+string(rune('a'+worker)))}, nil
+				})
+				if err != nil {
+					s.Errorf("unexpected error: %v", err)
+				}
+				if i%10 == 0 { // which changes nothing that decides
+					s.put(t, "r", set("g", "q", 1000, "changed"))
+				}
+			}
+		})
+		got, err := s.newest(t, "r")
+		s.ok(err)
+		if len(got) != 2 || len(got[0].Value) != workers*rounds {
+			s.Fatalf("%d updates gave %s", workers*rounds, renderCells(got))
+		}
+		for w := range workers {
+			if n := strings.Count(string(got[0].Value), string(rune('a'+w))); n != rounds {
+				s.Errorf("%d of %d updates of one worker are there", n, rounds)
+			}
+		}
+		refused := errors.New("refused")
+		for _, want := range []error{refused, nil} { // neither changes anything
+			if err := u.UpdateRow(s.ctx, t, []byte("r"), nil, func([]row.Cell) ([]row.Mutation, error) { return nil, want }); !errors.Is(err, want) {
+				s.Errorf("got error %v, want %v", err, want)
+			}
+		}
+		again, err := s.newest(t, "r")
+		s.ok(err)
+		if renderCells(again) != renderCells(got) {
+			s.Errorf("%s became %s", renderCells(got), renderCells(again))
+		}
+		err = u.UpdateRow(s.ctx, t, []byte("r"), nil, func([]row.Cell) ([]row.Mutation, error) { return []row.Mutation{set("none", "q", 0, "")}, nil })
+		s.fails(err, fault.NotFound)
 	}},
 	{"SumsAreExact", func(s *suite) {
 		t := s.create("t", "sum=sum")

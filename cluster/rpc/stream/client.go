@@ -695,6 +695,20 @@ func (p *peer) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 	return cells, answer.err()
 }
 
+// UpdateRow implements rpc.Data.
+func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
+	body := appendFilter(appendBytes(appendTarget(batches.empty(), at), key), read)
+	body = appendMutations(appendBytes(body, seen), muts)
+	answer, err := p.ask(ctx, opUpdateRow, body, len(seen) > 0)
+	batches.Put(&body)
+	if err != nil {
+		return nil, false, err
+	}
+	done := answer.byte() != 0
+	cells := answer.cells()
+	return cells, done, answer.err()
+}
+
 // DropRange implements rpc.Data.
 func (p *peer) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
 	_, err := p.change(ctx, opDropRange, appendRange(appendTarget(batches.empty(), at), r))

@@ -70,6 +70,14 @@ func (f *fake) CheckAndMutateRow(_ context.Context, _ rpc.Target, key []byte, p 
 	return f.cond(key, p, then, otherwise)
 }
 
+func (f *fake) UpdateRow(_ context.Context, _ rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
+	cells := []row.Cell{{Family: "f", Qualifier: key, Timestamp: 1, Value: fmt.Appendf(nil, "%v", read != nil)}}
+	if !bytes.Equal(seen, rpc.Digest(cells)) {
+		return cells, false, nil
+	}
+	return nil, len(muts) == 2 && muts[1].Sticky, nil
+}
+
 func (f *fake) ReadModifyWriteRow(_ context.Context, _ rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
 	if f.modify == nil {
 		return nil, nil
@@ -242,6 +250,13 @@ func TestCalls(t *testing.T) {
 		t.Error(err)
 	}
 	same("cells", got, cells)
+	seen, done, err := s.UpdateRow(ctx, at, []byte("k"), testFilter, nil, nil)
+	if err != nil || done || len(seen) != 1 || string(seen[0].Value) != "true" {
+		t.Error(seen, done, err)
+	}
+	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), testFilter, rpc.Digest(seen), []row.Mutation{{}, {Op: row.DeleteFamily, Family: "f", Sticky: true}}); err != nil || !done || len(rest) > 0 {
+		t.Error(rest, done, err)
+	}
 	f.drop = func(r row.Range) error {
 		same("range", r, row.Range{Start: []byte("a")})
 		return errors.Join(rpc.ErrUnknown, context.DeadlineExceeded)

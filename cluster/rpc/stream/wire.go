@@ -22,6 +22,7 @@ const (
 	opControl
 	opCancel // gives up the question of that number; has no answer
 	opPing
+	opUpdateRow
 )
 
 // The kinds of answers.

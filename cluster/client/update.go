@@ -1,0 +1,87 @@
+package client
+
+import (
+	"context"
+	"sync"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// UpdateRow implements backend.RowUpdater. The row is not locked while decide
+// thinks: what it decides is carried out if the row is then what it saw, and
+// otherwise it is asked again. Callers in this process take turns, so that only
+// those of others are in the way.
+func (c *Client) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+	t, err := c.o.Schemas.Named(table)
+	if err != nil {
+		return err
+	}
+	release, err := c.turns.take(ctx, rowName{t.Schema().ID, string(key)})
+	if err != nil {
+		return err
+	}
+	defer release()
+	var seen []byte
+	var muts []row.Mutation
+	for {
+		var cells []row.Cell
+		done := false
+		err := c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) (err error) {
+			cells, done, err = s.UpdateRow(ctx, at, key, read, seen, muts)
+			return err
+		})
+		if err != nil || done {
+			return err
+		}
+		if muts, err = decide(cells); err != nil || len(muts) == 0 {
+			return err
+		}
+		seen = rpc.Digest(cells)
+	}
+}
+
+// turns lets one at a time at each row.
+type turns struct {
+	mu   sync.Mutex
+	rows map[rowName]*turn
+}
+
+type rowName struct {
+	table uint64
+	key   string
+}
+
+type turn struct {
+	busy    chan struct{} // holds one while somebody has the turn
+	holders int           // that have it or wait
+}
+
+func (t *turns) take(ctx context.Context, name rowName) (release func(), err error) {
+	t.mu.Lock()
+	if t.rows == nil {
+		t.rows = map[rowName]*turn{}
+	}
+	r := t.rows[name]
+	if r == nil {
+		r = &turn{busy: make(chan struct{}, 1)}
+		t.rows[name] = r
+	}
+	r.holders++
+	t.mu.Unlock()
+	leave := func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if r.holders--; r.holders == 0 {
+			delete(t.rows, name)
+		}
+	}
+	select {
+	case r.busy <- struct{}{}:
+		return func() { <-r.busy; leave() }, nil
+	case <-ctx.Done():
+		leave()
+		return nil, ctx.Err()
+	}
+}
