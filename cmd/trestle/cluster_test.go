@@ -26,6 +26,8 @@ type testCluster struct {
 	dir     string
 	etcd    string
 	ttl     time.Duration
+	store   string
+	extra   func(server string) []string // more flags of a tablet server; may be nil
 	servers map[string]*proc
 	masters map[string]*proc
 	addrs   map[string]string // of the Bigtable API, by server
@@ -41,10 +43,14 @@ func freePort(t *testing.T) int {
 	return l.Addr().(*net.TCPAddr).Port
 }
 
-// startCluster runs masters and n servers.
-func startCluster(t *testing.T, n int) *testCluster {
+// startCluster runs masters and n servers, which change may give other settings.
+func startCluster(t *testing.T, n int, change ...func(*testCluster)) *testCluster {
 	t.Helper()
 	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}}
+	c.store = "file://" + filepath.Join(c.dir, "store")
+	for _, f := range change {
+		f(c)
+	}
 	e, err := startEtcd(filepath.Join(c.dir, "etcd"), freePort(t), freePort(t))
 	if err != nil {
 		t.Fatal(err)
@@ -78,13 +84,17 @@ func (c *testCluster) args(args ...string) []string {
 
 func (c *testCluster) startMaster(name string) {
 	c.t.Helper()
-	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off", "--store=file://"+filepath.Join(c.dir, "store"))...)
+	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off", "--store="+c.store)...)
 }
 
 func (c *testCluster) launch(name string) {
 	c.t.Helper()
-	c.servers[name] = startTrestle(c.t, "real", c.dir, c.args("tabletserver", "--name="+name, "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
-		"--cluster-listen=127.0.0.1:0", "--store=file://"+filepath.Join(c.dir, "store"), "--data-dir="+filepath.Join(c.dir, name))...)
+	args := c.args("tabletserver", "--name="+name, "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
+		"--cluster-listen=127.0.0.1:0", "--store="+c.store, "--data-dir="+filepath.Join(c.dir, name))
+	if c.extra != nil {
+		args = append(args, c.extra(name)...)
+	}
+	c.servers[name] = startTrestle(c.t, "real", c.dir, args...)
 }
 
 func (c *testCluster) ready(name string) {
