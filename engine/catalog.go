@@ -358,11 +358,7 @@ func (s *Store) UpdateTable(ctx context.Context, name string, change func(*schem
 		if err := change(sch); err != nil {
 			return err
 		}
-		sch.Groups, sch.NextGroup, sch.Layout = old.Groups, old.NextGroup, old.Layout
-		for n, f := range sch.Families {
-			f.Group = old.GroupOf(f.ID)
-			sch.Families[n] = f
-		}
+		sch.KeepGroups(old)
 		return nil
 	})
 }

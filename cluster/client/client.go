@@ -11,7 +11,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 )
 
-// Options are what a Client works with. All are needed, except Now.
+// Options are what a Client works with. All are needed, except Now and Waited.
 type Options struct {
 	Lock   lock.Service
 	Dialer rpc.Dialer
@@ -21,6 +21,9 @@ type Options struct {
 	NewID func() uint64
 	// Now is the clock of schemas. Default time.Now.
 	Now func() time.Time
+	// Waited, if set, is told how long a call waited for a tablet that was not
+	// served when it was asked first.
+	Waited func(time.Duration)
 }
 
 // A Client reads and writes the tables of a cluster. It is a gateway backend.
@@ -39,6 +42,9 @@ type Client struct {
 func New(o Options) *Client {
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Waited == nil {
+		o.Waited = func(time.Duration) {}
 	}
 	return &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer), tables: map[uint64]*locations{}}
 }

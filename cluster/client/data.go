@@ -210,9 +210,14 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 		defer mu.Unlock()
 		done(i, err)
 	}
+	var since time.Time
 	for attempt := 0; len(todo) > 0; attempt++ {
 		todo = c.mutateSome(ctx, t, entries, todo, attempt, end, tell)
+		if len(todo) > 0 && since.IsZero() {
+			since = time.Now()
+		}
 	}
+	c.waited(since)
 	return nil
 }
 

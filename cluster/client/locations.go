@@ -127,6 +127,8 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
 	sch := t.Schema()
 	end := time.Now().Add(patience)
+	var since time.Time
+	defer func() { c.waited(since) }()
 	for attempt := 0; ; attempt++ {
 		l, err := c.locate(ctx, sch.ID, key)
 		if err == nil {
@@ -141,9 +143,19 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 				c.locationsOf(sch.ID).forget(l)
 			}
 		}
+		if again(err) && since.IsZero() {
+			since = time.Now()
+		}
 		if !again(err) || time.Now().After(end) || pause(ctx, attempt) != nil {
 			return err
 		}
+	}
+}
+
+// waited reports the time since a call was first told to try again, if it was.
+func (c *Client) waited(since time.Time) {
+	if !since.IsZero() {
+		c.o.Waited(time.Since(since))
 	}
 }
 

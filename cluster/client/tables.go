@@ -251,7 +251,14 @@ func (c *Client) live(ctx context.Context, name string, do func(*schema.Table) e
 
 // UpdateTable implements backend.Tables.
 func (c *Client) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
-	return c.live(ctx, name, change)
+	return c.live(ctx, name, func(t *schema.Table) error {
+		old := t.Clone()
+		if err := change(t); err != nil {
+			return err
+		}
+		t.KeepGroups(old)
+		return nil
+	})
 }
 
 // DeleteTable implements backend.Tables.

@@ -144,7 +144,9 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 		if err := s.open(ctx, t); err != nil {
 			t.Close() // unless it is closed already
 			errs = append(errs, fmt.Errorf("open tablet %d: %w", t.ID(), err))
+			continue
 		}
+		s.o.Held("load", time.Since(start))
 	}
 	s.o.Log.Info("tablets opened", "server", s.o.Name, "tablets", len(opened), "log", log.String(), "records", records, "elapsed", time.Since(start))
 	return errors.Join(errs...)

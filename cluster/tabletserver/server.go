@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/rowcache"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/engine/worker"
@@ -67,6 +68,10 @@ type Options struct {
 	Tablet tablet.Options
 	// Now is the clock of cells. Default time.Now.
 	Now func() time.Time
+	// Held, if set, is told how long writes of a tablet waited for a "split" or
+	// until it was given up ("unload"), and how long a tablet that was to be
+	// served took until it was ("load").
+	Held func(why string, d time.Duration)
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
 }
@@ -102,6 +107,9 @@ func (o Options) WithDefaults() Options {
 	o.Tablet = o.Tablet.WithDefaults()
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Held == nil {
+		o.Held = func(string, time.Duration) {}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -139,6 +147,7 @@ type Server struct {
 	failOnce sync.Once
 	failed   chan struct{}
 	failure  error
+	started  time.Duration // how long Start took
 }
 
 // A half is the tablets on one log.
@@ -161,6 +170,7 @@ type served struct {
 // tablets.
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	o = o.WithDefaults()
+	begin := time.Now()
 	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
@@ -220,6 +230,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
+	s.started = time.Since(begin)
 	s.running.Go(s.watch)
 	s.running.Go(s.publishSchemas)
 	s.users.work.Start(s.splitting)
@@ -242,11 +253,36 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 		// Others may refer to the same SSTables: backups, and tablets on other
 		// servers after a split. The master sweeps what nobody does.
 		Remove: func(string) {},
-		Work:   h.work.Add, Fatal: s.fail,
+		Work:   h.work.Add, Fatal: s.fail, Held: s.held,
 	}
 	h.env.Memory = tablet.NewMemory(memory, h.work.Press)
 	h.work.Bind(h.env)
 	return h, nil
+}
+
+// heldLong is how long writes may wait for a split or a move without being
+// told of.
+const heldLong = 100 * time.Millisecond
+
+func (s *Server) held(why string, d time.Duration) {
+	s.o.Held(why, d)
+	if d > heldLong {
+		s.o.Log.Warn("writes of a tablet were held up", "server", s.o.Name, "for", why, "elapsed", d)
+	}
+}
+
+// Stats returns the server's counters. It costs a look at every tablet.
+func (s *Server) Stats() tablet.Summary {
+	var tables []*schema.Table
+	for _, t := range s.schemas.All() {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() {
+			tables = append(tables, sch)
+		}
+	}
+	ts := append(s.tabletsOf(s.users), s.tabletsOf(s.system)...)
+	st := tablet.Summarize(s.users.env, s.system.env, tables, ts, s.cache, s.rows)
+	st.Recovery = s.started
+	return st
 }
 
 func (s *Server) newID() uint64 { return s.lastID.Add(1) }

@@ -30,6 +30,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/objectstore/diskcache"
 	"github.com/trestledb/trestle/engine/objectstore/hdfs"
@@ -133,10 +134,14 @@ func etcdTLS(n *settings.Node) (*tls.Config, error) {
 	return c, nil
 }
 
-// watch makes a check of do, which is called now and then.
-func (n *node) watch(name string, do func(context.Context) error) {
+// watch makes a check of do, which is called at once, and then now and then.
+func (n *node) watch(name string, do func(context.Context) error) { n.watchFrom(0, name, do) }
+
+// watchFrom is watch, which calls do for the first time after a while and takes
+// it for failing until then.
+func (n *node) watchFrom(first time.Duration, name string, do func(context.Context) error) {
 	var mu sync.Mutex
-	var last error
+	last := errors.New("not known yet")
 	n.checks = append(n.checks, namedCheck{name, func() error {
 		mu.Lock()
 		defer mu.Unlock()
@@ -150,11 +155,14 @@ func (n *node) watch(name string, do func(context.Context) error) {
 		last = err
 		mu.Unlock()
 	}
-	look()
+	if first == 0 {
+		look()
+		first = 2 * time.Second
+	}
 	n.watching.Go(func() {
-		for {
+		for wait := first; ; wait = 2 * time.Second {
 			select {
-			case <-time.After(2 * time.Second):
+			case <-time.After(wait):
 				look()
 			case <-n.life.Done():
 				return
@@ -169,6 +177,29 @@ func (n *node) watchMaster() {
 		_, err := n.lock.Get(ctx, master.Key)
 		if errors.Is(err, fault.NotFound) {
 			return errors.New("no process is the master: start trestle master")
+		}
+		return err
+	})
+}
+
+// watchMetadata makes a check of METADATA being served. The process does not
+// wait for it to start: METADATA may wait for the process.
+func (n *node) watchMetadata(c *client.Client) {
+	n.watchFrom(time.Millisecond, "METADATA", func(ctx context.Context) error {
+		roots, err := c.Metadata().Roots(ctx)
+		if err != nil {
+			return err
+		}
+		if len(roots) == 0 {
+			return errors.New("there is no METADATA tablet yet: the first master makes it")
+		}
+		for _, r := range roots {
+			if a := r.Assignment; a == nil || a.State != metadata.Open {
+				return fmt.Errorf("METADATA tablet %x is not served", uint64(r.Tablet))
+			}
+		}
+		if _, err = c.Metadata().Lookup(ctx, 1<<63-1, nil, 1); errors.Is(err, fault.NotFound) {
+			err = nil // it was read all the same
 		}
 		return err
 	})

@@ -103,8 +103,9 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 	if err != nil {
 		return nil, err
 	}
-	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, NewID: ids})
+	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, NewID: ids, Waited: m.Waited})
 	n.observe(m, c)
+	n.watchMetadata(c)
 	limitMemory(cfg)
 	certificates, err := openTLS(cfg, log)
 	if err != nil {
@@ -160,6 +161,7 @@ func openGateway(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
+		m.InCluster()
 		n.watchMaster()
 		schemas, err := catalog.WatchSchemas(ctx, n.life, n.lock)
 		if err != nil {
@@ -219,6 +221,7 @@ func openTabletServer(set *settings.Set) opener {
 			_, err := store.List(ctx, "none/", "", 1)
 			return err
 		})
+		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		ts, err := tabletserver.Start(ctx, tabletserver.Options{
 			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
@@ -226,7 +229,8 @@ func openTabletServer(set *settings.Set) opener {
 			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
 			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
-			Log: log,
+			InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
+			Held:          m.Held, Log: log,
 		})
 		if err != nil {
 			return nil, err
@@ -269,16 +273,7 @@ func openTabletServer(set *settings.Set) opener {
 			return err
 		}
 		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
-		st.stats = func() ops.Stats {
-			s := ops.Stats{Tables: int64(len(ts.Schemas().All()))}
-			if status, err := ts.Status(context.Background()); err == nil {
-				s.Tablets = int64(len(status.Tablets))
-				for _, t := range status.Tablets {
-					s.SSTableBytes += t.Bytes
-				}
-			}
-			return s
-		}
+		st.stats = func() ops.Stats { return statsOf(ts.Stats()) }
 		return st, nil
 	}
 }

@@ -94,3 +94,14 @@ func (t *Table) GroupOf(id cell.FamilyID) uint16 {
 	}
 	return 0
 }
+
+// KeepGroups gives t the locality groups of old, an earlier version of it, and
+// its families those that they had: what a caller who knows of no groups has
+// made of old changes none.
+func (t *Table) KeepGroups(old *Table) {
+	t.Groups, t.NextGroup, t.Layout = old.Groups, old.NextGroup, old.Layout
+	for n, f := range t.Families {
+		f.Group = old.GroupOf(f.ID)
+		t.Families[n] = f
+	}
+}

@@ -49,6 +49,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	}
 	t.write.Lock()
 	defer t.write.Unlock()
+	defer t.env.held("split")()
 	if err := t.emptyLocked(ctx); err != nil {
 		return err // the mark in the row does no harm
 	}
@@ -74,6 +75,7 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 	defer unlock()
 	t.write.Lock()
 	defer t.write.Unlock()
+	defer t.env.held("unload")()
 	if err := t.emptyLocked(ctx); err != nil {
 		return err
 	}
@@ -126,13 +128,38 @@ func (t *Tablet) Change(ctx context.Context, change func(*metadata.Row)) error {
 	return t.change1(ctx, next)
 }
 
+// held returns what is called when writes are no longer held up.
+func (e *Env) held(why string) func() {
+	if e.Held == nil {
+		return func() {}
+	}
+	start := time.Now()
+	return func() { e.Held(why, time.Since(start)) }
+}
+
+// stillBytes is how much a memtable may hold that is flushed while writes wait.
+const stillBytes = 512 << 10
+
+// unflushed is how much the memtable that is written to holds.
+func (t *Tablet) unflushed() int64 {
+	t.write.Lock()
+	defer t.write.Unlock()
+	return t.write.mem.Bytes()
+}
+
 // still waits until nothing works on the tablet and keeps it so, reads and
-// writes excepted. Most of what is in memory is flushed before.
+// writes excepted. Most of what is in memory is flushed before: what was written
+// during a long flush takes a shorter one.
 func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
-	t.Rotate()
-	for more := true; more; {
-		if more, err = t.Flush(ctx); err != nil {
-			return nil, err
+	for range 3 {
+		t.Rotate()
+		for more := true; more; {
+			if more, err = t.Flush(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if t.unflushed() < stillBytes {
+			break
 		}
 	}
 	t.settle()

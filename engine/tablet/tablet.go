@@ -97,6 +97,8 @@ type Env struct {
 	// Fatal is told of a broken invariant or a lost tablet. The process must
 	// not serve on.
 	Fatal func(error)
+	// Held, if set, is told how long the writes of a tablet were held up for what.
+	Held func(why string, d time.Duration)
 
 	Stats Stats
 	// Pace holds back the compactions of all tablets.

@@ -34,6 +34,10 @@ type Metrics struct {
 	commits, records, logBytes, writing prometheus.Counter
 	syncs                               prometheus.Histogram
 
+	// Of a process of a cluster; nil otherwise.
+	held   *prometheus.HistogramVec
+	waited prometheus.Histogram
+
 	methods sync.Map // full method name to *method
 }
 
@@ -196,3 +200,22 @@ func (m *Metrics) Committed(records, bytes int, write, sync time.Duration) {
 		m.syncs.Observe(sync.Seconds())
 	}
 }
+
+// heldBuckets are in seconds.
+var heldBuckets = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// InCluster adds the metrics of how long tablets are not served. It is to be
+// called before Held and Waited are.
+func (m *Metrics) InCluster() {
+	m.held = prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "bigtable_tablet_held_seconds",
+		Help: "Time that writes of a tablet waited for a split, or until it was given up (unload), and that a tablet which was to be served took until it was (load).", Buckets: heldBuckets}, []string{"why"})
+	m.waited = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bigtable_cluster_wait_seconds",
+		Help: "Time that requests waited for a tablet that was not served when they came. Requests that did not wait are not in it.", Buckets: heldBuckets})
+	m.Registry.MustRegister(m.held, m.waited)
+}
+
+// Held notes how long a tablet was held up for what.
+func (m *Metrics) Held(why string, d time.Duration) { m.held.WithLabelValues(why).Observe(d.Seconds()) }
+
+// Waited notes how long a request waited for a tablet.
+func (m *Metrics) Waited(d time.Duration) { m.waited.Observe(d.Seconds()) }
