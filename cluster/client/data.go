@@ -25,6 +25,7 @@ var errRowOpen = errors.New("the read ended within a row")
 // on elsewhere.
 type tracker struct {
 	scan.Writer
+	ctx      context.Context
 	reversed bool
 	open     bool   // within a row
 	cells    int64  // of it
@@ -52,6 +53,9 @@ func (w *tracker) EndRow() (bool, error) {
 	}
 	full, err := w.Writer.EndRow()
 	w.full = w.full || full
+	if err == nil && w.ctx.Err() != nil {
+		err = context.Cause(w.ctx) // many rows may have come at once
+	}
 	return full, err
 }
 
@@ -89,65 +93,124 @@ func (w *tracker) rest(ranges []row.Range) []row.Range {
 	return out
 }
 
-// ReadRows implements backend.Data.
+// ReadRows implements backend.Data. While a tablet is read, the next one is
+// found and its first rows are.
 func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
-	var stats scan.Stats
 	t, err := c.o.Schemas.Named(req.Table)
 	if err != nil {
-		return stats, err
+		return scan.Stats{}, err
 	}
-	for rest := slices.Clone(req.Ranges); len(rest) > 0; {
-		left := req.Limit - stats.RowsReturned
-		if req.Limit > 0 && left <= 0 {
-			return stats, nil
+	r := &reading{c: c, ctx: ctx, t: t, req: req, to: w, left: slices.Clone(req.Ranges)}
+	defer r.end()
+	for len(r.left) > 0 && (req.Limit == 0 || r.stats.RowsReturned < req.Limit) {
+		if r.next != nil && r.next.is(r.left) {
+			err = r.takeNext()
+		} else {
+			err = r.one()
 		}
-		key := rest[0].Start
-		if req.Reversed {
-			key = before(rest[len(rest)-1].End)
-		}
-		err := c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, l location) error {
-			mine, other := plan.Cut(rest, l.rows, req.Reversed)
-			if len(mine) == 0 {
-				// Reversed, the key is a guess: the tablet that holds it ends there.
-				rest = other
-				return nil
-			}
-			track := &tracker{Writer: w, reversed: req.Reversed}
-			r := &rpc.Read{Ranges: mine, Reversed: req.Reversed, Filter: req.Filter}
-			if req.Limit > 0 {
-				r.Limit = req.Limit - stats.RowsReturned
-			}
-			end, one, err := s.ReadRows(ctx, at, r, track)
-			if err != nil {
-				// What came is as good as if it had been asked for alone.
-				stats.RowsReturned += track.stats.RowsReturned
-				stats.CellsReturned += track.stats.CellsReturned
-				mine = track.rest(mine)
-				if track.open {
-					return errors.Join(errRowOpen, err)
-				}
-			} else {
-				stats.RowsSeen += one.RowsSeen
-				stats.CellsSeen += one.CellsSeen
-				stats.RowsReturned += one.RowsReturned
-				stats.CellsReturned += one.CellsReturned
-				mine = end
-			}
-			if req.Reversed {
-				rest = append(other, mine...)
-			} else {
-				rest = append(mine, other...)
-			}
-			if err == nil && track.full {
-				err = w.Flush()
-			}
-			return err
-		})
 		if err != nil {
-			return stats, err
+			break
 		}
 	}
-	return stats, nil
+	return r.stats, err
+}
+
+// A reading is a call of ReadRows.
+type reading struct {
+	c     *Client
+	ctx   context.Context
+	t     *catalog.Table
+	req   *scan.Request
+	to    scan.Writer
+	left  []row.Range // to be read
+	stats scan.Stats
+	next  *ahead // may be nil
+}
+
+// one reads from the tablet that has the first of what is left.
+func (r *reading) one() error {
+	key := r.left[0].Start
+	if r.req.Reversed {
+		key = before(r.left[len(r.left)-1].End)
+	}
+	return r.c.at(r.ctx, r.t, key, func(s rpc.TabletServer, at rpc.Target, l location) error {
+		mine, other := plan.Cut(r.left, l.rows, r.req.Reversed)
+		if len(mine) == 0 {
+			// Reversed, the key is a guess: the tablet that holds it ends there.
+			r.left = other
+			return nil
+		}
+		r.ahead(other)
+		ask := &rpc.Read{Ranges: mine, Reversed: r.req.Reversed, Filter: r.req.Filter}
+		if r.req.Limit > 0 {
+			ask.Limit = r.req.Limit - r.stats.RowsReturned
+		}
+		track := &tracker{Writer: r.to, ctx: r.ctx, reversed: r.req.Reversed}
+		rest, stats, err := s.ReadRows(r.ctx, at, ask, track)
+		return r.note(track, mine, other, rest, stats, err)
+	})
+}
+
+// ahead begins to read the first tablet of ranges, unless one is being read
+// ahead. How many rows of a limit are left for it nobody knows.
+func (r *reading) ahead(ranges []row.Range) {
+	if r.next != nil && r.next.isNot(ranges) {
+		r.end() // tablets have changed
+	}
+	if r.next == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed {
+		r.next = r.c.readAhead(r.ctx, r.t, ranges, r.req)
+	}
+}
+
+// takeNext takes what was read ahead.
+func (r *reading) takeNext() error {
+	a := r.next
+	r.next = nil
+	defer a.stop()
+	other := r.left[len(a.ranges):]
+	r.ahead(other)
+	track := &tracker{Writer: r.to, ctx: r.ctx}
+	a.take(track)
+	err := r.note(track, a.ranges, other, a.rest, a.stats, a.err)
+	if err != nil && again(err) && r.ctx.Err() == nil {
+		return nil // what is left is asked for again
+	}
+	return err
+}
+
+// note says what came of reading mine, and what is left to read then.
+func (r *reading) note(track *tracker, mine, other, rest []row.Range, stats scan.Stats, err error) error {
+	if err != nil {
+		// What came is as good as if it had been asked for alone.
+		r.stats.RowsReturned += track.stats.RowsReturned
+		r.stats.CellsReturned += track.stats.CellsReturned
+		rest = track.rest(mine)
+		if track.open {
+			return errors.Join(errRowOpen, err)
+		}
+	} else {
+		r.stats.RowsSeen += stats.RowsSeen
+		r.stats.CellsSeen += stats.CellsSeen
+		r.stats.RowsReturned += stats.RowsReturned
+		r.stats.CellsReturned += stats.CellsReturned
+	}
+	if r.req.Reversed {
+		r.left = slices.Concat(other, rest)
+	} else {
+		r.left = slices.Concat(rest, other)
+	}
+	if err == nil && track.full {
+		err = r.to.Flush()
+	}
+	return err
+}
+
+// end gives up what was read ahead in vain.
+func (r *reading) end() {
+	if r.next != nil {
+		r.next.stop()
+		r.next = nil
+	}
 }
 
 // before returns a key that is in the tablet which holds the last rows before

@@ -136,12 +136,7 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 			if err == nil {
 				return nil
 			}
-			if errors.Is(err, rpc.ErrNotServing) {
-				c.Counters.Wrong.Add(1)
-			}
-			if errors.Is(err, fault.Unavailable) {
-				c.locationsOf(sch.ID).forget(l)
-			}
+			c.learnFrom(err, sch.ID, l)
 		}
 		if again(err) && since.IsZero() {
 			since = time.Now()
@@ -149,6 +144,16 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 		if !again(err) || time.Now().After(end) || pause(ctx, attempt) != nil {
 			return err
 		}
+	}
+}
+
+// learnFrom forgets a location that an error proves wrong.
+func (c *Client) learnFrom(err error, table uint64, l location) {
+	if errors.Is(err, rpc.ErrNotServing) {
+		c.Counters.Wrong.Add(1)
+	}
+	if errors.Is(err, fault.Unavailable) {
+		c.locationsOf(table).forget(l)
 	}
 }
 

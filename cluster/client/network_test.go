@@ -1,0 +1,301 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/rpc/stream"
+	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/conformance/backendtest"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
+)
+
+// A network is a cluster whose servers talk over TCP.
+type network struct {
+	t       testing.TB
+	lock    *memory.Service
+	objects objectstore.Store
+}
+
+func newNetwork(t testing.TB, servers int) *network {
+	objects, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := &network{t: t, lock: memory.New(), objects: objects}
+	ctx, cancel := context.WithCancel(context.Background())
+	d := stream.NewDialer(stream.Options{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = master.Run(ctx, master.Options{Name: "master", Lock: n.lock.Client(nil, nil), Dialer: d, Interval: 50 * time.Millisecond, Balance: -1, Sweep: -1, TTL: 2 * time.Second})
+	}()
+	t.Cleanup(func() { cancel(); <-done; d.Close() })
+	for i := range servers {
+		n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
+	}
+	return n
+}
+
+// start starts a tablet server and returns what ends it, in order, and where it
+// is.
+func (n *network) start(name, addr string) (stop func(), at string) {
+	n.t.Helper()
+	var l net.Listener
+	var err error
+	for range 100 { // the port of one that has just ended
+		if l, err = net.Listen("tcp", addr); err == nil {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	at = l.Addr().String()
+	d := stream.NewDialer(stream.Options{})
+	ts, err := tabletserver.Start(context.Background(), tabletserver.Options{Name: name, Addr: at, Lock: n.lock.Client(nil, nil), Dialer: d,
+		Objects: objectstore.Sub(n.objects, "sst"), Logs: objectstore.Sub(n.objects, "log"), TTL: 2 * time.Second})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	d.Here(at, ts)
+	s := stream.NewServer(ts, stream.ServerOptions{})
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	var once sync.Once
+	stop = func() {
+		once.Do(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			defer cancel()
+			if err := ts.Close(ctx); err != nil {
+				n.t.Log(err)
+			}
+			last, end := context.WithTimeout(context.Background(), time.Second)
+			defer end()
+			s.Stop(last)
+			if err := <-served; err != nil {
+				n.t.Error(err)
+			}
+			d.Close()
+		})
+	}
+	n.t.Cleanup(stop)
+	return stop, at
+}
+
+// client returns a client that has no server in its process, and its dialer.
+func (n *network) client() *client.Client {
+	n.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	l := n.lock.Client(nil, nil)
+	schemas, err := catalog.WatchSchemas(ctx, ctx, l)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	ids, err := client.NewIDs(ctx, l)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	d := stream.NewDialer(stream.Options{})
+	n.t.Cleanup(func() { cancel(); d.Close() })
+	return client.New(client.Options{Lock: l, Dialer: d, Schemas: schemas, NewID: ids})
+}
+
+// TestBackend: what the gateway expects of a backend holds with a network
+// between client and servers.
+func TestBackend(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster for each part of the suite")
+	}
+	backendtest.Run(t, func(t testing.TB) backend.Backend { return newNetwork(t, 3).client() })
+}
+
+const table = "projects/p/instances/i/tables/t"
+
+func key(i int) []byte { return fmt.Appendf(nil, "row%05d", i) }
+
+// fill makes a table of some tablets with n rows.
+func fill(t *testing.T, c *client.Client, tablets, n, bytes int) {
+	t.Helper()
+	ctx := t.Context()
+	var splits [][]byte
+	for i := 1; i < tablets; i++ {
+		splits = append(splits, key(i*n/tablets))
+	}
+	if _, err := c.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {}}}, splits); err != nil {
+		t.Fatal(err)
+	}
+	var entries []row.Entry
+	for i := range n {
+		entries = append(entries, row.Entry{Key: key(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: make([]byte, bytes)}}})
+	}
+	err := c.MutateRows(ctx, table, entries, func(i int, err error) {
+		if err != nil {
+			t.Errorf("entry %d: %v", i, err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// keys collects the keys of rows.
+type keys struct {
+	rows  []string
+	full  int // EndRow says so every so many rows; 0: never
+	flush int
+}
+
+func (k *keys) StartRow(key []byte)   { k.rows = append(k.rows, string(key)) }
+func (k *keys) Cell(*row.Cell)        {}
+func (k *keys) EndRow() (bool, error) { return k.full > 0 && len(k.rows)%k.full == 0, nil }
+func (k *keys) Scanned([]byte)        {}
+func (k *keys) Flush() error          { k.flush++; return nil }
+
+// TestLookups: a warm client looks nothing up, a cold one takes three reads at
+// most: of the METADATA tablets' rows, and of METADATA.
+func TestLookups(t *testing.T) {
+	n := newNetwork(t, 3)
+	fill(t, n.client(), 4, 100, 100)
+	ctx := t.Context()
+	c := n.client()
+	read := func(i int) {
+		t.Helper()
+		k := new(keys)
+		if _, err := c.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.Single(key(i))}}, k); err != nil || len(k.rows) != 1 {
+			t.Fatal(err, k.rows)
+		}
+	}
+	cost := func() int64 { return c.Metadata().Reads.Load() + c.Metadata().RootReads.Load() }
+	read(0)
+	if got := cost(); got > 3 {
+		t.Errorf("the first call of a client cost %d reads", got)
+	}
+	for i := range 100 { // the neighbours came with the first tablet
+		read(i)
+	}
+	before, lookups := cost(), c.Counters.Lookups.Load()
+	for i := range 100 {
+		read(i)
+		if err := c.MutateRow(ctx, table, &row.Entry{Key: key(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got := cost() - before; got != 0 || c.Counters.Lookups.Load() != lookups {
+		t.Errorf("200 calls of a warm client cost %d reads of METADATA", got)
+	}
+}
+
+// TestScanAhead: a scan over many tablets gives all rows in order, whoever is
+// full when, whatever moves.
+func TestScanAhead(t *testing.T) {
+	n := newNetwork(t, 3)
+	const rows = 3000
+	c := n.client()
+	fill(t, c, 10, rows, 1000) // 300 kB each: more than is read ahead
+	for _, full := range []int{0, 1, 7, 250} {
+		for _, ranges := range [][]row.Range{
+			{row.All},
+			{{Start: key(10), End: key(700)}, {Start: key(701), End: key(702)}, {Start: key(1500), End: key(2999)}},
+			{row.Single(key(0)), row.Single(key(1000)), row.Single(key(2000)), row.Single(key(2999))},
+		} {
+			var want []string
+			for i := range rows {
+				for _, r := range ranges {
+					if r.Contains(key(i)) {
+						want = append(want, string(key(i)))
+					}
+				}
+			}
+			k := &keys{full: full}
+			stats, err := c.ReadRows(t.Context(), &scan.Request{Table: table, Ranges: ranges}, k)
+			if err != nil || fmt.Sprint(k.rows) != fmt.Sprint(want) || stats.RowsReturned != int64(len(want)) || stats.RowsSeen < int64(len(want)) {
+				t.Fatalf("%d of %d rows, %+v, %v", len(k.rows), len(want), stats, err)
+			}
+			if full > 0 && k.flush < len(want)/full {
+				t.Errorf("%d flushes of %d rows, full every %d", k.flush, len(want), full)
+			}
+		}
+	}
+	// A reader that goes away in the middle leaves nothing behind.
+	ctx, cancel := context.WithCancel(t.Context())
+	_, err := c.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.All}}, &leaving{cancel: cancel})
+	if !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+type leaving struct {
+	keys
+	cancel context.CancelFunc
+}
+
+func (l *leaving) EndRow() (bool, error) {
+	if len(l.rows) == 100 {
+		l.cancel()
+	}
+	return false, nil
+}
+
+// TestServerRestarts: a client whose tablet servers are restarted one after the
+// other loses nothing that it was told is stored, and no read fails.
+func TestServerRestarts(t *testing.T) {
+	n := newNetwork(t, 2)
+	stop, at := n.start("restarted", "127.0.0.1:0")
+	c := n.client()
+	fill(t, c, 9, 900, 10)
+	var ending atomic.Bool
+	var calls, lost atomic.Int64
+	var working sync.WaitGroup
+	for w := range 4 {
+		working.Go(func() {
+			for i := w; !ending.Load(); i += 4 {
+				err := c.MutateRow(t.Context(), table, &row.Entry{Key: key(i % 900), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: int64(1000 * (i + 2))}}})
+				if errors.Is(err, rpc.ErrUnknown) {
+					lost.Add(1)
+				} else if err != nil {
+					t.Error(err)
+				}
+				k := new(keys)
+				if _, err := c.ReadRows(t.Context(), &scan.Request{Table: table, Ranges: []row.Range{row.Single(key(i % 900))}}, k); err != nil || len(k.rows) != 1 {
+					t.Error(err, k.rows)
+				}
+				calls.Add(1)
+			}
+		})
+	}
+	for range 2 {
+		time.Sleep(200 * time.Millisecond)
+		stop()
+		stop, _ = n.start("restarted", at)
+	}
+	time.Sleep(200 * time.Millisecond)
+	ending.Store(true)
+	working.Wait()
+	k := new(keys)
+	if _, err := c.ReadRows(t.Context(), &scan.Request{Table: table, Ranges: []row.Range{row.All}}, k); err != nil || len(k.rows) != 900 {
+		t.Error(err, len(k.rows))
+	}
+	t.Logf("%d calls, the outcome of %d unknown", calls.Load(), lost.Load())
+	if lost.Load() > 0 {
+		t.Errorf("the outcome of %d writes was unknown, though servers ended in order", lost.Load())
+	}
+}
