@@ -14,6 +14,8 @@
 //	                    hbase-it (2.4.17), hbase-server, hbase-common and
 //	                    hbase-zookeeper (test jars too), junit and
 //	                    hadoop-mapreduce-client-jobclient, with what they depend on
+//	HBASE_SHELL_JARS    a directory with org.apache.hbase:hbase-shell and
+//	                    org.jruby:jruby-complete, with what they depend on
 //	HBASE_SERVER_JARS   a directory with org.apache.hbase:hbase-server (2.6), for
 //	                    TestSpeed, which starts it
 //	CONFORMANCE_TRESTLE the binary, for TestTLS and TestSpeed

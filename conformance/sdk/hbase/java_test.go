@@ -75,8 +75,9 @@ func serve(t *testing.T) (rpc, zookeeper string) {
 }
 
 // java runs a program of one file with the client's jars, and the settings of
-// the hbase-site.xml in a directory, if one is given.
-func java(t *testing.T, conf, program string, args ...string) {
+// the hbase-site.xml in a directory, if one is given. It returns what the
+// program prints.
+func java(t *testing.T, conf, program string, args ...string) string {
 	t.Helper()
 	jars := os.Getenv("HBASE_CLIENT_JARS")
 	if jars == "" {
@@ -100,6 +101,7 @@ func java(t *testing.T, conf, program string, args ...string) {
 	if err != nil {
 		t.Errorf("%s %q: %v", program, args, err)
 	}
+	return out.String()
 }
 
 func TestSmoke(t *testing.T) {

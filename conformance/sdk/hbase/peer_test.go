@@ -38,6 +38,16 @@ func configuration(t *testing.T, dir string, of map[string]string) {
 	}
 }
 
+// first returns the file of a directory that a pattern names.
+func first(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(list) == 0 {
+		t.Fatalf("there is no %s in %s: %v", pattern, dir, err)
+	}
+	return list[0]
+}
+
 // startHBase runs HBase as one process, with its log synced to disk, and
 // returns the address of its ZooKeeper and its process id.
 func startHBase(t *testing.T) (zookeeper string, pid int) {
