@@ -62,7 +62,9 @@ type Session interface {
 	Deadline() time.Time
 	// Done is closed when the session may have ended.
 	Done() <-chan struct{}
-	// Close ends the session and removes what it holds.
+	// Close ends the session and removes what it holds. If the session has ended
+	// already and the service does not answer, it does not wait for long: what was
+	// held goes by itself.
 	Close(ctx context.Context) error
 }
 

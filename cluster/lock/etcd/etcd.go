@@ -228,9 +228,17 @@ func (l *session) Done() <-chan struct{} { return l.done }
 
 // Close implements lock.Session.
 func (l *session) Close(ctx context.Context) error {
+	limit := l.s.limit
+	select {
+	case <-l.done:
+		// Probably etcd cannot be reached, and who closes a session that has ended
+		// wants to begin another one.
+		limit = min(limit, time.Second/10)
+	default:
+	}
 	l.stop()
 	<-l.done
-	one, cancel := context.WithTimeout(ctx, l.s.limit)
+	one, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	_, err := l.s.c.Revoke(one, l.id)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
