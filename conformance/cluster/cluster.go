@@ -341,7 +341,7 @@ func (c *Cluster) address(p *Process, service string, usual int) string {
 
 // Requests returns how many requests MinIO has answered, by kind.
 func (c *Cluster) Requests() (map[string]float64, error) {
-	resp, err := http.Get("http://" + c.address(c.Store, "s3", 9000) + "/minio/v2/metrics/node")
+	resp, err := http.Get("http://" + c.address(c.Store, "s3", 9000) + "/minio/metrics/v3/api/requests")
 	if err != nil {
 		return nil, err
 	}
@@ -349,10 +349,10 @@ func (c *Cluster) Requests() (map[string]float64, error) {
 	out := map[string]float64{}
 	for in := bufio.NewScanner(resp.Body); in.Scan(); {
 		name, value, _ := strings.Cut(in.Text(), "} ")
-		if !strings.HasPrefix(name, "minio_s3_requests_total{") {
+		if !strings.HasPrefix(name, "minio_api_requests_total{") {
 			continue
 		}
-		_, api, _ := strings.Cut(name, `api="`)
+		_, api, _ := strings.Cut(name, `name="`)
 		api, _, _ = strings.Cut(api, `"`)
 		n, err := strconv.ParseFloat(value, 64)
 		if err != nil {
