@@ -52,7 +52,7 @@ type Options struct {
 	Network *Network
 	// TTL of sessions. Zero means 2 s.
 	TTL time.Duration
-	// Security, if not nil, gives certificates to all.
+	// Security, if not nil, gives certificates to all, and makes clients log in.
 	Security *Security
 	// Args are further flags of tablet servers, GatewayArgs of the gateway.
 	Args, GatewayArgs []string
@@ -67,10 +67,6 @@ type Cluster struct {
 	etcdURL, storeURL string
 	ports             map[string]int
 }
-
-// Security names files in PEM: an authority, a certificate of it for every
-// address of the cluster, and its key.
-type Security struct{ CA, Cert, Key string }
 
 // Start starts everything and returns when it serves. The caller closes the
 // cluster even after an error.
@@ -303,6 +299,9 @@ func (c *Cluster) trestle(name, ready, role string, more ...string) (*Process, e
 	}
 	if c.o.Security != nil {
 		args = append(args, c.o.Security.flags()...)
+		if role != "master" {
+			args = append(args, "--tls-cert="+c.o.Security.Cert, "--tls-key="+c.o.Security.Key, "--auth=on", "--audit-log=off")
+		}
 	} else {
 		args = append(args, "--insecure")
 		if role != "master" {
@@ -311,11 +310,6 @@ func (c *Cluster) trestle(name, ready, role string, more ...string) (*Process, e
 	}
 	p := newProcess(name, host, ns, c.o.Dir, ready, c.o.Trestle, c.env(), args...)
 	return p, p.Start()
-}
-
-func (s *Security) flags() []string {
-	return []string{"--etcd-ca=" + s.CA, "--etcd-cert=" + s.Cert, "--etcd-key=" + s.Key,
-		"--cluster-ca=" + s.CA, "--cluster-cert=" + s.Cert, "--cluster-key=" + s.Key}
 }
 
 // env are credentials for the store, whose certificate is of an authority that

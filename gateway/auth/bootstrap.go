@@ -2,9 +2,11 @@ package auth
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
@@ -14,22 +16,24 @@ import (
 const rootID = "trestle-root"
 
 // Bootstrap makes the first way in: if no root account has a key, it makes one
-// and writes it to path, readable by its owner only. It tells whether it did.
+// and writes it to path, readable by its owner only. It tells whether it did: of
+// several processes of a cluster that begin together one does.
 // The file is for whoever administers the server, and may be moved elsewhere.
 func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err error) {
 	all, err := s.List(ctx, "")
 	if err != nil {
 		return false, err
 	}
-	for _, a := range all {
-		if a.Root && !a.Disabled && len(a.Keys) > 0 {
-			return false, nil
-		}
+	if slices.ContainsFunc(all, (*Account).letsIn) {
+		return false, nil
 	}
 	email := Email(rootID, SystemProject)
 	a, err := s.Get(ctx, email)
 	if fault.KindOf(err) == fault.NotFound {
 		a, err = s.Create(ctx, SystemProject, rootID, "Root", "May do everything", true)
+		if fault.KindOf(err) == fault.AlreadyExists {
+			a, err = s.Get(ctx, email)
+		}
 	}
 	if err != nil {
 		return false, err
@@ -46,11 +50,22 @@ func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err e
 	if err := servertls.WriteFile(path, file, 0o600); err != nil {
 		return false, fmt.Errorf("write the root key: %w", err)
 	}
-	if _, err := s.Update(ctx, email, func(a *Account) error {
+	_, err = s.Update(ctx, email, func(a *Account) error {
+		if a.letsIn() {
+			return errOther
+		}
 		a.Disabled, a.Root = false, true
+		a.Keys = append(slices.Clone(a.Keys), key)
 		return nil
-	}); err != nil {
-		return false, err
+	})
+	if errors.Is(err, errOther) {
+		return false, os.Remove(path)
 	}
-	return true, s.register(ctx, email, key)
+	return err == nil, err
 }
+
+// errOther says that another process has made the first key.
+var errOther = errors.New("there is a root key")
+
+// letsIn tells whether somebody can do everything as the account.
+func (a *Account) letsIn() bool { return a.Root && !a.Disabled && len(a.Keys) > 0 }

@@ -1,8 +1,11 @@
 package auth_test
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/iam/admin/apiv1/adminpb"
@@ -54,5 +57,31 @@ func TestBootstrap(t *testing.T) {
 		if _, err := auth.NewKeyCredentials([]byte(bad), true); err == nil {
 			t.Errorf("%q is a key", bad)
 		}
+	}
+}
+
+// Servers of a cluster that begin together make one first key.
+func TestBootstrapTogether(t *testing.T) {
+	f := newFixture(t, auth.Options{})
+	if err := f.a.Accounts().Delete(t.Context(), f.root.email); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var made atomic.Int64
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			ok, err := f.a.Accounts().Bootstrap(t.Context(), filepath.Join(dir, fmt.Sprint(i), "root-key.json"))
+			if err != nil {
+				t.Error(err)
+			} else if ok {
+				made.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	files, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json"))
+	if err != nil || made.Load() != 1 || len(files) != 1 {
+		t.Errorf("%d have made a key, %d files, %v", made.Load(), len(files), err)
 	}
 }
