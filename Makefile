@@ -91,9 +91,10 @@ realdata: build ## Load ROWS rows of real data, query them, kill the server, che
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
 
-cluster: build ## Kill, stop, cut off and restart processes of a cluster under load, CLUSTER_ROUNDS times
-	CLUSTER_ROUNDS=$(CLUSTER_ROUNDS) $(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 60m
-	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS)
+MINIO ?=
+cluster: build ## Kill, stop, cut off, restart and measure processes of a cluster, CLUSTER_ROUNDS times; MINIO=PATH makes MinIO its store
+	$(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 10m
+	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS) -cluster.kills=$(CLUSTER_ROUNDS) $(if $(MINIO),-cluster.minio=$(MINIO) -cluster.store=$(MINIO))
 
 HDFS_JARS ?= $(CURDIR)/bin/hdfs
 $(HDFS_JARS):

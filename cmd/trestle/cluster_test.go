@@ -2,17 +2,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -102,13 +99,6 @@ func (c *testCluster) ready(name string) {
 	c.addrs[name] = c.servers[name].line("export BIGTABLE_EMULATOR_HOST=")
 }
 
-// gateway starts one and returns where it is.
-func (c *testCluster) gateway(name string) string {
-	c.t.Helper()
-	p := startTrestle(c.t, "real", c.dir, c.args("gateway", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off", "--data-dir="+filepath.Join(c.dir, name))...)
-	return p.line("export BIGTABLE_EMULATOR_HOST=")
-}
-
 // cluster runs `trestle cluster` and returns what it prints.
 func (c *testCluster) cluster(args ...string) string {
 	c.t.Helper()
@@ -118,28 +108,6 @@ func (c *testCluster) cluster(args ...string) string {
 		c.t.Fatalf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
 	}
 	return out
-}
-
-// byLoad returns the servers by how many tablets of users they have, most
-// first.
-func (c *testCluster) byLoad() []string {
-	n := map[string]int{}
-	for line := range strings.Lines(c.cluster("status", "--tablets")) {
-		f := strings.Fields(line)
-		if len(f) >= 3 && slices.Contains(f, "open") {
-			for name := range c.servers {
-				if slices.Contains(f, name) {
-					n[name]++
-				}
-			}
-		}
-	}
-	var names []string
-	for name := range c.servers {
-		names = append(names, name)
-	}
-	slices.SortFunc(names, func(a, b string) int { return n[b] - n[a] })
-	return names
 }
 
 // A workload writes rows and reads them back: each writer has rows of its own,
@@ -156,13 +124,12 @@ type workload struct {
 	acked  map[string]int64 // newest acknowledged value of a row
 	tried  map[string]int64 // newest that was sent
 	ops    atomic.Int64
-	sick   map[string]time.Duration // by row, the longest
 }
 
 const workers, rowsEach = 6, 8
 
 func startWorkload(t *testing.T, tbl *bigtable.Table) *workload {
-	w := &workload{t: t, tbl: tbl, stop: make(chan struct{}), acked: map[string]int64{}, tried: map[string]int64{}, sick: map[string]time.Duration{}}
+	w := &workload{t: t, tbl: tbl, stop: make(chan struct{}), acked: map[string]int64{}, tried: map[string]int64{}}
 	for n := range workers {
 		w.done.Go(func() { w.run(n) })
 	}
@@ -172,7 +139,6 @@ func startWorkload(t *testing.T, tbl *bigtable.Table) *workload {
 func rowKey(worker, i int) string { return fmt.Sprintf("%c-%d-%d", 'a'+byte(i*3), worker, i) }
 
 func (w *workload) run(n int) {
-	last := map[string]time.Time{}
 	for i := 1; ; i++ {
 		select {
 		case <-w.stop:
@@ -187,11 +153,6 @@ func (w *workload) run(n int) {
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 		err := w.write(ctx, key, int64(i))
 		if err == nil {
-			if since, ok := last[key]; ok {
-				w.mu.Lock()
-				w.sick[key] = max(w.sick[key], time.Since(since))
-				w.mu.Unlock()
-			}
 			w.mu.Lock()
 			w.acked[key] = int64(i)
 			w.mu.Unlock()
@@ -207,7 +168,6 @@ func (w *workload) run(n int) {
 		case got < want || got > int64(i):
 			w.t.Errorf("row %s has %d, acknowledged was %d, sent %d", key, got, want, i)
 		}
-		last[key] = time.Now()
 		cancel()
 	}
 }
@@ -274,17 +234,6 @@ func (w *workload) end() {
 	}
 }
 
-// outage returns the longest that a row was not written since the last call.
-func (w *workload) outage() (longest time.Duration) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, d := range w.sick {
-		longest = max(longest, d)
-	}
-	clear(w.sick)
-	return longest
-}
-
 // progress waits until each worker has written all its rows again.
 func (w *workload) progress() {
 	w.t.Helper()
@@ -321,122 +270,6 @@ func clusterClients(t *testing.T, addr string) (*bigtable.AdminClient, *bigtable
 		t.Fatal(err)
 	}
 	return admin, client
-}
-
-// TestCluster: the official client works with a cluster of processes while
-// servers are killed, stopped in order, made zombies, and the master is killed.
-// CLUSTER_ROUNDS repeats the kills.
-func TestCluster(t *testing.T) {
-	if testing.Short() {
-		t.Skip("starts seven processes")
-	}
-	rounds := 1
-	if n, err := strconv.Atoi(os.Getenv("CLUSTER_ROUNDS")); err == nil {
-		rounds = n
-	}
-	c := startCluster(t, 3)
-	tbl := c.table(c.gateway("gateway-1"))
-	w := startWorkload(t, tbl)
-	w.progress()
-
-	// What is planned is not noticed.
-	planned := func(what string, do func()) {
-		t.Helper()
-		w.outage()
-		before, start := w.failed.Load(), time.Now()
-		do()
-		took := time.Since(start)
-		w.progress()
-		if n := w.failed.Load() - before; n > 0 {
-			t.Errorf("%s: %d calls of clients failed, the first: %v", what, n, w.first)
-		}
-		t.Logf("%s: took %v, no row waited longer than %v", what, took, w.outage())
-	}
-	planned("move", func() {
-		for _, line := range strings.Split(c.cluster("status", "--tablets"), "\n") {
-			if f := strings.Fields(line); len(f) > 3 && strings.Contains(line, "open") && !strings.Contains(line, "server-3") && f[1] == "d" {
-				c.cluster("move", f[0], "server-3")
-			}
-		}
-	})
-	planned("drain and undrain", func() {
-		c.cluster("drain", "server-2")
-		c.cluster("undrain", "server-2")
-	})
-	for i := range 3 {
-		name := fmt.Sprintf("server-%d", i+1)
-		planned("restart of "+name, func() {
-			p := c.servers[name]
-			p.signal(syscall.SIGTERM)
-			if _, code, _ := p.exit(); code != 0 {
-				t.Fatalf("%s: exit code %d\n%s", name, code, p.stderr)
-			}
-			c.launch(name)
-			c.ready(name)
-		})
-	}
-	planned("kill of the master", func() {
-		name := "master-1"
-		if strings.Contains(c.cluster("status"), "master: master-2") {
-			name = "master-2"
-		}
-		c.masters[name].signal(syscall.SIGKILL)
-		c.masters[name].exit()
-		c.startMaster(name)
-	})
-
-	// What is not planned is overcome.
-	var outages []time.Duration
-	for range rounds {
-		victim := c.byLoad()[0]
-		w.outage()
-		c.servers[victim].signal(syscall.SIGKILL)
-		c.servers[victim].exit()
-		w.progress()
-		w.progress()
-		outages = append(outages, w.outage())
-		if last := outages[len(outages)-1]; last > 10*time.Second {
-			c.logs()
-		}
-		c.launch(victim)
-		c.ready(victim)
-		w.progress()
-	}
-	slices.Sort(outages)
-	t.Logf("after kill -9 a row waited %v at most, %v in the median of %d kills", outages[len(outages)-1], outages[len(outages)/2], len(outages))
-	if worst := outages[len(outages)-1]; worst > 30*time.Second {
-		t.Errorf("a row waited %v", worst)
-	}
-
-	zombie := c.byLoad()[0]
-	w.outage()
-	c.servers[zombie].signal(syscall.SIGSTOP)
-	time.Sleep(c.ttl + 3*time.Second)
-	w.progress()
-	c.servers[zombie].signal(syscall.SIGCONT)
-	w.progress()
-	if _, code, took := c.servers[zombie].exit(); code == 0 || took > 15*time.Second {
-		t.Errorf("the zombie ended with exit code %d after %v\n%s", code, took, c.servers[zombie].stderr)
-	}
-	t.Logf("while a server was stopped a row waited %v at most", w.outage())
-	c.launch(zombie)
-	c.ready(zombie)
-	w.progress()
-	if n := w.failed.Load(); n > 0 {
-		t.Logf("%d of %d calls failed, the first: %v", n, w.ops.Load(), w.first)
-	}
-	w.end()
-	if errors.Is(w.first, context.Canceled) {
-		t.Error(w.first)
-	}
-	// Every server answers for every row.
-	for name, addr := range c.addrs {
-		_, client := clusterClients(t, addr)
-		n := 0
-		if err := client.Open("table-of-test").ReadRows(t.Context(), bigtable.InfiniteRange(""), func(bigtable.Row) bool { n++; return true }); err != nil || n != workers*rowsEach {
-			t.Errorf("%s: %d rows, %v", name, n, err)
-		}
-	}
 }
 
 // TestClusterCommands: splits, merges, flushes, compactions and the refusals.
