@@ -52,16 +52,18 @@ type Options struct {
 	Twice func(Message) bool
 	// Clocks returns the clock of a node, before Now. Default: true time.
 	Clocks func(node string) *Clock
-	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server is
-	// given in the place of the lock service, of the store and of the network.
-	WrapLock   func(server string, l lock.Service) lock.Service
-	WrapStore  func(server string, s objectstore.Store) objectstore.Store
-	WrapDialer func(server string, d rpc.Dialer) rpc.Dialer
+	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server or a
+	// master is given in the place of the lock service, of the store and of the
+	// network.
+	WrapLock   func(node string, l lock.Service) lock.Service
+	WrapStore  func(node string, s objectstore.Store) objectstore.Store
+	WrapDialer func(node string, d rpc.Dialer) rpc.Dialer
 
 	// Witness, if set, watches the store and METADATA.
 	Witness *Witness
 
-	direct bool // calls arrive at once
+	direct   bool // calls arrive at once
+	twiceAll bool // whatever it is may arrive twice
 }
 
 // A Cluster is what a test has.
@@ -145,20 +147,26 @@ func New(o Options) (*Cluster, error) {
 // Lock returns the lock service as a node that is no tablet server sees it.
 func (c *Cluster) Lock(node string) lock.Service { return c.lockOf(c.node(node)) }
 
+// world is what a tablet server or a master is given.
+func (c *Cluster) world(n *node) (lock.Service, objectstore.Store, rpc.Dialer) {
+	var store objectstore.Store = &farStore{c.objects, c, n}
+	l, dial := c.lockOf(n), rpc.Dialer(dialer{c, n})
+	if c.o.WrapLock != nil {
+		l = c.o.WrapLock(n.name, l)
+	}
+	if c.o.WrapStore != nil {
+		store = c.o.WrapStore(n.name, store)
+	}
+	if c.o.WrapDialer != nil {
+		dial = c.o.WrapDialer(n.name, dial)
+	}
+	return l, store, dial
+}
+
 // StartServer starts a tablet server of a name that no living one has.
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
 	p := &process{node: c.node(name), stopped: make(chan struct{})}
-	var store objectstore.Store = &farStore{c.objects, c, p.node}
-	l, dial := c.lockOf(p.node), rpc.Dialer(dialer{c, p.node})
-	if c.o.WrapLock != nil {
-		l = c.o.WrapLock(name, l)
-	}
-	if c.o.WrapStore != nil {
-		store = c.o.WrapStore(name, store)
-	}
-	if c.o.WrapDialer != nil {
-		dial = c.o.WrapDialer(name, dial)
-	}
+	l, store, dial := c.world(p.node)
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
 		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
 		Segments: c.o.Segments, CacheBytes: cmp.Or(c.o.CacheBytes, 8<<20), MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
@@ -244,11 +252,11 @@ func (c *Cluster) StartMaster(name string) {
 	c.mu.Lock()
 	c.masters[name] = p
 	c.mu.Unlock()
-	store := &farStore{c.objects, c, p.node}
+	l, store, dial := c.world(p.node)
 	go func() {
 		defer close(p.done)
 		for ctx.Err() == nil && !p.ended.Load() {
-			err := master.Run(ctx, master.Options{Name: name, Lock: c.lockOf(p.node), Dialer: dialer{c, p.node}, TTL: c.o.TTL,
+			err := master.Run(ctx, master.Options{Name: name, Lock: l, Dialer: dial, TTL: c.o.TTL,
 				// What is waited for by the master's clock takes so long by the true one.
 				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
 				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,

@@ -102,7 +102,7 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 	}
 	got := make(chan answer, 2)
 	c.late.Go(func() { got <- once() })
-	if m.Twice && c.o.Twice != nil && c.o.Twice(m) {
+	if (m.Twice || c.o.twiceAll) && c.o.Twice != nil && c.o.Twice(m) {
 		c.late.Go(func() { got <- once() })
 	}
 	select {

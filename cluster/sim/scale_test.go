@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/pprof"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +18,6 @@ import (
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	"github.com/trestledb/trestle/cluster/master"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -102,9 +101,7 @@ func (g *large) open() int {
 	n := 0
 	for _, name := range g.names() {
 		if s := g.Server(name); s != nil {
-			if st, err := s.Status(context.Background()); err == nil {
-				n += len(st.Tablets)
-			}
+			n += s.Tablets()
 		}
 	}
 	return n
@@ -189,6 +186,13 @@ func (g *large) run() {
 		g.all()
 	})
 	g.phase("at rest for 60 s", func() { time.Sleep(time.Minute) })
+	if name := os.Getenv("TRESTLE_SIM_HEAP"); name != "" {
+		if f, err := os.Create(name); err == nil {
+			runtime.GC()
+			_ = pprof.WriteHeapProfile(f)
+			_ = f.Close()
+		}
+	}
 	roots, err := g.admin.Metadata().Roots(ctx)
 	if err != nil {
 		g.t.Fatal(err)
@@ -267,5 +271,4 @@ func (g *large) run() {
 	}
 	rs, err := g.admin.Metadata().Roots(ctx)
 	fmt.Printf("%4d servers %6d tablets  METADATA: %d tablets, %d bytes of rows %v\n", g.servers, g.tablets, len(rs), bytes, err)
-	_, _ = cmeta.Table, master.Key
 }

@@ -349,6 +349,13 @@ func (s *Server) Name() string { return s.o.Name }
 // Incarnation returns the server's number, which no other server ever has.
 func (s *Server) Incarnation() uint64 { return s.incarnation }
 
+// Tablets returns how many tablets the server serves.
+func (s *Server) Tablets() int {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return len(s.tablets)
+}
+
 // Schemas returns the tables as this server knows them.
 func (s *Server) Schemas() *catalog.Schemas { return s.schemas }
 
