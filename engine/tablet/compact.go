@@ -295,7 +295,8 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 	chosen := false
 	defer func() {
 		if !chosen {
-			t.end(w)
+			t.jobs.remove(w, true)
+			v.release()
 		}
 	}()
 	if err := t.settleResidents(ctx, v); err != nil {
@@ -336,7 +337,7 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 
 // end says that w is under way no more.
 func (t *Tablet) end(w *work) {
-	t.jobs.remove(w)
+	t.jobs.remove(w, false)
 	if w.long {
 		t.env.Pace.endLong()
 	}

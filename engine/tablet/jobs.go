@@ -64,11 +64,13 @@ func (j *jobs) narrow(w *work, files []*metadata.FileRef) {
 	w.files = files
 }
 
-func (j *jobs) remove(w *work) {
+// remove takes one away again. What was only thought of has not ended: who
+// waits for a compaction to end would think of one again, and again, at once.
+func (j *jobs) remove(w *work, thought bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.works = slices.DeleteFunc(j.works, func(x *work) bool { return x == w })
-	if j.ended != nil {
+	if j.ended != nil && !thought {
 		close(j.ended)
 		j.ended = nil
 	}
