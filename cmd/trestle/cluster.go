@@ -36,6 +36,7 @@ type clusterVerb struct {
 
 var clusterVerbs = map[string]clusterVerb{
 	"status":  {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
+	"check":   {"", "hold METADATA against the tables and, with --store, the store, while the cluster serves", (*operator).check},
 	"drain":   {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
 	"undrain": {"SERVER", "let a server have tablets again", (*operator).undrain},
 	"move":    {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},

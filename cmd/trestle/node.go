@@ -241,25 +241,29 @@ const (
 	partLogs     = "log"
 )
 
-// openStore opens the store that the servers of the cluster share, and refuses
-// one that does not keep its promises.
-func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
+// openObjects opens the store that the servers of the cluster share. owner tells
+// apart who write to it.
+func openObjects(ctx context.Context, n *settings.Node, owner string) (objectstore.Store, error) {
 	u, err := url.Parse(n.Store)
 	if err != nil {
-		return nil, nil, nil, err
+		return nil, err
 	}
 	q := u.Query()
 	switch u.Scheme {
 	case "file":
-		store, err = objectstore.OpenLocal(vfs.Default, u.Path, objectstore.LocalOptions{Owner: n.Name})
+		return objectstore.OpenLocal(vfs.Default, u.Path, objectstore.LocalOptions{Owner: owner})
 	case "hdfs":
-		store, err = hdfs.Open(ctx, hdfs.Options{NameNodes: append([]string{u.Host}, q["namenode"]...), Insecure: q.Get("insecure") == "true",
-			User: q.Get("user"), Dir: u.Path, Owner: n.Name})
-	default:
-		store, err = s3.Open(ctx, s3.Options{Endpoint: q.Get("endpoint"), Insecure: q.Get("insecure") == "true", Region: q.Get("region"),
-			Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")})
+		return hdfs.Open(ctx, hdfs.Options{NameNodes: append([]string{u.Host}, q["namenode"]...), Insecure: q.Get("insecure") == "true",
+			User: q.Get("user"), Dir: u.Path, Owner: owner})
 	}
-	if err == nil {
+	return s3.Open(ctx, s3.Options{Endpoint: q.Get("endpoint"), Insecure: q.Get("insecure") == "true", Region: q.Get("region"),
+		Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")})
+}
+
+// openStore opens the store that the servers of the cluster share, and refuses
+// one that does not keep its promises.
+func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
+	if store, err = openObjects(ctx, n, n.Name); err == nil {
 		err = store.Probe(ctx)
 	}
 	if err != nil {

@@ -150,8 +150,9 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 			closeAuth()
 			return nil
 		},
-		stats: func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
-		ready: func() error { return nil },
+		operatedBy: "this is a process of a cluster: use trestle cluster (status --tablets, split, merge, flush, compact, check); locality groups cannot be changed there",
+		stats:      func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
+		ready:      func() error { return nil },
 	}}, nil
 }
 

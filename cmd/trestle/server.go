@@ -47,6 +47,8 @@ type stack struct {
 	failed <-chan struct{}
 	// operator is the store for those who run it; nil if it cannot be operated.
 	operator ops.Operator
+	// operatedBy says what to use in place of the admin service, if there is none.
+	operatedBy string
 	// minFree is the disk space in bytes below which writes may be refused.
 	minFree int64
 	// token is the token endpoint; nil if there is none.
@@ -182,6 +184,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	at.notices = st.notices
 
+	if st.operatedBy != "" {
+		admin.Elsewhere(st.operatedBy)
+	}
 	admin.Start(st.operator)
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()

@@ -35,10 +35,11 @@ type Operator interface {
 // Admin is the private service for operators, JSON over HTTP below /admin/. It
 // knows no users, so whoever reaches it may do all it does.
 type Admin struct {
-	refuse   string // why it is off, empty if it is on
-	loopback bool   // requests must name a loopback host
-	op       atomic.Pointer[Operator]
-	jobs     jobs
+	refuse    string // why it is off, empty if it is on
+	loopback  bool   // requests must name a loopback host
+	op        atomic.Pointer[Operator]
+	elsewhere atomic.Pointer[string] // why there is no op, if there never will be
+	jobs      jobs
 }
 
 // NewAdmin returns the service for a listener. loopback says that only this
@@ -59,6 +60,9 @@ func (a *Admin) Start(op Operator) {
 		a.op.Store(&op)
 	}
 }
+
+// Elsewhere makes the service answer that what it does is done otherwise.
+func (a *Admin) Elsewhere(why string) { a.elsewhere.Store(&why) }
 
 // Close cancels the jobs under way and waits for their end.
 func (a *Admin) Close() { a.jobs.close() }
@@ -99,6 +103,9 @@ func (a *Admin) serve(w http.ResponseWriter, r *http.Request, f func(*http.Reque
 			return nil, err
 		}
 		op := a.op.Load()
+		if why := a.elsewhere.Load(); why != nil {
+			return nil, fault.New(fault.FailedPrecondition, "%s", *why)
+		}
 		if op == nil {
 			return nil, fault.New(fault.Unavailable, "the data directory is still being opened")
 		}

@@ -59,7 +59,7 @@ func NewClusterFlags(command string, role Role) *Flags {
 		case Master:
 			return slices.Contains(ofMaster, name) || slices.Contains([]string{"store", "name", "ttl"}, name) || strings.HasPrefix(name, "etcd") || slices.Contains([]string{"cluster-cert", "cluster-key", "cluster-ca"}, name)
 		}
-		return slices.Contains([]string{"cluster", "insecure", "cluster-cert", "cluster-key", "cluster-ca"}, name) || strings.HasPrefix(name, "etcd")
+		return slices.Contains([]string{"cluster", "insecure", "store", "cluster-cert", "cluster-key", "cluster-ca"}, name) || strings.HasPrefix(name, "etcd")
 	}
 	set := &Set{role: role}
 	var rows []setting
