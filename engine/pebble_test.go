@@ -38,6 +38,7 @@ func openPebble(b *testing.B, cache int64) *pebble.DB {
 	o := &pebble.Options{
 		Comparer: &c, Cache: block, FormatMajorVersion: pebble.FormatNewest, DisableAutomaticCompactions: true,
 		MemTableSize: 1 << 30, MemTableStopWritesThreshold: 4, L0StopWritesThreshold: 1000, Logger: silent{},
+		TargetFileSizes: [7]int64{64 << 20, 64 << 20, 64 << 20, 64 << 20, 64 << 20, 64 << 20, 64 << 20},
 	}
 	o.EnsureDefaults()
 	for i := range o.Levels {
