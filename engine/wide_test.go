@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -37,6 +38,59 @@ func column(i int) string { return fmt.Sprintf("col%06d", i) }
 func oneColumn(q string) *filter.Node {
 	return &filter.Node{Op: filter.Chain, Children: []*filter.Node{
 		{Op: filter.QualifierRegex, Pattern: []byte(q)}, {Op: filter.CellsPerColumnLimit, N: 1}}}
+}
+
+// TestWideRowsReadLittle: a read of few cells of a row that has many, in each of
+// its runs, reads the blocks with those cells, and no others.
+func TestWideRowsReadLittle(t *testing.T) {
+	const n, runs = 60_000, 3 // 2 MB a run
+	s := mustOpen(t, Options{Dir: t.TempDir(), NoBackground: true, MemtableBytes: 1 << 30, RowCacheBytes: -1})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, newSchema("wide", 1000, "cf"))
+	for r := range runs {
+		putWide(t, s, table, "columns", n/runs, func(i int) (string, int64) { return column(i*runs + r), 1000 })
+		putWide(t, s, table, "versions", n/runs, func(i int) (string, int64) { return column(0), int64(i*runs+r) * 1000 })
+		if err := s.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	times := func(from, to int64) *filter.Node {
+		return &filter.Node{Op: filter.TimestampRange, Times: cell.TimeRange{Start: from * 1000, End: to * 1000}}
+	}
+	chain := func(f ...*filter.Node) *filter.Node { return &filter.Node{Op: filter.Chain, Children: f} }
+	limit := func(n int32) *filter.Node { return &filter.Node{Op: filter.CellsPerColumnLimit, N: n} }
+	columns := func(from, to int) *filter.Node {
+		return &filter.Node{Op: filter.ColumnRange, Family: "cf", Start: filter.Bound{Key: []byte(column(from)), Set: true},
+			End: filter.Bound{Key: []byte(column(to)), Set: true, Open: true}}
+	}
+	for _, c := range []struct {
+		name, row string
+		filter    *filter.Node
+		cells     int64
+	}{
+		{"newest version", "versions", limit(1), 1},
+		{"ten newest versions", "versions", limit(10), 10},
+		{"newest of a column", "versions", oneColumn(column(0)), 1},
+		{"versions of a time", "versions", times(30_000, 30_050), 50},
+		{"oldest versions", "versions", times(0, 10), 10},
+		{"newest before a time", "versions", chain(times(0, 500), limit(1)), 1},
+		{"versions of no time", "versions", times(90_000, 90_050), 0},
+		{"a column", "columns", oneColumn(column(12_345)), 1},
+		{"an absent column", "columns", oneColumn(column(12_345) + "x"), 0},
+		{"columns", "columns", columns(40_000, 40_100), 100},
+		{"last columns", "columns", columns(n-10, n+10), 10},
+	} {
+		before := s.Stats().Reads[0]
+		st, err := s.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte(c.row))}, Filter: c.filter}, &sinkWriter{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// In each run one or two blocks of 32 KiB, and the index.
+		after := s.Stats().Reads[0]
+		if got := (after.BlockBytes - before.BlockBytes) / runs; st.CellsReturned != c.cells || got > 96<<10 {
+			t.Errorf("%s: %d cells from %d bytes of blocks of each run, want %d from at most 98304", c.name, st.CellsReturned, got, c.cells)
+		}
+	}
 }
 
 // BenchmarkWideRow reads one cell: of a row that has no other, of a column with
