@@ -39,6 +39,7 @@ func variants() map[string]Options {
 	}
 	add("tiny memtables", func(o *Options) { o.Tablet.MemtableBytes = 1 })
 	add("tiny files", func(o *Options) { o.Tablet.MemtableBytes, o.Tablet.FileBytes = 1, 1; o.Tablet.Table.BlockBytes = 64 })
+	add("columns in filters", func(o *Options) { o.Tablet.MemtableBytes, o.Tablet.Table.FilterColumns = 1, 1 })
 	add("one run", func(o *Options) { o.Tablet.MemtableBytes, o.Tablet.TargetRuns = 1, 1 })
 	add("many runs", func(o *Options) { o.NoBackground = true; o.Tablet.TargetRuns, o.Tablet.MaxRuns = 50, 1000 })
 	add("no background", func(o *Options) { o.NoBackground = true })

@@ -19,6 +19,8 @@ type Info struct {
 	Shadowed   uint64 `json:",omitempty"`
 	// PlainRows says that no row key has a byte 00, which would be escaped.
 	PlainRows bool `json:",omitempty"`
+	// FilterColumns says that the Bloom filter holds columns, beside rows.
+	FilterColumns bool `json:",omitempty"`
 	// RawBytes is the length of all keys and values before compression.
 	RawBytes uint64
 	// MinSeq and MaxSeq bound the sequence numbers.

@@ -23,6 +23,9 @@ type IterOptions struct {
 	// Times allows to hide blocks none of whose cells has a timestamp within
 	// it. Cells outside may still show; tombstones always do. Nil hides nothing.
 	Times *cell.TimeRange
+	// OneColumn says that SeekColumn is asked for a column, whose cells are all
+	// that is wanted: the filter can tell that the file has none.
+	OneColumn bool
 	// Blocks, if set, counts the blocks that are read. Once as much had to come
 	// from storage as the cache lets one read fill in, further blocks are left out
 	// of a cache that is full: see Cache.
@@ -45,6 +48,7 @@ type Iterator struct {
 	maxSeq  cell.Seq
 	inRow   bool // since SeekRow
 	compact bool
+	column  bool   // SeekColumn's key is all that is wanted
 	open    bool   // the top of the index is there
 	row     []byte // of SeekRow; the capacity is kept
 	err     error
@@ -75,6 +79,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error)
 	}
 	i := iterators.Get().(*Iterator)
 	i.ctx, i.t, i.maxSeq, i.env.Stats, i.cur.plain = ctx, t, o.MaxSeq, o.Blocks, t.plain
+	i.column = o.OneColumn && t.info.FilterColumns
 	i.fillUntil = math.MaxUint64
 	if o.Blocks != nil {
 		i.fillUntil = r.cache.fill
@@ -316,11 +321,16 @@ func (i *Iterator) seekGE(key []byte) bool {
 // SeekRow implements cell.Iterator.
 func (i *Iterator) SeekRow(row []byte) bool { return i.SeekColumn(row, row) }
 
-// SeekColumn implements merge.ColumnSeeker for a file without markers.
+// SeekColumn implements merge.ColumnSeeker for a file without markers. With
+// IterOptions.OneColumn, a key that is not the row itself is a column's.
 func (i *Iterator) SeekColumn(row, key []byte) bool {
 	i.err = nil
 	if !i.compact {
-		if ok, err := i.t.mayHaveRow(i.ctx, row); err != nil || !ok {
+		var column []byte
+		if i.column && len(key) > len(row) {
+			column = key
+		}
+		if ok, err := i.t.mayHave(i.ctx, row, column); err != nil || !ok {
 			i.fail(err)
 			return i.end()
 		}
@@ -393,7 +403,7 @@ func (i *Iterator) Close() error {
 	i.t.unpin()
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil
 	i.entry, i.env = cell.Entry{}, block.ReadEnv{}
-	i.inRow, i.compact, i.open, i.useTimes = false, false, false, false
+	i.inRow, i.compact, i.column, i.open, i.useTimes = false, false, false, false, false
 	iterators.Put(i)
 	return nil
 }

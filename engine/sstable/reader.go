@@ -257,8 +257,9 @@ func (t *table) findBlocks(ctx context.Context, footer []byte) error {
 	return nil
 }
 
-// mayHaveRow tells whether the file may have entries of a row prefix.
-func (t *table) mayHaveRow(ctx context.Context, row []byte) (bool, error) {
+// mayHave tells whether the file may have entries of a row prefix, and of a
+// column if that is not nil.
+func (t *table) mayHave(ctx context.Context, row, column []byte) (bool, error) {
 	if bytes.Compare(row, t.info.Lo) < 0 || bytes.Compare(row, t.info.Hi) > 0 {
 		return false, nil
 	}
@@ -269,7 +270,8 @@ func (t *table) mayHaveRow(ctx context.Context, row []byte) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	ok := bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), row)
+	ok := bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), row) &&
+		(column == nil || bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), column))
 	h.Release()
 	if ok {
 		t.r.cache.bloomPasses.Add(1)

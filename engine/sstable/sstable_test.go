@@ -153,6 +153,7 @@ func genOptions(t *rapid.T) Options {
 		BlockBytes:      rapid.SampledFrom([]int{1, 64, 200, 4096, 0}).Draw(t, "block"),
 		Compression:     Compression(rapid.IntRange(0, 3).Draw(t, "compression")),
 		BloomBitsPerKey: rapid.SampledFrom([]int{-1, 0, 4}).Draw(t, "bloom"),
+		FilterColumns:   rapid.SampledFrom([]int{0, 1, 2}).Draw(t, "columns"),
 		indexBytes:      rapid.SampledFrom([]int{0, 1, 100}).Draw(t, "index"),
 	}
 }
@@ -308,6 +309,33 @@ func TestModel(t *testing.T) {
 			checkSome(rt, ti, ti.SeekGE(es[at].Key), want[from:], *o.Times)
 		}
 
+		o.Times, o.OneColumn = nil, true
+		oi, err := r.Iterator(t.Context(), o)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		defer oi.Close()
+		for range 10 {
+			key := rapid.SampledFrom(es).Draw(rt, "column of").Key
+			n := cell.RowPrefixLen(key)
+			column := cell.AppendColumn(bytes.Clone(key[:n]), cell.FamilyID(rapid.IntRange(1, 3).Draw(rt, "family")), genBytes(0, 3).Draw(rt, "qualifier"))
+			if s, _ := cell.ParseSuffix(key[n:]); s.Shape == cell.Cell && rapid.Bool().Draw(rt, "there") {
+				column = key[:len(key)-8]
+			}
+			// Whatever it shows, what it has of the column it shows.
+			at := sort.Search(len(want), func(i int) bool { return bytes.Compare(want[i].Key, column) >= 0 })
+			ok := oi.SeekColumn(key[:n], column)
+			for ; at < len(want) && len(want[at].Key) == len(column)+8 && bytes.HasPrefix(want[at].Key, column); at++ {
+				if !ok {
+					rt.Fatalf("%s is missing: %v", appendKey(nil, want[at].Key), oi.Error())
+				}
+				if !equal(oi.Entry(), &want[at]) {
+					rt.Fatalf("at %s, want %s", appendKey(nil, oi.Entry().Key), appendKey(nil, want[at].Key))
+				}
+				ok = oi.Next()
+			}
+		}
+
 		ci, err := r.CompactionIterator(t.Context())
 		if err != nil {
 			rt.Fatal(err)
@@ -327,7 +355,7 @@ func TestModel(t *testing.T) {
 }
 
 func checkInfo(t *rapid.T, info Info, es []cell.Entry) {
-	want := Info{Size: info.Size, Families: info.Families, MaxTS: -1, MinSeq: cell.MaxSeq, PlainRows: true}
+	want := Info{Size: info.Size, Families: info.Families, FilterColumns: info.FilterColumns, MaxTS: -1, MinSeq: cell.MaxSeq, PlainRows: true}
 	type column struct {
 		key  string
 		rank int

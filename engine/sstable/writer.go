@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/bloom"
 	"github.com/cockroachdb/pebble/v2/sstable"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -61,6 +60,10 @@ type Options struct {
 	// in a hundred absent rows through. Zero means 10, negative no filter.
 	BloomBitsPerKey int
 
+	// FilterColumns is how many columns a row must have, on average of the file,
+	// for the filter to hold them beside the rows. Zero means 16.
+	FilterColumns int
+
 	indexBytes int // of an index block; 0 unless a test wants other ones
 }
 
@@ -71,6 +74,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.BloomBitsPerKey == 0 {
 		o.BloomBitsPerKey = 10
+	}
+	if o.FilterColumns == 0 {
+		o.FilterColumns = 16
 	}
 	if o.indexBytes == 0 {
 		o.indexBytes = indexBlockBytes
@@ -108,10 +114,11 @@ type Writable interface {
 // A Writer writes one file. It is not safe for concurrent use. Either Finish
 // or Abort must be called.
 type Writer struct {
-	raw  sstable.RawWriter
-	sink *sink
-	info Info
-	err  error
+	raw    sstable.RawWriter
+	sink   *sink
+	filter *filterWriter // nil if the file is to have none
+	info   Info
+	err    error
 
 	// interval is what timeMapper says of the entry being added.
 	interval sstable.BlockInterval
@@ -149,8 +156,8 @@ func NewWriter(w Writable, o Options) (*Writer, error) {
 		},
 	}
 	if o.BloomBitsPerKey > 0 {
-		wo.FilterPolicy = bloom.FilterPolicy(o.BloomBitsPerKey)
-		wo.FilterType = sstable.TableFilter
+		wr.filter = newFilterWriter(o)
+		wo.FilterPolicy, wo.FilterType = wr.filter, sstable.TableFilter
 	}
 	wr.raw = sstable.NewRawWriter(wr.sink, wo)
 	return wr, nil
@@ -195,12 +202,16 @@ func (w *Writer) add(e *cell.Entry) error {
 			return fault.New(fault.Internal, "write sstable: key %x has no row prefix", e.Key)
 		}
 		w.info.PlainRows = w.info.PlainRows && plain
+		w.filter.row(e.Key[:n])
 	}
 	s, err := cell.ParseSuffix(e.Key[n:])
 	if err != nil {
 		return fault.New(fault.Internal, "write sstable: %w", err)
 	}
 	isCell := s.Shape == cell.Cell
+	if isCell && !(sameRow && w.shape == cell.Cell && sameColumn(w.prev, e.Key)) {
+		w.filter.column(e.Key[:len(e.Key)-8])
+	}
 	if isCell && e.Kind == cell.Set {
 		w.interval = timeInterval(s.Timestamp)
 	} else {
@@ -281,6 +292,7 @@ func (w *Writer) Finish() (Info, error) {
 		return Info{}, w.err
 	}
 	w.info.Hi = slices.Clone(w.prev[:w.prevRow])
+	w.info.FilterColumns = w.filter.columnsPay()
 	for i := range w.info.Families {
 		w.info.Families[i].sum()
 	}

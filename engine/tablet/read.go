@@ -38,6 +38,8 @@ type Query struct {
 	first, last cell.FamilyID
 	// lo is the escaped form of the first qualifier that matters, or nil.
 	lo []byte
+	// oneColumn says that lo is the only qualifier that matters, of one family.
+	oneColumn bool
 	// runs are those that may hold cells of the families that are wanted.
 	runs choice
 }
@@ -83,6 +85,7 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	}
 	if len(h.Qualifiers.Start) > 0 {
 		q.lo = cell.AppendColumn(nil, 0, h.Qualifiers.Start)[2:]
+		q.oneColumn = h.Qualifiers.IsSingle() && q.first == q.last
 	}
 	q.rows, q.none = h.Rows, h.None
 	return q, nil
@@ -151,7 +154,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	r.blocks = sstable.BlockStats{}
 	opts := sstable.IterOptions{MaxSeq: seq, Blocks: &r.blocks}
 	if q != nil {
-		opts.Times = q.times
+		opts.Times, opts.OneColumn = q.times, q.oneColumn
 	}
 	r.choice, r.part = c, 0
 	for i := range v.runs {
