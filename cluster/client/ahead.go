@@ -46,7 +46,8 @@ func (c *Client) readAhead(ctx context.Context, t *catalog.Table, ranges []row.R
 		}
 		w := &heldRows{a: a, ctx: ctx}
 		at := rpc.Target{Tablet: l.tablet, Schema: sch.Version}
-		a.rest, a.stats, a.err = c.o.Dialer.Dial(l.addr).ReadRows(ctx, at, &rpc.Read{Ranges: a.ranges, Filter: f.Filter}, w)
+		// A server in this process changes the ranges that it is given as it reads.
+		a.rest, a.stats, a.err = c.o.Dialer.Dial(l.addr).ReadRows(ctx, at, &rpc.Read{Ranges: slices.Clone(a.ranges), Filter: f.Filter}, w)
 		if err := w.release(); a.err == nil {
 			a.err = err
 		}
