@@ -261,7 +261,7 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 // newScanner returns a scanner that is not among the open ones.
 func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.Table, spec *pb.Scan) (*scanner, error) {
 	if t != nil && raw(spec) {
-		return nil, wire.DoNotRetryIO.New("raw scans are not supported: deletions are not kept as HBase's markers")
+		return nil, wire.DoNotRetryIO.New("raw scans are not supported, as deletions are not kept as HBase's markers; a scan that is not raw shows the versions that are there")
 	}
 	sc := &scanner{region: region, t: t, spec: spec, opened: time.Now().UnixMilli(), limit: -1}
 	eager := spec.LoadColumnFamiliesOnDemand != nil && !spec.GetLoadColumnFamiliesOnDemand()
