@@ -19,7 +19,7 @@
 // atomic and fsync durable on the server, as NFS does with hard mounts; each
 // process has an Owner of its own. Mount NFS with lookupcache=positive, or a name
 // that was not there a minute ago still seems not to be. The packages below are
-// s3, for buckets, and diskcache, local copies of whole objects.
+// s3, for buckets, hdfs, and diskcache, local copies of whole objects.
 //
 // The package knows names and bytes. It knows nothing of what objects hold.
 package objectstore

@@ -3,6 +3,7 @@ package hdfstest
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -23,6 +24,7 @@ const Jars = "TRESTLE_TEST_HDFS"
 type Cluster struct {
 	t        testing.TB
 	dir      string
+	jars     string
 	user     string
 	addr     map[string]string
 	nameNode *exec.Cmd
@@ -45,17 +47,12 @@ func Real(t testing.TB, properties ...string) *Cluster {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Cluster{t: t, dir: t.TempDir(), user: me.Username, addr: map[string]string{}}
+	c := &Cluster{t: t, dir: t.TempDir(), jars: jars, user: me.Username, addr: map[string]string{}}
 	for _, what := range []string{"rpc", "http", "data", "data-http", "data-ipc"} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.addr[what] = l.Addr().String()
-		l.Close()
+		c.addr[what] = freeAddress(t)
 	}
 	c.configure(properties)
-	if out, err := c.java(jars, "namenode.NameNode", "-format", "-nonInteractive").CombinedOutput(); err != nil {
+	if out, err := c.java("namenode.NameNode", "-format", "-nonInteractive").CombinedOutput(); err != nil {
 		t.Fatalf("format: %v\n%s", err, out)
 	}
 	t.Cleanup(func() {
@@ -66,6 +63,21 @@ func Real(t testing.TB, properties ...string) *Cluster {
 	c.StartDataNode()
 	c.Wait()
 	return c
+}
+
+// freeAddress returns an address whose port the kernel gives nobody by itself,
+// so that it is free for a restart too.
+func freeAddress(t testing.TB) string {
+	t.Helper()
+	for range 100 {
+		addr := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
+		if l, err := net.Listen("tcp", addr); err == nil {
+			l.Close()
+			return addr
+		}
+	}
+	t.Fatal("no free port")
+	return ""
 }
 
 func (c *Cluster) configure(more []string) {
@@ -108,10 +120,13 @@ func (c *Cluster) configure(more []string) {
 	}
 }
 
-func (c *Cluster) java(jars, class string, args ...string) *exec.Cmd {
-	args = append([]string{"-Xmx512m", "-XX:+UseSerialGC", "--add-opens", "java.base/java.lang=ALL-UNNAMED",
-		"-cp", filepath.Join(c.dir, "conf") + ":" + jars + "/*", "org.apache.hadoop.hdfs.server." + class}, args...)
-	return exec.Command("java", args...)
+func (c *Cluster) java(class string, args ...string) *exec.Cmd {
+	jvm := []string{"-Xmx512m", "-XX:+UseSerialGC", "--add-opens", "java.base/java.lang=ALL-UNNAMED"}
+	if _, ok := c.t.(*testing.B); !ok {
+		jvm = append(jvm, "-XX:TieredStopAtLevel=1") // for a start in half the time
+	}
+	jvm = append(jvm, "-cp", filepath.Join(c.dir, "conf")+":"+c.jars+"/*", "org.apache.hadoop.hdfs.server."+class)
+	return exec.Command("java", append(jvm, args...)...)
 }
 
 func (c *Cluster) start(class string) *exec.Cmd {
@@ -120,7 +135,7 @@ func (c *Cluster) start(class string) *exec.Cmd {
 		c.t.Fatal(err)
 	}
 	defer out.Close()
-	cmd := c.java(os.Getenv(Jars), class)
+	cmd := c.java(class)
 	cmd.Stdout, cmd.Stderr = out, out
 	if err := cmd.Start(); err != nil {
 		c.t.Fatal(err)
@@ -163,7 +178,7 @@ func (c *Cluster) Options(dir string) hdfs.Options {
 func (c *Cluster) Wait() {
 	c.t.Helper()
 	var err error
-	for start := time.Now(); time.Since(start) < time.Minute; time.Sleep(200 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < 3*time.Minute; time.Sleep(200 * time.Millisecond) {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		var s *hdfs.Store
 		if s, err = hdfs.Open(ctx, c.Options("/ready")); err == nil {
