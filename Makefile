@@ -102,6 +102,7 @@ $(HDFS_JARS):
 
 hdfs: $(HDFS_JARS) ## Run the tests that need a real HDFS: fetches it from Maven Central; wants Java 17 and Maven
 	TRESTLE_TEST_HDFS=$(HDFS_JARS) $(GO) test ./engine/objectstore/hdfs -run '^TestReal' -count=1 -v -timeout 20m
+	TRESTLE_TEST_HDFS=$(HDFS_JARS) $(GO) test ./cmd/trestle -run '^TestClusterHDFS' -count=1 -v -timeout 20m
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

@@ -23,7 +23,7 @@ func TestClusterHDFS(t *testing.T) {
 		o := h.Options("/trestle")
 		c.store = fmt.Sprintf("hdfs://%s%s?user=%s&insecure=true", o.NameNodes[0], o.Dir, o.User)
 	})
-	tbl := c.table(c.addrs["server-1"])
+	tbl := c.table(c.gateway("gateway-1"))
 	t.Cleanup(func() {
 		if t.Failed() {
 			c.logs()
