@@ -7,7 +7,8 @@
 //	data block    ~32 KiB of entries, columnar: row prefixes, rests of keys, seq+kind, values
 //	...
 //	index block   per data block: a separator key, offset, length, timestamp interval
-//	filter block  Bloom filter over row prefixes
+//	filter block  Bloom filter over row prefixes; where rows have many columns, over
+//	              those too (filterWriter)
 //	properties    Pebble's, and trestle.info (Info as JSON)
 //	metaindex     where filter and properties are
 //	footer        61 bytes: handles, CRC, format version 7, magic
@@ -15,6 +16,10 @@
 // Every block and the footer carry a CRC-32C, checked whenever they come from
 // storage; blocks in the cache were checked on their way in. A mismatch is an
 // error that wraps fault.Corruption.
+//
+// Files are written by Pebble's writer. Reading goes by its block reader, cache and
+// column decoders; what moves over blocks and entries is this package's own
+// (Iterator), at half the cost of Pebble's iterator.
 //
 // Values stay beside their keys (Pebble's value blocks are off): with rows as
 // prefixes, Pebble would move all cells of a row but the first elsewhere.
