@@ -62,7 +62,7 @@ func hbaseMeta(ctx context.Context, c gohbase.Client, table string) (map[string]
 }
 
 // hbaseCalls makes calls of each kind on rows of several servers.
-func hbaseCalls(t *testing.T, ctx context.Context, c gohbase.Client) {
+func hbaseCalls(ctx context.Context, t *testing.T, c gohbase.Client) {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestClusterHBase(t *testing.T) {
 		}
 	}
 
-	hbaseCalls(t, ctx, client)
+	hbaseCalls(ctx, t, client)
 
 	const writers = 4
 	var acked [writers]atomic.Int64

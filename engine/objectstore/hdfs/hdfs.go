@@ -313,7 +313,7 @@ func (w *writable) Abort() {
 	w.stall.Stop()
 	w.cancel()
 	_ = w.pipe.CloseWithError(context.Canceled)
-	<-w.sent
+	_ = <-w.sent
 	w.s.discard(context.Background(), w.tmp)
 }
 
