@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"math/rand/v2"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/fault"
@@ -57,7 +59,7 @@ const DrainingPrefix = "draining/"
 // 2^31.
 func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 	const key = "incarnation"
-	for {
+	for attempt := 0; ; attempt++ {
 		var n uint64
 		item, err := l.Get(ctx, key)
 		switch {
@@ -84,6 +86,12 @@ func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 		}
 		if !errors.Is(err, fault.Aborted) {
 			return 0, err
+		}
+		// When many servers begin at once, all but one have to ask again each time.
+		select {
+		case <-time.After(rand.N(time.Millisecond << min(attempt+1, 10))):
+		case <-ctx.Done():
+			return 0, context.Cause(ctx)
 		}
 	}
 }

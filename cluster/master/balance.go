@@ -11,8 +11,10 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// movesAtOnce is how many tablets are moved to even out servers, each time.
-const movesAtOnce = 8
+// movesAtOnce is how many of n tablets are moved to even out servers, each time:
+// what is far from even comes to rest in as many steps in a large cluster as in
+// a small one.
+func movesAtOnce(n int) int { return max(8, n/200) }
 
 // slack is how much more than the least busy server another may have, as a part
 // of the mean, before anything is moved. A move costs a flush, a pause of the
@@ -73,9 +75,10 @@ func plan(servers []uint64, tablets []weighed, most int) []move {
 	if len(servers) < 2 {
 		return nil
 	}
-	have := map[uint64]float64{}
-	for _, t := range tablets {
+	have, of := map[uint64]float64{}, map[uint64][]int{}
+	for i, t := range tablets {
 		have[t.server] += t.weight
+		of[t.server] = append(of[t.server], i)
 	}
 	mean := 0.0
 	for _, s := range servers {
@@ -98,7 +101,8 @@ func plan(servers []uint64, tablets []weighed, most int) []move {
 			break
 		}
 		best := -1
-		for i, t := range tablets {
+		for _, i := range of[from] {
+			t := &tablets[i]
 			// A tablet of the gap's weight or more would only change their places.
 			if t.server != from || t.fixed || t.weight >= gap*0.99 {
 				continue
@@ -146,7 +150,8 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 	young := func(t rpc.TabletStatus) bool {
 		return movable[t.Tablet] == nil || time.Since(t.Since) < 2*m.o.Balance
 	}
-	for _, o := range plan(slices.Sorted(maps.Keys(statuses)), weigh(statuses, young), movesAtOnce) {
+	tablets := weigh(statuses, young)
+	for _, o := range plan(slices.Sorted(maps.Keys(statuses)), tablets, movesAtOnce(len(tablets))) {
 		o.row = movable[o.tablet]
 		moves = append(moves, o)
 	}

@@ -52,8 +52,8 @@ type Options struct {
 	Twice func(Message) bool
 	// Clocks returns the clock of a node, before Now. Default: true time.
 	Clocks func(node string) *Clock
-	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server or a
-	// master is given in the place of the lock service, of the store and of the
+	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server, a
+	// master or a client is given in the place of the lock service, of the store and of the
 	// network.
 	WrapLock   func(node string, l lock.Service) lock.Service
 	WrapStore  func(node string, s objectstore.Store) objectstore.Store
@@ -147,7 +147,7 @@ func New(o Options) (*Cluster, error) {
 // Lock returns the lock service as a node that is no tablet server sees it.
 func (c *Cluster) Lock(node string) lock.Service { return c.lockOf(c.node(node)) }
 
-// world is what a tablet server or a master is given.
+// world is what a process is given.
 func (c *Cluster) world(n *node) (lock.Service, objectstore.Store, rpc.Dialer) {
 	var store objectstore.Store = &farStore{c.objects, c, n}
 	l, dial := c.lockOf(n), rpc.Dialer(dialer{c, n})
@@ -310,7 +310,7 @@ func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, erro
 	c.mu.Lock()
 	c.clients[name] = n
 	c.mu.Unlock()
-	l := c.lockOf(n)
+	l, _, dial := c.world(n)
 	ids, err := client.NewIDs(ctx, l)
 	if err != nil {
 		return nil, err
@@ -319,7 +319,7 @@ func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, erro
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Options{Lock: l, Dialer: dialer{c, n}, Schemas: schemas, NewID: ids, Now: c.now(n)}), nil
+	return client.New(client.Options{Lock: l, Dialer: dial, Schemas: schemas, NewID: ids, Now: c.now(n)}), nil
 }
 
 // Close ends everything, as crashes do.

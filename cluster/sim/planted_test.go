@@ -175,10 +175,10 @@ func (s lyingServer) CheckAndMutateRow(ctx context.Context, at rpc.Target, key [
 	return s.TabletServer.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 }
 
-// TestSealRules: each rule by which logs are sealed matters in a cluster. With
+// TestI1_SealRules: each rule by which logs are sealed matters in a cluster. With
 // the rule broken an acknowledged write is lost, as these tests are able to
 // tell; with the rule kept none is.
-func TestSealRules(t *testing.T) {
+func TestI1_SealRules(t *testing.T) {
 	const second = "trimming is frozen before the log is sealed"
 	rules := map[string]func(k *takeover, broken bool) (lost bool){
 		// A segment is said to be stored while it is on its way, so the one after it

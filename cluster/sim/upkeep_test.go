@@ -157,9 +157,9 @@ func upkeep() Options {
 		MakeLimit: 300 * time.Millisecond}
 }
 
-// TestSweep: what compactions, dead servers and deleted backups leave behind is
+// TestI7_Sweep: what compactions, dead servers and deleted backups leave behind is
 // deleted, what backups and tables share is not, and of logs the fence stays.
-func TestSweep(t *testing.T) {
+func TestI7_Sweep(t *testing.T) {
 	ctx := context.Background()
 	c := start(t, upkeep(), 3)
 	b := clientOf(t, c, "client")
@@ -367,9 +367,9 @@ func TestPurge(t *testing.T) {
 	}
 }
 
-// TestBackupWhileTabletsMove: tablets that are split, merged and moved while
+// TestI11_BackupWhileTabletsMove: tablets that are split, merged and moved while
 // backups are made do no harm to them, and neither does a server that dies.
-func TestBackupWhileTabletsMove(t *testing.T) {
+func TestI11_BackupWhileTabletsMove(t *testing.T) {
 	ctx := context.Background()
 	c := start(t, upkeep(), 3)
 	b := clientOf(t, c, "client")

@@ -1,0 +1,204 @@
+//go:build sim
+
+package sim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+// onStage runs a test on a stage.
+func onStage(t *testing.T, g *stage, do func(*stage)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		g.t = t
+		defer func() {
+			if g.Cluster != nil {
+				g.Close()
+			}
+			time.Sleep(time.Minute)
+		}()
+		g.start()
+		do(g)
+	})
+}
+
+// TestI6_VersionsAndEpochsGrow: through splits, merges, moves and recoveries the
+// versions and epochs of METADATA rows grow, and sequence numbers never fall. The
+// Witness, which sees each change, says so.
+func TestI6_VersionsAndEpochsGrow(t *testing.T) {
+	onStage(t, new(stage), func(g *stage) {
+		for _, o := range operations() {
+			switch o.name {
+			case "split", "merge", "move", "flush and compaction", "recovery of a server's tablets":
+				o.do(g)
+				g.settle()
+			}
+		}
+		g.check("all done")
+		if n := g.o.Witness.Changes; n < 30 {
+			t.Errorf("the witness has seen %d changes", n)
+		}
+	})
+	// It tells what is wrong.
+	w := NewWitness()
+	r := func(version, epoch uint64, seq cell.Seq) *metadata.Row {
+		return &metadata.Row{Tablet: 1, Version: version, MaxSeq: seq, Assignment: &metadata.Assignment{Epoch: epoch}}
+	}
+	w.changed("k", 1, r(1, 5, 9))
+	w.changed("k", 2, r(2, 5, 9))
+	if err := w.Check(); err != nil {
+		t.Error(err)
+	}
+	for i, bad := range []*metadata.Row{r(2, 5, 9), r(3, 4, 9), r(3, 5, 8)} {
+		w.changed("k", bad.Version, bad)
+		if len(w.errs) <= i {
+			t.Errorf("%+v is not noticed", bad)
+		}
+		delete(w.rows["k"], 3)
+	}
+}
+
+// TestI8_LogsAreWhole: of a commit log that tablets need nothing is missing, and
+// no fence goes, while logs are trimmed and sealed.
+func TestI8_LogsAreWhole(t *testing.T) {
+	onStage(t, &stage{options: func(o *Options) { o.LogBytes = 1 << 10 }}, func(g *stage) {
+		for round := range 6 {
+			for k := range g.want {
+				if err := g.set(k, g.want[k]); err != nil {
+					t.Fatal(err)
+				}
+			}
+			time.Sleep(3 * time.Second) // logs are trimmed every 2 s at most
+			if err := g.i8(g.admin); err != nil {
+				t.Error(err)
+			}
+			if round == 3 {
+				g.KillServer("server-2")
+				g.settle()
+			}
+		}
+		time.Sleep(15 * time.Second) // what is left of the dead server's log goes
+		g.check("at the end")
+	})
+}
+
+// reads reads a row at one server, whoever serves it by METADATA, until stop.
+func (g *stage) reads(server string, tablet metadata.TabletID, key string, each func(began time.Time, got int)) {
+	for {
+		began := time.Now()
+		w := new(collector)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_, _, err := g.Dialer("reader").Dial(server).ReadRows(ctx, rpc.Target{Tablet: tablet}, &rpc.Read{Ranges: []row.Range{row.Single([]byte(key))}, Filter: newest}, w)
+		cancel()
+		if err == nil && len(w.values) == 1 {
+			n, _ := strconv.Atoi(w.values[0])
+			each(began, n)
+		}
+		if errors.Is(err, rpc.ErrNotServing) || g.Server(server) == nil {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// stale cuts server-2, whose clock runs at a rate, off from the lock service,
+// and returns how often it was read from it what had been overwritten already
+// when the read began, and whether all that was acknowledged is there.
+func stale(t *testing.T, rate float64) (old, answered int, all bool) {
+	g := &stage{clocks: map[string]*Clock{}}
+	synctest.Test(t, func(t *testing.T) {
+		g.t = t
+		g.clocks["server-2"] = NewClock(1, 0)
+		defer func() {
+			g.Close()
+			time.Sleep(time.Minute)
+		}()
+		g.start()
+		const key = "k"
+		tablet := g.of(key).Tablet
+		g.mu.Lock()
+		g.victim, g.apart, g.cut = "server-2", true, time.Now().Add(20*time.Second)
+		g.mu.Unlock()
+		g.clocks["server-2"].Run(rate)
+		var mu sync.Mutex
+		acked := map[int]time.Time{}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			g.reads("server-2", tablet, key, func(began time.Time, got int) {
+				answered++
+				mu.Lock()
+				defer mu.Unlock()
+				for n, at := range acked {
+					if n > got && at.Before(began) {
+						old++
+						break
+					}
+				}
+			})
+		}()
+		last := 0
+		for n := 10; n < 600; n++ {
+			if err := g.set(key, fmt.Sprint(n)); err == nil {
+				mu.Lock()
+				acked[n], last = time.Now(), n
+				mu.Unlock()
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		<-done
+		got := contents(t, g.admin, tableName)
+		all = got[key] == fmt.Sprint(last)
+	})
+	return old, answered, all
+}
+
+// TestI14_ZombieReads: a server that has lost touch with the lock service answers
+// no read with what was overwritten elsewhere, as long as its clock runs at a
+// rate that the margins allow for: at least 0.88 of the lock service's. Beyond
+// that reads may be old, as this test is able to tell, and what was acknowledged
+// is still there.
+func TestI14_ZombieReads(t *testing.T) {
+	for _, rate := range []float64{0.89, 0.95, 1, 1.1} {
+		old, answered, all := stale(t, rate)
+		if old > 0 || answered == 0 || !all {
+			t.Errorf("rate %v: %d of %d answers are old; all that was acknowledged is there: %v", rate, old, answered, all)
+		}
+	}
+	old, answered, all := stale(t, 0.25)
+	if old == 0 || !all {
+		t.Errorf("a clock at a quarter of its rate: %d of %d answers are old; all that was acknowledged is there: %v", old, answered, all)
+	}
+}
+
+// TestI15_CarelessStore: a store that ignores the condition of a put is refused
+// before anything is kept in it; what it would do to a cluster the first of the
+// planted mistakes shows.
+func TestI15_CarelessStore(t *testing.T) {
+	local, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := objectstore.Probe(t.Context(), local); err != nil {
+		t.Error(err)
+	}
+	if err := objectstore.Probe(t.Context(), &carelessStore{Store: local}); !errors.Is(err, fault.FailedPrecondition) {
+		t.Errorf("a store that overwrites: %v", err)
+	}
+}
