@@ -32,10 +32,10 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster hdfs bench sim check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster hdfs bench sim sim-scale check clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "Bounds (make TARGET NAME=VALUE):"
 	@sed -nE 's/^([A-Z_]+) \?= ([^ ]+) +# (.*)/  \1=\2  \3/p' $(MAKEFILE_LIST)
@@ -111,6 +111,11 @@ SEED ?= 1
 RUNS ?= 200
 sim: ## Simulate RUNS clusters under faults, from SEED on; a failure names its seed
 	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -count=1 -timeout 30m
+
+SCALE ?= 50x10000,150x30000   # servers x tablets, for sim-scale
+SCALE := $(strip $(SCALE))
+sim-scale: ## Simulate large clusters of SCALE; 500x100000 takes 4 GiB and three minutes
+	TRESTLE_SIM_SCALE=$(SCALE) GOMEMLIMIT=5GiB $(GO) test -tags sim ./cluster/sim -run '^TestScale$$' -count=1 -v -timeout 30m
 
 check: test lint ## What to run before sharing a change
 

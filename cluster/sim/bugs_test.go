@@ -38,14 +38,6 @@ var plants = map[string]func(*Options){
 	"I2: a segment is acknowledged while it is on its way": func(o *Options) {
 		o.WrapStore = func(_ string, s objectstore.Store) objectstore.Store { return &hastyStore{s} }
 	},
-	"I3, I14: a holder believes in its session for too long": func(o *Options) {
-		o.Clocks = func(name string) *Clock {
-			if strings.HasPrefix(name, "server") {
-				return NewClock(0.4, 0) // three heartbeats in two TTLs
-			}
-			return NewClock(1, 0)
-		}
-	},
 	"I4: a change is carried out twice": func(o *Options) {
 		twice := o.Twice
 		o.Twice = func(m Message) bool { return m.Kind == "ReadModifyWriteRow" || twice(m) }

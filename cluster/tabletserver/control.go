@@ -336,7 +336,7 @@ func (s *Server) split(ctx context.Context, t *served, at []byte) error {
 	if err == nil {
 		s.o.Log.Info("tablet split", "server", s.o.Name, "tablet", uint64(t.ID()), "elapsed", time.Since(start))
 	}
-	return notServing(err)
+	return refused(err)
 }
 
 // Merge implements rpc.Control.
@@ -348,7 +348,7 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 	if ts[0].table != ts[1].table {
 		return fault.New(fault.Invalid, "tablets %d and %d are of different tables", left, right)
 	}
-	return notServing(s.detached(ctx, func(ctx context.Context) error {
+	return refused(s.detached(ctx, func(ctx context.Context) error {
 		return tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
 			func(r *metadata.Row) error { return s.meta.Retire(ctx, r) },
 			func(merged ...*tablet.Tablet) { s.adopt(ts, merged) })
@@ -361,7 +361,7 @@ func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 	if err != nil {
 		return err
 	}
-	return notServing(s.detached(ctx, func(ctx context.Context) error {
+	return refused(s.detached(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
 			if err := flush(ctx, t.Tablet); err != nil {
 				return err
@@ -386,7 +386,7 @@ func (s *Server) Compact(ctx context.Context, tablets []metadata.TabletID) error
 	if err != nil {
 		return err
 	}
-	return notServing(s.detached(ctx, func(ctx context.Context) error {
+	return refused(s.detached(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
 			if err := t.CompactMajor(ctx); err != nil {
 				return err

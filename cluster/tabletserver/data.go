@@ -27,6 +27,15 @@ func notServing(err error) error {
 	return err
 }
 
+// refused is notServing for the error of what may be asked for again: of a
+// server that others have taken over from too.
+func refused(err error) error {
+	if err = notServing(err); errors.Is(err, fault.Fenced) {
+		err = fault.New(fault.Unavailable, "others have taken over from this tablet server: %s", err.Error())
+	}
+	return err
+}
+
 // unknown is notServing for the error of a write. One that was under way when the
 // server ended may be found in the log by the next, so its caller must not make
 // it again by itself.

@@ -62,7 +62,7 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 	slices.SortFunc(ts, func(a, b *tablet.Tablet) int { return bytes.Compare(a.Bounds().Start, b.Bounds().Start) })
 	p, err := tablet.Pause(ctx, ts)
 	if err != nil {
-		return notServing(err)
+		return refused(err)
 	}
 	s.pauses.mu.Lock()
 	defer s.pauses.mu.Unlock()
@@ -115,7 +115,7 @@ func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error
 		return err
 	})
 	if err != nil {
-		return nil, notServing(err)
+		return nil, refused(err)
 	}
 	return <-cut, nil
 }
