@@ -39,6 +39,17 @@ func (f *File) dirty() int64 {
 	return min(d, f.Bytes)
 }
 
+// dense tells whether f is, by number, tombstones for the most part: a scan of its
+// rows steps over all of them, and over what they hide, to find little.
+func (f *File) dense(o *Options) bool {
+	return f.Tombstones >= o.DenseTombstones && 2*f.Tombstones >= f.Entries
+}
+
+// spent tells whether f is, for the most part, what a major compaction would drop.
+func (f *File) spent(o *Options) bool {
+	return f.Entries >= o.DenseTombstones && 2*f.Garbage >= f.Bytes
+}
+
 // clean tells whether a major compaction of f alone would leave it as it is.
 func (f *File) clean() bool { return f.Garbage == 0 && f.Tombstones == 0 && !f.Rewrite }
 
@@ -122,6 +133,14 @@ type Options struct {
 	// MajorPause is the least time between major compactions for estimated
 	// garbage, so that an estimate that is wrong costs little. Zero means 1 h.
 	MajorPause time.Duration
+	// DenseTombstones is how many tombstones of one file, if they are half of its
+	// entries, call for a major compaction for the sake of scans, however few bytes
+	// they are. A file of so many entries that is garbage for the most part calls
+	// for one too. Zero means 10,000.
+	DenseTombstones int64
+	// DensePause is the least time between major compactions for that. Zero means
+	// 10 min.
+	DensePause time.Duration
 	// LastMajor is when the last major compaction ended, or the tablet began to
 	// exist. With the zero time nothing happens for its age.
 	LastMajor time.Time
@@ -150,6 +169,12 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.MajorEvery == 0 {
 		o.MajorEvery = 24 * time.Hour
+	}
+	if o.DenseTombstones == 0 {
+		o.DenseTombstones = 10_000
+	}
+	if o.DensePause == 0 {
+		o.DensePause = 10 * time.Minute
 	}
 	if o.MajorPause == 0 {
 		o.MajorPause = time.Hour

@@ -61,7 +61,9 @@
 //     of its rewritten inputs once more while it runs.
 //   - Tombstones, with what they may hide in older runs, and collectable cells go
 //     when they are a quarter of the bytes (Options.MajorRatio), and in any case
-//     within Options.MajorEvery.
+//     within Options.MajorEvery. A scan pays for tombstones by number: 10,000 in
+//     one file, if half of its entries are, go within Options.DensePause, and a file
+//     half of which is garbage within Options.MajorPause.
 //
 // # Completeness
 //

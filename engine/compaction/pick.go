@@ -83,7 +83,7 @@ func majorReason(runs []Run, o *Options) string {
 		return ""
 	}
 	var total, entries, dirty, sure int64 // of the runs that are older, to begin with
-	rewrite, clean := false, true
+	rewrite, clean, dense, spent := false, true, false, false
 	for i := len(runs) - 1; i >= 0; i-- {
 		if runs[i].Busy {
 			return ""
@@ -103,6 +103,8 @@ func majorReason(runs []Run, o *Options) string {
 			sure += f.dirty() - min(f.Garbage, f.dirty())
 			rewrite = rewrite || f.Rewrite
 			clean = clean && f.clean()
+			dense = dense || f.dense(o)
+			spent = spent || f.spent(o)
 		}
 		hidden = min(hidden, olderBytes)
 		dirty += hidden
@@ -123,8 +125,10 @@ func majorReason(runs []Run, o *Options) string {
 		if dirty > limit {
 			return "garbage"
 		}
-	case dirty > limit && age >= o.MajorPause:
+	case (dirty > limit || spent) && age >= o.MajorPause:
 		return "garbage"
+	case dense && age >= o.DensePause:
+		return "dense tombstones"
 	case !clean && age >= o.MajorEvery:
 		return "age"
 	}
@@ -316,6 +320,8 @@ func (f *File) dirtyFor(reason string, o *Options) bool {
 	switch reason {
 	case "rewrite":
 		return f.Rewrite
+	case "dense tombstones":
+		return f.dense(o)
 	case "garbage", "tombstones":
 		return float64(f.dirty()) > o.MajorRatio/2*float64(f.Bytes)
 	}

@@ -778,6 +778,22 @@ func TestMajorReasons(t *testing.T) {
 		{"many tombstones", func(fs []File, o *Options) { fs[1].Tombstones = 64; fs[2].Tombstones = 1 }, "tombstones", 1},
 		{"much garbage, soon", func(fs []File, o *Options) { fs[1].Garbage = fs[1].Bytes }, "", 0},
 		{"much garbage", func(fs []File, o *Options) { fs[1].Garbage = fs[1].Bytes; o.LastMajor = now.Add(-2 * time.Hour) }, "garbage", 1},
+		{"dense", func(fs []File, o *Options) {
+			fs[0].Entries, fs[0].Tombstones = 20_000, 10_000
+			fs[1].Bytes = 1 << 40
+			o.LastMajor = now.Add(-20 * time.Minute)
+		}, "dense tombstones", 1},
+		{"a spent file", func(fs []File, o *Options) {
+			fs[0].Entries, fs[0].Garbage = 10_000, fs[0].Bytes/2
+			fs[1].Bytes = 1 << 40
+			o.LastMajor = now.Add(-2 * time.Hour)
+		}, "garbage", 1},
+		{"dense, soon", func(fs []File, _ *Options) { fs[0].Entries, fs[0].Tombstones, fs[1].Bytes = 20_000, 10_000, 1<<40 }, "", 0},
+		{"nearly dense", func(fs []File, o *Options) {
+			fs[0].Entries, fs[0].Tombstones = 20_001, 10_000
+			fs[1].Bytes = 1 << 40
+			o.LastMajor = now.Add(-20 * time.Minute)
+		}, "", 0},
 		{"rewrite", func(fs []File, o *Options) { fs[0].Rewrite = true }, "rewrite", 1},
 	} {
 		fs := []File{file(1, 0, 9), file(2, 10, 19), file(3, 20, 29)}

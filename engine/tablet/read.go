@@ -362,6 +362,10 @@ func (r *reader) backward(rows row.Range, stats *scan.Stats) (row.Range, bool, e
 	return rows, true, r.it.Error()
 }
 
+// checkCells is after how many entries of a row the reader looks whether anybody
+// still wants them. It looks at the begin of each row, too.
+const checkCells = 1024
+
 // yieldRows is after how many rows without an output the reader gives up what
 // it has pinned, and the writer hears how far it has come.
 const yieldRows = 8192
@@ -421,7 +425,12 @@ func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
 func (r *reader) cells() (seen int64, err error) {
 	q := r.query
 	var s cell.Suffix
-	for {
+	for n := 1; ; n++ {
+		if n%checkCells == 0 { // a row may have millions, all of them deleted
+			if err := r.ctx.Err(); err != nil {
+				return seen, err
+			}
+		}
 		e := r.it.Entry()
 		verdict, err := r.res.JudgeInRow(e, &s)
 		if err != nil {
