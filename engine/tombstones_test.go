@@ -225,7 +225,7 @@ func BenchmarkScanOverDeleted(b *testing.B) {
 						return entry(key, setCell("f", q, dead, "value"))
 					})
 				},
-				func() error { return s.MutateRow(ctx, table, entry("live", setCell("f", "q", dead+1e12, "v"))) },
+				func() error { return s.MutateRow(ctx, table, entry("live", setCell("f", "q", dead+3*3600e6, "v"))) },
 				func() error { return s.Flush(ctx) },
 				func() error { return g.bury(s, table, n) },
 				func() error { return s.Flush(ctx) },
