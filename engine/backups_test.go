@@ -95,8 +95,12 @@ func TestI7_NothingReferencedIsDeleted(t *testing.T) {
 		last := 0
 		name := func(prefix string) string { last++; return fmt.Sprint(prefix, last) }
 		pins := map[int][]*tablet.Frozen{}
+		sweep := sweeper{s: s}
 		check := func(what string) {
 			t.Helper()
+			if _, err := sweep.pass(ctx); err != nil {
+				t.Fatal(err)
+			}
 			used := referenced(s)
 			for _, fs := range pins {
 				for _, f := range fs {
@@ -216,6 +220,10 @@ func TestI7_NothingReferencedIsDeleted(t *testing.T) {
 				clear(pins)
 				mustClose(t, s)
 				s = mustOpen(t, o)
+				sweep = sweeper{s: s}
+			}
+			if step%8 == 0 {
+				now = now.Add(sweepAge)
 			}
 			check(fmt.Sprint("step ", step, " of kind ", n))
 			if t.Failed() {

@@ -94,7 +94,7 @@ func TestI13_RecoveryIsIdempotent(t *testing.T) { interrupted(t, true) }
 
 func interrupted(t *testing.T, again bool) {
 	for _, merge := range []bool{false, true} {
-		for step := range 8 {
+		for step := range 16 { // before the first change, after it, before the second, and so on
 			fs := vfs.NewCrashableMem()
 			o := Options{FS: fs, Dir: "d", NoBackground: true, Log: loud()}
 			s := mustOpen(t, o)
@@ -108,11 +108,15 @@ func interrupted(t *testing.T, again bool) {
 			want := content(s, table, row.All)
 			var clone *vfs.MemFS
 			left := step
-			s.env.Meta = metaFunc(func(c context.Context, r *metadata.Row) error {
+			moment := func() {
 				if left == 0 && clone == nil {
 					clone = fs.CrashClone(vfs.CrashCloneCfg{})
 				}
 				left--
+			}
+			s.env.Meta = metaFunc(func(c context.Context, r *metadata.Row) error {
+				moment()
+				defer moment()
 				return metaRows{s}.CAS(c, r)
 			})
 			var err error
@@ -206,21 +210,26 @@ func TestI6_VersionsGrow(t *testing.T) {
 	}
 	start()
 	table = mustCreate(t, s, newSchema("t", 1000, "f"))
-	for n := range 300 {
+	floor := metadata.Row{} // as it was before the last write
+	for n := range 400 {
 		tt := s.catalog.byName[table].list()[0]
 		switch k := r.IntN(20); {
-		case k < 10:
+		case k < 9:
 			// An overwrite at the same timestamp shows only if its record is newer.
 			v := fmt.Sprint(n)
+			floor = *tt.Row()
 			mustPut(t, s, table, "r", setCell("f", "q", 1000, v))
 			if got := content(s, table, row.Single([]byte("r"))); !strings.Contains(got, `="`+v+`"`) {
 				t.Fatalf("wrote %s, read %s", v, got)
 			}
-		case k < 13:
+		case k < 12:
 			if err := s.flush(ctx, tt); err != nil {
 				t.Fatal(err)
 			}
-		case k < 16:
+			if now := tt.Row(); floor.Version > 0 && now.FlushedSeq <= floor.MaxSeq {
+				t.Errorf("a write has sequence number %d, %d was used before it", now.FlushedSeq, floor.MaxSeq)
+			}
+		case k < 14:
 			if err := tt.CompactMajor(ctx); err != nil {
 				t.Fatal(err)
 			}
