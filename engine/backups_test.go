@@ -338,6 +338,19 @@ func TestI11_ScanHashIsKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		same("a major compaction", name)
+		// What one side of a merge has dropped stays dropped.
+		whole := want
+		if err := s.DropRowRange(ctx, name, []byte("14")); err != nil {
+			t.Fatal(err)
+		}
+		if want = scanHash(t, s, name); want == whole {
+			t.Fatalf("seed %d: nothing was dropped", seed)
+		}
+		if err := s.MergeTablets(ctx, name, []byte("000")); err != nil {
+			t.Fatal(err)
+		}
+		same("a merge with a range that was dropped", name)
+		want = whole
 		mustPut(t, s, name, "later", setCell("f", "q", 1000, "v"))
 		if err := s.DeleteTable(ctx, name); err != nil {
 			t.Fatal(err)

@@ -104,6 +104,17 @@ func interrupted(t *testing.T, again bool) {
 					t.Fatal(err)
 				}
 			}
+			// A row whose SSTable is dropped, with what says so, while it is in the log.
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			mustPut(t, s, table, "row00010x", setCell("f", "q", 1000, "dropped"))
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.DropRowRange(ctx, table, []byte("row00010x")); err != nil {
+				t.Fatal(err)
+			}
 			mustPut(t, s, table, "row00003", setCell("f", "q2", 1000, "in the log"))
 			want := content(s, table, row.All)
 			var clone *vfs.MemFS
