@@ -47,6 +47,7 @@ var graveyards = []graveyard{
 		rule: &schema.GCRule{MaxAge: time.Hour}, bury: func(*Store, string, int) error { return nil }},
 }
 
+// buryRows applies n changes.
 func buryRows(s *Store, table string, n int, make func(i int) *row.Entry) error {
 	for i := 0; i < n; i += 1000 {
 		var es []row.Entry
@@ -61,8 +62,8 @@ func buryRows(s *Store, table string, n int, make func(i int) *row.Entry) error 
 	return nil
 }
 
-// dig makes a table with n cells that are removed in front of a live row, and so
-// many more behind that they are few of its bytes. What a flush can drop is
+// dig makes a table with n cells that are removed in front of a live row, and
+// eight times as many behind, so that they are few of its bytes. What a flush can drop is
 // flushed before.
 func (g *graveyard) dig(t testing.TB, s *Store, n int, now *time.Time) string {
 	sch := newSchema("t", 1000, "f", "g")
@@ -84,8 +85,15 @@ func (g *graveyard) dig(t testing.TB, s *Store, n int, now *time.Time) string {
 	}
 	flush()
 	r := rand.New(rand.NewPCG(1, 1))
-	for i := range 400 {
-		mustPut(t, s, table, fmt.Sprintf("live%04d", i), setCell("g", "q", 1000, randomValue(r, n/4)))
+	const rows = 400
+	if err := buryRows(s, table, rows, func(i int) *row.Entry {
+		e := &row.Entry{Key: fmt.Appendf(nil, "live%04d", i)}
+		for c := range 8 * n / rows {
+			e.Mutations = append(e.Mutations, setCell("g", fmt.Sprint(c), 1000, randomValue(r, 30)))
+		}
+		return e
+	}); err != nil {
+		t.Fatal(err)
 	}
 	flush()
 	if err := g.bury(s, table, n); err != nil {
@@ -123,7 +131,7 @@ func (w *firstWriter) Flush() error          { return nil }
 // expired reads a few blocks once background work has had its turn, though what it
 // passes is a small part of the table's bytes.
 func TestScanOverDeleted(t *testing.T) {
-	const n = 20_000
+	const n = 12_000
 	for _, g := range graveyards {
 		t.Run(g.name, func(t *testing.T) {
 			now := time.Unix(1_700_000_000, 0)
