@@ -169,6 +169,20 @@ func testAtomicRows(t *testing.T, how int) {
 	over.Store(true)
 	running.Wait()
 	stop()
+	// A deletion of a row takes it away in all families, wherever what it deletes is.
+	flush := func() {
+		if err := s.Flush(ctx); err != nil {
+			t.Error(err)
+		}
+	}
+	flush()
+	for r := range 10 {
+		mustPut(t, s, table, fmt.Sprintf("row%d", r), row.Mutation{Op: row.DeleteRow})
+	}
+	flush()
+	if got := content(s, table, row.All); got != "" {
+		t.Errorf("of deleted rows there is left\n%.300s", got)
+	}
 	if reads.Load() < 100 {
 		t.Errorf("only %d rows were read", reads.Load())
 	}
