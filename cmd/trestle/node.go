@@ -260,11 +260,38 @@ func openObjects(ctx context.Context, n *settings.Node, owner string) (objectsto
 		Bucket: u.Host, Prefix: strings.Trim(u.Path, "/")})
 }
 
+// storeMark is the object that says of which cluster a store is.
+const storeMark = "cluster"
+
+// markStore says in the store that it is of a cluster, unless it is of another.
+func markStore(ctx context.Context, store objectstore.Store, cluster string) error {
+	if err := store.PutIfAbsent(ctx, storeMark, []byte(cluster)); !errors.Is(err, fault.AlreadyExists) {
+		return err
+	}
+	return checkMark(ctx, store, cluster)
+}
+
+// checkMark returns an error unless the store is there and is that of a
+// cluster: a share that is not mounted is an empty directory.
+func checkMark(ctx context.Context, store objectstore.Store, cluster string) error {
+	b, err := store.Get(ctx, storeMark)
+	if err != nil {
+		return fmt.Errorf("the store does not say that it is of cluster %s: %w", cluster, err)
+	}
+	if string(b) != cluster {
+		return fmt.Errorf("the store is of cluster %q, not of %q", b, cluster)
+	}
+	return nil
+}
+
 // openStore opens the store that the servers of the cluster share, and refuses
 // one that does not keep its promises.
-func openStore(ctx context.Context, n *settings.Node, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
+func openStore(ctx context.Context, n *settings.Node, cluster string, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
 	if store, err = openObjects(ctx, n, n.Name); err == nil {
 		err = store.Probe(ctx)
+	}
+	if err == nil {
+		err = markStore(ctx, store, cluster)
 	}
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("open the store %s: %w", n.Store, err)

@@ -207,7 +207,7 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, fmt.Errorf("cluster-address: other servers cannot reach this one at %s: say by which name they can", set.ClusterAddress)
 		}
 		tell(ctx, "opening the store")
-		store, cached, closeStore, err := openStore(ctx, &set.Node, log)
+		store, cached, closeStore, err := openStore(ctx, &set.Node, set.Cluster, log)
 		if err != nil {
 			return nil, err
 		}
@@ -218,10 +218,7 @@ func openTabletServer(set *settings.Set) opener {
 		}
 		undo = append(undo, n.close)
 		n.watchMaster()
-		n.watch("store", func(ctx context.Context) error {
-			_, err := store.List(ctx, "none/", "", 1)
-			return err
-		})
+		n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, set.Cluster) })
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		ts, err := tabletserver.Start(ctx, tabletserver.Options{
@@ -334,7 +331,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 		phase.set("opening the store")
 		// A cache would only have to be told of what is deleted.
 		cfg.Name, cfg.CacheDir = name, ""
-		store, _, _, err := openStore(ctx, &cfg.Node, log)
+		store, _, _, err := openStore(ctx, &cfg.Node, cfg.Cluster, log)
 		if err != nil {
 			return err
 		}
