@@ -409,6 +409,9 @@ func (w *SegmentWriter) flush() {
 	var last time.Time // of the last group sent
 	for {
 		w.acknowledge()
+		// Those who were just told, or wait for a processor, may have something to
+		// append: a put costs more than anything else here.
+		runtime.Gosched()
 		w.mu.Lock()
 		for _, g := range w.mu.flying {
 			if g.failed != nil {
