@@ -35,7 +35,6 @@ type Server struct {
 	grpc *grpc.Server
 
 	mu      sync.Mutex
-	split   *splitter
 	muxes   map[net.Conn]*sender
 	serving sync.WaitGroup // muxes
 	leaving bool
