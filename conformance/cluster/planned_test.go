@@ -220,12 +220,13 @@ func TestSplit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Rows in each tablet, around the probe's, that cannot be compressed away.
+	// Rows in each tablet, around the probe's, that cannot be compressed away, and
+	// so many that what the probe deletes calls for no compaction.
 	r := rand.New(rand.NewPCG(*seed, 2))
 	for i := range *moves {
 		var keys []string
 		var muts []*bigtable.Mutation
-		for k := range 1000 {
+		for k := range 4000 {
 			m := bigtable.NewMutation()
 			v := make([]byte, 1000)
 			for i := range v {
@@ -266,7 +267,7 @@ func TestSplit(t *testing.T) {
 		settle(t, p)
 		p.Reset()
 		before := size()
-		must(t, c, "split", id, "--key", probeKey(i)+"-0500")
+		must(t, c, "split", id, "--key", probeKey(i)+"-2000")
 		written = append(written, size()-before)
 		settle(t, p)
 		longest, failed := p.Longest()
@@ -280,7 +281,7 @@ func TestSplit(t *testing.T) {
 	}
 	t.Logf("nothing for a second: the longest call to a tablet took %v", spread(quiet))
 	slices.Sort(written)
-	t.Logf("split of tablets of 1 MB: the tablet's longest call took %v; SSTables grew by %d bytes (p50)", spread(held), written[len(written)/2])
+	t.Logf("split of tablets of 4 MB: the tablet's longest call took %v; SSTables grew by %d bytes (p50)", spread(held), written[len(written)/2])
 	// What was written to the probe's row since the flush is written. A compaction
 	// may come in between, but not each time.
 	if written[len(written)/2] > 64<<10 {

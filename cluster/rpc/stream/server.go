@@ -114,14 +114,15 @@ func (s *Server) Stop(ctx context.Context) {
 	}
 }
 
-// cut ends all connections.
+// cut ends all connections. gRPC's are last, as it may wait for its calls.
 func (s *Server) cut() {
-	s.grpc.Stop()
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.leaving = true
 	for c := range s.muxes {
 		_ = c.Close()
 	}
+	s.mu.Unlock()
+	s.grpc.Stop()
 }
 
 // mux answers questions as they come, each on its own. There is no bound on
