@@ -313,7 +313,7 @@ func (w *writable) Abort() {
 	w.stall.Stop()
 	w.cancel()
 	_ = w.pipe.CloseWithError(context.Canceled)
-	_ = <-w.sent
+	<-w.sent
 	w.s.discard(context.Background(), w.tmp)
 }
 
