@@ -313,7 +313,7 @@ func (w *writable) Abort() {
 	w.stall.Stop()
 	w.cancel()
 	_ = w.pipe.CloseWithError(context.Canceled)
-	<-w.sent
+	<-w.sent //nolint:errcheck // what came of it does not matter
 	w.s.discard(context.Background(), w.tmp)
 }
 
