@@ -51,7 +51,8 @@ func TestI6_VersionsAndEpochsGrow(t *testing.T) {
 			}
 		}
 		g.check("all done")
-		if n := g.o.Witness.Changes; n < 30 {
+		// Each of the five changes METADATA twice at least.
+		if n := g.o.Witness.Changes; n < 10 {
 			t.Errorf("the witness has seen %d changes", n)
 		}
 	})
