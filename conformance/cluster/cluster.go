@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/trestledb/trestle/conformance/loopback"
 )
 
 // What the store is.
@@ -50,6 +52,9 @@ type Options struct {
 	Etcd string
 	// Network, if not nil, has a host for each process.
 	Network *Network
+	// Host is where all processes are if there is no Network. The cluster closes
+	// it. Nil means one of its own.
+	Host *loopback.Host
 	// TTL of sessions. Zero means 2 s.
 	TTL time.Duration
 	// Security, if not nil, gives certificates to all, and makes clients log in.
@@ -65,12 +70,11 @@ type Cluster struct {
 	Masters, Servers     []*Process
 
 	etcdURL, storeURL string
-	ports             map[string]int
+	addrs             map[string]string // by process and service
 }
 
-// Start starts everything and returns when it serves. The caller closes the
-// cluster even after an error.
-func Start(ctx context.Context, o Options) (*Cluster, error) {
+// newCluster is a cluster none of whose processes run yet.
+func newCluster(o Options) (*Cluster, error) {
 	if o.Servers == 0 {
 		o.Servers = 3
 	}
@@ -83,13 +87,27 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if o.TTL == 0 {
 		o.TTL = 2 * time.Second
 	}
-	c := &Cluster{o: o, ports: map[string]int{}}
+	c := &Cluster{o: o, addrs: map[string]string{}}
+	var err error
+	if o.Network == nil && o.Host == nil {
+		c.o.Host, err = loopback.Take()
+	}
+	return c, err
+}
+
+// Start starts everything and returns when it serves. The caller closes the
+// cluster even after an error.
+func Start(ctx context.Context, o Options) (*Cluster, error) {
+	c, err := newCluster(o)
+	if err != nil {
+		return c, err
+	}
 	if err := c.start(); err != nil {
 		return c, err
 	}
 	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		st, err := c.Status(ctx)
-		if err == nil && st.Master != "" && len(st.Servers) == o.Servers {
+		if err == nil && st.Master != "" && len(st.Servers) == c.o.Servers {
 			return c, nil
 		}
 		if time.Now().After(limit) {
@@ -134,28 +152,26 @@ const announced = "Bigtable gRPC API"
 // host returns where a process called name is, and the namespace, if any.
 func (c *Cluster) host(name string) (addr, namespace string, err error) {
 	if c.o.Network == nil {
-		return "127.0.0.1", "", nil
+		return c.o.Host.IP, "", nil
 	}
 	namespace, addr, err = c.o.Network.Host(name)
 	return addr, namespace, err
 }
 
-// port returns the port of a service: the same for a service of a process as
+// at returns the address of a service: the same for a service of a process as
 // long as the cluster lives.
-func (c *Cluster) port(process, service string, usual int) (string, error) {
+func (c *Cluster) at(host, process, service string, usual int) (string, error) {
 	if c.o.Network != nil {
-		return fmt.Sprint(usual), nil
+		return net.JoinHostPort(host, strconv.Itoa(usual)), nil
 	}
 	k := process + " " + service
-	if c.ports[k] == 0 {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
+	if c.addrs[k] == "" {
+		var err error
+		if c.addrs[k], err = c.o.Host.Addr(); err != nil {
 			return "", err
 		}
-		defer l.Close()
-		c.ports[k] = l.Addr().(*net.TCPAddr).Port
 	}
-	return fmt.Sprint(c.ports[k]), nil
+	return c.addrs[k], nil
 }
 
 func (c *Cluster) startEtcd() error {
@@ -163,11 +179,11 @@ func (c *Cluster) startEtcd() error {
 	if err != nil {
 		return err
 	}
-	client, err := c.port("etcd", "client", 2379)
+	client, err := c.at(host, "etcd", "client", 2379)
 	if err != nil {
 		return err
 	}
-	peer, err := c.port("etcd", "peer", 2380)
+	peer, err := c.at(host, "etcd", "peer", 2380)
 	if err != nil {
 		return err
 	}
@@ -176,8 +192,8 @@ func (c *Cluster) startEtcd() error {
 	if s := c.o.Security; s != nil {
 		scheme, files = "https", []string{s.Cert, s.Key, s.CA}
 	}
-	c.etcdURL = scheme + "://" + net.JoinHostPort(host, client)
-	peerURL, dir := "http://"+net.JoinHostPort(host, peer), filepath.Join(c.o.Dir, "etcd")
+	c.etcdURL = scheme + "://" + client
+	peerURL, dir := "http://"+peer, filepath.Join(c.o.Dir, "etcd")
 	if c.o.Etcd == "" {
 		exe, err := os.Executable()
 		if err != nil {
@@ -207,11 +223,10 @@ func (c *Cluster) startStore() error {
 	if err != nil {
 		return err
 	}
-	port, err := c.port("store", "s3", 9000)
+	addr, err := c.at(host, "store", "s3", 9000)
 	if err != nil {
 		return err
 	}
-	addr := net.JoinHostPort(host, port)
 	c.storeURL = "s3://" + bucket + "/data?endpoint=" + addr + "&insecure=true"
 	switch c.o.Store {
 	case Memory, Careless:
@@ -230,11 +245,11 @@ func (c *Cluster) startStore() error {
 		if err := os.MkdirAll(filepath.Join(drive, bucket), 0o755); err != nil {
 			return err
 		}
-		console, err := c.port("store", "console", 9001)
+		console, err := c.at(host, "store", "console", 9001)
 		if err != nil {
 			return err
 		}
-		args := []string{"server", "--quiet", "--address", addr, "--console-address", net.JoinHostPort(host, console)}
+		args := []string{"server", "--quiet", "--address", addr, "--console-address", console}
 		if s := c.o.Security; s != nil {
 			certs := filepath.Join(c.o.Dir, "minio-certs")
 			if err := os.MkdirAll(filepath.Join(certs, "CAs"), 0o755); err != nil {
@@ -283,9 +298,9 @@ func (c *Cluster) trestle(name, ready, role string, more ...string) (*Process, e
 		args = append(args, "--name="+name)
 	}
 	at := func(flag, service string, usual int) {
-		port, e := c.port(name, service, usual)
+		addr, e := c.at(host, name, service, usual)
 		err = errors.Join(err, e)
-		args = append(args, "--"+flag+"="+net.JoinHostPort(host, port))
+		args = append(args, "--"+flag+"="+addr)
 	}
 	if role == "tabletserver" {
 		at("cluster-listen", "cluster", 8085)
@@ -329,8 +344,8 @@ func (c *Cluster) API(p *Process) string { return c.address(p, "api", 8086) }
 func (c *Cluster) HTTP(p *Process) string { return c.address(p, "http", 8087) }
 
 func (c *Cluster) address(p *Process, service string, usual int) string {
-	port, _ := c.port(p.Name, service, usual)
-	return net.JoinHostPort(p.Host, port)
+	addr, _ := c.at(p.Host, p.Name, service, usual) // it has one since it started
+	return addr
 }
 
 // Requests returns how many requests MinIO has answered, by kind.
@@ -380,12 +395,15 @@ func (c *Cluster) Processes() (all []*Process) {
 	return all
 }
 
-// Close kills what runs.
+// Close kills what runs, and gives the addresses back.
 func (c *Cluster) Close() {
 	all := c.Processes()
 	slices.Reverse(all)
 	for _, p := range all {
 		p.close()
+	}
+	if c.o.Host != nil {
+		_ = c.o.Host.Close()
 	}
 }
 

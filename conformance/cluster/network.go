@@ -14,7 +14,7 @@ import (
 
 // A Network has a network namespace for each host and one more in which
 // packets go from host to host. The process that makes it is a host too. The
-// zero Network is nil: all hosts are 127.0.0.1, and nothing can be cut.
+// zero Network is nil: all hosts are one, and nothing can be cut.
 type Network struct {
 	id     string // of its namespaces: the process that made them and a number
 	subnet string // its first three numbers

@@ -25,12 +25,12 @@ import (
 	"github.com/trestledb/trestle/gateway/auth"
 )
 
-// Security names files in PEM: an authority, a certificate of it for 127.0.0.1,
-// and its key.
+// Security names files in PEM: an authority, a certificate of it for one
+// host, and its key.
 type Security struct{ CA, Cert, Key string }
 
-// NewSecurity makes the files in dir.
-func NewSecurity(dir string) (*Security, error) {
+// NewSecurity makes the files in dir, for processes at an IP address.
+func NewSecurity(dir, host string) (*Security, error) {
 	ca, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func NewSecurity(dir string) (*Security, error) {
 	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "process of a test"},
 		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter, KeyUsage: x509.KeyUsageDigitalSignature,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+		DNSNames:    []string{"localhost"}, IPAddresses: []net.IP{net.ParseIP(host)}}
 	signed, err := x509.CreateCertificate(rand.Reader, authority, authority, ca.Public(), ca)
 	if err != nil {
 		return nil, err

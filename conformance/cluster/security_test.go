@@ -13,13 +13,18 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/conformance/history"
+	"github.com/trestledb/trestle/conformance/loopback"
 )
 
 // TestSecurity: with certificates everywhere (etcd, between the servers, the
 // API, MinIO if there is one) and login, the load runs and outlives a kill, and
 // who has no certificate or no key is let in nowhere.
 func TestSecurity(t *testing.T) {
-	security, err := NewSecurity(t.TempDir())
+	host, err := loopback.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	security, err := NewSecurity(t.TempDir(), host.IP)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +32,7 @@ func TestSecurity(t *testing.T) {
 	if st == "" {
 		st = Directory
 	}
-	c := start(t, Options{Security: security, Store: st})
+	c := start(t, Options{Host: host, Security: security, Store: st})
 	login, err := c.Login()
 	if err != nil {
 		t.Fatal(err)
@@ -70,7 +75,7 @@ func TestSecurity(t *testing.T) {
 		cancel()
 	}
 	stranger := *security
-	other, err := NewSecurity(t.TempDir())
+	other, err := NewSecurity(t.TempDir(), host.IP)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,7 +24,10 @@ var (
 // TestCarelessStore: no tablet server starts on a store that forgets what
 // put-if-absent means, and says why.
 func TestCarelessStore(t *testing.T) {
-	c := &Cluster{o: Options{Trestle: program(t), Dir: t.TempDir(), Store: Careless, TTL: 2 * time.Second}, ports: map[string]int{}}
+	c, err := newCluster(Options{Trestle: program(t), Dir: t.TempDir(), Store: Careless})
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(c.Close)
 	if err := c.startEtcd(); err != nil {
 		t.Fatal(err)
@@ -34,15 +37,14 @@ func TestCarelessStore(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else {
-		port, err := c.port("store", "s3", 9000)
+		addr, err := c.at(c.o.Host.IP, "store", "s3", 9000)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if err := os.MkdirAll(c.o.Dir+"/rclone/"+bucket, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		addr := "127.0.0.1:" + port
-		c.Store = newProcess("store", "127.0.0.1", "", c.o.Dir, "", *rclone, nil, "serve", "s3", "--addr", addr, "--auth-key", key+","+secret, c.o.Dir+"/rclone")
+		c.Store = newProcess("store", c.o.Host.IP, "", c.o.Dir, "", *rclone, nil, "serve", "s3", "--addr", addr, "--auth-key", key+","+secret, c.o.Dir+"/rclone")
 		if err := c.Store.Start(); err != nil {
 			t.Fatal(err)
 		}

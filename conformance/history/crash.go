@@ -20,8 +20,7 @@ import (
 
 // CrashOptions configures Crash.
 type CrashOptions struct {
-	// Process is the server; Listen is chosen if empty, so that clients find
-	// the server again.
+	// Process is the server. Each round dials it anew: Listen may be empty.
 	Process target.Process
 	// Rounds of load, kill, restart and check. Zero means 20.
 	Rounds int
@@ -125,7 +124,6 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 		return err
 	}
 	defer func() { _ = s.Kill() }()
-	c.Process.Listen = s.Addr
 	cl, err := dial(ctx, s.Addr)
 	if err != nil {
 		return err
