@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,22 +16,9 @@ import (
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/filter"
 	"github.com/tsuna/gohbase/hrpc"
-)
 
-// lowPort returns a port that the kernel gives nobody by itself, so that a server
-// has it also after a restart.
-func lowPort(t *testing.T) int {
-	t.Helper()
-	for range 100 {
-		p := 10000 + rand.IntN(20000)
-		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", p)); err == nil {
-			l.Close()
-			return p
-		}
-	}
-	t.Fatal("no free port")
-	return 0
-}
+	"github.com/trestledb/trestle/conformance/loopback"
+)
 
 // hbaseMeta returns where the regions of a table are, as hbase:meta has it, and
 // how many each server has.
@@ -139,15 +124,14 @@ func TestClusterHBase(t *testing.T) {
 		t.Skip("starts seven processes")
 	}
 	logrus.SetOutput(io.Discard)
-	ports := map[string][2]int{}
+	addrs := map[string][2]string{}
 	flags := func(name string) []string {
-		p := ports[name]
-		return []string{fmt.Sprintf("--hbase-listen=127.0.0.1:%d", p[0]), fmt.Sprintf("--hbase-zookeeper-listen=127.0.0.1:%d", p[1]), "--hbase-instance=project/instance"}
+		return []string{"--hbase-listen=" + addrs[name][0], "--hbase-zookeeper-listen=" + addrs[name][1], "--hbase-instance=project/instance"}
 	}
 	var quorum []string
 	for _, name := range []string{"server-1", "server-2", "server-3", "gateway-1"} {
-		ports[name] = [2]int{lowPort(t), lowPort(t)}
-		quorum = append(quorum, fmt.Sprintf("127.0.0.1:%d", ports[name][1]))
+		addrs[name] = [2]string{loopback.Addr(t), loopback.Addr(t)}
+		quorum = append(quorum, addrs[name][1])
 	}
 	c := startCluster(t, 3, func(c *testCluster) { c.extra = flags })
 	gateway := startTrestle(t, "real", c.dir, c.args(append([]string{"gateway", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
@@ -167,7 +151,7 @@ func TestClusterHBase(t *testing.T) {
 	client := gohbase.NewClient(strings.Join(quorum, ","))
 	defer client.Close()
 
-	address := func(name string) string { return fmt.Sprintf("127.0.0.1:%d", ports[name][0]) }
+	address := func(name string) string { return addrs[name][0] }
 	// Regions are where their tablets are, when all of these are open.
 	var at map[string]int
 	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {

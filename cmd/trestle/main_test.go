@@ -26,6 +26,7 @@ import (
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/conformance/loopback"
 )
 
 // The test binary becomes trestle itself when this is set, so that signals,
@@ -302,33 +303,29 @@ func TestFailedStoreEndsTheServer(t *testing.T) {
 
 func TestEmulatorForms(t *testing.T) {
 	for _, args := range [][]string{
-		{"-host", "[127.0.0.1]", "-port", "PORT"}, // google-cloud-bigtable-emulator for Java
-		{"-host=127.0.0.1", "-port=PORT"},
-		{"--address", "127.0.0.1:PORT"},
+		{"-host", "[HOST]", "-port", "PORT"}, // google-cloud-bigtable-emulator for Java
+		{"-host=HOST", "-port=PORT"},
+		{"--address", "HOST:PORT"},
 	} {
 		t.Run(strings.Join(args, " "), func(t *testing.T) {
-			l, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, port, _ := net.SplitHostPort(l.Addr().String())
-			l.Close()
+			addr := loopback.Addr(t)
+			host, port, _ := net.SplitHostPort(addr)
 			for i := range args {
-				args[i] = strings.ReplaceAll(args[i], "PORT", port)
+				args[i] = strings.NewReplacer("HOST", host, "PORT", port).Replace(args[i])
 			}
 			dir := t.TempDir()
 			p := startTrestle(t, "bare", dir, args...)
 			first, err := p.stdout.ReadString('\n')
-			if want := fmt.Sprintf("Cloud Bigtable emulator running on 127.0.0.1:%s\n", port); err != nil || first != want {
+			if want := fmt.Sprintf("Cloud Bigtable emulator running on %s\n", addr); err != nil || first != want {
 				t.Fatalf("first line %q, %v; want %q; stderr:\n%s", first, err, want, p.stderr)
 			}
-			c := grpc_health_v1.NewHealthClient(dial(t, "127.0.0.1:"+port))
+			c := grpc_health_v1.NewHealthClient(dial(t, addr))
 			if _, err := c.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{}); err != nil {
 				t.Error(err)
 			}
 			p.signal(syscall.SIGTERM)
 			rest, code, _ := p.exit()
-			if want := fmt.Sprintf("Cloud Bigtable emulator running on 127.0.0.1:%s is now shutting down\n", port); rest != want || code != 0 {
+			if want := fmt.Sprintf("Cloud Bigtable emulator running on %s is now shutting down\n", addr); rest != want || code != 0 {
 				t.Errorf("then %q and exit code %d, want %q", rest, code, want)
 			}
 			if p.stderr.String() != "" {

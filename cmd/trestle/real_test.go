@@ -18,6 +18,7 @@ import (
 	"google.golang.org/api/option"
 
 	"github.com/trestledb/trestle/conformance/bench"
+	"github.com/trestledb/trestle/conformance/loopback"
 )
 
 // These tests run the whole server, as a process.
@@ -165,14 +166,9 @@ func TestDataOutlivesTheServer(t *testing.T) {
 // Whoever starts cbtemulator can start trestle, and finds what cbtemulator
 // offers.
 func TestDropIn(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := net.SplitHostPort(l.Addr().String())
-	l.Close()
+	host, port, _ := net.SplitHostPort(loopback.Addr(t))
 	dir := t.TempDir()
-	p := startTrestle(t, "real", dir, "-host", "[127.0.0.1]", "-port", port)
+	p := startTrestle(t, "real", dir, "-host", "["+host+"]", "-port", port)
 	addr := p.line("Cloud Bigtable emulator running on ")
 	t.Logf("ready after %v", time.Since(p.start))
 	t.Setenv("BIGTABLE_EMULATOR_HOST", addr)

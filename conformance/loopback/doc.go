@@ -8,8 +8,8 @@
 // have it. So a Host is an address of 127.0.0.0/8 other than 127.0.0.1, which is
 // what outgoing connections and all other listeners of tests have, and its ports
 // are below those that the kernel chooses from by default. Where the loopback
-// interface has no more than 127.0.0.1, as on macOS, that is the address, and the
-// ports alone are the Host's own.
+// interface has no more than 127.0.0.1, as on macOS, or if asked for, that is the
+// address, and the ports alone are the Host's own.
 //
 // What keeps two tests from having the same Host, in whichever processes and
 // clones of the project they run, is a listener on the first of its ports. It

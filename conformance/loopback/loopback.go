@@ -33,6 +33,10 @@ type Host struct {
 // Take returns a Host that nobody has. The caller closes it.
 func Take() (*Host, error) { return take(true) }
 
+// TakeLocal is Take with the address 127.0.0.1, for programs that look for
+// others where their connections come from.
+func TakeLocal() (*Host, error) { return take(false) }
+
 func take(wide bool) (*Host, error) {
 	var err error
 	for range 100 {

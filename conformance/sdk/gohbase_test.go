@@ -2,8 +2,6 @@ package sdk
 
 import (
 	"bytes"
-	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
 )
 
@@ -46,7 +45,7 @@ func TestGohbase(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(home, "local-regionservers.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	zk := freeAddr(t)
+	zk := loopback.Addr(t)
 	s, err := target.Start(ctx, target.Process{Binary: bin, Dir: filepath.Join(dir, "data"),
 		Args: []string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", zk}})
 	if err != nil {
@@ -70,15 +69,4 @@ func TestGohbase(t *testing.T) {
 		}
 		t.Errorf("%d of %d tests passed: %v", passed, gohbaseTests, err)
 	}
-}
-
-// freeAddr returns an address that nobody listens on now.
-func freeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return fmt.Sprint(l.Addr())
 }

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/gateway/auth"
 )
@@ -92,11 +93,15 @@ func TestLogin(t *testing.T) {
 // TestProductionLogin runs the Go client's suite with its production defaults:
 // Google's names, TLS, a service account's key, primed channels, metrics.
 func TestProductionLogin(t *testing.T) {
-	const host = "127.78.0.1"
 	if os.Getuid() != 0 || exec.CommandContext(t.Context(), "unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts").Run() != nil {
 		t.Skip("Google's names can be led here by root only, in a mount namespace")
 	}
-	s := startSecured(t, target.Process{Listen: host + ":443", Args: []string{"--names", strings.Join(GoogleNames, ",")}})
+	host, err := loopback.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	s := startSecured(t, target.Process{Listen: host.IP + ":443", Args: []string{"--names", strings.Join(GoogleNames, ",")}})
 	w := workspace(t)
 	prepare(t, w)
 	file, err := os.ReadFile(s.root)
@@ -117,7 +122,7 @@ func TestProductionLogin(t *testing.T) {
 	}
 	defer cc.Close()
 	createInstance(t, cc)
-	in, err := Login(w, host, s.ca, s.root, t.TempDir())
+	in, err := Login(w, host.IP, s.ca, s.root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,13 +7,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
+
+	"github.com/trestledb/trestle/conformance/loopback"
 )
 
 // javaFlags are what HBase's own scripts give a Java of 17.
@@ -57,13 +58,18 @@ func startHBase(t *testing.T) (zookeeper string, pid int) {
 		t.Skip("HBASE_SERVER_JARS is not set")
 	}
 	dir := t.TempDir()
+	host, err := loopback.TakeLocal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
 	port := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		at, err := host.Addr()
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer func() { _ = l.Close() }()
-		return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+		_, p, _ := net.SplitHostPort(at)
+		return p
 	}
 	zk := port()
 	configuration(t, dir, map[string]string{

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -22,6 +21,7 @@ import (
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
 )
 
@@ -60,12 +60,7 @@ func TestSpeed(t *testing.T) {
 		zk, pid := startHBase(t)
 		sides, at = append(sides, &side{name: "HBase", pid: pid, client: gohbase.NewClient(zk)}), append(at, zk)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours := l.Addr().String()
-	_ = l.Close()
+	ours := loopback.Addr(t)
 	s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"),
 		Args: append([]string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", ours}, strings.Fields(*serving)...)})
 	if err != nil {

@@ -8,13 +8,13 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"math/big"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
 )
 
@@ -78,12 +78,7 @@ func TestTLS(t *testing.T) {
 	if bin == "" || os.Getenv("HBASE_CLIENT_JARS") == "" {
 		t.Skip(target.BinaryEnv + " or HBASE_CLIENT_JARS is not set")
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	at := l.Addr().String()
-	_ = l.Close()
+	at := loopback.Addr(t)
 	ca := newAuthority(t)
 	p := target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"), HTTP: "127.0.0.1:0",
 		Args: []string{"--tls-auto", "--auth=on", "--audit-log=off", "--tls-client-ca", ca.file, "--hbase-listen", at, "--hbase-instance", "p/main"}}

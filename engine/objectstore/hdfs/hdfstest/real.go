@@ -3,8 +3,6 @@ package hdfstest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -13,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/engine/objectstore/hdfs"
 )
 
@@ -48,8 +47,17 @@ func Real(t testing.TB, properties ...string) *Cluster {
 		t.Fatal(err)
 	}
 	c := &Cluster{t: t, dir: t.TempDir(), jars: jars, user: me.Username, addr: map[string]string{}}
+	// A NameNode takes the address that a DataNode calls from for the one it
+	// listens on.
+	host, err := loopback.TakeLocal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
 	for _, what := range []string{"rpc", "http", "data", "data-http", "data-ipc"} {
-		c.addr[what] = freeAddress(t)
+		if c.addr[what], err = host.Addr(); err != nil {
+			t.Fatal(err)
+		}
 	}
 	c.configure(properties)
 	if out, err := c.java("namenode.NameNode", "-format", "-nonInteractive").CombinedOutput(); err != nil {
@@ -63,21 +71,6 @@ func Real(t testing.TB, properties ...string) *Cluster {
 	c.StartDataNode()
 	c.Wait()
 	return c
-}
-
-// freeAddress returns an address whose port the kernel gives nobody by itself,
-// so that it is free for a restart too.
-func freeAddress(t testing.TB) string {
-	t.Helper()
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 10000+rand.IntN(20000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			l.Close()
-			return addr
-		}
-	}
-	t.Fatal("no free port")
-	return ""
 }
 
 func (c *Cluster) configure(more []string) {

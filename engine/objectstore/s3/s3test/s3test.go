@@ -3,7 +3,6 @@ package s3test
 import (
 	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -18,6 +17,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
+	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/engine/objectstore/s3"
 )
 
@@ -68,12 +68,7 @@ func MinIO(t testing.TB) s3.Options {
 	case "build":
 		program = build(t)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	endpoint := listener.Addr().String()
-	listener.Close()
+	endpoint := loopback.Addr(t)
 	cmd := exec.Command(program, "server", "--quiet", "--address", endpoint, "--console-address", "127.0.0.1:0", t.TempDir())
 	cmd.Env = append(os.Environ(), "MINIO_ROOT_USER="+key, "MINIO_ROOT_PASSWORD="+secret, "MINIO_UPDATE=off")
 	var out strings.Builder
