@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -58,11 +59,16 @@ func (k *known) slim() {
 
 func isSlim(r *metadata.Row) bool { return r.Redo.Segment == slimmed }
 
-// doubt makes the master read rows again.
+// doubt makes the master read rows again. Those of METADATA tablets, which are
+// not known but read in each round, it reads in any case.
 func (k *known) doubt(keys ...rpc.TabletKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.doubtful = append(k.doubtful, keys...)
+	for _, key := range keys {
+		if key.Table != cmeta.Table {
+			k.doubtful = append(k.doubtful, key)
+		}
+	}
 }
 
 // opened notes that a server has opened tablets.

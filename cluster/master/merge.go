@@ -55,12 +55,16 @@ func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.Table
 		server uint64
 	}
 	at := map[metadata.TabletID]where{}
-	var bytes int64 // beyond which a server splits, and rows per second; 0: never
+	var bytes, system int64 // beyond which a server splits, one of METADATA, and rows per second; 0: never
 	var rate float64
-	for n, s := range statuses {
-		if s.SplitBytes > 0 && (bytes == 0 || s.SplitBytes < bytes) {
-			bytes = s.SplitBytes
+	least := func(to *int64, n int64) {
+		if n > 0 && (*to == 0 || n < *to) {
+			*to = n
 		}
+	}
+	for n, s := range statuses {
+		least(&bytes, s.SplitBytes)
+		least(&system, s.MetadataSplitBytes)
 		if s.SplitRate > 0 && (rate == 0 || s.SplitRate < rate) {
 			rate = s.SplitRate
 		}
@@ -70,13 +74,17 @@ func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.Table
 	}
 	ready := func(r *metadata.Row) (where, bool) {
 		t, ok := at[r.Tablet]
-		return t, ok && movable[r.Tablet] != nil && r.Table != cmeta.Table && (m.o.Merge <= time.Since(t.Since) || m.together(r.Tablet))
+		return t, ok && movable[r.Tablet] != nil && (m.o.Merge <= time.Since(t.Since) || m.together(r.Tablet))
 	}
 	chosen := pairs(rows, func(l, r *metadata.Row) bool {
 		a, ok := ready(l)
 		b, both := ready(r)
+		most := bytes
+		if l.Table == cmeta.Table {
+			most = system
+		}
 		// Those that are being brought together are left and right of one another.
-		return ok && both && m.together(l.Tablet) == m.together(r.Tablet) && float64(a.Bytes+b.Bytes) <= small*float64(bytes) &&
+		return ok && both && m.together(l.Tablet) == m.together(r.Tablet) && float64(a.Bytes+b.Bytes) <= small*float64(most) &&
 			(rate == 0 || a.Reads+a.Writes+b.Reads+b.Writes <= small*rate)
 	}, mergesAtOnce)
 	for _, p := range chosen {

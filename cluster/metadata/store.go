@@ -71,6 +71,9 @@ func (s *Store) rootRows(ctx context.Context) ([]*metadata.Row, error) {
 		return nil, err
 	}
 	for _, i := range items {
+		if _, ok := retiredVersion(i.Value); ok {
+			continue
+		}
 		r, err := metadata.Unmarshal(i.Value)
 		if err != nil {
 			return nil, err
@@ -138,14 +141,14 @@ func (s *Store) try(ctx context.Context, key []byte, do func(rpc.TabletServer, r
 // Get returns the row of a key, or NotFound.
 func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error) {
 	if k.Table == Table {
-		r, _, err := s.getRoot(ctx, k)
+		r, _, _, err := s.getRoot(ctx, k)
 		return r, err
 	}
 	key := Key(k)
 	var found *metadata.Row
 	err := s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
 		found = nil
-		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}, Filter: living}, &reader{each: func(r *metadata.Row) error {
+		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}, Filter: Living}, &reader{each: func(r *metadata.Row) error {
 			found = r
 			return nil
 		}})
@@ -157,13 +160,30 @@ func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error)
 	return found, err
 }
 
-func (s *Store) getRoot(ctx context.Context, k rpc.TabletKey) (*metadata.Row, int64, error) {
+// getRoot returns the row of a METADATA tablet, NotFound if there is none or it
+// was retired, and in any case the versions of the key and of its item, 0 if
+// there is no item.
+func (s *Store) getRoot(ctx context.Context, k rpc.TabletKey) (r *metadata.Row, version uint64, item int64, err error) {
 	i, err := s.lock.Get(ctx, rootKey(k))
 	if err != nil {
-		return nil, 0, err
+		return nil, 0, 0, err
 	}
-	r, err := metadata.Unmarshal(i.Value)
-	return r, i.Version, err
+	if v, ok := retiredVersion(i.Value); ok {
+		return nil, v, i.Version, fault.New(fault.NotFound, "there is no METADATA tablet that ends at %q any more", k.End)
+	}
+	if r, err = metadata.Unmarshal(i.Value); err != nil {
+		return nil, 0, 0, err
+	}
+	return r, r.Version, i.Version, nil
+}
+
+// retiredVersion returns what the item of a METADATA tablet's row holds if that
+// was retired: the version alone, which no row is as short as.
+func retiredVersion(value []byte) (uint64, bool) {
+	if len(value) != 8 {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(value), true
 }
 
 // Lookup returns the rows of the tablet that holds a row of a table and of up
@@ -190,7 +210,7 @@ func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]
 			if part.Empty() {
 				return nil
 			}
-			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n), Filter: living}, &reader{each: func(r *metadata.Row) error {
+			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n), Filter: Living}, &reader{each: func(r *metadata.Row) error {
 				rows = append(rows, r)
 				return nil
 			}})
@@ -228,7 +248,7 @@ func (s *Store) scan(ctx context.Context, rest row.Range, each func(*metadata.Ro
 			end = within.End
 			for left := []row.Range{part}; len(left) > 0; {
 				var err error
-				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: living}, &reader{each: func(r *metadata.Row) error {
+				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: Living}, &reader{each: func(r *metadata.Row) error {
 					last = Key(rpc.TabletKey{Table: r.Table, End: r.End})
 					rest.Start = row.Successor(last)
 					return each(r)
@@ -293,18 +313,20 @@ func (s *Store) Delete(ctx context.Context, r *metadata.Row) error {
 // is still as it was when r was read. The key's version stays and goes on
 // growing, so that what was sent before, and comes late, changes nothing.
 func (s *Store) Retire(ctx context.Context, r *metadata.Row) error {
-	if r.Table == Table {
-		return fault.New(fault.Internal, "METADATA tablets are not merged")
-	}
 	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, change{kind: retire})
 }
 
 // RetiredVersion implements metadata.Retirer.
 func (s *Store) RetiredVersion(ctx context.Context, table uint64, end []byte) (version uint64, err error) {
+	k := rpc.TabletKey{Table: table, End: end}
 	if table == Table {
-		return 0, nil
+		_, version, _, err := s.getRoot(ctx, k)
+		if errors.Is(err, fault.NotFound) {
+			err = nil
+		}
+		return version, err
 	}
-	key := Key(rpc.TabletKey{Table: table, End: end})
+	key := Key(k)
 	err = s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
 		w := new(versionReader)
 		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}}, w)
@@ -405,19 +427,20 @@ func (s *Store) attempt(ctx context.Context, k rpc.TabletKey, version uint64, c 
 }
 
 func (s *Store) attemptRoot(ctx context.Context, k rpc.TabletKey, version uint64, c change) error {
-	old, item, err := s.getRoot(ctx, k)
-	if errors.Is(err, fault.NotFound) {
-		old, item = &metadata.Row{}, 0
-	} else if err != nil {
+	_, now, item, err := s.getRoot(ctx, k)
+	if err != nil && !errors.Is(err, fault.NotFound) {
 		return err
 	}
 	fenced := fmt.Errorf("METADATA row %q of the METADATA table, version %d: %w", k.End, version, errVersion)
-	if old.Version != version {
+	if now != version {
 		return fenced
 	}
-	if c.kind == remove {
+	switch c.kind {
+	case remove:
 		err = s.lock.Delete(ctx, rootKey(k), item)
-	} else {
+	case retire:
+		_, err = s.lock.Put(ctx, rootKey(k), versionValue(version+1), item)
+	default:
 		_, err = s.lock.Put(ctx, rootKey(k), c.next.Marshal(), item)
 	}
 	if errors.Is(err, fault.Aborted) {
@@ -442,9 +465,9 @@ func filterVersion(version uint64) *filter.Node {
 	}}
 }
 
-// living passes of each row what describes its tablet: nothing of a row that was
+// Living passes of each row what describes its tablet: nothing of a row that was
 // retired.
-var living = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
+var Living = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
 
 // A versionReader takes the version of a row, retired or not.
 type versionReader struct {

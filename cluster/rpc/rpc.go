@@ -142,12 +142,12 @@ type Control interface {
 type Status struct {
 	Server      string
 	Incarnation uint64
-	// SplitBytes and SplitRate are the size of a tablet, and the rows read and
-	// written per second, from which on the server splits it by itself. 0 means
-	// never.
-	SplitBytes int64
-	SplitRate  float64
-	Tablets    []TabletStatus
+	// SplitBytes, MetadataSplitBytes and SplitRate are the size of a tablet, of one
+	// of METADATA, and the rows read and written per second, from which on the
+	// server splits it by itself. 0 means never.
+	SplitBytes, MetadataSplitBytes int64
+	SplitRate                      float64
+	Tablets                        []TabletStatus
 }
 
 // TabletStatus describes a tablet that is served.

@@ -33,10 +33,12 @@ type Options struct {
 	Balance time.Duration
 	// Merge is that of masters. Default: never.
 	Merge time.Duration
-	// Tablet are the settings of tablets; SplitBytes that of servers.
-	Tablet     tablet.Options
-	SplitBytes int64
-	LogBytes   int64
+	// Tablet are the settings of tablets; SplitBytes, MetadataSplitBytes and
+	// SplitCheck those of servers.
+	Tablet                         tablet.Options
+	SplitBytes, MetadataSplitBytes int64
+	SplitCheck                     time.Duration
+	LogBytes                       int64
 	// CacheBytes is the size of a server's cache. Default 8 MiB.
 	CacheBytes int64
 	// Sweep, Purge, Rest and MakeLimit are those of masters. Default: never sweep.
@@ -170,7 +172,7 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
 		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
 		Segments: c.o.Segments, CacheBytes: cmp.Or(c.o.CacheBytes, 8<<20), MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
-		SplitBytes: c.o.SplitBytes, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
+		SplitBytes: c.o.SplitBytes, MetadataSplitBytes: c.o.MetadataSplitBytes, SplitCheck: c.o.SplitCheck, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
 	})
 	if err != nil {
 		p.ended.Store(true)

@@ -183,6 +183,10 @@ func stormRun(t *testing.T, seed uint64, h *history, wild bool) {
 	if rng.IntN(2) == 0 {
 		o.Balance, o.Merge = 3*time.Second, 4*time.Second
 	}
+	if rng.IntN(2) == 0 {
+		// METADATA tablets are split and merged by themselves.
+		o.MetadataSplitBytes, o.SplitCheck = 130<<10, time.Second
+	}
 	if p := os.Getenv("TRESTLE_SIM_PLANT"); p != "" {
 		plants[p](&o)
 	}
@@ -271,12 +275,16 @@ func stormRun(t *testing.T, seed uint64, h *history, wild bool) {
 	}
 	tile(ctx, t, admin)
 	c.verify(t, admin)
+	roots, err := admin.Metadata().Roots(ctx)
+	if err != nil {
+		t.Error(err)
+	}
 	if writes == 0 {
 		t.Error("no write was acknowledged")
 	}
 	t.Logf("%d writes acknowledged, %d of unknown outcome; %d messages, of which %d lost, %d late, %d held, %d twice; "+
-		"%d backups, %d looks at dropped rows, %d schemas, %d views", writes, unknown, st.sent, st.lost, st.delayed, st.held, st.twice,
-		works[0].done, works[1].done, works[2].done, works[3].done)
+		"%d backups, %d looks at dropped rows, %d schemas, %d views; %d METADATA tablets", writes, unknown, st.sent, st.lost, st.delayed, st.held, st.twice,
+		works[0].done, works[1].done, works[2].done, works[3].done, len(roots))
 }
 
 // disturb does one thing that a cluster must bear.
@@ -366,8 +374,14 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 	case 5:
 		// A METADATA tablet.
 		roots, err := admin.Metadata().Roots(ctx)
-		if err == nil && len(roots) < 4 {
-			r := roots[rng.IntN(len(roots))]
+		if err != nil || len(roots) == 0 {
+			return
+		}
+		i := rng.IntN(len(roots))
+		switch r := roots[i]; {
+		case i > 0 && rng.IntN(2) == 0:
+			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Merge(ctx, roots[i-1].Tablet, r.Tablet)
+		case len(roots) < 4:
 			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(ctx, r.Tablet, cmeta.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))}))
 		}
 	case 6:

@@ -264,6 +264,16 @@ func (g *stage) check(ctx string) {
 	if !maps.Equal(got, g.want) {
 		fail("I2, I11: the table holds %v, not %v", got, g.want)
 	}
+	tiles := false
+	for range 50 {
+		if tiles = metadata.Tile(g.roots()); tiles {
+			break
+		}
+		time.Sleep(100 * time.Millisecond) // small ones are being merged
+	}
+	if !tiles {
+		fail("I5: METADATA tablets do not tile")
+	}
 	for k := range g.want {
 		if err := g.set(k, "3"); err != nil {
 			fail("write %s: %v", k, err)
@@ -289,6 +299,7 @@ func (g *stage) check(ctx string) {
 type operation struct {
 	name    string
 	victims []string
+	before  func(*stage)       // makes ready for it
 	do      func(*stage)       // returns when it is done, or has come to nothing
 	after   func(*stage) error // what must hold at the end
 	// zombies are those of victims that may be taken for dead though they live.
@@ -308,6 +319,22 @@ func (g *stage) ask(server string, do func(ctx context.Context, s rpc.TabletServ
 	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 	defer cancel()
 	do(ctx, g.Dialer("caller").Dial(server))
+}
+
+func (g *stage) roots() []*metadata.Row {
+	g.t.Helper()
+	roots, err := g.admin.Metadata().Roots(g.t.Context())
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	return roots
+}
+
+// splitMetadata cuts METADATA in the middle of the table's rows.
+func (g *stage) splitMetadata() {
+	at := cmeta.Key(rpc.TabletKey{Table: g.table.ID, End: []byte("h")})
+	first := g.roots()[0].Tablet
+	g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, first, at) })
 }
 
 func operations() []operation {
@@ -356,13 +383,16 @@ func operations() []operation {
 		},
 	}, {
 		name: "split of METADATA", victims: []string{"server-1"}, zombies: []string{"server-1"},
+		do: (*stage).splitMetadata,
+	}, {
+		name: "merge of METADATA", victims: []string{"server-1"}, zombies: []string{"server-1"},
+		before: (*stage).splitMetadata,
 		do: func(g *stage) {
-			roots, err := g.admin.Metadata().Roots(g.t.Context())
-			if err != nil {
-				g.t.Fatal(err)
+			roots := g.roots()
+			if len(roots) != 2 {
+				g.t.Fatalf("there are %d METADATA tablets", len(roots))
 			}
-			at := cmeta.Key(rpc.TabletKey{Table: g.table.ID, End: []byte("h")})
-			g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, roots[0].Tablet, at) })
+			g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Merge(ctx, roots[0].Tablet, roots[1].Tablet) })
 		},
 	}, {
 		name: "flush and compaction", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
@@ -533,6 +563,9 @@ func stepRun(t *testing.T, o operation, victim string, how mishap, n int) (reach
 		time.Sleep(time.Minute)
 	}()
 	g.start()
+	if o.before != nil {
+		o.before(g)
+	}
 	g.arm(victim, how, n)
 	o.do(g)
 	reached = g.disarm()

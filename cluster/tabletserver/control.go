@@ -11,10 +11,13 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -324,9 +327,45 @@ func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) err
 		} else if !ok {
 			return fault.New(fault.FailedPrecondition, "tablet %d has no row to split it at", id)
 		}
+		if at, err = s.border(ctx, t, at); err != nil {
+			return err
+		}
 	}
 	return s.detached(ctx, func(ctx context.Context) error { return s.split(ctx, t, at) })
 }
+
+// border returns where to split a tablet near at: one of METADATA just after the
+// row of a tablet. Whoever looks for a row of a tablet reads from there to the
+// tablet's end, and would read in two METADATA tablets if they met between.
+func (s *Server) border(ctx context.Context, t *served, at []byte) ([]byte, error) {
+	if t.half != s.system {
+		return at, nil
+	}
+	q, err := tablet.NewQuery(t.table.Schema(), cmeta.Living, false)
+	if err != nil {
+		return nil, err
+	}
+	bounds := t.Bounds()
+	var next keyReader
+	for rest := []row.Range{{Start: at, End: bounds.End}}; len(rest) > 0 && next.key == nil; {
+		if rest, _, err = t.Read(ctx, q, rest, 1, &next, new(scan.Stats)); err != nil {
+			return nil, notServing(err)
+		}
+	}
+	if after := row.Successor(next.key); next.key != nil && bounds.Contains(after) {
+		return after, nil
+	}
+	return at, nil
+}
+
+// A keyReader keeps the key of the last row.
+type keyReader struct{ key []byte }
+
+func (r *keyReader) StartRow(key []byte) { r.key = slices.Clone(key) }
+func (*keyReader) Cell(*row.Cell)        {}
+func (*keyReader) EndRow() (bool, error) { return false, nil }
+func (*keyReader) Scanned([]byte)        {}
+func (*keyReader) Flush() error          { return nil }
 
 func (s *Server) split(ctx context.Context, t *served, at []byte) error {
 	start := time.Now()
@@ -403,7 +442,8 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, SplitBytes: max(s.o.SplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, SplitBytes: max(s.o.SplitBytes, 0),
+		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
 	for id, t := range s.tablets {
 		b, l := t.Bounds(), t.Load(time.Now())
 		out.Tablets = append(out.Tablets, rpc.TabletStatus{Tablet: id, Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
@@ -436,15 +476,21 @@ func (s *Server) splitting(ctx context.Context) {
 				s.o.Log.Warn("split tablet", "tablet", uint64(t.ID()), "error", err)
 			}
 		}
-		for _, t := range s.tabletsOf(s.users) {
-			if t.Bytes() >= s.o.SplitBytes {
-				split(t, nil)
+		// METADATA first: splits of others change it.
+		for _, h := range []struct {
+			*half
+			bytes int64
+		}{{s.system, s.o.MetadataSplitBytes}, {s.users, s.o.SplitBytes}} {
+			for _, t := range s.tabletsOf(h.half) {
+				if h.bytes > 0 && t.Bytes() >= h.bytes {
+					split(t, nil)
+				}
 			}
 		}
 		if s.o.SplitRate < 0 {
 			continue
 		}
-		for t, rate := range hot.Lasting(s.tabletsOf(s.users), time.Now(), s.o.SplitRate, s.o.SplitHotAfter) {
+		for t, rate := range hot.Lasting(append(s.tabletsOf(s.users), s.tabletsOf(s.system)...), time.Now(), s.o.SplitRate, s.o.SplitHotAfter) {
 			// A hot row cannot be divided.
 			if at, ok := t.HotKey(); ok {
 				s.o.Log.Info("tablet is hot", "server", s.o.Name, "tablet", uint64(t.ID()), "rows_per_second", int64(rate))

@@ -51,6 +51,8 @@ type Options struct {
 	LogBytes int64
 	// SplitBytes is the size beyond which a tablet is split. Default 1 GiB.
 	SplitBytes int64
+	// MetadataSplitBytes is that of METADATA tablets. Default 128 MiB.
+	MetadataSplitBytes int64
 	// SplitCheck is how often tablets are looked at for that. Default 5 s.
 	SplitCheck time.Duration
 	// SplitRate is the number of rows read or written per second from which on a
@@ -89,6 +91,7 @@ func (o Options) WithDefaults() Options {
 	set(&o.MemtableBytes, 128<<20)
 	set(&o.LogBytes, 512<<20)
 	set(&o.SplitBytes, 1<<30)
+	set(&o.MetadataSplitBytes, 128<<20)
 	if o.TTL == 0 {
 		o.TTL = 10 * time.Second
 	}
