@@ -3,10 +3,12 @@ package master
 import (
 	"context"
 	"maps"
+	"math"
 	"slices"
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -15,6 +17,43 @@ import (
 // what is far from even comes to rest in as many steps in a large cluster as in
 // a small one.
 func movesAtOnce(n int) int { return max(8, n/200) }
+
+// firstTablets is how many tablets a server has at most as long as a cold start
+// waits for more servers.
+const firstTablets = 64
+
+// A coldStart is the time in which most tablets have no server: servers come one
+// after the other, and those that are first would get all there is. It lasts
+// until all have one, but does not wait for servers for longer than ten
+// intervals: one that ends and comes back again and again must not hold it up.
+type coldStart struct {
+	since, came time.Time // when it began, and when a server came last
+	servers     map[uint64]bool
+}
+
+// most returns how many tablets a server may have, when without of all tablets
+// have none.
+func (c *coldStart) most(servers map[uint64]catalog.Registration, without, all int, interval time.Duration, now time.Time) int {
+	switch {
+	case c.since.IsZero() && without > all/2:
+		c.since = now
+	case without == 0:
+		c.since = time.Time{}
+	}
+	for n := range servers {
+		if !c.servers[n] {
+			c.came = now
+		}
+	}
+	c.servers = map[uint64]bool{}
+	for n := range servers {
+		c.servers[n] = true
+	}
+	if c.since.IsZero() || now.Sub(c.came) >= interval || now.Sub(c.since) >= 10*interval {
+		return math.MaxInt
+	}
+	return firstTablets
+}
 
 // slack is how much more than the least busy server another may have, as a part
 // of the mean, before anything is moved. A move costs a flush, a pause of the

@@ -1,9 +1,12 @@
 package master
 
 import (
+	"math"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -107,5 +110,50 @@ func TestPairs(t *testing.T) {
 	got := pairs(rows, func(l, _ *metadata.Row) bool { return l.Tablet != 1 }, 8)
 	if want := []pair{{2, 3}, {5, 6}}; !slices.Equal(got, want) {
 		t.Errorf("pairs are %v, want %v", got, want)
+	}
+}
+
+// TestColdStart: while servers come one after the other, the first of them do
+// not get everything; they do not wait for long, nor when few tablets have no
+// server.
+func TestColdStart(t *testing.T) {
+	now := time.Unix(1000, 0)
+	servers := map[uint64]catalog.Registration{}
+	var c coldStart
+	most := func(after time.Duration, without int) int {
+		now = now.Add(after)
+		return c.most(servers, without, 1000, time.Second, now)
+	}
+	come := func(n uint64) { servers[n] = catalog.Registration{} }
+	come(1)
+	if got := most(0, 1000); got != firstTablets {
+		t.Errorf("the first server may have %d tablets", got)
+	}
+	come(2)
+	if got := most(900*time.Millisecond, 936); got != firstTablets {
+		t.Errorf("servers may have %d tablets while others come", got)
+	}
+	if got := most(900*time.Millisecond, 400); got != firstTablets {
+		t.Errorf("servers may have %d tablets when most have a server and others may come", got)
+	}
+	if got := most(100*time.Millisecond, 400); got != math.MaxInt {
+		t.Errorf("servers may have %d tablets when no more come", got)
+	}
+	most(0, 0)
+	come(3)
+	if got := most(time.Second, 300); got != math.MaxInt {
+		t.Errorf("servers may have %d tablets when one of them has died", got)
+	}
+	most(0, 0)
+	// One that comes again and again.
+	for n := uint64(4); ; n++ {
+		delete(servers, n-1)
+		come(n)
+		if got := most(500*time.Millisecond, 1000); got == math.MaxInt {
+			break
+		}
+		if n == 30 {
+			t.Fatal("tablets wait for ever")
+		}
 	}
 }

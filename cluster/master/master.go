@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -172,6 +173,8 @@ type master struct {
 	// missing says since when the server of an incarnation that rows name is
 	// gone.
 	missing map[uint64]time.Time
+	// start is the cold start that is under way.
+	start coldStart
 	// balanced is when servers were evened out last.
 	balanced time.Time
 	// heading are the servers, by incarnation, that tablets are moved to.
@@ -488,11 +491,29 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	}
 	var changes []change
 	hints := map[string][]rpc.TabletKey{} // by address
+	needs := make([]need, len(rows))
+	without := 0
 	for i, r := range rows {
-		switch m.needs(v, r) {
+		if needs[i] = m.needs(v, r); needs[i] == needsServer {
+			without++
+		}
+	}
+	what, most := "load ", math.MaxInt
+	if len(rows) > 0 && rows[0].Table == cmeta.Table {
+		// Loads of other tablets may be waiting for these.
+		what = "load METADATA "
+	} else {
+		most = m.start.most(v.servers, without, len(rows), m.o.Interval, time.Now())
+	}
+	full := false
+	for i, r := range rows {
+		switch needs[i] {
 		case needsServer:
+			if full {
+				continue
+			}
 			to, ok := m.pick(v, r)
-			if !ok {
+			if full = !ok || v.load[to.Incarnation] >= most; full {
 				m.again(m.o.Interval / 4)
 				continue // until there is a server
 			}
@@ -533,11 +554,6 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	doing.Wait()
 	if ctx.Err() != nil {
 		errs = append(errs, context.Cause(ctx))
-	}
-	what := "load "
-	if len(rows) > 0 && rows[0].Table == cmeta.Table {
-		// Loads of other tablets may be waiting for these.
-		what = "load METADATA "
 	}
 	for addr, keys := range hints {
 		m.call(what+addr, func(ctx context.Context) error {

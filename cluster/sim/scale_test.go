@@ -107,6 +107,20 @@ func (g *large) open() int {
 	return n
 }
 
+// spread returns how many tablets the living servers have, least and most.
+func (g *large) spread() (least, most int) {
+	least = -1
+	for _, name := range g.names() {
+		if s := g.Server(name); s != nil {
+			n := s.Tablets()
+			if most = max(most, n); least < 0 || n < least {
+				least = n
+			}
+		}
+	}
+	return least, most
+}
+
 // all waits until every tablet is served, those of METADATA included.
 func (g *large) all() {
 	g.t.Helper()
@@ -185,6 +199,11 @@ func (g *large) run() {
 		g.startServers(1, g.servers+1)
 		g.all()
 	})
+	least, most := g.spread()
+	fmt.Printf("%4d servers %6d tablets  after the cold start a server has %d to %d tablets\n", g.servers, g.tablets, least, most)
+	if mean := g.tablets / g.servers; mean > 100 && (most > mean+mean/4 || least < mean/2) {
+		g.t.Errorf("a server has %d to %d tablets after the cold start, %d on average", least, most, mean)
+	}
 	g.phase("at rest for 60 s", func() { time.Sleep(time.Minute) })
 	if name := os.Getenv("TRESTLE_SIM_HEAP"); name != "" {
 		if f, err := os.Create(name); err == nil {
