@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
@@ -270,7 +271,7 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 		f.Name = n
 		sch.AddFamily(f)
 	}
-	if err := checkGroups(sch); err != nil {
+	if err := locality.Check(sch); err != nil {
 		return nil, err
 	}
 	var rows []*metadata.Row

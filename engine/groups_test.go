@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
@@ -452,13 +453,13 @@ func TestInMemoryGroup(t *testing.T) {
 		}
 		return s.Stats().ReadBytes - before
 	}
-	sizes := func() map[string]GroupInfo {
+	sizes := func() map[string]tablet.GroupInfo {
 		t.Helper()
 		_, groups, err := s.Groups(ctx, "t")
 		if err != nil {
 			t.Fatal(err)
 		}
-		out := map[string]GroupInfo{}
+		out := map[string]tablet.GroupInfo{}
 		for _, g := range groups {
 			out[g.Name] = g
 		}

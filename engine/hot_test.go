@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -59,7 +60,7 @@ func serveLoad(t testing.TB, s *Store, h *hand, table string, hot map[*tablet.Ta
 }
 
 func starts(s *Store, table string) string {
-	infos, err := s.Tablets(table)
+	infos, err := s.Tablets(context.Background(), table)
 	if err != nil {
 		return err.Error()
 	}
@@ -83,7 +84,7 @@ func TestSplitHot(t *testing.T) {
 		t.Fatalf("after 55 s the tablets start at %s", got)
 	}
 	serveLoad(t, s, h, table, hot, 30*time.Second, keys, 1000)
-	infos, err := s.Tablets("t")
+	infos, err := s.Tablets(context.Background(), "t")
 	if err != nil || len(infos) != 3 {
 		t.Fatalf("%v, the tablets start at %s", err, starts(s, table))
 	}
@@ -100,7 +101,7 @@ func TestSplitHot(t *testing.T) {
 		t.Fatal(err)
 	}
 	larger := max(n, 100-n)
-	infos, err = s.Tablets("t")
+	infos, err = s.Tablets(context.Background(), "t")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -121,7 +122,7 @@ func TestSplitHotByItself(t *testing.T) {
 	table := mustCreate(t, s, newSchema("t", 1000, "f"))
 	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		mustPut(t, s, table, fmt.Sprintf("c%02d", rand.IntN(100)), setCell("f", "q", 1000, "v"))
-		if infos, err := s.Tablets(table); err != nil {
+		if infos, err := s.Tablets(context.Background(), table); err != nil {
 			t.Fatal(err)
 		} else if len(infos) > 1 {
 			return
@@ -192,7 +193,7 @@ func TestHotTablets(t *testing.T) {
 		hot[1].CPUFraction <= 0 || hot[0].CPUFraction > 1 || !hot[0].To.Equal(h.Now()) || !hot[0].From.Before(hot[0].To) {
 		t.Fatalf("%+v %v", hot, err)
 	}
-	infos, err := s.Tablets("t")
+	infos, err := s.Tablets(context.Background(), "t")
 	if err != nil || len(infos) != 2 {
 		t.Fatal(err)
 	}
@@ -230,7 +231,7 @@ func TestOperate(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustPut(t, s, table, "row00000", setCell("f", "q", 1000, "in memory"))
-	infos, err := s.Tablets("")
+	infos, err := s.Tablets(context.Background(), "")
 	if err != nil || len(infos) != 3 || infos[2].Table != MetadataTable || infos[0].MemtableBytes == 0 || infos[0].Redo == "" ||
 		infos[1].MemtableBytes != 0 || infos[1].Redo != "" || infos[1].Bytes == 0 {
 		t.Fatalf("%+v %v", infos, err)
@@ -238,7 +239,7 @@ func TestOperate(t *testing.T) {
 	if err := s.FlushTablets(ctx, "t", row.All); err != nil {
 		t.Fatal(err)
 	}
-	if infos, _ = s.Tablets("t"); infos[0].MemtableBytes != 0 || infos[0].Runs < 2 {
+	if infos, _ = s.Tablets(context.Background(), "t"); infos[0].MemtableBytes != 0 || infos[0].Runs < 2 {
 		t.Errorf("after a flush %+v", infos[0])
 	}
 	before := content(s, table, row.All)
@@ -246,7 +247,7 @@ func TestOperate(t *testing.T) {
 	if err := s.CompactTablets(ctx, "t", row.Range{End: []byte("row00050")}, func(d, n int64) { done, total = d, n }); err != nil || done != total || total == 0 {
 		t.Fatalf("%d of %d %v", done, total, err)
 	}
-	if infos, _ = s.Tablets("t"); infos[0].Runs != 1 || infos[0].LastMajor.IsZero() || infos[1].Runs < 1 {
+	if infos, _ = s.Tablets(context.Background(), "t"); infos[0].Runs != 1 || infos[0].LastMajor.IsZero() || infos[1].Runs < 1 {
 		t.Errorf("after a compaction of the first %+v", infos)
 	}
 	if err := s.CompactTablets(ctx, MetadataTable, row.All, nil); err != nil {
@@ -256,7 +257,7 @@ func TestOperate(t *testing.T) {
 		t.Error("the compactions changed the content")
 	}
 
-	none := func(d ObjectDamage) { t.Errorf("damaged: %+v", d) }
+	none := func(d tablet.ObjectDamage) { t.Errorf("damaged: %+v", d) }
 	for _, name := range []string{"t", MetadataTable} {
 		if err := s.VerifyTablets(ctx, name, row.All, none, func(d, n int64) { done, total = d, n }); err != nil || done != total || total == 0 {
 			t.Fatalf("%s: %d of %d %v", name, done, total, err)
@@ -274,8 +275,8 @@ func TestOperate(t *testing.T) {
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
-	var found []ObjectDamage
-	if err := s.VerifyTablets(ctx, "t", row.All, func(d ObjectDamage) { found = append(found, d) }, func(int64, int64) {}); err != nil {
+	var found []tablet.ObjectDamage
+	if err := s.VerifyTablets(ctx, "t", row.All, func(d tablet.ObjectDamage) { found = append(found, d) }, func(int64, int64) {}); err != nil {
 		t.Fatal(err)
 	}
 	if len(found) != 1 || found[0].Object != object || found[0].Table != table || fault.KindOf(found[0].Err) != fault.Corruption {

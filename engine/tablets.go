@@ -2,31 +2,19 @@ package engine
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // MetadataTable is the name by which an operator speaks of the METADATA tablet.
 const MetadataTable = "METADATA"
-
-// TabletInfo is what an operator wants to know of a tablet.
-type TabletInfo struct {
-	Table  string
-	Tablet metadata.TabletID
-	Rows   row.Range
-	tablet.State
-	// Redo is the place in the commit log from which on a restart would replay
-	// for this tablet, as "segment:offset", "" if nothing would be.
-	Redo string
-	// Load is per second, lately. It is zero when first asked for.
-	Load tablet.Load
-}
 
 // fullName returns the name of the table that an operator means: its full name,
 // or the last part of it if that is the only such table.
@@ -36,25 +24,12 @@ func (s *Store) fullName(name string) (string, error) {
 	if s.catalog.byName[name] != nil || name == MetadataTable {
 		return name, nil
 	}
-	var found []string
-	for full := range s.catalog.byName {
-		if full[strings.LastIndexByte(full, '/')+1:] == name {
-			found = append(found, full)
-		}
-	}
-	switch len(found) {
-	case 0:
-		return "", fault.New(fault.NotFound, "Table not found: %s", name)
-	case 1:
-		return found[0], nil
-	}
-	slices.Sort(found)
-	return "", fault.New(fault.Invalid, "several tables are called %s; give the full name of one: %s", name, strings.Join(found, ", "))
+	return locality.FullName(name, maps.Keys(s.catalog.byName))
 }
 
 // Tablets describes the tablets of a table, in the order of rows; of all tables
 // and of METADATA if name is empty.
-func (s *Store) Tablets(name string) ([]TabletInfo, error) {
+func (s *Store) Tablets(_ context.Context, name string) ([]tablet.Info, error) {
 	if name != "" {
 		var err error
 		if name, err = s.fullName(name); err != nil {
@@ -78,14 +53,14 @@ func (s *Store) Tablets(name string) ([]TabletInfo, error) {
 	if name == "" || name == MetadataTable {
 		tables = append(tables, named{MetadataTable, []*tablet.Tablet{s.meta}})
 	}
-	var out []TabletInfo
+	var out []tablet.Info
 	for _, t := range tables {
 		for _, tt := range t.list {
 			state, ok := tt.State()
 			if !ok {
 				continue // split or merged a moment ago
 			}
-			info := TabletInfo{Table: t.name, Tablet: tt.ID(), Rows: tt.Bounds(), State: state, Load: tt.Load(now)}
+			info := tablet.Info{Table: t.name, Tablet: tt.ID(), Rows: tt.Bounds(), State: state, Load: tt.Load(now)}
 			if pos, ok := tt.RedoPoint(); ok {
 				info.Redo = pos.String()
 			}
@@ -207,20 +182,11 @@ func (s *Store) FlushTablets(ctx context.Context, name string, rows row.Range) e
 	return err
 }
 
-// An ObjectDamage is an SSTable that is not what was written.
-type ObjectDamage struct {
-	Table  string
-	Tablet metadata.TabletID
-	Rows   row.Range // of the tablet
-	Object string
-	Err    error
-}
-
 // VerifyTablets reads the SSTables of the tablets of a table that serve rows
 // from storage and checks their checksums. It calls damaged for each that is
 // damaged, and report after each with how many bytes, of about how many, have
 // been read. Tablets that are split or merged meanwhile may be read twice.
-func (s *Store) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(ObjectDamage), report func(done, total int64)) error {
+func (s *Store) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
 	var total, done int64
 	err := s.eachTablet(ctx, name, rows, func(tt *tablet.Tablet) error {
 		for _, f := range tt.Row().Files {
@@ -240,7 +206,7 @@ func (s *Store) VerifyTablets(ctx context.Context, name string, rows row.Range, 
 		return tt.Verify(ctx, func(object string, bytes int64, err error) error {
 			switch {
 			case fault.KindOf(err) == fault.Corruption:
-				damaged(ObjectDamage{Table: full, Tablet: tt.ID(), Rows: tt.Bounds(), Object: object, Err: err})
+				damaged(tablet.ObjectDamage{Table: full, Tablet: tt.ID(), Rows: tt.Bounds(), Object: object, Err: err})
 			case err != nil:
 				return err
 			}
@@ -276,61 +242,26 @@ func (s *Store) DropDamaged(ctx context.Context, name, object string) (tablet.Lo
 	return loss, err
 }
 
-// A Damage is an SSTable in which reads have met bytes that are not what was
-// written. Rows in the bytes concerned are refused with fault.Corruption, all
-// others are served.
-type Damage struct {
-	Table string // full name
-	Rows  row.Range
-	tablet.Damage
-}
-
 // Damage returns the SSTables that reads since the start found damaged and that
 // are still in use, by tablet and object.
-func (s *Store) Damage() []Damage {
+func (s *Store) Damage() []tablet.TableDamage {
 	met := append(s.env.Damage(), s.metaEnv.Damage()...)
 	if len(met) == 0 {
 		return nil
 	}
 	s.catalog.RLock()
 	defer s.catalog.RUnlock()
-	var out []Damage
-	for _, d := range met {
-		if d.Tablet == metaTabletID {
-			out = append(out, Damage{MetadataTable, row.Range{}, d})
-			continue
-		}
-		// A tablet that was split left its files to its children.
-		for _, tt := range s.catalog.tablets {
-			r := tt.Row()
-			if d.Object == "" && tt.ID() != d.Tablet ||
-				d.Object != "" && !slices.ContainsFunc(r.Files, func(f metadata.FileRef) bool { return f.Object == d.Object }) {
-				continue
-			}
-			one := Damage{Rows: tt.Bounds(), Damage: d}
-			one.Tablet = tt.ID()
-			if t := s.catalog.byID[r.Table]; t != nil {
-				one.Table = t.schema.Load().Name
-			}
-			at := slices.IndexFunc(out, func(o Damage) bool { return o.Tablet == one.Tablet && o.Object == one.Object })
-			if at < 0 {
-				out = append(out, one)
-			} else if tt.ID() == d.Tablet {
-				one.Reads += out[at].Reads
-				out[at] = one
-			} else {
-				out[at].Reads += one.Reads
-			}
-		}
+	tablets := []*tablet.Tablet{s.meta}
+	for _, tt := range s.catalog.tablets {
+		tablets = append(tablets, tt)
 	}
-	slices.SortFunc(out, func(a, b Damage) int {
-		if c := strings.Compare(a.Table, b.Table); c != 0 {
-			return c
+	return tablet.DamageOf(met, tablets, func(tt *tablet.Tablet) string {
+		if tt == s.meta {
+			return MetadataTable
 		}
-		if c := strings.Compare(string(a.Rows.Start), string(b.Rows.Start)); c != 0 {
-			return c
+		if t := s.catalog.byID[tt.Row().Table]; t != nil {
+			return t.schema.Load().Name
 		}
-		return strings.Compare(a.Object, b.Object)
+		return ""
 	})
-	return out
 }

@@ -49,10 +49,11 @@ var allowed = map[string][]string{
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/compaction": {"engine/fault", "engine/cell", "engine/schema", "engine/merge", "engine/sstable"},
+	"engine/locality":   {"engine/fault", "engine/schema", "engine/sstable"},
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
 	"engine/worker":     {"engine/fault", "engine/tablet"},
-	"engine":            and(below, []string{"engine/tablet", "engine/plan", "engine/worker"}),
+	"engine":            and(below, []string{"engine/locality", "engine/tablet", "engine/plan", "engine/worker"}),
 
 	"cluster/lock":          {"engine/fault"},
 	"cluster/lock/etcd":     {"engine/fault", "cluster/lock"},
@@ -64,7 +65,7 @@ var allowed = map[string][]string{
 	"cluster/catalog":       and(leaves, []string{"engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata"}),
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
-	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
+	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/sim":           and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,

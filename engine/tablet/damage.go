@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -13,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
 )
 
 // A Damage is an SSTable in which reads of a tablet met bytes that were not
@@ -181,4 +183,44 @@ func missingIsCorrupt(name string, err error) error {
 		return fault.New(fault.Corruption, "SSTable %s is missing", name)
 	}
 	return err
+}
+
+// A TableDamage is an SSTable in which reads have met bytes that are not what was
+// written. Rows in the bytes concerned are refused with fault.Corruption, all
+// others are served.
+type TableDamage struct {
+	Table string    // full name
+	Rows  row.Range // of the tablet
+	Damage
+}
+
+// DamageOf returns what was met of SSTables that tablets have, by tablet and
+// object. name returns the full name of a tablet's table.
+func DamageOf(met []Damage, tablets []*Tablet, name func(*Tablet) string) []TableDamage {
+	var out []TableDamage
+	for _, d := range met {
+		// A tablet that was split left its files to its children.
+		for _, tt := range tablets {
+			r := tt.Row()
+			if d.Object == "" && tt.ID() != d.Tablet ||
+				d.Object != "" && !slices.ContainsFunc(r.Files, func(f metadata.FileRef) bool { return f.Object == d.Object }) {
+				continue
+			}
+			one := TableDamage{Table: name(tt), Rows: tt.Bounds(), Damage: d}
+			one.Tablet = tt.ID()
+			at := slices.IndexFunc(out, func(o TableDamage) bool { return o.Tablet == one.Tablet && o.Object == one.Object })
+			if at < 0 {
+				out = append(out, one)
+			} else if tt.ID() == d.Tablet {
+				one.Reads += out[at].Reads
+				out[at] = one
+			} else {
+				out[at].Reads += one.Reads
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b TableDamage) int {
+		return cmp.Or(strings.Compare(a.Table, b.Table), bytes.Compare(a.Rows.Start, b.Rows.Start), strings.Compare(a.Object, b.Object))
+	})
+	return out
 }

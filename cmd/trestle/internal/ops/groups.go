@@ -5,22 +5,22 @@ import (
 	"encoding/json"
 	"net/http"
 
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // A Grouper is the part of an Operator that arranges the families of tables in
 // locality groups.
 type Grouper interface {
-	Groups(ctx context.Context, table string) (name string, groups []engine.GroupInfo, err error)
+	Groups(ctx context.Context, table string) (name string, groups []tablet.GroupInfo, err error)
 	CreateGroup(ctx context.Context, table string, g schema.Group) (*schema.Table, error)
 	SetGroup(ctx context.Context, table, group string, change func(*schema.Group) error) (*schema.Table, error)
 	DeleteGroup(ctx context.Context, table, group string) (*schema.Table, error)
 	AssignFamilies(ctx context.Context, table, group string, families []string) (*schema.Table, error)
 }
 
-// Group is an engine.GroupInfo in JSON.
+// Group is an tablet.GroupInfo in JSON.
 type Group struct {
 	// Name is empty for SSTables that were written when other families were in the
 	// groups, until compactions have divided them.

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -21,14 +20,14 @@ import (
 
 // An Operator is what the store does for who runs it. engine.Store is one.
 type Operator interface {
-	Tablets(table string) ([]engine.TabletInfo, error)
+	Tablets(ctx context.Context, table string) ([]tablet.Info, error)
 	SplitAt(ctx context.Context, table string, key []byte) error
 	MergeAt(ctx context.Context, table string, key []byte) error
 	FlushTablets(ctx context.Context, table string, rows row.Range) error
 	CompactTablets(ctx context.Context, table string, rows row.Range, report func(done, total int64)) error
 	DropDamaged(ctx context.Context, table, object string) (tablet.Loss, error)
-	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(engine.ObjectDamage), report func(done, total int64)) error
-	Damage() []engine.Damage
+	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error
+	Damage() []tablet.TableDamage
 	Grouper
 }
 
@@ -196,7 +195,7 @@ func statusOf(err error) int {
 	return http.StatusInternalServerError
 }
 
-// Tablet is an engine.TabletInfo in JSON.
+// Tablet is an tablet.Info in JSON.
 type Tablet struct {
 	Table string `json:"table"`
 	// Tablet is the id in hexadecimal.
@@ -226,7 +225,7 @@ type TabletList struct {
 }
 
 func (a *Admin) list(r *http.Request, op Operator) (any, error) {
-	infos, err := op.Tablets(r.URL.Query().Get("table"))
+	infos, err := op.Tablets(r.Context(), r.URL.Query().Get("table"))
 	if err != nil {
 		return nil, err
 	}
@@ -343,7 +342,7 @@ func (a *Admin) start(what string) func(*http.Request, Operator) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := op.Tablets(s.Table); err != nil {
+		if _, err := op.Tablets(r.Context(), s.Table); err != nil {
 			return nil, err // it says that there is no such table
 		}
 		rows := row.All

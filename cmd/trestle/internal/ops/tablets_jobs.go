@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // A Job is something that takes longer than a request should.
@@ -40,7 +40,7 @@ const (
 	Cancelled JobState = "cancelled"
 )
 
-// A DamagedObject is an engine.ObjectDamage in JSON.
+// A DamagedObject is an tablet.ObjectDamage in JSON.
 type DamagedObject struct {
 	Table  string `json:"table"`
 	Tablet string `json:"tablet"`
@@ -158,7 +158,7 @@ func (j *running) report(done, total int64) {
 	j.job.BytesDone, j.job.BytesTotal = done, total
 }
 
-func (j *running) damaged(d engine.ObjectDamage) {
+func (j *running) damaged(d tablet.ObjectDamage) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.job.Damaged) < maxDamaged {

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
@@ -22,14 +21,14 @@ import (
 type fakeOperator struct {
 	release chan struct{}
 	rows    chan row.Range
-	groups  []engine.GroupInfo
+	groups  []tablet.GroupInfo
 }
 
-func (f *fakeOperator) Tablets(table string) ([]engine.TabletInfo, error) {
+func (f *fakeOperator) Tablets(_ context.Context, table string) ([]tablet.Info, error) {
 	if table == "none" {
 		return nil, fault.New(fault.NotFound, "Table not found: none")
 	}
-	return []engine.TabletInfo{{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"}}, nil
+	return []tablet.Info{{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"}}, nil
 }
 func (f *fakeOperator) SplitAt(context.Context, string, []byte) error {
 	return fault.New(fault.Exhausted, "disk full")
@@ -49,8 +48,8 @@ func (f *fakeOperator) CompactTablets(ctx context.Context, _ string, rows row.Ra
 		return ctx.Err()
 	}
 }
-func (f *fakeOperator) VerifyTablets(_ context.Context, _ string, _ row.Range, damaged func(engine.ObjectDamage), report func(done, total int64)) error {
-	damaged(engine.ObjectDamage{Table: "t", Tablet: 1, Object: "x.sst", Err: errors.New("bad")})
+func (f *fakeOperator) VerifyTablets(_ context.Context, _ string, _ row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
+	damaged(tablet.ObjectDamage{Table: "t", Tablet: 1, Object: "x.sst", Err: errors.New("bad")})
 	report(1, 1)
 	return nil
 }
@@ -60,18 +59,18 @@ func (f *fakeOperator) DropDamaged(_ context.Context, table, object string) (tab
 	}
 	return tablet.Loss{First: []byte("a\x00"), Last: []byte("z"), Entries: 3, Bytes: 4}, nil
 }
-func (f *fakeOperator) Damage() []engine.Damage {
-	return []engine.Damage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
+func (f *fakeOperator) Damage() []tablet.TableDamage {
+	return []tablet.TableDamage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
 }
 
-func (f *fakeOperator) Groups(_ context.Context, table string) (string, []engine.GroupInfo, error) {
+func (f *fakeOperator) Groups(_ context.Context, table string) (string, []tablet.GroupInfo, error) {
 	if table == "none" {
 		return "", nil, fault.New(fault.NotFound, "Table not found: none")
 	}
-	return "full/" + table, append([]engine.GroupInfo{{Group: schema.Group{Name: "default"}, Families: []string{"f"}}}, f.groups...), nil
+	return "full/" + table, append([]tablet.GroupInfo{{Group: schema.Group{Name: "default"}, Families: []string{"f"}}}, f.groups...), nil
 }
 func (f *fakeOperator) CreateGroup(_ context.Context, _ string, g schema.Group) (*schema.Table, error) {
-	f.groups = append(f.groups, engine.GroupInfo{Group: g})
+	f.groups = append(f.groups, tablet.GroupInfo{Group: g})
 	return nil, nil
 }
 func (f *fakeOperator) SetGroup(_ context.Context, _, _ string, change func(*schema.Group) error) (*schema.Table, error) {
