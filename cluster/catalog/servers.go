@@ -4,11 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 )
 
 // A Registration is the value of a server's item in the lock service.
@@ -54,6 +56,13 @@ func Drained(ctx context.Context, l lock.Service) (map[string]bool, error) {
 // DrainingPrefix is where the lock service has an item for each server, by name,
 // that is to give up its tablets and get none.
 const DrainingPrefix = "draining/"
+
+// WantedPrefix is where the lock service has an item for each tablet, by id in
+// hexadecimal, that is to be served by the server that its value names.
+const WantedPrefix = "wanted/"
+
+// WantedKey returns the key of such an item.
+func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", WantedPrefix, uint64(id)) }
 
 // ClaimIncarnation returns a number that nobody else gets. It is less than
 // 2^31.

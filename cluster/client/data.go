@@ -414,9 +414,9 @@ func (c *Client) rows(ctx context.Context, table uint64, within row.Range, each 
 	}
 }
 
-// Tablets calls each with the end of every tablet of a table, in order, and the
+// Owners calls each with the end of every tablet of a table, in order, and the
 // name of the tablet server that has it, empty if none has.
-func (c *Client) Tablets(ctx context.Context, table string, each func(end []byte, server string) error) error {
+func (c *Client) Owners(ctx context.Context, table string, each func(end []byte, server string) error) error {
 	t, err := c.o.Schemas.Named(table)
 	if err != nil {
 		return err

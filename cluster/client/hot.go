@@ -4,6 +4,7 @@ import (
 	"context"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -39,22 +40,34 @@ func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTable
 // statuses asks all servers how they are, and calls each, not two at a time,
 // with what they say.
 func (c *Client) statuses(ctx context.Context, each func(*rpc.Status)) error {
+	return ask(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) }, each)
+}
+
+// ask asks all servers something, and calls each, not two at a time, with what
+// they answer. Those that do not are left out.
+func ask[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(T)) error {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
 		return err
 	}
+	one, cancel := context.WithTimeout(ctx, askLimit)
+	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
 	for _, r := range servers {
 		asking.Go(func() {
-			s, err := c.o.Dialer.Dial(r.Addr).Status(ctx)
+			answer, err := what(one, c.o.Dialer.Dial(r.Addr))
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				each(s)
+				each(answer)
 			}
 		})
 	}
 	asking.Wait()
 	return ctx.Err()
 }
+
+// askLimit is how long a server has to answer when all are asked: one that hangs
+// is not to keep the others' answers back.
+const askLimit = 10 * time.Second

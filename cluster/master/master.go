@@ -105,13 +105,6 @@ func (o Options) WithDefaults() Options {
 // Key is the lock service's item of the master.
 const Key = "master"
 
-// WantedPrefix is where the lock service has an item for each tablet, by id in
-// hexadecimal, that is to be served by the server that its value names.
-const WantedPrefix = "wanted/"
-
-// WantedKey returns the key of such an item.
-func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", WantedPrefix, uint64(id)) }
-
 // Run waits until this process is the master and then is, until ctx ends or the
 // lock service no longer agrees; it returns why.
 func Run(ctx context.Context, o Options) error {
@@ -148,7 +141,7 @@ func Run(ctx context.Context, o Options) error {
 	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
 		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
-	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, WantedPrefix} {
+	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, catalog.WantedPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix) })
 	}
 	watching.Go(func() { m.sweepAlways(ctx) })
@@ -366,13 +359,13 @@ func (m *master) found(ctx context.Context) error {
 }
 
 func (m *master) readWanted(ctx context.Context, v *view) error {
-	items, _, err := m.o.Lock.List(ctx, WantedPrefix)
+	items, _, err := m.o.Lock.List(ctx, catalog.WantedPrefix)
 	if err != nil {
 		return err
 	}
 	for _, i := range items {
 		var id uint64
-		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, WantedPrefix), "%x", &id); err == nil {
+		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, catalog.WantedPrefix), "%x", &id); err == nil {
 			v.wanted[metadata.TabletID(id)] = i
 		}
 	}

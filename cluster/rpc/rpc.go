@@ -36,6 +36,7 @@ var ErrUnknown = &fault.Error{Kind: fault.Unavailable, Reason: "OUTCOME_UNKNOWN"
 type TabletServer interface {
 	Data
 	Control
+	Operate
 }
 
 // Data reads and writes the rows of one tablet. A call is refused with
@@ -116,7 +117,7 @@ type Control interface {
 	Merge(ctx context.Context, left, right metadata.TabletID) error
 	// Flush writes the memtables of the tablets to SSTables.
 	Flush(ctx context.Context, tablets []metadata.TabletID) error
-	// Compact does a major compaction of the tablets.
+	// Compact does a major compaction of the tablets, until ctx ends.
 	Compact(ctx context.Context, tablets []metadata.TabletID) error
 	// Pause holds up the writes of tablets, and whatever changes their METADATA
 	// rows, until Cut or Resume is called with the same number, hold at most. The

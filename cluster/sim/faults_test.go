@@ -18,7 +18,6 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
-	"github.com/trestledb/trestle/cluster/master"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -386,7 +385,7 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 		}
 	case 6:
 		if roots, err := admin.Metadata().Roots(ctx); err == nil {
-			_, _ = c.Lock("admin").Put(ctx, master.WantedKey(roots[rng.IntN(len(roots))].Tablet), []byte(server), 0)
+			_, _ = c.Lock("admin").Put(ctx, catalog.WantedKey(roots[rng.IntN(len(roots))].Tablet), []byte(server), 0)
 		}
 	case 0:
 		_ = s.Split(ctx, rows[i].Tablet, fmt.Append(nil, "k", rng.IntN(9), "x"))
@@ -400,7 +399,7 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 		_ = s.Compact(ctx, []metadata.TabletID{rows[i].Tablet})
 	default:
 		l := c.Lock("admin")
-		_, _ = l.Put(ctx, master.WantedKey(rows[i].Tablet), []byte(server), 0)
+		_, _ = l.Put(ctx, catalog.WantedKey(rows[i].Tablet), []byte(server), 0)
 	}
 }
 

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/gateway/backend"
@@ -191,7 +191,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 	b := clientOf(t, c, "client")
 	sch := create(t, b, upkeepTable, "h")
 	want := func() (keys []string) {
-		items, _, err := c.Lock("test").List(ctx, master.WantedPrefix)
+		items, _, err := c.Lock("test").List(ctx, catalog.WantedPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
-		if _, err := c.Lock("test").Put(ctx, master.WantedKey(r.Tablet), []byte("server-2"), 0); err != nil {
+		if _, err := c.Lock("test").Put(ctx, catalog.WantedKey(r.Tablet), []byte("server-2"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if got := want(); len(got) != 1 || got[0] != master.WantedKey(rows[1].Tablet) {
+		if got := want(); len(got) != 1 || got[0] != catalog.WantedKey(rows[1].Tablet) {
 			return fmt.Errorf("wanted are %v", got)
 		}
 		return nil

@@ -291,6 +291,30 @@ func (l *link) Status(ctx context.Context) (*rpc.Status, error) {
 	return call(ctx, l, "Status", reads, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) })
 }
 
+func (l *link) Describe(ctx context.Context, table uint64) ([]rpc.TabletDetail, error) {
+	return call(ctx, l, "Describe", reads, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
+		return s.Describe(ctx, table)
+	})
+}
+
+func (l *link) SplitKey(ctx context.Context, tablet metadata.TabletID) (key []byte, ok bool, err error) {
+	key, err = call(ctx, l, "SplitKey", reads, func(ctx context.Context, s rpc.TabletServer) (key []byte, err error) {
+		key, ok, err = s.SplitKey(ctx, tablet)
+		return key, err
+	})
+	return key, ok && err == nil, err
+}
+
+func (l *link) Verify(ctx context.Context, tablet metadata.TabletID) ([]rpc.Verified, error) {
+	return call(ctx, l, "Verify", reads, func(ctx context.Context, s rpc.TabletServer) ([]rpc.Verified, error) { return s.Verify(ctx, tablet) })
+}
+
+func (l *link) DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*rpc.Loss, error) {
+	return call(ctx, l, "DropDamaged", changes, func(ctx context.Context, s rpc.TabletServer) (*rpc.Loss, error) {
+		return s.DropDamaged(ctx, tablet, object)
+	})
+}
+
 // A buffer keeps what a read returns until it is certain to arrive.
 type buffer struct {
 	rows  []bufferedRow

@@ -16,7 +16,6 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
-	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/filter"
@@ -68,7 +67,7 @@ func (k *takeover) start(o Options) {
 		k.t.Fatal(err)
 	}
 	k.tablet, k.log = rows[0].Tablet, catalog.UserLog(c.Server("server-1").Incarnation())
-	if _, err := c.Lock("admin").Put(ctx, master.WantedKey(k.tablet), []byte("server-1"), 0); err != nil {
+	if _, err := c.Lock("admin").Put(ctx, catalog.WantedKey(k.tablet), []byte("server-1"), 0); err != nil {
 		k.t.Fatal(err)
 	}
 	k.on(sch.ID, "server-1")

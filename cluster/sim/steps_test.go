@@ -15,9 +15,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	"github.com/trestledb/trestle/cluster/master"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -130,7 +130,7 @@ func (g *stage) place(table uint64, server string) {
 				continue
 			}
 			there = false
-			_, _ = g.Cluster.Lock("operator").Put(ctx, master.WantedKey(r.Tablet), []byte(server), 0)
+			_, _ = g.Cluster.Lock("operator").Put(ctx, catalog.WantedKey(r.Tablet), []byte(server), 0)
 		}
 		if there {
 			return
@@ -356,7 +356,7 @@ func operations() []operation {
 		name: "move", victims: both, zombies: both,
 		do: func(g *stage) {
 			r := g.of("k")
-			_, _ = g.Cluster.Lock("operator").Put(g.t.Context(), master.WantedKey(r.Tablet), []byte("server-3"), 0)
+			_, _ = g.Cluster.Lock("operator").Put(g.t.Context(), catalog.WantedKey(r.Tablet), []byte("server-3"), 0)
 			g.until(func() bool {
 				return g.of("k").Assignment.Server == "server-3" && g.of("k").Assignment.State == metadata.Open
 			})

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"time"
 
@@ -425,7 +424,7 @@ func (s *Server) Compact(ctx context.Context, tablets []metadata.TabletID) error
 	if err != nil {
 		return err
 	}
-	return refused(s.detached(ctx, func(ctx context.Context) error {
+	return refused(s.both(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
 			if err := t.CompactMajor(ctx); err != nil {
 				return err
@@ -440,14 +439,10 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	s.mu.RLock()
-	defer s.mu.RUnlock()
 	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
-	for id, t := range s.tablets {
-		b, l := t.Bounds(), t.Load(time.Now())
-		out.Tablets = append(out.Tablets, rpc.TabletStatus{Tablet: id, Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
-			Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.since})
+	for _, t := range s.all() {
+		out.Tablets = append(out.Tablets, t.status())
 	}
 	slices.SortFunc(out.Tablets, func(a, b rpc.TabletStatus) int {
 		if a.Tablet < b.Tablet {
@@ -500,13 +495,31 @@ func (s *Server) splitting(ctx context.Context) {
 	}
 }
 
+// regroup has those tablets looked at for compactions whose table's schema has
+// changed: its families may be in other locality groups, or these be kept in
+// memory. seen has the versions that it has looked at.
+func (s *Server) regroup(seen map[metadata.TabletID]uint64) {
+	ts := s.all()
+	if len(seen) > 2*len(ts)+100 {
+		clear(seen)
+	}
+	for _, t := range ts {
+		if v := t.table.Schema().Version; seen[t.ID()] != v {
+			seen[t.ID()] = v
+			t.half.work.Add(t.Tablet)
+		}
+	}
+}
+
 // publishSchemas tells the cluster up to which revision this server judges by
 // the schemas of tables: who changes one waits for that.
 func (s *Server) publishSchemas() {
 	key := catalog.AppliedKey(s.incarnation)
 	var item lock.Item
 	var told int64
+	seen := map[metadata.TabletID]uint64{}
 	for {
+		s.regroup(seen)
 		now := s.schemas.Revision()
 		if now > told {
 			value, err := json.Marshal(now)

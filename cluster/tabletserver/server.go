@@ -251,7 +251,7 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,
 		MajorCheck: time.Minute, Failed: s.Err, Log: s.o.Log})
 	h.env = &tablet.Env{
-		Options: s.o.Tablet, Commit: h.log, Meta: s.meta, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
+		Options: s.o.Tablet, Commit: h.log, Meta: lasting{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
 		NewID: s.newID,
 		// Others may refer to the same SSTables: backups, and tablets on other
 		// servers after a split. The master sweeps what nobody does.

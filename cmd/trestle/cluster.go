@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -50,6 +50,7 @@ var clusterVerbs = map[string]clusterVerb{
 type operator struct {
 	p       *process
 	n       *node
+	client  *client.Client
 	meta    *cmeta.Store
 	table   string
 	key     string
@@ -110,7 +111,12 @@ func clusterCommand(p *process, args []string) int {
 		return p.failed(fmt.Errorf("reach the lock service at %s: %w", cfg.Etcd, err))
 	}
 	defer o.n.close()
-	o.meta = cmeta.New(o.n.lock, o.n.dialer)
+	schemas, err := catalog.WatchSchemas(reach, o.n.life, o.n.lock)
+	if err != nil {
+		return p.failed(err)
+	}
+	o.client = client.New(client.Options{Lock: o.n.lock, Dialer: o.n.dialer, Schemas: schemas})
+	o.meta = o.client.Metadata()
 	if err := v.run(o, ctx, words); err != nil {
 		return p.failed(err)
 	}
@@ -292,57 +298,16 @@ func (o *operator) tableNames(ctx context.Context) (map[uint64]string, error) {
 
 // rows calls each with the METADATA rows of all tablets, METADATA's own first.
 func (o *operator) rows(ctx context.Context, each func(*metadata.Row) error) error {
-	roots, err := o.meta.Roots(ctx)
-	if err != nil {
-		return err
-	}
-	for _, r := range roots {
-		if err := each(r); err != nil {
-			return err
-		}
-	}
-	if len(roots) == 0 {
-		return nil
-	}
-	return o.meta.Scan(ctx, each)
+	return o.client.Rows(ctx, each)
 }
 
-// find returns the row of a tablet, and the one of the tablet after it in the
-// same table, nil if it is the last.
-func (o *operator) find(ctx context.Context, id string) (row, next *metadata.Row, err error) {
+// find returns the row of a tablet.
+func (o *operator) find(ctx context.Context, id string) (*metadata.Row, error) {
 	n, err := strconv.ParseUint(id, 16, 64)
 	if err != nil {
-		return nil, nil, fmt.Errorf("%q is not the id of a tablet: trestle cluster status --tablets prints them", id)
+		return nil, fmt.Errorf("%q is not the id of a tablet: trestle cluster status --tablets prints them", id)
 	}
-	err = o.rows(ctx, func(r *metadata.Row) error {
-		if row != nil && next == nil && r.Table == row.Table {
-			next = r
-		}
-		if uint64(r.Tablet) == n {
-			row = r
-		}
-		return nil
-	})
-	if err == nil && row == nil {
-		err = fmt.Errorf("there is no tablet %s", id)
-	}
-	return row, next, err
-}
-
-func (o *operator) server(ctx context.Context, name string) (catalog.Registration, error) {
-	servers, _, err := catalog.Servers(ctx, o.n.lock)
-	if err != nil {
-		return catalog.Registration{}, err
-	}
-	var names []string
-	for _, s := range servers {
-		if s.Name == name {
-			return s, nil
-		}
-		names = append(names, s.Name)
-	}
-	slices.Sort(names)
-	return catalog.Registration{}, fmt.Errorf("no living server is called %q; there are: %s", name, strings.Join(names, ", "))
+	return o.client.RowOf(ctx, metadata.TabletID(n))
 }
 
 // poll calls do until it is done or ctx ends.
@@ -394,91 +359,27 @@ func (o *operator) drain(ctx context.Context, args []string) error {
 }
 
 func (o *operator) undrain(ctx context.Context, args []string) error {
-	return removeItem(ctx, o.n.lock, catalog.DrainingPrefix+args[0], fmt.Errorf("%s is not being drained", args[0]))
-}
-
-// removeItem deletes an item, whatever its version.
-func removeItem(ctx context.Context, l lock.Service, key string, none error) error {
-	for {
-		i, err := l.Get(ctx, key)
-		if errors.Is(err, fault.NotFound) {
-			return none
-		}
-		if err != nil {
-			return err
-		}
-		if err := l.Delete(ctx, key, i.Version); !errors.Is(err, fault.Aborted) {
-			return err
-		}
-	}
-}
-
-// want sets where a tablet is to be.
-func (o *operator) want(ctx context.Context, id metadata.TabletID, server string) error {
-	key := master.WantedKey(id)
-	for {
-		i, err := o.n.lock.Get(ctx, key)
-		if err != nil && !errors.Is(err, fault.NotFound) {
-			return err
-		}
-		if _, err := o.n.lock.Put(ctx, key, []byte(server), i.Version); !errors.Is(err, fault.Aborted) {
-			return err
-		}
-	}
-}
-
-// bring moves a tablet and waits until it is served there.
-func (o *operator) bring(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
-	if err := o.want(ctx, r.Tablet, to.Name); err != nil {
-		return err
-	}
-	id := fmt.Sprintf("%x", uint64(r.Tablet))
-	return o.poll(ctx, "move tablet "+id, func() (bool, error) {
-		now, err := o.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
-		if err != nil {
-			return false, err
-		}
-		if now.Tablet != r.Tablet {
-			return false, fmt.Errorf("tablet %s was split or merged meanwhile", id)
-		}
-		a := now.Assignment
-		return a != nil && a.State == metadata.Open && a.Incarnation == to.Incarnation, nil
-	})
-}
-
-func (o *operator) release(ctx context.Context, id metadata.TabletID) error {
-	return removeItem(context.WithoutCancel(ctx), o.n.lock, master.WantedKey(id), nil)
-}
-
-func (o *operator) move(ctx context.Context, args []string) error {
-	r, _, err := o.find(ctx, args[0])
-	if err != nil {
-		return err
-	}
-	to, err := o.server(ctx, args[1])
-	if err != nil {
-		return err
-	}
-	err = o.bring(ctx, r, to)
-	if !o.pin || err != nil {
-		err = errors.Join(err, o.release(ctx, r.Tablet))
-	}
-	if err == nil {
-		fmt.Fprintf(o.p.stdout, "tablet %s is served by %s\n", args[0], to.Name)
+	was, err := client.RemoveItem(ctx, o.n.lock, catalog.DrainingPrefix+args[0])
+	if err == nil && !was {
+		err = fmt.Errorf("%s is not being drained", args[0])
 	}
 	return err
 }
 
-// at calls do with the server of a tablet.
-func (o *operator) at(r *metadata.Row) (rpc.TabletServer, error) {
-	if a := r.Assignment; a != nil && a.State == metadata.Open {
-		return o.n.dialer.Dial(a.Addr), nil
+func (o *operator) move(ctx context.Context, args []string) error {
+	r, err := o.find(ctx, args[0])
+	if err != nil {
+		return err
 	}
-	return nil, fmt.Errorf("tablet %x is not served at the moment", uint64(r.Tablet))
+	if err := o.client.Move(ctx, r, args[1], o.pin); err != nil {
+		return err
+	}
+	fmt.Fprintf(o.p.stdout, "tablet %s is served by %s\n", args[0], args[1])
+	return nil
 }
 
 func (o *operator) split(ctx context.Context, args []string) error {
-	r, _, err := o.find(ctx, args[0])
+	r, err := o.find(ctx, args[0])
 	if err != nil {
 		return err
 	}
@@ -488,38 +389,15 @@ func (o *operator) split(ctx context.Context, args []string) error {
 			return err
 		}
 	}
-	s, err := o.at(r)
-	if err != nil {
-		return err
-	}
-	return s.Split(ctx, r.Tablet, key)
+	return o.client.Split(ctx, r, key)
 }
 
 func (o *operator) merge(ctx context.Context, args []string) error {
-	left, right, err := o.find(ctx, args[0])
+	left, err := o.find(ctx, args[0])
 	if err != nil {
 		return err
 	}
-	if right == nil {
-		return fmt.Errorf("tablet %s is the last of its table", args[0])
-	}
-	s, err := o.at(left)
-	if err != nil {
-		return err
-	}
-	here, err := o.server(ctx, left.Assignment.Server)
-	if err != nil {
-		return err
-	}
-	// Neither is to be moved away meanwhile.
-	if err := o.want(ctx, left.Tablet, here.Name); err != nil {
-		return err
-	}
-	err = o.bring(ctx, right, here)
-	if err == nil {
-		err = s.Merge(ctx, left.Tablet, right.Tablet)
-	}
-	return errors.Join(err, o.release(ctx, left.Tablet), o.release(ctx, right.Tablet))
+	return o.client.Merge(ctx, left)
 }
 
 // each calls do with the servers of the tablets that are meant, and what of

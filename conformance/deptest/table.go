@@ -62,7 +62,7 @@ var allowed = map[string][]string{
 	"cluster/rpc":           and(leaves, []string{"engine/metadata"}),
 	"cluster/rpc/stream":    and(leaves, []string{"engine/metadata", "cluster/rpc"}),
 	"cluster/metadata":      and(leaves, []string{"engine/metadata", "cluster/lock", "cluster/rpc"}),
-	"cluster/catalog":       and(leaves, []string{"engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata"}),
+	"cluster/catalog":       and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata"}),
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),

@@ -725,6 +725,7 @@ type control struct {
 	Number      uint64              `json:",omitempty"`
 	Hold        time.Duration       `json:",omitempty"`
 	Objects     []string            `json:",omitempty"`
+	Table       uint64              `json:",omitempty"`
 }
 
 func (p *peer) control(ctx context.Context, c *control, out any) error {
@@ -803,4 +804,35 @@ func (p *peer) InUse(ctx context.Context, objects []string) (used []string, err 
 func (p *peer) Status(ctx context.Context) (*rpc.Status, error) {
 	st := new(rpc.Status)
 	return st, p.control(ctx, &control{Call: "Status"}, st)
+}
+
+// Describe implements rpc.Operate.
+func (p *peer) Describe(ctx context.Context, table uint64) (out []rpc.TabletDetail, err error) {
+	err = p.control(ctx, &control{Call: "Describe", Table: table}, &out)
+	return out, err
+}
+
+// A splitKey is the answer of SplitKey.
+type splitKey struct {
+	Key []byte
+	OK  bool
+}
+
+// SplitKey implements rpc.Operate.
+func (p *peer) SplitKey(ctx context.Context, tablet metadata.TabletID) ([]byte, bool, error) {
+	var k splitKey
+	err := p.control(ctx, &control{Call: "SplitKey", Left: tablet}, &k)
+	return k.Key, k.OK, err
+}
+
+// Verify implements rpc.Operate.
+func (p *peer) Verify(ctx context.Context, tablet metadata.TabletID) (out []rpc.Verified, err error) {
+	err = p.control(ctx, &control{Call: "Verify", Left: tablet}, &out)
+	return out, err
+}
+
+// DropDamaged implements rpc.Operate.
+func (p *peer) DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*rpc.Loss, error) {
+	l := new(rpc.Loss)
+	return l, p.control(ctx, &control{Call: "DropDamaged", Left: tablet, Objects: []string{object}}, l)
 }

@@ -454,6 +454,20 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		return appendJSON(b)(s.to.InUse(ctx, c.Objects))
 	case "Status":
 		return appendJSON(b)(s.to.Status(ctx))
+	case "Describe":
+		return appendJSON(b)(s.to.Describe(ctx, c.Table))
+	case "SplitKey":
+		var k splitKey
+		var err error
+		k.Key, k.OK, err = s.to.SplitKey(ctx, c.Left)
+		return appendJSON(b)(k, err)
+	case "Verify":
+		return appendJSON(b)(s.to.Verify(ctx, c.Left))
+	case "DropDamaged":
+		if len(c.Objects) != 1 {
+			return b, errMalformed
+		}
+		return appendJSON(b)(s.to.DropDamaged(ctx, c.Left, c.Objects[0]))
 	}
 	return b, fault.New(fault.Unimplemented, "this tablet server knows no call %q", c.Call)
 }

@@ -123,6 +123,20 @@ func (f *fake) Status(context.Context) (*rpc.Status, error) {
 	return &rpc.Status{Server: "s", Incarnation: 7, Tablets: []rpc.TabletStatus{{Tablet: 1 << 40, Start: []byte{0, 255}, Bytes: 3, CPU: 0.5}}}, f.call("status")
 }
 
+func (f *fake) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, error) {
+	return []rpc.TabletDetail{{TabletStatus: rpc.TabletStatus{Tablet: 3, Table: table}, LastMajor: time.Unix(9, 0).UTC(), Redo: "1:2", Total: 4,
+		Groups: map[uint16]rpc.GroupState{2: {Bytes: 5}}, Earlier: rpc.GroupState{Runs: 6}}}, f.call("describe", table)
+}
+func (f *fake) SplitKey(_ context.Context, t metadata.TabletID) ([]byte, bool, error) {
+	return []byte{0, 255}, t != 0, f.call("split key", t)
+}
+func (f *fake) Verify(_ context.Context, t metadata.TabletID) ([]rpc.Verified, error) {
+	return []rpc.Verified{{Object: "x.sst", Bytes: 7, Error: "bad"}}, f.call("verify", t)
+}
+func (f *fake) DropDamaged(_ context.Context, t metadata.TabletID, o string) (*rpc.Loss, error) {
+	return &rpc.Loss{First: []byte{1}, Last: []byte{2}, Entries: 3, Bytes: 4}, f.call("drop damaged", t, o)
+}
+
 // serve returns a server of f and the way to it.
 func serve(t testing.TB, f *fake, o Options, so ServerOptions) (*Server, rpc.TabletServer, *Dialer) {
 	t.Helper()

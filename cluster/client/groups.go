@@ -1,0 +1,84 @@
+package client
+
+import (
+	"context"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// updateGroups changes the locality groups of a table, of which the last part of
+// the name is enough. Every tablet server knows when it returns.
+func (c *Client) updateGroups(ctx context.Context, table string, change func(*schema.Table) error) (*schema.Table, error) {
+	t, err := c.operated(table)
+	if err != nil {
+		return nil, err
+	}
+	if isMetadata(t) {
+		return nil, fault.New(fault.FailedPrecondition, "METADATA has no locality groups")
+	}
+	return c.live(ctx, t.Schema().Name, change)
+}
+
+// Groups describes the locality groups of a table as engine.Store does. Servers
+// that cannot be asked are left out.
+func (c *Client) Groups(ctx context.Context, table string) (name string, groups []tablet.GroupInfo, err error) {
+	t, err := c.operated(table)
+	if err != nil {
+		return "", nil, err
+	}
+	sch := t.Schema()
+	details, err := c.details(ctx, sch.ID)
+	if err != nil {
+		return "", nil, err
+	}
+	sum := tablet.NewGroupSum(sch)
+	for _, d := range details {
+		states := map[uint16]tablet.GroupState{}
+		for id, g := range d.Groups {
+			states[id] = tablet.GroupState(g)
+		}
+		sum.Add(states, tablet.GroupState(d.Earlier))
+	}
+	return sch.Name, sum.Groups(), nil
+}
+
+// CreateGroup is that of engine.Store.
+func (c *Client) CreateGroup(ctx context.Context, table string, g schema.Group) (*schema.Table, error) {
+	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Create(t, g) })
+}
+
+// SetGroup is that of engine.Store.
+func (c *Client) SetGroup(ctx context.Context, table, name string, change func(*schema.Group) error) (*schema.Table, error) {
+	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Set(t, name, change) })
+}
+
+// DeleteGroup is that of engine.Store.
+func (c *Client) DeleteGroup(ctx context.Context, table, name string) (*schema.Table, error) {
+	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Delete(t, name) })
+}
+
+// AssignFamilies is that of engine.Store.
+func (c *Client) AssignFamilies(ctx context.Context, table, name string, families []string) (*schema.Table, error) {
+	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Assign(t, name, families, c.o.NewID) })
+}
+
+// details returns what the servers say of the tablets of a table, or of all, by
+// tablet.
+func (c *Client) details(ctx context.Context, table uint64) (map[uint64]rpc.TabletDetail, error) {
+	out := map[uint64]rpc.TabletDetail{}
+	err := ask(ctx, c, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
+		return s.Describe(ctx, table)
+	},
+		func(of []rpc.TabletDetail) {
+			for _, d := range of {
+				if o, ok := out[uint64(d.Tablet)]; !ok || o.Epoch < d.Epoch {
+					out[uint64(d.Tablet)] = d
+				}
+			}
+		})
+	return out, err
+}

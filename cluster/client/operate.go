@@ -1,0 +1,396 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// operated returns the table that an operator means: by its full name, by the
+// last part of it if no other has the same, or METADATA.
+func (c *Client) operated(name string) (*catalog.Table, error) {
+	full, err := locality.FullName(name, func(yield func(string) bool) {
+		if !yield(cmeta.Schema.Name) {
+			return
+		}
+		for _, t := range c.o.Schemas.All() {
+			if sch := t.Schema(); sch.DeleteTime.IsZero() && !yield(sch.Name) {
+				return
+			}
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.o.Schemas.Named(full)
+}
+
+func isMetadata(t *catalog.Table) bool { return t.Schema().ID == cmeta.Table }
+
+// Tablets describes the tablets of a table, in the order of rows; of all tables,
+// METADATA last, if name is empty. What their servers would say is left out of
+// those whose servers cannot be asked.
+func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error) {
+	names := map[uint64]string{}
+	table := rpc.AllTables
+	if name != "" {
+		t, err := c.operated(name)
+		if err != nil {
+			return nil, err
+		}
+		table = t.Schema().ID
+		names[table] = t.Schema().Name
+	} else {
+		names[cmeta.Table] = cmeta.Schema.Name
+		for _, t := range c.o.Schemas.All() {
+			if sch := t.Schema(); sch.DeleteTime.IsZero() {
+				names[sch.ID] = sch.Name
+			}
+		}
+	}
+	details, err := c.details(ctx, table)
+	if err != nil {
+		return nil, err
+	}
+	var out []tablet.Info
+	each := func(r *metadata.Row) error {
+		if names[r.Table] != "" {
+			out = append(out, info(r, names[r.Table], details))
+		}
+		return nil
+	}
+	if name != "" {
+		err = c.rows(ctx, table, row.All, each)
+	} else {
+		err = c.Rows(ctx, each)
+	}
+	slices.SortStableFunc(out, func(a, b tablet.Info) int {
+		if am, bm := a.Table == cmeta.Schema.Name, b.Table == cmeta.Schema.Name; am != bm {
+			if am {
+				return 1
+			}
+			return -1
+		}
+		return strings.Compare(a.Table, b.Table)
+	})
+	return out, err
+}
+
+// info describes the tablet of a METADATA row, as its server did, if that did.
+func info(r *metadata.Row, table string, details map[uint64]rpc.TabletDetail) tablet.Info {
+	i := tablet.Info{Table: table, Tablet: r.Tablet, Rows: row.Range{Start: r.Start, End: r.End}}
+	if a := r.Assignment; a != nil && a.State == metadata.Open {
+		i.Server = a.Server
+	}
+	d, ok := details[uint64(r.Tablet)]
+	if !ok {
+		i.Files = len(r.Files)
+		for _, f := range r.Files {
+			i.Bytes += f.Size
+		}
+		if r.MajorTime > 0 {
+			i.LastMajor = time.Unix(r.MajorTime, 0).UTC()
+		}
+		return i
+	}
+	i.State = tablet.State{Bytes: d.Bytes, MemtableBytes: d.MemtableBytes, Runs: d.Runs, Files: d.Files, LastMajor: d.LastMajor}
+	i.Redo = d.Redo
+	i.Load = tablet.Load{Reads: d.ReadCalls, RowsRead: d.Reads, RowsWritten: d.Writes, Bytes: d.BytesRate}
+	return i
+}
+
+// SplitKey implements master.Tablets of HBase.
+func (c *Client) SplitKey(ctx context.Context, name string, key []byte) (at []byte, ok bool, err error) {
+	t, err := c.operated(name)
+	if err != nil {
+		return nil, false, err
+	}
+	err = c.at(ctx, t, key, func(s rpc.TabletServer, _ rpc.Target, l location) error {
+		at, ok, err = s.SplitKey(ctx, l.tablet)
+		return err
+	})
+	return at, ok, err
+}
+
+// SplitAt splits the tablet of a table that serves key at key.
+func (c *Client) SplitAt(ctx context.Context, name string, key []byte) error {
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Split(ctx, r, key) })
+}
+
+// MergeAt merges the tablet of a table that serves key with the one after it.
+func (c *Client) MergeAt(ctx context.Context, name string, key []byte) error {
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Merge(ctx, r) })
+}
+
+// MoveAt moves the tablet of a table that serves key to the server of a name.
+func (c *Client) MoveAt(ctx context.Context, name string, key []byte, server string) error {
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, false) })
+}
+
+// atRow calls do with the METADATA row of the tablet that serves key, again if
+// its server does not serve it any more.
+func (c *Client) atRow(ctx context.Context, t *catalog.Table, key []byte, do func(*metadata.Row) error) error {
+	if len(key) > maxKey && !isMetadata(t) {
+		return fault.New(fault.Invalid, "a row key has %d bytes at most", maxKey)
+	}
+	return c.settled(ctx, func() error {
+		r, err := c.rowAt(ctx, t.Schema().ID, key)
+		if err != nil {
+			return err
+		}
+		return do(r)
+	})
+}
+
+// A piece is a tablet as it was when work on it was planned.
+type piece struct {
+	row  *metadata.Row
+	rows row.Range // that the work is about
+}
+
+// pieces returns the tablets of a table that may serve a row of rows.
+func (c *Client) pieces(ctx context.Context, t *catalog.Table, rows row.Range) ([]piece, error) {
+	var out []piece
+	err := c.rows(ctx, t.Schema().ID, rows, func(r *metadata.Row) error {
+		out = append(out, piece{r, row.Range{Start: r.Start, End: r.End}.Intersect(rows)})
+		return nil
+	})
+	return out, err
+}
+
+// work calls do with the tablets that serve the rows of pieces: those of one
+// server one after the other, servers beside each other. A tablet that is moved,
+// split or merged before do did anything is looked up again. The first error
+// ends it.
+func (c *Client) work(ctx context.Context, t *catalog.Table, pieces []piece, do func(context.Context, rpc.TabletServer, location) error) error {
+	byServer := map[string][]piece{}
+	for _, p := range pieces {
+		addr := ""
+		if a := p.row.Assignment; a != nil {
+			addr = a.Addr
+		}
+		byServer[addr] = append(byServer[addr], p)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var working sync.WaitGroup
+	for _, mine := range byServer {
+		working.Go(func() {
+			for _, p := range mine {
+				for rest := p.rows; ; {
+					var end []byte
+					err := c.at(ctx, t, rest.Start, func(s rpc.TabletServer, _ rpc.Target, l location) error {
+						end = l.rows.End
+						return do(ctx, s, l)
+					})
+					if err == nil {
+						err = context.Cause(ctx)
+					}
+					if err != nil {
+						cancel(err)
+						return
+					}
+					if len(end) == 0 || len(rest.End) > 0 && bytes.Compare(end, rest.End) >= 0 {
+						break
+					}
+					rest.Start = end
+				}
+			}
+		})
+	}
+	working.Wait()
+	return context.Cause(ctx)
+}
+
+// FlushTablets writes the memtables of the tablets of a table that serve rows to
+// SSTables.
+func (c *Client) FlushTablets(ctx context.Context, name string, rows row.Range) error {
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	pieces, err := c.pieces(ctx, t, rows)
+	if err != nil {
+		return err
+	}
+	return c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		return s.Flush(ctx, []metadata.TabletID{l.tablet})
+	})
+}
+
+// CompactTablets does a major compaction of the tablets of a table that serve
+// rows, memtables included. report, if set, is called now and then with how many
+// bytes, of how many, have been compacted, about.
+func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range, report func(done, total int64)) error {
+	if report == nil {
+		report = func(int64, int64) {}
+	}
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	pieces, err := c.pieces(ctx, t, rows)
+	if err != nil {
+		return err
+	}
+	details, err := c.details(ctx, t.Schema().ID)
+	if err != nil {
+		return err
+	}
+	var total int64
+	for _, p := range pieces {
+		total += details[uint64(p.row.Tablet)].Bytes
+	}
+	report(0, total)
+	var mu sync.Mutex
+	var before int64
+	under := map[metadata.TabletID]int64{} // way, and their sizes
+	watching, stop := context.WithCancel(ctx)
+	var watch sync.WaitGroup
+	watch.Go(func() {
+		for pause := time.Second; ; {
+			select {
+			case <-time.After(pause):
+			case <-watching.Done():
+				return
+			}
+			start := time.Now()
+			now, err := c.details(watching, t.Schema().ID)
+			pause = max(time.Second, 20*time.Since(start))
+			if err != nil {
+				continue
+			}
+			mu.Lock()
+			done := before
+			for id, size := range under {
+				if d := now[uint64(id)]; d.Total > 0 {
+					done += int64(float64(d.Done) / float64(d.Total) * float64(size))
+				}
+			}
+			mu.Unlock()
+			report(min(done, total), total)
+		}
+	})
+	err = c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		size := details[uint64(l.tablet)].Bytes
+		mu.Lock()
+		under[l.tablet] = size
+		mu.Unlock()
+		err := s.Compact(ctx, []metadata.TabletID{l.tablet})
+		mu.Lock()
+		defer mu.Unlock()
+		delete(under, l.tablet)
+		if err == nil {
+			before += size
+		}
+		return err
+	})
+	stop()
+	watch.Wait()
+	if err == nil {
+		report(total, total)
+	}
+	return err
+}
+
+// VerifyTablets reads the SSTables of the tablets of a table that serve rows from
+// the store and checks their checksums. It calls damaged for each that is
+// damaged, and report after each tablet with how many bytes, of about how many,
+// have been read. Tablets that are split or merged meanwhile may be read twice.
+func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
+	t, err := c.operated(name)
+	if err != nil {
+		return err
+	}
+	pieces, err := c.pieces(ctx, t, rows)
+	if err != nil {
+		return err
+	}
+	var total, done int64
+	for _, p := range pieces {
+		for _, f := range p.row.Files {
+			total += f.Size
+		}
+	}
+	report(0, total)
+	var mu sync.Mutex
+	return c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		objects, err := s.Verify(ctx, l.tablet)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, o := range objects {
+			if o.Error != "" {
+				damaged(tablet.ObjectDamage{Table: t.Schema().Name, Tablet: l.tablet, Rows: l.rows, Object: o.Object, Err: errors.New(o.Error)})
+			}
+			done += o.Bytes
+		}
+		report(min(done, total), total)
+		return nil
+	})
+}
+
+// DropDamaged forgets a damaged SSTable of a table, in every tablet that names
+// it.
+func (c *Client) DropDamaged(ctx context.Context, name, object string) (tablet.Loss, error) {
+	var loss tablet.Loss
+	t, err := c.operated(name)
+	if err != nil {
+		return loss, err
+	}
+	if isMetadata(t) {
+		return loss, fault.New(fault.FailedPrecondition, "what METADATA loses cannot be done without")
+	}
+	all, err := c.pieces(ctx, t, row.All)
+	if err != nil {
+		return loss, err
+	}
+	all = slices.DeleteFunc(all, func(p piece) bool {
+		return !slices.ContainsFunc(p.row.Files, func(f metadata.FileRef) bool { return f.Object == object })
+	})
+	var mu sync.Mutex
+	found := false
+	err = c.work(ctx, t, all, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		one, err := s.DropDamaged(ctx, l.tablet, object)
+		if fault.KindOf(err) == fault.NotFound {
+			return nil // forgotten meanwhile
+		}
+		if err == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			loss, found = tablet.Loss(*one), true
+		}
+		return err
+	})
+	if err == nil && !found {
+		err = fault.New(fault.NotFound, "no tablet of %s has an SSTable %s", t.Schema().Name, object)
+	}
+	return loss, err
+}

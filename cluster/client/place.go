@@ -1,0 +1,223 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// Rows calls each with the METADATA rows of all tablets, METADATA's own first.
+func (c *Client) Rows(ctx context.Context, each func(*metadata.Row) error) error {
+	roots, err := c.meta.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range roots {
+		if err := each(r); err != nil {
+			return err
+		}
+	}
+	if len(roots) == 0 {
+		return nil
+	}
+	return c.meta.Scan(ctx, each)
+}
+
+// RowOf returns the METADATA row of a tablet, or NotFound.
+func (c *Client) RowOf(ctx context.Context, id metadata.TabletID) (*metadata.Row, error) {
+	var found *metadata.Row
+	err := c.Rows(ctx, func(r *metadata.Row) error {
+		if r.Tablet == id {
+			found = r
+			return errEnough
+		}
+		return nil
+	})
+	switch {
+	case found != nil:
+		return found, nil
+	case err == nil:
+		err = fault.New(fault.NotFound, "there is no tablet %x", uint64(id))
+	}
+	return nil, err
+}
+
+// rowAt returns the METADATA row of the tablet of a table that holds key.
+func (c *Client) rowAt(ctx context.Context, table uint64, key []byte) (*metadata.Row, error) {
+	rows, err := c.meta.Lookup(ctx, table, key, 1)
+	if err != nil {
+		return nil, err
+	}
+	if len(rows) == 0 || bytes.Compare(rows[0].Start, key) > 0 {
+		return nil, fmt.Errorf("tablet of row %q: it is being split or merged: %w", key, rpc.ErrNotServing)
+	}
+	return rows[0], nil
+}
+
+// settled calls do until it is not told that a tablet is not served where it
+// was, for a while.
+func (c *Client) settled(ctx context.Context, do func() error) error {
+	end := time.Now().Add(patience)
+	for attempt := 0; ; attempt++ {
+		err := do()
+		if !errors.Is(err, rpc.ErrNotServing) || time.Now().After(end) || pause(ctx, attempt) != nil {
+			return err
+		}
+	}
+}
+
+// owner returns the server of a tablet.
+func (c *Client) owner(r *metadata.Row) (rpc.TabletServer, error) {
+	if a := r.Assignment; a != nil && a.State == metadata.Open {
+		return c.o.Dialer.Dial(a.Addr), nil
+	}
+	return nil, fmt.Errorf("tablet %x: %w at the moment", uint64(r.Tablet), rpc.ErrNotServing)
+}
+
+// Split splits a tablet at a row key, or where its server thinks best if that is
+// empty.
+func (c *Client) Split(ctx context.Context, r *metadata.Row, at []byte) error {
+	s, err := c.owner(r)
+	if err != nil {
+		return err
+	}
+	return s.Split(ctx, r.Tablet, at)
+}
+
+// Merge merges a tablet with the next one of its table, which it moves to the
+// same server first.
+func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
+	switch {
+	case left.Table == cmeta.Table:
+		return fault.New(fault.FailedPrecondition, "tablets of METADATA are not merged")
+	case len(left.End) == 0:
+		return fault.New(fault.FailedPrecondition, "tablet %x is the last of its table", uint64(left.Tablet))
+	}
+	s, err := c.owner(left)
+	if err != nil {
+		return err
+	}
+	right, err := c.rowAt(ctx, left.Table, left.End)
+	if err != nil {
+		return err
+	}
+	here, err := c.server(ctx, left.Assignment.Server)
+	if err != nil {
+		return err
+	}
+	// Neither is to be moved away meanwhile.
+	if err := c.want(ctx, left.Tablet, here.Name); err != nil {
+		return err
+	}
+	err = c.bring(ctx, right, here)
+	if err == nil {
+		err = s.Merge(ctx, left.Tablet, right.Tablet)
+	}
+	return errors.Join(err, c.release(ctx, left.Tablet), c.release(ctx, right.Tablet))
+}
+
+// Move moves a tablet to the server of a name, and returns when it is served
+// there. If it is to stay, the master leaves it there until another Move.
+func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay bool) error {
+	to, err := c.server(ctx, server)
+	if err != nil {
+		return err
+	}
+	err = c.bring(ctx, r, to)
+	if !stay || err != nil {
+		err = errors.Join(err, c.release(ctx, r.Tablet))
+	}
+	return err
+}
+
+// server returns the living server of a name.
+func (c *Client) server(ctx context.Context, name string) (catalog.Registration, error) {
+	servers, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return catalog.Registration{}, err
+	}
+	var names []string
+	for _, s := range servers {
+		if s.Name == name {
+			return s, nil
+		}
+		names = append(names, s.Name)
+	}
+	slices.Sort(names)
+	return catalog.Registration{}, fault.New(fault.NotFound, "no living server is called %q; there are: %s", name, strings.Join(names, ", "))
+}
+
+// want sets where a tablet is to be.
+func (c *Client) want(ctx context.Context, id metadata.TabletID, server string) error {
+	key := catalog.WantedKey(id)
+	for {
+		i, err := c.o.Lock.Get(ctx, key)
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+		if _, err := c.o.Lock.Put(ctx, key, []byte(server), i.Version); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+// release ends that.
+func (c *Client) release(ctx context.Context, id metadata.TabletID) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, err := RemoveItem(ctx, c.o.Lock, catalog.WantedKey(id))
+	return err
+}
+
+// RemoveItem deletes an item of the lock service, whatever its version, and
+// tells whether there was one.
+func RemoveItem(ctx context.Context, l lock.Service, key string) (bool, error) {
+	for {
+		i, err := l.Get(ctx, key)
+		if errors.Is(err, fault.NotFound) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		if err := l.Delete(ctx, key, i.Version); !errors.Is(err, fault.Aborted) {
+			return err == nil, err
+		}
+	}
+}
+
+// bring moves a tablet and waits until it is served there.
+func (c *Client) bring(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
+	if err := c.want(ctx, r.Tablet, to.Name); err != nil {
+		return err
+	}
+	for {
+		now, err := c.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
+		switch {
+		case err == nil && now.Tablet != r.Tablet, errors.Is(err, fault.NotFound):
+			return fault.New(fault.Aborted, "tablet %x was split or merged meanwhile", uint64(r.Tablet))
+		case err == nil:
+			if a := now.Assignment; a != nil && a.State == metadata.Open && a.Incarnation == to.Incarnation {
+				return nil
+			}
+		case !errors.Is(err, fault.Unavailable):
+			return err
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("move tablet %x to %s: it was not done in time (is there a master?): %w", uint64(r.Tablet), to.Name, context.Cause(ctx))
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package rpc
+
+import (
+	"context"
+	"time"
+
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// Operate is what operators ask about the tablets that a server has.
+type Operate interface {
+	// Describe describes the tablets of a table that are served here, in any
+	// order; of all tables if it is AllTables.
+	Describe(ctx context.Context, table uint64) ([]TabletDetail, error)
+	// SplitKey returns a row that cuts a tablet into about two halves; ok is false
+	// if there is none.
+	SplitKey(ctx context.Context, tablet metadata.TabletID) (key []byte, ok bool, err error)
+	// Verify reads all SSTables of a tablet from the store, past all caches, and
+	// returns what their checksums say. It ends with ctx.
+	Verify(ctx context.Context, tablet metadata.TabletID) ([]Verified, error)
+	// DropDamaged makes a tablet forget a damaged SSTable. NotFound if it has no
+	// such SSTable, FailedPrecondition if that is not damaged.
+	DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*Loss, error)
+}
+
+// AllTables is no table's id.
+const AllTables uint64 = 0
+
+// TabletDetail is what a tablet server says of a tablet to an operator.
+type TabletDetail struct {
+	TabletStatus
+	MemtableBytes int64
+	Files         int
+	LastMajor     time.Time // zero if there was none
+	// Redo is the place in the server's commit log from which a recovery would
+	// replay for it, empty if nothing would be.
+	Redo string
+	// ReadCalls and BytesRate are calls that read, and bytes of the values read and
+	// of the changes written, per second, lately.
+	ReadCalls, BytesRate float64
+	// Done and Total are the bytes of keys and values that compactions which are
+	// under way have read, and will have.
+	Done, Total int64
+	// Groups are the locality groups by id. Earlier is what was written when other
+	// families were in them.
+	Groups  map[uint16]GroupState
+	Earlier GroupState
+}
+
+// GroupState is what a tablet has of a locality group. The fields are those of
+// engine/tablet.GroupState.
+type GroupState struct {
+	Bytes, Resident int64
+	Runs, Files     int
+}
+
+// Verified is an SSTable that was read; Error says what is wrong with it, and is
+// empty if nothing is.
+type Verified struct {
+	Object string
+	Bytes  int64
+	Error  string
+}
+
+// Loss is what was forgotten with an SSTable: entries of the rows from First to
+// Last, both included.
+type Loss struct {
+	First, Last []byte
+	Entries     uint64
+	Bytes       int64
+}

@@ -1,0 +1,174 @@
+package tabletserver
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// both calls do with the life of the server and waits for it. Unlike with
+// detached, it is to end when its caller does.
+func (s *Server) both(ctx context.Context, do func(context.Context) error) error {
+	done := make(chan error, 1)
+	s.mu.Lock()
+	if s.stopping {
+		s.mu.Unlock()
+		return rpc.ErrNotServing
+	}
+	s.running.Go(func() {
+		during, cancel := context.WithCancelCause(s.ctx)
+		defer cancel(nil)
+		defer context.AfterFunc(ctx, func() { cancel(context.Cause(ctx)) })()
+		done <- do(during)
+	})
+	s.mu.Unlock()
+	err := <-done
+	if err != nil && ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// status describes a tablet.
+func (t *served) status() rpc.TabletStatus {
+	b, l := t.Bounds(), t.Load(time.Now())
+	return rpc.TabletStatus{Tablet: t.ID(), Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
+		Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.since}
+}
+
+// Describe implements rpc.Operate.
+func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, error) {
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	var out []rpc.TabletDetail
+	for _, t := range s.all() {
+		if table != rpc.AllTables && t.Row().Table != table {
+			continue
+		}
+		if d, ok := t.describe(); ok {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+// all returns all tablets that are served.
+func (s *Server) all() []*served {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	out := make([]*served, 0, len(s.tablets))
+	for _, t := range s.tablets {
+		out = append(out, t)
+	}
+	return out
+}
+
+// describe returns what there is to be told of a tablet; ok is false if it was
+// given up meanwhile.
+func (t *served) describe() (d rpc.TabletDetail, ok bool) {
+	state, ok := t.State()
+	if !ok {
+		return d, false
+	}
+	l := t.Load(time.Now())
+	d = rpc.TabletDetail{TabletStatus: t.status(), MemtableBytes: state.MemtableBytes, Files: state.Files, LastMajor: state.LastMajor,
+		ReadCalls: l.Reads, BytesRate: l.Bytes, Groups: map[uint16]rpc.GroupState{}}
+	if pos, ok := t.RedoPoint(); ok {
+		d.Redo = pos.String()
+	}
+	d.Done, d.Total = t.Progress()
+	groups, earlier := t.GroupStates()
+	for id, g := range groups {
+		d.Groups[id] = rpc.GroupState(g)
+	}
+	d.Earlier = rpc.GroupState(earlier)
+	return d, true
+}
+
+// SplitKey implements rpc.Operate.
+func (s *Server) SplitKey(ctx context.Context, id metadata.TabletID) (key []byte, ok bool, err error) {
+	ts, err := s.find(id)
+	if err != nil {
+		return nil, false, err
+	}
+	err = s.both(ctx, func(ctx context.Context) error {
+		key, ok, err = ts[0].SplitKey(ctx)
+		return err
+	})
+	return key, ok, refused(err)
+}
+
+// Verify implements rpc.Operate.
+func (s *Server) Verify(ctx context.Context, id metadata.TabletID) (out []rpc.Verified, err error) {
+	ts, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	err = s.both(ctx, func(ctx context.Context) error {
+		return ts[0].Verify(ctx, func(object string, bytes int64, err error) error {
+			v := rpc.Verified{Object: object, Bytes: bytes}
+			if err != nil {
+				v.Error = err.Error()
+			}
+			out = append(out, v)
+			return nil
+		})
+	})
+	return out, refused(err)
+}
+
+// DropDamaged implements rpc.Operate.
+func (s *Server) DropDamaged(ctx context.Context, id metadata.TabletID, object string) (*rpc.Loss, error) {
+	ts, err := s.find(id)
+	if err != nil {
+		return nil, err
+	}
+	lost := make(chan rpc.Loss, 1)
+	err = s.detached(ctx, func(ctx context.Context) error {
+		l, err := ts[0].DropDamaged(ctx, object)
+		lost <- rpc.Loss(l)
+		return err
+	})
+	if err != nil {
+		return nil, refused(err)
+	}
+	l := <-lost
+	return &l, nil
+}
+
+// Damage returns the SSTables that reads found damaged and that tablets of this
+// server have.
+func (s *Server) Damage() []tablet.TableDamage {
+	met := append(s.users.env.Damage(), s.system.env.Damage()...)
+	if len(met) == 0 {
+		return nil
+	}
+	tables := map[*tablet.Tablet]string{}
+	var ts []*tablet.Tablet
+	for _, t := range s.all() {
+		ts = append(ts, t.Tablet)
+		tables[t.Tablet] = t.table.Schema().Name
+	}
+	return tablet.DamageOf(met, ts, func(t *tablet.Tablet) string { return tables[t] })
+}
+
+// A lasting store makes changes of METADATA rows that do not end with their
+// callers: one that is given up before its outcome is known costs the server.
+type lasting struct {
+	retirer
+	life context.Context
+}
+
+// retirer is what tablets need of METADATA.
+type retirer interface {
+	metadata.Store
+	metadata.Retirer
+}
+
+// CAS implements metadata.Store.
+func (l lasting) CAS(_ context.Context, r *metadata.Row) error { return l.retirer.CAS(l.life, r) }
