@@ -11,7 +11,6 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -98,10 +97,7 @@ func (c *Client) Split(ctx context.Context, r *metadata.Row, at []byte) error {
 // Merge merges a tablet with the next one of its table, which it moves to the
 // same server first.
 func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
-	switch {
-	case left.Table == cmeta.Table:
-		return fault.New(fault.FailedPrecondition, "tablets of METADATA are not merged")
-	case len(left.End) == 0:
+	if len(left.End) == 0 {
 		return fault.New(fault.FailedPrecondition, "tablet %x is the last of its table", uint64(left.Tablet))
 	}
 	s, err := c.owner(left)

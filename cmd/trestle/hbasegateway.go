@@ -132,9 +132,10 @@ func hbaseStack(o hbase.Options) opener {
 		}
 		st := &stack{
 			rest: api, serve: front.Serve, drain: front.Stop, notices: notices,
-			close: func(context.Context) error { closeAuth(); b.Close(); return nil },
-			ready: func() error { return nil },
-			stats: func() ops.Stats { return ops.Stats{} },
+			close:      func(context.Context) error { closeAuth(); b.Close(); return nil },
+			ready:      func() error { return nil },
+			stats:      func() ops.Stats { return ops.Stats{} },
+			operatedBy: "this gateway's tablets are HBase's regions: use HBase's own tools",
 		}
 		if who != nil {
 			st.token = who.TokenHandler()

@@ -21,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/rest"
 )
@@ -90,8 +91,21 @@ func (p *process) printAddresses(at announcement) {
 // front is a gateway over the client of a cluster.
 type front struct {
 	*gateway.Server
-	stack *stack
+	stack  *stack
+	client *client.Client
 }
+
+// clusterOperator is a cluster for those who run it: any process can be asked about all
+// tablets. Of the damage that reads have met a process knows its own.
+type clusterOperator struct {
+	*client.Client
+	damage func() []tablet.TableDamage
+}
+
+// Damage implements ops.Operator.
+func (o clusterOperator) Damage() []tablet.TableDamage { return o.damage() }
+
+var _ ops.Operator = clusterOperator{}
 
 // openFront builds the gateway of a process of a cluster. name is that of its
 // tablet server, empty if it has none.
@@ -139,7 +153,7 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 	if who != nil {
 		token = who.TokenHandler()
 	}
-	return &front{srv, &stack{
+	return &front{Server: srv, client: c, stack: &stack{
 		rest: api, token: token, notices: notices, serve: srv.Serve,
 		drain: func(ctx context.Context) error {
 			stopped := make(chan error, 1)
@@ -150,9 +164,9 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 			closeAuth()
 			return nil
 		},
-		operatedBy: "this is a process of a cluster: use trestle cluster (status --tablets, split, merge, flush, compact, check); locality groups cannot be changed there",
-		stats:      func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
-		ready:      func() error { return nil },
+		operator: clusterOperator{c, func() []tablet.TableDamage { return nil }},
+		stats:    func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
+		ready:    func() error { return nil },
 	}}, nil
 }
 
@@ -270,6 +284,7 @@ func openTabletServer(set *settings.Set) opener {
 			closeStore()
 			return err
 		}
+		st.operator = clusterOperator{f.client, ts.Damage}
 		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
 		st.stats = func() ops.Stats { return statsOf(ts.Stats()) }
 		return st, nil

@@ -186,7 +186,12 @@ func (c *adminClient) list(sel ops.Selection) error {
 
 func printTablets(out io.Writer, list []ops.Tablet) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  TABLET\tFROM\tTO\tSIZE\tMEMORY\tRUNS\tFILES\tREAD/S\tWRITTEN/S\tLAST MAJOR\tREDO")
+	cluster := slices.ContainsFunc(list, func(t ops.Tablet) bool { return t.Server != "" })
+	head := "  TABLET\tFROM\tTO\tSIZE\tMEMORY\tRUNS\tFILES\tREAD/S\tWRITTEN/S\tLAST MAJOR\tREDO"
+	if cluster {
+		head += "\tSERVER"
+	}
+	fmt.Fprintln(w, head)
 	for _, t := range list {
 		major, redo := "-", "-"
 		if t.LastMajor != nil {
@@ -195,8 +200,16 @@ func printTablets(out io.Writer, list []ops.Tablet) error {
 		if t.Redo != "" {
 			redo = t.Redo
 		}
-		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", t.Tablet, t.Start, t.End, byteSize(t.Bytes), byteSize(t.MemtableBytes),
+		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s", t.Tablet, t.Start, t.End, byteSize(t.Bytes), byteSize(t.MemtableBytes),
 			t.Runs, t.Files, rate(t.RowsReadPerSecond), rate(t.RowsWrittenPerSecond), major, redo)
+		if cluster {
+			server := t.Server
+			if server == "" {
+				server = "-"
+			}
+			fmt.Fprintf(w, "\t%s", server)
+		}
+		fmt.Fprintln(w)
 	}
 	return w.Flush()
 }

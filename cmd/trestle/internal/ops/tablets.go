@@ -18,7 +18,8 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// An Operator is what the store does for who runs it. engine.Store is one.
+// An Operator is what the store does for who runs it. engine.Store is one, and so
+// is the client of a cluster with the damage that a process of it knows of.
 type Operator interface {
 	Tablets(ctx context.Context, table string) ([]tablet.Info, error)
 	SplitAt(ctx context.Context, table string, key []byte) error
@@ -211,6 +212,9 @@ type Tablet struct {
 	Files         int   `json:"files"`
 	// Redo is the place in the commit log from which a restart would replay.
 	Redo string `json:"redo,omitempty"`
+	// Server names the tablet server that serves the tablet, in a cluster; empty
+	// if none does at the moment.
+	Server string `json:"server,omitempty"`
 	// Rates are those of the last seconds.
 	ReadsPerSecond       float64    `json:"reads_per_second"`
 	RowsReadPerSecond    float64    `json:"rows_read_per_second"`
@@ -234,7 +238,7 @@ func (a *Admin) list(r *http.Request, op Operator) (any, error) {
 		t := &infos[i]
 		j := Tablet{
 			Table: t.Table, Tablet: strconv.FormatUint(uint64(t.Tablet), 16), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
-			Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo,
+			Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo, Server: t.Server,
 			ReadsPerSecond: t.Load.Reads, RowsReadPerSecond: t.Load.RowsRead, RowsWrittenPerSecond: t.Load.RowsWritten, BytesPerSecond: t.Load.Bytes,
 		}
 		if !t.LastMajor.IsZero() {
