@@ -11,7 +11,6 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/compaction"
-	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -107,7 +106,7 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 // name the new files, only a restart can tell.
 func (t *Tablet) lost(out *output, err error) error {
 	err = fmt.Errorf("change METADATA row of tablet %d: %w", t.id, err)
-	if errors.Is(err, metadata.ErrNotApplied) && !errors.Is(err, fault.Fenced) {
+	if notApplied(err) {
 		if out != nil {
 			out.abort()
 		}

@@ -55,7 +55,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	}
 	l, r := SplitRows(t.Row())
 	if err := t.env.Meta.CAS(ctx, l); err != nil {
-		return t.lost(nil, err)
+		return t.leave(t.lost(nil, err))
 	}
 	if err := insist(ctx, func() error { return t.env.Meta.CAS(ctx, r) }); err != nil {
 		return t.halfway(err)
@@ -83,11 +83,35 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 	next.Op = nil // a split or merge that was given up
 	change(next)
 	if err := t.change1(ctx, next); err != nil {
-		return err
+		return t.leave(err)
 	}
 	t.replaced.Store(true)
 	t.closeLocked()
 	return nil
+}
+
+// leave closes the tablets unless err, of a change by which others are to serve
+// their rows, says that nothing was changed: perhaps others do, from what is in
+// SSTables, and what was written here from now on, and acknowledged, would be in a
+// log that nobody looks into. Its caller holds all locks; it returns err.
+func (t *Tablet) leave(err error, too ...*Tablet) error {
+	if !notApplied(err) {
+		t.closeAll(too)
+	}
+	return err
+}
+
+func (t *Tablet) closeAll(too []*Tablet) {
+	t.closeLocked()
+	for _, t := range too {
+		t.closeLocked()
+	}
+}
+
+// notApplied tells whether an error says that a METADATA row is certain not to
+// have been changed, neither here nor by another server.
+func notApplied(err error) bool {
+	return errors.Is(err, metadata.ErrNotApplied) && !errors.Is(err, fault.Fenced)
 }
 
 // Replace lets do put other rows in the place of the tablet's METADATA row, while
@@ -230,10 +254,12 @@ func insist(ctx context.Context, do func() error) error {
 }
 
 // halfway ends the process between the first and the last step of a change that
-// has happened already: only a restart finishes it.
-func (t *Tablet) halfway(err error) error {
+// has happened already: only a restart finishes it. Until then nobody serves the
+// rows: see leave.
+func (t *Tablet) halfway(err error, too ...*Tablet) error {
 	err = fmt.Errorf("split or merge of tablet %d is half done: %w", t.id, err)
 	t.env.Fatal(err)
+	t.closeAll(too)
 	return err
 }
 
@@ -325,8 +351,8 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	m.Tablet = id
 	m.Op = &metadata.Op{Kind: metadata.Merge, Left: a.id, Start: old.Start, At: old.End}
 	if err := b.env.Meta.CAS(ctx, m); err != nil {
-		err = b.lost(nil, err)
-		if errors.Is(err, metadata.ErrNotApplied) && !errors.Is(err, fault.Fenced) {
+		err = b.leave(b.lost(nil, err), a)
+		if notApplied(err) {
 			stay := a.Row().Clone()
 			stay.Op = nil
 			err = errors.Join(err, a.change1(ctx, stay))
@@ -334,11 +360,11 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 		return err
 	}
 	if err := insist(ctx, func() error { return forget(old) }); err != nil {
-		return b.halfway(err)
+		return b.halfway(err, a)
 	}
 	m.Op = nil
 	if err := insist(ctx, func() error { return b.env.Meta.CAS(ctx, m) }); err != nil {
-		return b.halfway(err)
+		return b.halfway(err, a)
 	}
 	a.replaced.Store(true)
 	b.replaceBy(adopt, Open(b.env, m, b.schema))
