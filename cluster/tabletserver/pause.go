@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -14,8 +15,9 @@ import (
 
 // pauses are the tablets whose writes are held up.
 type pauses struct {
-	mu sync.Mutex
-	m  map[uint64]*paused
+	mu    sync.Mutex
+	m     map[uint64]*paused
+	ended bool // there are to be none any more
 }
 
 type paused struct {
@@ -37,7 +39,7 @@ func (p *pauses) take(number uint64) *paused {
 func (p *pauses) end() {
 	p.mu.Lock()
 	all := p.m
-	p.m = nil
+	p.m, p.ended = nil, true
 	p.mu.Unlock()
 	for _, one := range all {
 		one.timer.Stop()
@@ -66,6 +68,10 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 	}
 	s.pauses.mu.Lock()
 	defer s.pauses.mu.Unlock()
+	if s.pauses.ended {
+		p.Release()
+		return rpc.ErrNotServing
+	}
 	if s.pauses.m[number] != nil {
 		p.Release()
 		return fault.New(fault.Invalid, "there is a pause of that number")
@@ -91,15 +97,15 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 
 // Cut implements rpc.Control.
 func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error) {
-	p := s.pauses.take(number)
-	if p == nil {
-		return nil, fault.New(fault.Aborted, "the tablets' pause is over")
-	}
-	p.timer.Stop()
-	p.Cut()
 	cut := make(chan []*metadata.Row, 1)
 	err := s.detached(ctx, func(ctx context.Context) error {
+		p := s.pauses.take(number)
+		if p == nil {
+			return fault.New(fault.Aborted, "the tablets' pause is over")
+		}
 		defer p.Release()
+		p.timer.Stop()
+		p.Cut()
 		// Nobody else served the tablets while they were paused: the session has not
 		// ended since.
 		if err := s.alive(); err != nil {
