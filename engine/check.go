@@ -711,38 +711,82 @@ func (c *checker) sstable(ctx context.Context, cache *sstable.Cache, name string
 
 // entries reads an open SSTable from end to end.
 func (c *checker) entries(ctx context.Context, r *sstable.Reader, where, of, do string, u *usedObject) error {
-	says, err := r.Info(ctx)
-	if err != nil {
-		return err
+	var says *sstable.Info
+	if u != nil {
+		says = &u.ref.Info
 	}
-	if u != nil && !sameInfo(&says, &u.ref.Info) {
-		c.damage(where, doRestore, "METADATA says other things of it than it says itself: it is not the one that was written; an SSTable%s", of)
-		return nil
+	entries, w, err := checkSSTable(ctx, r, says)
+	c.sum.Entries += int64(entries)
+	switch {
+	case err != nil || w.what == "":
+		return err
+	case w.blocks:
+		c.damage(where, do, "%s; it is an SSTable%s", w.what, of)
+	default:
+		c.damage(where, doRestore, "%s; an SSTable%s", w.what, of)
+	}
+	return nil
+}
+
+// A wrong says what is wrong with an SSTable: with some of its blocks, or with
+// all of it.
+type wrong struct {
+	what   string
+	blocks bool
+}
+
+// CheckSSTable reads an SSTable from end to end: every checksum, that METADATA
+// and the file say the same of it, and that its entries are those that it says
+// it has, in order. It returns how many there are, and what is wrong, "" if
+// nothing is; an error means that it could not be found out. cache is for what
+// is read, and f is closed.
+func CheckSSTable(ctx context.Context, cache *sstable.Cache, f sstable.Readable, name string, info *sstable.Info) (entries uint64, what string, err error) {
+	r, err := sstable.Open(ctx, cache, f, name)
+	if err != nil {
+		if fault.KindOf(err) == fault.Corruption {
+			return 0, err.Error(), nil
+		}
+		return 0, "", err
+	}
+	entries, w, err := checkSSTable(ctx, r, info)
+	return entries, w.what, errors.Join(err, r.Close())
+}
+
+func checkSSTable(ctx context.Context, r *sstable.Reader, info *sstable.Info) (entries uint64, w wrong, err error) {
+	says, err := r.Info(ctx)
+	switch {
+	case err != nil && fault.KindOf(err) == fault.Corruption:
+		return 0, wrong{what: err.Error(), blocks: true}, nil
+	case err != nil:
+		return 0, w, err
+	}
+	if info != nil && !sameInfo(&says, info) {
+		return 0, wrong{what: "METADATA says other things of it than it says itself: it is not the one that was written"}, nil
+	}
+	damaged := func(err error) wrong {
+		return wrong{what: fmt.Sprintf("%v; %s", err, readable(ctx, r, &says)), blocks: true}
 	}
 	if err := r.VerifyChecksums(ctx); err != nil {
 		if fault.KindOf(err) != fault.Corruption {
-			return err
+			return 0, w, err
 		}
-		c.damage(where, do, "%v; %s; it is an SSTable%s", err, c.readable(ctx, r, &says), of)
-		return nil
+		return 0, damaged(err), nil
 	}
-	got, wrong, err := readEntries(ctx, r)
-	c.sum.Entries += int64(got.Entries)
+	got, what, err := readEntries(ctx, r)
 	switch {
 	case err != nil && fault.KindOf(err) != fault.Corruption:
-		return err
+		return got.Entries, w, err
 	case err != nil:
-		c.damage(where, do, "%v; %s; it is an SSTable%s", err, c.readable(ctx, r, &says), of)
-	case wrong != "":
-		c.damage(where, doRestore, "%s; an SSTable%s", wrong, of)
+		return got.Entries, damaged(err), nil
+	case what != "":
 	case got.Entries != says.Entries || got.Tombstones != says.Tombstones || got.Shadowed != says.Shadowed || got.RawBytes != says.RawBytes ||
 		got.MinSeq != says.MinSeq || got.MaxSeq != says.MaxSeq || !bytes.Equal(got.Lo, says.Lo) || !bytes.Equal(got.Hi, says.Hi):
-		c.damage(where, doRestore, "holds %d entries with sequence numbers %d to %d and says it holds %d with %d to %d; an SSTable%s",
-			got.Entries, got.MinSeq, got.MaxSeq, says.Entries, says.MinSeq, says.MaxSeq, of)
+		what = fmt.Sprintf("holds %d entries with sequence numbers %d to %d and says it holds %d with %d to %d",
+			got.Entries, got.MinSeq, got.MaxSeq, says.Entries, says.MinSeq, says.MaxSeq)
 	case says.PlainRows && !got.PlainRows:
-		c.damage(where, doRestore, "says that no row key has a byte 00, and has one that does; an SSTable%s", of)
+		what = "says that no row key has a byte 00, and has one that does"
 	}
-	return nil
+	return got.Entries, wrong{what: what}, nil
 }
 
 // readEntries counts the entries of r. wrong is the first that is out of order
@@ -801,7 +845,7 @@ func readEntries(ctx context.Context, r *sstable.Reader) (got sstable.Info, wron
 }
 
 // readable says which rows of a damaged SSTable can be read before the damage.
-func (c *checker) readable(ctx context.Context, r *sstable.Reader, says *sstable.Info) string {
+func readable(ctx context.Context, r *sstable.Reader, says *sstable.Info) string {
 	lo, hi := shownRow(says.Lo), shownRow(says.Hi)
 	got, _, err := readEntries(ctx, r)
 	switch {

@@ -58,6 +58,19 @@ func Logs(ctx context.Context, l lock.Service) (map[commitlog.ID]lock.Item, erro
 	return logs, nil
 }
 
+// LogKept returns from where on a log is there, NotFound if it has no item.
+func LogKept(ctx context.Context, l lock.Service, id commitlog.ID) (commitlog.Pos, error) {
+	item, err := l.Get(ctx, LogKey(id))
+	if err != nil {
+		return commitlog.Pos{}, fmt.Errorf("commit log %v: %w", id, err)
+	}
+	var state LogState
+	if err := json.Unmarshal(item.Value, &state); err != nil {
+		return commitlog.Pos{}, fault.New(fault.Corruption, "item of commit log %v: %w", id, err)
+	}
+	return state.Kept, nil
+}
+
 // SealLog makes sure that nobody writes to a log any more and returns what is
 // to be replayed of it.
 func SealLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID) (from, end commitlog.Pos, err error) {

@@ -36,7 +36,7 @@ type clusterVerb struct {
 
 var clusterVerbs = map[string]clusterVerb{
 	"status":  {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
-	"check":   {"", "hold METADATA against the tables and, with --store, the store, while the cluster serves", (*operator).check},
+	"check":   {"", "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", (*operator).check},
 	"drain":   {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
 	"undrain": {"SERVER", "let a server have tablets again", (*operator).undrain},
 	"move":    {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
@@ -58,6 +58,8 @@ type operator struct {
 	json    bool
 	tablets bool
 	pin     bool
+	blocks  bool
+	rate    int64
 }
 
 // clusterCommand shows and changes a cluster.
@@ -78,12 +80,14 @@ func clusterCommand(p *process, args []string) int {
 		args = args[1:]
 	}
 	flags := settings.NewClusterFlags("cluster "+verb, settings.Operator)
-	o := &operator{p: p}
+	o := &operator{p: p, rate: 64 << 20}
 	flags.StringVar(&o.table, "table", "", "the table, for flush and compact")
 	flags.StringVar(&o.key, "key", "", "first row of the right part, for split")
 	flags.BoolVar(&o.json, "json", false, "print status as JSON")
 	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
 	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
+	flags.BoolVar(&o.blocks, "blocks", false, "verify every checksum of SSTables and commit logs, for check")
+	flags.Var((*settings.ByteRate)(&o.rate), "rate", "bytes per second that check --blocks reads at most, as in 50MiB; 0: as fast as it goes")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
@@ -103,8 +107,11 @@ func clusterCommand(p *process, args []string) int {
 	o.keySet = flags.Changed("key")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
+	if !o.blocks || flags.Changed("timeout") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		defer cancel()
+	}
 	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
 	defer cancelReach()
 	if o.n, err = join(reach, cfg, slog.New(slog.DiscardHandler)); err != nil {

@@ -11,9 +11,12 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/sstable"
 )
 
 // checkAgain is how long check waits before it looks again at what may only
@@ -23,12 +26,16 @@ const checkAgain = 2 * time.Second
 // check holds METADATA against the tables that there are and against the
 // store, while the cluster serves: every table's tablets are its key space, each
 // is served, and every SSTable that is named is there, of the size that it is
-// said to have.
+// said to have. With blocks it reads all SSTables and commit logs that METADATA
+// names.
 func (o *operator) check(ctx context.Context, _ []string) error {
 	if o.n.cfg.Store == "" {
 		return errors.New("check needs --store, as the servers have it")
 	}
 	store, err := openObjects(ctx, &o.n.cfg.Node, "check")
+	if err == nil {
+		err = checkMark(ctx, store, o.n.cfg.Cluster)
+	}
 	if err != nil {
 		return err
 	}
@@ -52,9 +59,21 @@ func (o *operator) check(ctx context.Context, _ []string) error {
 	for _, w := range slices.Sorted(maps.Keys(found.wrong)) {
 		fmt.Fprintln(o.p.stdout, w)
 	}
-	fmt.Fprintf(o.p.stdout, "%d findings; %d tables, %d tablets, %d backups, %d SSTables (%s) named; %d objects (%s) are named by none: the master sweeps them\n",
-		len(found.wrong), found.tables, found.tablets, found.backups, found.named, byteSize(found.namedBytes), found.loose, byteSize(found.looseBytes))
-	if len(found.wrong) > 0 {
+	wrong, read := len(found.wrong), ""
+	if o.blocks {
+		r := &reading{o: o, objects: objects, logs: objectstore.Sub(store, partLogs), found: found, start: time.Now()}
+		if err := r.run(ctx); err != nil {
+			return err
+		}
+		wrong += r.wrong
+		read = fmt.Sprintf(" of them %d read (%d entries), %d segments of %d commit logs read (%s in all);", r.sstables, r.entries, r.segments, len(found.logs), byteSize(r.bytes))
+	}
+	for _, i := range found.loose {
+		fmt.Fprintf(o.p.stdout, "unused: SSTable %s, %s, %s old, is named by nothing\n", i.Name, byteSize(i.Size), time.Since(i.Modified).Round(time.Second))
+	}
+	fmt.Fprintf(o.p.stdout, "%d findings; %d tables, %d tablets, %d backups, %d SSTables (%s) named;%s %d objects (%s) are named by none: the master sweeps them\n",
+		wrong, found.tables, found.tablets, found.backups, found.named, byteSize(found.namedBytes), read, len(found.loose), byteSize(found.looseBytes))
+	if wrong > 0 {
 		return errors.New("the cluster is not as it should be")
 	}
 	return nil
@@ -64,12 +83,20 @@ type findings struct {
 	wrong                           map[string]bool
 	tables, tablets, backups, named int
 	namedBytes                      int64
-	loose                           int
+	used                            map[string]use // by object
+	logs                            map[uint64]bool
+	loose                           []objectstore.Info // SSTables that nothing names, the oldest first
 	looseBytes                      int64
 }
 
+// A use is what a METADATA row says of an SSTable.
+type use struct {
+	file metadata.FileRef
+	by   *metadata.Row
+}
+
 func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*findings, error) {
-	f := &findings{wrong: map[string]bool{}}
+	f := &findings{wrong: map[string]bool{}, used: map[string]use{}, logs: map[uint64]bool{}}
 	wrong := func(format string, args ...any) { f.wrong[fmt.Sprintf(format, args...)] = true }
 	// Before the rows: what is stored later is not named by those.
 	names, err := o.tableNames(ctx)
@@ -91,21 +118,24 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 		return nil, err
 	}
 	tablets := map[uint64][]*metadata.Row{}
-	type use struct {
-		size int64
-		by   *metadata.Row
-	}
-	used := map[string]use{}
 	err = o.rows(ctx, func(r *metadata.Row) error {
 		tablets[r.Table] = append(tablets[r.Table], r)
 		for _, file := range r.Files {
-			used[file.Object] = use{file.Size, r}
+			f.used[file.Object] = use{file, r}
+		}
+		if a := r.Assignment; a != nil && a.Log != 0 {
+			f.logs[a.Log] = true
 		}
 		return nil
 	})
-	if err != nil {
+	if errors.Is(err, fault.Corruption) {
+		// Its own SSTables are among those that are known.
+		wrong("METADATA cannot be read: %v", err)
+		names = nil
+	} else if err != nil {
 		return nil, fmt.Errorf("read METADATA: %w", err)
 	}
+	whole := err == nil
 	for id, name := range names {
 		rows := tablets[id]
 		if !metadata.Tile(rows) {
@@ -129,30 +159,182 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 	if err != nil {
 		return nil, fmt.Errorf("list the store: %w", err)
 	}
-	f.named = len(used)
+	f.named = len(f.used)
+	there := map[string]bool{}
 	for _, i := range infos {
-		u, ok := used[i.Name]
-		if !ok {
-			f.loose++
+		there[i.Name] = true
+		u, ok := f.used[i.Name]
+		switch {
+		case ok:
+			f.namedBytes += i.Size
+			if u.file.Size != i.Size {
+				wrong("SSTable %s of tablet %x has %d bytes, METADATA says %d", i.Name, uint64(u.by.Tablet), i.Size, u.file.Size)
+			}
+		case whole:
+			f.loose = append(f.loose, i)
 			f.looseBytes += i.Size
+		}
+	}
+	slices.SortFunc(f.loose, func(a, b objectstore.Info) int { return a.Modified.Compare(b.Modified) })
+	for name, u := range f.used {
+		if there[name] {
 			continue
 		}
-		f.namedBytes += i.Size
-		if u.size != i.Size {
-			wrong("SSTable %s of tablet %x has %d bytes, METADATA says %d", i.Name, uint64(u.by.Tablet), i.Size, u.size)
+		if now, err := o.names(ctx, u, name); err != nil {
+			return nil, err
+		} else if now {
+			f.wrong[missingSSTable(name, u)] = true
 		}
-		delete(used, i.Name)
 	}
-	for name, u := range used {
-		// A compaction may have replaced it since METADATA was read.
-		now, err := o.meta.Get(ctx, rpc.TabletKey{Table: u.by.Table, End: u.by.End})
-		if errors.Is(err, fault.NotFound) || err == nil && !slices.ContainsFunc(now.Files, func(r metadata.FileRef) bool { return r.Object == name }) {
+	return f, nil
+}
+
+func missingSSTable(name string, u use) string {
+	return fmt.Sprintf("SSTable %s of tablet %x is not in the store", name, uint64(u.by.Tablet))
+}
+
+// names tells whether the row of a use still names its object: a compaction may
+// have replaced it since METADATA was read.
+func (o *operator) names(ctx context.Context, u use, object string) (bool, error) {
+	now, err := o.meta.Get(ctx, rpc.TabletKey{Table: u.by.Table, End: u.by.End})
+	if errors.Is(err, fault.NotFound) {
+		return false, nil
+	}
+	return err == nil && slices.ContainsFunc(now.Files, func(r metadata.FileRef) bool { return r.Object == object }), err
+}
+
+// A reading reads what METADATA names from end to end, at o.rate bytes per
+// second at most.
+type reading struct {
+	o             *operator
+	objects, logs objectstore.Store
+	found         *findings
+
+	start, told               time.Time
+	bytes, entries            int64
+	sstables, segments, wrong int
+}
+
+// tellEvery is how often a reading says how far it is.
+const tellEvery = 5 * time.Second
+
+// piece is what is read at once of an object.
+const piece = 1 << 20
+
+func (r *reading) bad(format string, args ...any) {
+	r.wrong++
+	fmt.Fprintf(r.o.p.stdout, format+"\n", args...)
+}
+
+func (r *reading) run(ctx context.Context) error {
+	r.told = r.start
+	if r.o.rate > 0 {
+		fmt.Fprintf(r.o.p.stderr, "reads %s of SSTables, %s/s at most\n", byteSize(r.found.namedBytes), byteSize(r.o.rate))
+	}
+	cache := sstable.NewCache(4<<20, 4)
+	defer cache.Close()
+	for _, name := range slices.Sorted(maps.Keys(r.found.used)) {
+		u := r.found.used[name]
+		data, err := r.read(ctx, r.objects, name)
+		if errors.Is(err, fault.NotFound) {
+			var now bool
+			if now, err = r.o.names(ctx, u, name); err == nil && now && !r.found.wrong[missingSSTable(name, u)] {
+				r.bad("%s", missingSSTable(name, u))
+			}
+		}
+		if err != nil {
+			return fmt.Errorf("read SSTable %s: %w", name, err)
+		}
+		if data == nil {
+			continue
+		}
+		entries, what, err := engine.CheckSSTable(ctx, cache, inMemory(data), name, &u.file.Info)
+		if err != nil {
+			return fmt.Errorf("read SSTable %s: %w", name, err)
+		}
+		r.sstables++
+		r.entries += int64(entries)
+		if what != "" {
+			r.bad("SSTable %s of tablet %x, rows [%s, %s): %s", name, uint64(u.by.Tablet), ops.EscapeKey(u.by.Start), ops.EscapeKey(u.by.End), what)
+		}
+	}
+	// Tablets have moved, perhaps, and logs are gone since.
+	if logs, err := r.o.logs(ctx); err == nil {
+		r.found.logs = logs
+	} else if !errors.Is(err, fault.Corruption) {
+		return err
+	}
+	for _, id := range slices.Sorted(maps.Keys(r.found.logs)) {
+		log := commitlog.ID(id)
+		// What is written meanwhile is read too, if it comes in time.
+		c, err := commitlog.CheckSegments(ctx, r.logs, log,
+			func(ctx context.Context) (commitlog.Pos, error) { return catalog.LogKept(ctx, r.o.n.lock, log) },
+			func(ctx context.Context, name string) ([]byte, error) { return r.read(ctx, r.logs, name) },
+			func(object string, err error) { r.bad("commit log segment %s: %v", object, err) })
+		if errors.Is(err, fault.NotFound) {
+			r.bad("commit log %v is named by tablets, and the lock service has no item of it", log)
 			continue
 		}
 		if err != nil {
+			return err
+		}
+		r.segments += c.Segments
+	}
+	return nil
+}
+
+// logs returns the commit logs that METADATA names.
+func (o *operator) logs(ctx context.Context) (map[uint64]bool, error) {
+	out := map[uint64]bool{}
+	err := o.rows(ctx, func(r *metadata.Row) error {
+		if a := r.Assignment; a != nil && a.Log != 0 {
+			out[a.Log] = true
+		}
+		return nil
+	})
+	return out, err
+}
+
+// read returns what an object holds.
+func (r *reading) read(ctx context.Context, store objectstore.Store, name string) (data []byte, err error) {
+	f, err := store.Open(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data = make([]byte, f.Size())
+	for off := 0; off < len(data); off += piece {
+		end := min(off+piece, len(data))
+		if err := f.ReadAt(ctx, data[off:end], int64(off)); err != nil {
 			return nil, err
 		}
-		wrong("SSTable %s of tablet %x is not in the store", name, uint64(u.by.Tablet))
+		r.bytes += int64(end - off)
+		if now := time.Now(); now.Sub(r.told) >= tellEvery {
+			r.told = now
+			fmt.Fprintf(r.o.p.stderr, "%s read, of %s of SSTables and the commit logs\n", byteSize(r.bytes), byteSize(r.found.namedBytes))
+		}
+		if r.o.rate <= 0 {
+			continue
+		}
+		due := r.start.Add(time.Duration(float64(r.bytes) / float64(r.o.rate) * float64(time.Second)))
+		select {
+		case <-time.After(time.Until(due)):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
 	}
-	return f, nil
+	return data, nil
+}
+
+// inMemory is an SSTable that was read.
+type inMemory []byte
+
+func (b inMemory) Size() int64  { return int64(len(b)) }
+func (b inMemory) Close() error { return nil }
+func (b inMemory) ReadAt(_ context.Context, p []byte, off int64) error {
+	if off < 0 || off+int64(len(p)) > int64(len(b)) {
+		return fault.New(fault.Corruption, "%d bytes at %d exceed the %d of the object", len(p), off, len(b))
+	}
+	copy(p, b[off:])
+	return nil
 }

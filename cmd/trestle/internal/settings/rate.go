@@ -29,3 +29,23 @@ func rate(p *int64) value {
 		kind: "ROWS",
 	}
 }
+
+// A ByteRate is a size for each second, as a flag.
+type ByteRate int64
+
+// Set implements pflag.Value.
+func (r *ByteRate) Set(s string) error {
+	if s == "0" {
+		*r = 0
+		return nil
+	}
+	n, err := ParseBytes(s)
+	*r = ByteRate(n)
+	return err
+}
+
+// String implements pflag.Value.
+func (r *ByteRate) String() string { return formatBytes(int64(*r)) }
+
+// Type implements pflag.Value.
+func (r *ByteRate) Type() string { return "SIZE" }

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"cloud.google.com/go/bigtable"
+)
+
+// try runs `trestle cluster` and returns what it prints, and its exit code.
+func (c *testCluster) try(args ...string) (string, int) {
+	c.t.Helper()
+	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	out, code, _ := p.exit()
+	return out + p.stderr.String(), code
+}
+
+// damage changes one byte of a file, and returns what puts it back.
+func damage(t *testing.T, path string) (undo func()) {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	at := int64(len(b) / 3)
+	if strings.Contains(path, "/log/") {
+		at = 70 // a segment may be padded
+	}
+	if _, err := f.WriteAt([]byte{b[at] ^ 1}, at); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestClusterCheck: check names what is wrong in the store of a cluster that
+// serves, with --blocks each object of which a byte is not what was written, and
+// what nothing refers to; it finds nothing else.
+func TestClusterCheck(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five processes")
+	}
+	c := startCluster(t, 2)
+	tbl := c.table(c.addrs["server-1"])
+	write := func(from, to int) {
+		t.Helper()
+		for i := from; i < to; i++ {
+			m := bigtable.NewMutation()
+			m.Set("f", "q", bigtable.Now(), []byte(strings.Repeat("v", 100)))
+			if err := tbl.Apply(t.Context(), fmt.Sprintf("%c%03d", 'a'+i%26, i), m); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(0, 200)
+	c.cluster("flush", "--table", "table-of-test")
+	write(200, 230) // in the commit logs
+	store := "--store=" + c.store
+	dir := strings.TrimPrefix(c.store, "file://")
+	files := func(pattern string) []string {
+		t.Helper()
+		paths, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return paths
+	}
+	expect := func(code int, args []string, parts ...string) {
+		t.Helper()
+		out, got := c.try(append(append([]string{"check"}, args...), store)...)
+		for _, p := range parts {
+			if !regexp.MustCompile(p).MatchString(out) {
+				t.Errorf("check %v does not say %s", args, p)
+				got = -1
+			}
+		}
+		if got != code {
+			t.Fatalf("check %v: exit code %d, not %d\n%s", args, got, code, out)
+		}
+	}
+	blocks := []string{"--blocks", "--rate=0"}
+	expect(0, nil, `0 findings;`)
+	expect(0, blocks, `0 findings; 2 tables, 9 tablets, 0 backups, [1-9]\d* SSTables .* named; of them [1-9]\d* read \([1-9]\d+ entries\), [1-9]\d* segments of [1-9]\d* commit logs read`)
+	expect(0, []string{"--blocks", "--rate=1MiB"}, `0 findings;`, `1.0 MiB/s at most`)
+
+	sst := files("sst/*.sst")[0]
+	undo := damage(t, sst)
+	expect(0, nil, `0 findings;`)
+	expect(1, blocks, `SSTable `+filepath.Base(sst)+` of tablet \w+, rows .*checksum`, `\n1 findings;`)
+	undo()
+	segments := files("log/*/*") // the newest of a log is never trimmed
+	undo = damage(t, segments[len(segments)-1])
+	rel, err := filepath.Rel(filepath.Join(dir, "log"), segments[len(segments)-1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	expect(1, blocks, `commit log segment `+rel+`: .*corruption`, `\n1 findings;`)
+	undo()
+	aside := filepath.Join(c.dir, "aside")
+	if err := os.Rename(sst, aside); err != nil {
+		t.Fatal(err)
+	}
+	expect(1, nil, `SSTable `+filepath.Base(sst)+` of tablet \w+ is not in the store`, `1 findings;`)
+	expect(1, blocks, `SSTable `+filepath.Base(sst)+` of tablet \w+ is not in the store`, `1 findings;`)
+	if err := os.Rename(aside, sst); err != nil {
+		t.Fatal(err)
+	}
+	extra := filepath.Join(dir, "sst", "00000001000000ff.sst")
+	if err := os.WriteFile(extra, []byte("left over"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	expect(0, nil, `unused: SSTable 00000001000000ff.sst, 9 B, \d+s old, is named by nothing`, `0 findings;.* 1 objects \(9 B\) are named by none`)
+	if out, code := c.try("check", "--store=file://"+filepath.Join(c.dir, "nowhere")); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
+		t.Errorf("check of another store: exit code %d\n%s", code, out)
+	}
+}

@@ -1,0 +1,95 @@
+package commitlog
+
+import (
+	"context"
+	"slices"
+	"testing"
+
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// flipped is a store in which one byte of an object is another one, or an object
+// is gone.
+type flipped struct {
+	objectstore.Store
+	name string
+	at   int // -1: it is gone
+}
+
+func (s flipped) List(ctx context.Context, prefix, after string, n int) ([]objectstore.Info, error) {
+	infos, err := s.Store.List(ctx, prefix, after, n)
+	return slices.DeleteFunc(infos, func(i objectstore.Info) bool { return s.at < 0 && i.Name == s.name }), err
+}
+
+func (s flipped) Get(ctx context.Context, name string) ([]byte, error) {
+	b, err := s.Store.Get(ctx, name)
+	if err == nil && name == s.name {
+		b[s.at] ^= 4
+	}
+	return b, err
+}
+
+// TestCheckSegments: whatever byte of a segment is not what was written, and
+// whatever segment is missing that was acknowledged, is found, and nothing else
+// is, while the log is written to and when it is sealed.
+func TestCheckSegments(t *testing.T) {
+	store := memStore(t)
+	w := createSegments(t, store, 7, SegmentOptions{SegmentBytes: 2000})
+	sink := new(testSink)
+	for i := range 40 {
+		mustWait(t, w, appendRecord(t, w, uint64(i%3+1), uint64(i+1), i*3, sink))
+	}
+	var kept Pos
+	check := func(s objectstore.Store) (c Checked, bad []string) {
+		t.Helper()
+		c, err := CheckSegments(t.Context(), s, 7, func(context.Context) (Pos, error) { return kept, nil }, s.Get, func(object string, err error) {
+			bad = append(bad, object)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c, bad
+	}
+	for _, sealed := range []bool{false, true} {
+		if sealed {
+			mustSeal(t, store, 7, Pos{})
+		}
+		c, bad := check(store)
+		if len(bad) > 0 || c.Segments < 40 || c.Sealed != sealed || c.Bytes == 0 {
+			t.Fatalf("a sound log: %+v, %v", c, bad)
+		}
+		infos, err := store.List(t.Context(), ID(7).String()+"/", "", 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, info := range infos {
+			b, err := store.Get(t.Context(), info.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := parseObjectHeader(b, 7, uint64(i+1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			step := 1
+			if i%10 > 0 {
+				step = 17
+			}
+			for at := 0; at < len(b)-int(h.padding); at += step {
+				if _, bad := check(flipped{store, info.Name, at}); !slices.Equal(bad, []string{info.Name}) {
+					t.Fatalf("byte %d of %d of %s: found %v", at, info.Size, info.Name, bad)
+				}
+			}
+			// Of the end of a log that is not sealed nothing tells.
+			_, bad := check(flipped{store, info.Name, -1})
+			if want := []string{info.Name}; i < len(infos)-1 && !slices.Equal(bad, want) || i == len(infos)-1 && len(bad) > 0 {
+				t.Errorf("without %s: found %v", info.Name, bad)
+			}
+		}
+		kept = Pos{Log: 7, Segment: 20}
+		if c, bad := check(flipped{store, infos[5].Name, -1}); len(bad) > 0 || c.Segments > 25 {
+			t.Errorf("what was trimmed: %+v, %v", c, bad)
+		}
+		kept = Pos{}
+	}
+}
