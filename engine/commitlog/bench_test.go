@@ -56,7 +56,7 @@ func BenchmarkAppendWait(b *testing.B) {
 								b.Error(err)
 								return
 							}
-							pos := w.Append(r, 1, uint64(s), 1, func(dst []byte) []byte { return append(dst, value...) }, sink)
+							pos := w.Append(r, 1, uint64(s), record(func(dst []byte) []byte { return append(dst, value...) }), sink)
 							if err := w.Wait(ctx, pos); err != nil {
 								b.Error(err)
 								return
@@ -152,7 +152,7 @@ func BenchmarkDurable(b *testing.B) {
 								b.Error(err)
 								return
 							}
-							pos := w.Append(r, uint64(s%4), uint64(s), 1, func(dst []byte) []byte { return append(dst, value...) }, nil)
+							pos := w.Append(r, uint64(s%4), uint64(s), record(func(dst []byte) []byte { return append(dst, value...) }), nil)
 							if err := w.Wait(ctx, pos); err != nil {
 								b.Error(err)
 								return
@@ -211,7 +211,7 @@ func BenchmarkAppend(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		pos := w.Append(r, 1, uint64(i), 1, func(dst []byte) []byte { return append(dst, value...) }, sink)
+		pos := w.Append(r, 1, uint64(i), record(func(dst []byte) []byte { return append(dst, value...) }), sink)
 		if i%50000 == 0 {
 			w.Trim(pos)
 		}
@@ -233,7 +233,7 @@ func BenchmarkReplay(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		w.Append(r, 1, uint64(i), 1, func(dst []byte) []byte { return append(dst, value...) }, nil)
+		w.Append(r, 1, uint64(i), record(func(dst []byte) []byte { return append(dst, value...) }), nil)
 	}
 	if err := l.Close(); err != nil {
 		b.Fatal(err)

@@ -51,6 +51,17 @@ type Record struct {
 	Pos      Pos
 }
 
+// Records are what one Append adds: consecutive records of one tablet.
+type Records interface {
+	// Records returns how many there are, at least one.
+	Records() int
+	// AppendRecord appends the payload of record i to dst and returns the result,
+	// and how many sequence numbers the record takes. It is called for each in
+	// order, inside the log's lock, so it should do nothing else, and must not keep
+	// dst.
+	AppendRecord(dst []byte, i int) (payload []byte, n int)
+}
+
 // A Log is a log that a start of the server has found, in either form. Its
 // life is Replay, Start, Close; it is not safe for concurrent use.
 type Log interface {
@@ -77,10 +88,10 @@ type Log interface {
 // another server has sealed the log and replays it: the process must stop
 // serving at once, and may not trim.
 type Writer interface {
-	// Reserve makes room for one record with a payload of at most n bytes. Call
-	// it before anything of the write is visible: after it succeeded, Append
-	// cannot fail for lack of space. It waits while more than
-	// Options.PendingBytes are not written yet.
+	// Reserve makes room for one Append of records whose payloads, with RecordBytes
+	// for each record but the first, take at most n bytes. Call it before anything
+	// of the write is visible: after it succeeded, Append cannot fail for lack of
+	// space. It waits while more than Options.PendingBytes are not written yet.
 	//
 	// It fails with fault.Exhausted if the disk or store is full, with
 	// fault.Invalid if n exceeds MaxRecordBytes, with the error of ctx, and with
@@ -90,20 +101,20 @@ type Writer interface {
 	// Release gives a reservation back unused.
 	Release(r Reservation)
 
-	// Append adds a record of tablet with sequence numbers firstSeq to
-	// firstSeq+n-1 and returns its position. encode appends the payload to dst
-	// and returns the result, at most as many bytes as r was made for; it runs
-	// inside the log's lock, so it should do nothing else, and must not keep
-	// dst. Append never waits for the disk.
+	// Append adds records of tablet, whose sequence numbers begin with firstSeq,
+	// and returns the position of the first. They take at most what r was made
+	// for. They share one group commit, so a crash leaves all of them or none.
+	// Append never waits for the disk.
 	//
 	// Records are written and acknowledged in the order of the calls, and those
 	// of one tablet are replayed in it, so the calls of one tablet must be made
-	// in the order of its sequence numbers. When the record is durable, sink (if
-	// not nil) is told and Wait returns nil. If the writer failed the record is
+	// in the order of its sequence numbers. When the records are durable, sink (if
+	// not nil) is told and Wait returns nil. If the writer failed the records are
 	// lost, which Wait reports.
-	Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos
+	Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos
 
-	// Wait returns nil once the record at pos is durable. A context error means
+	// Wait returns nil once the records that Append returned pos for, or the one
+	// that was replayed at pos, are durable. A context error means
 	// that it may or may not become so; any other error that the writer failed,
 	// and that the record may or may not be found when the log is replayed.
 	Wait(ctx context.Context, pos Pos) error
@@ -140,7 +151,7 @@ type Sink interface {
 	Durable(lastSeq uint64)
 }
 
-// A Reservation is room in the log for one record. It is spent by exactly one
+// A Reservation is room in the log. It is spent by exactly one
 // Append, or given back by Release.
 type Reservation uint64
 

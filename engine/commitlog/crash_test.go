@@ -159,6 +159,7 @@ func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err er
 	var kept []rec // what a replay must begin with
 	var redo Pos   // where it starts
 	seq := uint64(0)
+	torn := map[uint64]bool{} // what a log that ends behind it has half of
 	for range 6 {
 		l, err := Open(on(mem), "log", opts)
 		if err != nil {
@@ -204,16 +205,23 @@ func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err er
 			if i == at {
 				cutNow()
 			}
-			seq++
-			r := rec{tablet: uint64(rng.IntN(3)), seq: seq, size: rng.IntN(1500)}
-			if rng.IntN(20) == 0 {
-				r.size = rng.IntN(60 << 10)
+			together := make([]rec, 1+max(0, rng.IntN(8)-4))
+			tablet := uint64(rng.IntN(3))
+			for k := range together {
+				seq++
+				r := rec{tablet: tablet, seq: seq, size: rng.IntN(1500)}
+				if rng.IntN(20) == 0 {
+					r.size = rng.IntN(60 << 10)
+				}
+				together[k] = r
+				torn[seq] = k < len(together)-1
 			}
-			r.pos = appendRecord(t, w, r.tablet, r.seq, r.size, nil)
+			appendTogether(t, w, together)
+			r := together[0]
 			if r.pos.Less(redo) {
 				return 0, fmt.Errorf("appended at %v, before the redo point %v", r.pos, redo)
 			}
-			appended = append(appended, r)
+			appended = append(appended, together...)
 			switch rng.IntN(12) {
 			case 0, 1, 2, 3:
 				mustWait(t, w, r.pos)
@@ -264,12 +272,42 @@ func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err er
 		if len(got) > len(want) || !slices.Equal(got, want[:len(got)]) {
 			return 0, fmt.Errorf("replay is not a prefix of what was appended")
 		}
+		if len(got) > 0 && torn[got[len(got)-1].seq] {
+			return 0, fmt.Errorf("of what was appended together only a part is replayed")
+		}
 		if need := int(c.acked) - must; len(got) < need {
 			return 0, fmt.Errorf("replayed %d records, %d were acknowledged (%d%% kept)\n%s", len(got), need, cfg.UnsyncedDataPercent, dumpString(mem))
 		}
 		kept = got
 	}
 	return 0, nil
+}
+
+// appendTogether appends recs, which are of one tablet, and gives them their
+// positions.
+func appendTogether(t testing.TB, w Writer, recs []rec) {
+	t.Helper()
+	size := (len(recs) - 1) * RecordBytes
+	for _, r := range recs {
+		size += r.size
+	}
+	r, err := w.Reserve(context.Background(), size)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pos := w.Append(r, recs[0].tablet, recs[0].seq, recsOf(recs), nil)
+	for i := range recs {
+		recs[i].pos = pos
+		pos.Offset += uint32(RecordBytes + recs[i].size)
+	}
+}
+
+type recsOf []rec
+
+func (r recsOf) Records() int { return len(r) }
+
+func (r recsOf) AppendRecord(dst []byte, i int) ([]byte, int) {
+	return payload(dst, r[i].tablet, r[i].seq, r[i].size), 1
 }
 
 func dumpString(fs vfs.FS) string {
@@ -579,7 +617,7 @@ func TestLogInsideLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mustWait(t, w, w.Append(r, 1, 1, 1, func(b []byte) []byte { return append(b, copied...) }, nil))
+	mustWait(t, w, w.Append(r, 1, 1, record(func(b []byte) []byte { return append(b, copied...) }), nil))
 	l.Close()
 	got := segmentsOf(t, fs2)[segmentName(1)]
 	if off := nextFrameHeader(got, segmentHeader{segment: 1}, segmentHeaderLen+1); off != segmentHeaderLen+frameHeaderLen+recordHeaderLen+len(copied) {

@@ -37,8 +37,12 @@ const (
 	// for the arithmetic done on them.
 	maxSegmentBytes = 3 << 30
 
-	// MaxRecordBytes bounds the payload of one record.
+	// MaxRecordBytes bounds the payload of one record, and of all that are
+	// appended together.
 	MaxRecordBytes = 1 << 30
+
+	// RecordBytes is what a record takes beside its payload.
+	RecordBytes = recordHeaderLen
 )
 
 var crcTable = crc32.MakeTable(crc32.Castagnoli)

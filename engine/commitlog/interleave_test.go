@@ -496,7 +496,7 @@ func (v *simServer) write(ctx context.Context, i int, t *simTablet) {
 	v.written[rec.id] = i
 	v.mu.Unlock()
 	t.next++
-	rec.pos = v.w.Append(r, uint64(i), rec.seq, 1, func(dst []byte) []byte { return append(dst, byte(rec.id), byte(rec.id>>8)) }, t)
+	rec.pos = v.w.Append(r, uint64(i), rec.seq, record(func(dst []byte) []byte { return append(dst, byte(rec.id), byte(rec.id>>8)) }), t)
 	t.mem = append(t.mem, rec)
 	if v.plant == plantUnordered {
 		return // simStore does it

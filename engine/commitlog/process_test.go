@@ -36,7 +36,7 @@ func TestZombieChild(t *testing.T) {
 				fmt.Println("fenced")
 				return
 			}
-			pos = w.Append(r, 1, seq+i, 1, func(dst []byte) []byte { return payload(dst, 1, seq+i, 100) }, nil)
+			pos = w.Append(r, 1, seq+i, record(func(dst []byte) []byte { return payload(dst, 1, seq+i, 100) }), nil)
 		}
 		switch err := w.Wait(t.Context(), pos); {
 		case err == nil:

@@ -223,29 +223,29 @@ func (b *builder) reset() { b.buf, b.recs = b.buf[:0], b.recs[:0] }
 // size returns how many bytes of records there are.
 func (b *builder) size() int { return max(0, len(b.buf)-buildRoom) }
 
-// add appends a record and returns its ordinal and size. encode is as in
-// Writer.Append; max is how long the payload may get.
-func (b *builder) add(tablet, firstSeq uint64, n, most int, encode func(dst []byte) []byte) (ordinal uint32, size int) {
+// add appends records and returns the ordinal of the first, the size of all and
+// the sequence number that follows. They take most bytes at most, the first
+// one's header not counted.
+func (b *builder) add(tablet, firstSeq uint64, most int, recs Records) (ordinal uint32, size int, next uint64) {
 	if len(b.buf) == 0 {
 		b.buf = append(b.buf, make([]byte, buildRoom)...)
 	}
-	start := len(b.buf)
-	b.buf = slices.Grow(b.buf, recordHeaderLen+most) // at once, not by halves while encoding
-	var header [recordHeaderLen]byte
-	buf := encode(append(b.buf, header[:]...))
-	length := len(buf) - start - recordHeaderLen
-	if length < 0 || length > most {
-		panic(fmt.Sprintf("commitlog: record of %d bytes in a reservation of %d", length, most))
+	start, ordinal, next := len(b.buf), uint32(len(b.recs)), firstSeq
+	buf := slices.Grow(b.buf, recordHeaderLen+most) // at once, not by halves while encoding
+	for i := range recs.Records() {
+		at := len(buf)
+		var n int
+		buf, n = encodeRecord(buf, 0, next, recs, i)
+		binary.LittleEndian.PutUint64(buf[at+8:], uint64(len(b.recs))) // the ordinal
+		b.recs = append(b.recs, builtRecord{tablet, at, len(buf)})
+		next += uint64(n)
 	}
-	ordinal = uint32(len(b.recs))
-	binary.LittleEndian.PutUint32(buf[start:], uint32(length))
-	binary.LittleEndian.PutUint32(buf[start+4:], uint32(n))
-	binary.LittleEndian.PutUint32(buf[start+8:], ordinal)
-	binary.LittleEndian.PutUint32(buf[start+12:], 0)
-	binary.LittleEndian.PutUint64(buf[start+16:], firstSeq)
+	size = len(buf) - start
+	if size < recordHeaderLen || size > recordHeaderLen+most {
+		panic(fmt.Sprintf("commitlog: records of %d bytes in a reservation of %d", size, most))
+	}
 	b.buf = buf
-	b.recs = append(b.recs, builtRecord{tablet, start, len(buf)})
-	return ordinal, recordHeaderLen + length
+	return ordinal, size, next
 }
 
 // build returns the segment as an object: the buffer itself if all records are

@@ -304,7 +304,7 @@ func TestSealChasesWriter(t *testing.T) {
 				if err != nil {
 					return
 				}
-				pos := w.Append(r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, 8) }, nil)
+				pos := w.Append(r, 1, seq, record(func(dst []byte) []byte { return payload(dst, 1, seq, 8) }), nil)
 				if w.Wait(t.Context(), pos) != nil {
 					return
 				}
@@ -466,7 +466,7 @@ func TestI13_ReplayIsIdempotent(t *testing.T) {
 					break
 				}
 				seq := uint64(id)<<32 | i
-				pos := w.Append(r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, 50) }, nil)
+				pos := w.Append(r, 1, seq, record(func(dst []byte) []byte { return payload(dst, 1, seq, 50) }), nil)
 				dead, stop := context.WithTimeout(ctx, 20*time.Millisecond)
 				err = w.Wait(dead, pos)
 				stop()
@@ -531,7 +531,7 @@ func TestSegmentLogGoesBack(t *testing.T) {
 func TestSegmentDamage(t *testing.T) {
 	var b builder
 	for i := range uint64(10) {
-		b.add(i%3, i+1, 1, 30, func(dst []byte) []byte { return payload(dst, i%3, i+1, 30) })
+		b.add(i%3, i+1, 30, record(func(dst []byte) []byte { return payload(dst, i%3, i+1, 30) }))
 	}
 	data := slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, nonce: 9, acked: 4}, exactly))
 	if err := decodeAll(data, 1, 5); err != nil {
@@ -556,7 +556,7 @@ func TestSegmentDamage(t *testing.T) {
 	ctx := t.Context()
 	for i := uint64(1); i < 4; i++ {
 		var b builder
-		b.add(1, i, 1, 10, func(dst []byte) []byte { return payload(dst, 1, i, 10) })
+		b.add(1, i, 10, record(func(dst []byte) []byte { return payload(dst, 1, i, 10) }))
 		if err := store.PutIfAbsent(ctx, objectName(1, i), b.build(objectHeader{kind: kindSegment, log: 1, index: i, nonce: 1 + i/3, acked: i - 1}, exactly)); err != nil {
 			t.Fatal(err)
 		}
@@ -589,7 +589,7 @@ func decodeAll(data []byte, id ID, index uint64) error {
 func FuzzSegmentObject(f *testing.F) {
 	var b builder
 	for i := range uint64(6) {
-		b.add(i%2, i+1, 1, 30, func(dst []byte) []byte { return payload(dst, i%2, i+1, 30) })
+		b.add(i%2, i+1, 30, record(func(dst []byte) []byte { return payload(dst, i%2, i+1, 30) }))
 	}
 	f.Add(slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, acked: 4}, exactly)), true)
 	f.Add(fence(1, 5, 3), false)

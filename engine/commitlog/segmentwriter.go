@@ -233,7 +233,7 @@ func (w *SegmentWriter) changedLocked() {
 func (w *SegmentWriter) Release(Reservation) {}
 
 // Append implements Writer.
-func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
+func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.stoppedLocked() != nil {
@@ -249,13 +249,13 @@ func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, n int, en
 			signal(w.wake)
 		}
 	}
-	ordinal, size := g.add(tablet, firstSeq, n, int(r), encode)
+	ordinal, size, next := g.add(tablet, firstSeq, int(r), recs)
 	w.mu.pending += int64(size)
 	if int64(g.size()) >= w.opts.SegmentBytes {
 		signal(w.wake) // full, and need not wait for its time
 	}
 	if sink != nil {
-		g.sinks.add(sink, firstSeq+uint64(max(n, 1))-1)
+		g.sinks.add(sink, max(next, firstSeq+1)-1)
 	}
 	return Pos{Log: w.id, Segment: g.index, Offset: ordinal}
 }

@@ -270,7 +270,7 @@ func (w *FileWriter) Release(r Reservation) {
 }
 
 // Append implements Writer.
-func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encode func(dst []byte) []byte, sink Sink) Pos {
+func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.reserved -= uint64(r)
@@ -279,27 +279,40 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, n int, encod
 	}
 	g := w.openGroupLocked(uint64(r))
 	start := len(g.buf)
-	g.buf = slices.Grow(g.buf, int(r)) // at once, not by halves while encoding
-	var header [recordHeaderLen]byte
-	buf := encode(append(g.buf, header[:]...))
-	length := len(buf) - start - recordHeaderLen
-	if length < 0 || uint64(length)+reserveOverhead > uint64(r) {
-		// Going on could run into a full disk after a change is visible.
-		panic(fmt.Sprintf("commitlog: record of %d bytes in a reservation of %d", length, uint64(r)))
+	buf := slices.Grow(g.buf, int(r)) // at once, not by halves while encoding
+	next := firstSeq
+	for i := range recs.Records() {
+		var n int
+		buf, n = encodeRecord(buf, tablet, next, recs, i)
+		g.records++
+		next += uint64(n)
 	}
-	putRecordHeader(buf[start:], uint32(length), uint32(n), tablet, firstSeq)
+	size := len(buf) - start
+	if size < recordHeaderLen || uint64(size)+frameHeaderLen > uint64(r) {
+		// Going on could run into a full disk after a change is visible.
+		panic(fmt.Sprintf("commitlog: records of %d bytes in a reservation of %d", size, uint64(r)))
+	}
 	g.buf = buf
-	g.records++
 	g.seg.tail = g.end()
-	w.mu.pending += int64(length + recordHeaderLen)
+	w.mu.pending += int64(size)
 	if sink != nil {
-		g.sinks.add(sink, firstSeq+uint64(max(n, 1))-1)
+		g.sinks.add(sink, max(next, firstSeq+1)-1)
 	}
 	if w.mu.idle {
 		w.mu.idle = false
 		signal(w.wake)
 	}
 	return Pos{Segment: g.seg.number, Offset: g.base + uint32(start)}
+}
+
+// encodeRecord appends the header and the payload of record i, and returns how
+// many sequence numbers it takes.
+func encodeRecord(dst []byte, tablet, firstSeq uint64, recs Records, i int) ([]byte, int) {
+	var header [recordHeaderLen]byte
+	start := len(dst)
+	dst, n := recs.AppendRecord(append(dst, header[:]...), i)
+	putRecordHeader(dst[start:], uint32(len(dst)-start-recordHeaderLen), uint32(n), tablet, firstSeq)
+	return dst, n
 }
 
 // A sinkList is the sinks of a group, with what becomes durable for each.

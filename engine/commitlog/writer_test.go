@@ -62,13 +62,20 @@ func payload(dst []byte, tablet, seq uint64, size int) []byte {
 	return dst
 }
 
+// record is one record, with one sequence number, whose payload it appends.
+type record func(dst []byte) []byte
+
+func (r record) Records() int { return 1 }
+
+func (r record) AppendRecord(dst []byte, _ int) ([]byte, int) { return r(dst), 1 }
+
 func appendRecord(t testing.TB, w Writer, tablet, seq uint64, size int, sink Sink) Pos {
 	t.Helper()
 	r, err := w.Reserve(context.Background(), size)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return w.Append(r, tablet, seq, 1, func(dst []byte) []byte { return payload(dst, tablet, seq, size) }, sink)
+	return w.Append(r, tablet, seq, record(func(dst []byte) []byte { return payload(dst, tablet, seq, size) }), sink)
 }
 
 func mustWait(t testing.TB, w Writer, pos Pos) {
@@ -249,7 +256,7 @@ func TestConcurrentAppend(t *testing.T) {
 				tab.Lock()
 				tab.seq++
 				seq := tab.seq
-				pos := w.Append(r, uint64(id), seq, 1, func(dst []byte) []byte { return payload(dst, uint64(id), seq, size) }, &tab.sink)
+				pos := w.Append(r, uint64(id), seq, record(func(dst []byte) []byte { return payload(dst, uint64(id), seq, size) }), &tab.sink)
 				tab.Unlock()
 				if err := w.Wait(t.Context(), pos); err != nil {
 					t.Error(err)
@@ -353,7 +360,7 @@ func TestRotateReserved(t *testing.T) {
 	if err := w.Rotate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	pos := w.Append(r, 1, 2, 1, func(dst []byte) []byte { return payload(dst, 1, 2, size) }, nil)
+	pos := w.Append(r, 1, 2, record(func(dst []byte) []byte { return payload(dst, 1, 2, size) }), nil)
 	mustWait(t, w, pos)
 	if pos.Segment != 2 {
 		t.Fatalf("record in segment %d", pos.Segment)
@@ -606,7 +613,7 @@ func TestFailedSync(t *testing.T) {
 						order.Lock()
 						seq++
 						s := seq
-						pos := w.Append(r, 1, s, 1, func(dst []byte) []byte { return payload(dst, 1, s, 100) }, sink)
+						pos := w.Append(r, 1, s, record(func(dst []byte) []byte { return payload(dst, 1, s, 100) }), sink)
 						order.Unlock()
 						if err := w.Wait(context.Background(), pos); err != nil {
 							if !errors.Is(err, fault.Unavailable) || !errors.Is(err, syscall.EIO) {
@@ -677,7 +684,7 @@ func fillAndHeal(t *testing.T, fs vfs.FS, dir string, fill, heal func()) {
 		}
 		mu.Lock()
 		seq := uint64(len(want) + 1)
-		pos := w.Append(r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, size) }, nil)
+		pos := w.Append(r, 1, seq, record(func(dst []byte) []byte { return payload(dst, 1, seq, size) }), nil)
 		want = append(want, rec{1, seq, size, pos})
 		mu.Unlock()
 		return w.Wait(t.Context(), pos)
@@ -877,7 +884,7 @@ func TestReservations(t *testing.T) {
 				size = rng.IntN(size + 1) // less than reserved
 			}
 			seq := uint64(len(want))
-			pos := w.Append(h.r, 1, seq, 1, func(dst []byte) []byte { return payload(dst, 1, seq, size) }, nil)
+			pos := w.Append(h.r, 1, seq, record(func(dst []byte) []byte { return payload(dst, 1, seq, size) }), nil)
 			want = append(want, rec{1, seq, size, pos})
 		}
 		w.mu.Lock()
