@@ -7,7 +7,6 @@ import (
 	"sort"
 
 	"github.com/trestledb/trestle/engine/commitlog"
-	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/plan"
 	"github.com/trestledb/trestle/engine/row"
@@ -135,8 +134,8 @@ func (s *Store) MutateRow(ctx context.Context, name string, e *row.Entry) error 
 	return s.wait(ctx, pos)
 }
 
-// MutateRows implements backend.Data. Entries are applied in order and share
-// group commits.
+// MutateRows implements backend.Data. Entries are applied in the order of their
+// keys and share group commits.
 func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry, done func(i int, err error)) error {
 	t, err := s.table(name)
 	if err != nil {
@@ -144,32 +143,17 @@ func (s *Store) MutateRows(ctx context.Context, name string, entries []row.Entry
 	}
 	now := s.o.Now()
 	p := plan.New(t.schema.Load(), now)
-	type planned struct {
-		reads bool
-		err   error
-		pos   commitlog.Pos
+	rows, err := p.Rows(entries, now)
+	if err != nil {
+		return err
 	}
-	todo := make([]planned, len(entries))
-	for i := range entries {
-		e := &entries[i]
-		if todo[i].reads, todo[i].err = p.Check(e.Key, e.Mutations, "mutations"); todo[i].err == nil {
-			todo[i].err = plan.CheckToken(e.Token, now)
-		}
-		if err := todo[i].err; fault.KindOf(err) == fault.Invalid {
-			return plan.InEntry(err, i)
+	for key, more := rows.Next(); more; key, more = rows.Next() {
+		if err := t.serve(key, func(tt *tablet.Tablet) error { return rows.Apply(ctx, tt) }); err != nil {
+			return err // never: Apply returns only what serve goes on after
 		}
 	}
 	for i := range entries {
-		if e := &entries[i]; todo[i].err == nil {
-			todo[i].pos, todo[i].err = apply(ctx, &p, t, e, todo[i].reads)
-		}
-	}
-	// Positions ascend, so all but the first wait are short.
-	for i := range entries {
-		if todo[i].err == nil {
-			todo[i].err = s.wait(ctx, todo[i].pos)
-		}
-		done(i, todo[i].err)
+		done(i, rows.Wait(ctx, i, s.wait))
 	}
 	return nil
 }

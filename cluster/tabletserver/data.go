@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	"github.com/trestledb/trestle/cluster/rpc"
-	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/plan"
@@ -141,28 +140,15 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 	}
 	now := s.o.Now()
 	p := plan.New(t.table.Schema(), now)
+	rows, err := p.Rows(entries, now)
+	if err != nil {
+		return nil, err
+	}
+	_ = rows.Apply(ctx, t.Tablet) // it fails only if something is left
+	rows.Refuse(tablet.ErrReplaced)
 	errs := make([]error, len(entries))
-	reads := make([]bool, len(entries))
 	for i := range entries {
-		e := &entries[i]
-		if reads[i], errs[i] = p.Check(e.Key, e.Mutations, "mutations"); errs[i] == nil {
-			errs[i] = plan.CheckToken(e.Token, now)
-		}
-		if errors.Is(errs[i], fault.Invalid) {
-			return nil, plan.InEntry(errs[i], i)
-		}
-	}
-	pos := make([]commitlog.Pos, len(entries))
-	for i := range entries {
-		if errs[i] == nil {
-			pos[i], errs[i] = p.Apply(ctx, t.Tablet, &entries[i], reads[i])
-		}
-	}
-	for i := range entries {
-		if errs[i] == nil {
-			errs[i] = t.Wait(ctx, pos[i])
-		}
-		errs[i] = unknown(errs[i])
+		errs[i] = unknown(rows.Wait(ctx, i, t.Wait))
 	}
 	return errs, nil
 }

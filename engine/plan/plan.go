@@ -197,7 +197,7 @@ func (p *Planner) Apply(ctx context.Context, t *tablet.Tablet, e *row.Entry, rea
 		if err := p.fill(nil, b, e.Mutations); err != nil {
 			return commitlog.Pos{}, err
 		}
-		return t.ApplyAsync(ctx, e.Key, b)
+		return t.ApplyAsync(ctx, b)
 	}
 	return t.UpdateAsync(ctx, e.Key, func(v *tablet.View, b *tablet.Batch) error {
 		if tok := e.Token.Token; len(tok) > 0 {

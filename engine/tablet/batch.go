@@ -5,16 +5,26 @@ import (
 	"sync"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// A Batch is the change of one row: operations in order. Values are aliased,
-// not copied, until the batch is applied. The zero Batch is ready for Reset.
+// A Batch is the changes of rows: for each its operations in order, all or none
+// of which are applied. Keys and values are aliased, not copied, until the batch
+// is applied.
 type Batch struct {
-	prefix []byte
+	rows   []rowOps
+	prefix []byte // of all rows, back to back
 	suffix []byte // of all operations, back to back
 	ops    []op
-	size   int // encoded
+	size   int // what it takes in the commit log, at most
+}
+
+// rowOps is the change of a row.
+type rowOps struct {
+	key       []byte
+	prefixEnd int // where its parts of prefix and ops end
+	opsEnd    int
 }
 
 type op struct {
@@ -25,31 +35,41 @@ type op struct {
 
 var batches = sync.Pool{New: func() any { return new(Batch) }}
 
-// NewBatch returns an empty batch for the row key. Free gives it back.
+// NewBatch returns an empty batch that begins with the row key. Free gives it
+// back.
 func NewBatch(key []byte) *Batch {
 	b := batches.Get().(*Batch)
-	b.Reset(key)
+	b.Row(key)
 	return b
 }
 
 // Free gives b back. It must not be used afterwards.
 func (b *Batch) Free() {
-	b.Reset(nil)
-	if cap(b.suffix) <= 64<<10 && cap(b.ops) <= 4096 {
+	clear(b.rows)
+	clear(b.ops)
+	b.rows, b.prefix, b.suffix, b.ops, b.size = b.rows[:0], b.prefix[:0], b.suffix[:0], b.ops[:0], 0
+	if cap(b.prefix)+cap(b.suffix) <= 128<<10 && cap(b.ops) <= 4096 && cap(b.rows) <= 4096 {
 		batches.Put(b)
 	}
 }
 
-// Reset empties the batch and begins one for the row key.
-func (b *Batch) Reset(key []byte) {
-	b.prefix = cell.AppendRow(b.prefix[:0], key)
-	b.suffix, b.size = b.suffix[:0], len(b.prefix)+binary.MaxVarintLen32
-	clear(b.ops)
-	b.ops = b.ops[:0]
+// Row makes the operations that follow those of the row key. Changes of one row
+// are applied in order.
+func (b *Batch) Row(key []byte) {
+	if len(b.rows) > 0 {
+		b.size += commitlog.RecordBytes
+	}
+	start := len(b.prefix)
+	b.prefix = cell.AppendRow(b.prefix, key)
+	b.rows = append(b.rows, rowOps{key, len(b.prefix), len(b.ops)})
+	b.size += len(b.prefix) - start + binary.MaxVarintLen32
 }
 
 // Len returns the number of operations.
 func (b *Batch) Len() int { return len(b.ops) }
+
+// Size returns how much of the commit log the batch takes, in bytes.
+func (b *Batch) Size() int { return b.size }
 
 func (b *Batch) add(kind cell.Kind, value []byte) {
 	start := 0
@@ -57,6 +77,7 @@ func (b *Batch) add(kind cell.Kind, value []byte) {
 		start = b.ops[n-1].end
 	}
 	b.ops = append(b.ops, op{len(b.suffix), kind, value})
+	b.rows[len(b.rows)-1].opsEnd = len(b.ops)
 	b.size += len(b.suffix) - start + len(value) + 1 + 2*binary.MaxVarintLen32
 }
 
@@ -106,18 +127,22 @@ func markerValue(r cell.TimeRange, sticky bool) []byte {
 	return cell.AppendRanges(nil, r)
 }
 
-// A log record's payload is
+// Records implements commitlog.Records: a row is a record.
+func (b *Batch) Records() int { return len(b.rows) }
+
+// AppendRecord implements commitlog.Records. The payload is
 //
 //	uvarint length, row prefix
 //	for each operation: uvarint length, key suffix; kind u8; uvarint length, value
 //
 // and the record itself says how many operations there are.
-func (b *Batch) encode(dst []byte) []byte {
-	dst = binary.AppendUvarint(dst, uint64(len(b.prefix)))
-	dst = append(dst, b.prefix...)
-	start := 0
-	for i := range b.ops {
-		o := &b.ops[i]
+func (b *Batch) AppendRecord(dst []byte, i int) ([]byte, int) {
+	prefix, first, start := b.row(i)
+	dst = binary.AppendUvarint(dst, uint64(len(prefix)))
+	dst = append(dst, prefix...)
+	ops := b.ops[first:b.rows[i].opsEnd]
+	for k := range ops {
+		o := &ops[k]
 		dst = binary.AppendUvarint(dst, uint64(o.end-start))
 		dst = append(dst, b.suffix[start:o.end]...)
 		dst = append(dst, byte(o.kind))
@@ -125,7 +150,21 @@ func (b *Batch) encode(dst []byte) []byte {
 		dst = append(dst, o.value...)
 		start = o.end
 	}
-	return dst
+	return dst, len(ops)
+}
+
+// row returns the prefix of row i, its first operation and where the suffix of
+// that begins.
+func (b *Batch) row(i int) (prefix []byte, first, start int) {
+	if i > 0 {
+		prefix, first = b.prefix[b.rows[i-1].prefixEnd:], b.rows[i-1].opsEnd
+	} else {
+		prefix = b.prefix
+	}
+	if first > 0 {
+		start = b.ops[first-1].end
+	}
+	return prefix[:b.rows[i].prefixEnd-(len(b.prefix)-len(prefix))], first, start
 }
 
 // An adder takes the operations of a record.
@@ -138,14 +177,15 @@ func (b *Batch) insert(m adder, first cell.Seq) { b.insertFrom(0, m, first) }
 // insertFrom leaves out the operations before n. The first of all, not of those
 // given to m, has the sequence number first.
 func (b *Batch) insertFrom(n int, m adder, first cell.Seq) {
-	start := 0
-	if n > 0 {
-		start = b.ops[n-1].end
-	}
-	for i := n; i < len(b.ops); i++ {
-		o := &b.ops[i]
-		m.AddParts(b.prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i), o.kind)
-		start = o.end
+	for r := range b.rows {
+		prefix, from, start := b.row(r)
+		for i := from; i < b.rows[r].opsEnd; i++ {
+			o := &b.ops[i]
+			if i >= n {
+				m.AddParts(prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i), o.kind)
+			}
+			start = o.end
+		}
 	}
 }
 

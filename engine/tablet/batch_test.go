@@ -31,7 +31,7 @@ func exampleBatch() *Batch {
 
 func TestRecord(t *testing.T) {
 	b := exampleBatch()
-	payload := b.encode(nil)
+	payload, _ := b.AppendRecord(nil, 0)
 	if len(payload) > b.size {
 		t.Errorf("%d bytes, reserved for %d", len(payload), b.size)
 	}
@@ -71,14 +71,15 @@ func TestRecord(t *testing.T) {
 	b.Free()
 	again := NewBatch([]byte("other"))
 	defer again.Free()
-	if again.Len() != 0 || bytes.Contains(again.encode(nil), []byte("row")) {
+	if payload, _ := again.AppendRecord(nil, 0); again.Len() != 0 || bytes.Contains(payload, []byte("row")) {
 		t.Error("a batch remembers an earlier one")
 	}
 }
 
 func FuzzDecodeRecord(f *testing.F) {
 	b := exampleBatch()
-	f.Add(b.encode(nil), uint64(1), b.Len())
+	payload, _ := b.AppendRecord(nil, 0)
+	f.Add(payload, uint64(1), b.Len())
 	f.Add([]byte{}, uint64(0), 0)
 	f.Fuzz(func(t *testing.T, payload []byte, first uint64, n int) {
 		m := memtable.New()
@@ -116,7 +117,7 @@ func BenchmarkBatch(b *testing.B) {
 	for b.Loop() {
 		t := NewBatch(key)
 		t.Set(1, []byte("field0"), 1_700_000_000_000_000, value)
-		payload = t.encode(payload[:0])
+		payload, _ = t.AppendRecord(payload[:0], 0)
 		t.Free()
 	}
 }

@@ -76,6 +76,14 @@ func TestLeave(t *testing.T) {
 	}
 }
 
+func applyAndWait(ctx context.Context, t *Tablet, b *Batch) error {
+	pos, err := t.ApplyAsync(ctx, b)
+	if err != nil {
+		return err
+	}
+	return t.Wait(ctx, pos)
+}
+
 // leaveOnce does something during which a change fails, and tells whether so
 // many changes were made.
 func leaveOnce(t *testing.T, name string, fails int, err error, serves bool, do func(context.Context, *lossyMeta, *Tablet, *Tablet) error) bool {
@@ -108,7 +116,7 @@ func leaveOnce(t *testing.T, name string, fails int, err error, serves bool, do 
 		ts = append(ts, one)
 		b := NewBatch([]byte{"an"[i]})
 		b.Set(0, []byte("q"), 1, []byte("before"))
-		if err := one.Apply(ctx, []byte{"an"[i]}, b); err != nil {
+		if err := applyAndWait(ctx, one, b); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,7 +129,7 @@ func leaveOnce(t *testing.T, name string, fails int, err error, serves bool, do 
 			go func() {
 				b := NewBatch([]byte{"an"[i]})
 				b.Set(0, []byte("q"), 2, []byte("meanwhile"))
-				writes <- one.Apply(ctx, []byte{"an"[i]}, b)
+				writes <- applyAndWait(ctx, one, b)
 			}()
 		}
 		time.Sleep(time.Millisecond) // not needed; so they do wait

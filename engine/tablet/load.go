@@ -29,7 +29,7 @@ func (l Load) Rows() float64 { return l.RowsRead + l.RowsWritten }
 // LoadWindow.
 const sampleSize = 64
 
-// load counts what a tablet is asked for. Counting takes two atomic additions
+// load counts what a tablet is asked for. Counting a call takes two or three atomic additions
 // and, for sampleSize rows of a window's many, a lock.
 type load struct {
 	reads, rowsRead, rowsWritten, bytes atomic.Int64
@@ -59,11 +59,16 @@ func (l *load) read(rows, bytes int64, key []byte) {
 	}
 }
 
-// wrote counts a change of the row key.
-func (l *load) wrote(bytes int64, key []byte) {
-	l.rowsWritten.Add(1)
-	l.bytes.Add(bytes)
-	l.note(1, key)
+// wrote counts the changes of a batch.
+func (l *load) wrote(b *Batch) {
+	n := len(b.rows)
+	l.rowsWritten.Add(int64(n))
+	l.bytes.Add(int64(b.size))
+	of := 0
+	if n > 1 {
+		of = rand.IntN(n)
+	}
+	l.note(int64(n), b.rows[of].key)
 }
 
 // Requests returns how many calls to read and changes of rows there were.

@@ -124,7 +124,24 @@ type Stats struct {
 	ReadBytes atomic.Int64
 }
 
+// stripes is the number of row locks.
 const stripes = 256
+
+// A stripeSet is a set of row locks.
+type stripeSet [stripes / 64]uint64
+
+func (s *stripeSet) add(i uint64)      { s[i/64] |= 1 << (i % 64) }
+func (s *stripeSet) remove(i uint64)   { s[i/64] &^= 1 << (i % 64) }
+func (s *stripeSet) has(i uint64) bool { return s[i/64]>>(i%64)&1 != 0 }
+
+// meets tells whether there is one that is in both.
+func (s *stripeSet) meets(o *stripeSet) bool {
+	var both uint64
+	for i := range s {
+		both |= s[i] & o[i]
+	}
+	return both != 0
+}
 
 // A Tablet serves the rows of one range.
 type Tablet struct {
@@ -139,7 +156,10 @@ type Tablet struct {
 	// the memtables.
 	visible atomic.Uint64
 
-	// rows are the row locks: a row's is the one its key hashes to.
+	// rows are the row locks: a row's is the one its key hashes to. Who changes a
+	// row by what it holds has its lock from before it looks until the change is in
+	// the memtable. Others only wait for that: they need it if it is in
+	// write.deciding.
 	rows [stripes]mutex.Mutex
 	seed maphash.Seed
 
@@ -150,6 +170,9 @@ type Tablet struct {
 		last   commitlog.Pos
 		mem    *mem
 		closed bool
+		// deciding are the row locks of those who look at a row to change it. Whoever
+		// adds or removes one holds it.
+		deciding stripeSet
 	}
 
 	// mu guards the current version, which is nil once the tablet is closed.
@@ -285,12 +308,8 @@ func (t *Tablet) install(next func(old *version) *version) {
 	old.release()
 }
 
-// lockRow takes the lock of a row.
-func (t *Tablet) lockRow(key []byte) *mutex.Mutex {
-	l := &t.rows[maphash.Bytes(t.seed, key)%stripes]
-	l.Lock()
-	return l
-}
+// stripe returns the lock of a row.
+func (t *Tablet) stripe(key []byte) uint64 { return maphash.Bytes(t.seed, key) % stripes }
 
 // admit waits until memtables and runs have room for more. When there is little
 // it returns the rate, in bytes per second, that writers are held to: they slow
@@ -362,30 +381,28 @@ func (t *Tablet) Runs() int {
 	return t.mu.version.depth
 }
 
-// commit gives b, the change of the row key, its sequence numbers, puts it into
-// the memtable and queues it for the commit log. It returns the position to wait
-// for. The caller holds the row's lock.
-func (t *Tablet) commit(ctx context.Context, key []byte, b *Batch) (commitlog.Pos, error) {
-	// Room in the log first: once the memtable has the change there is no way
-	// back.
-	room, err := t.env.Commit.Reserve(ctx, b.size)
-	if err != nil {
-		return commitlog.Pos{}, err
-	}
-	t.write.Lock()
-	defer t.write.Unlock()
+// reserve makes room for b in the commit log. It comes before the memtable has
+// anything of it: then there is no way back.
+func (t *Tablet) reserve(ctx context.Context, b *Batch) (commitlog.Reservation, error) {
+	return t.env.Commit.Reserve(ctx, b.size)
+}
+
+// commitLocked gives b its sequence numbers, puts it into the memtable and queues
+// it for the commit log, where there is room for it. It returns the position to
+// wait for. The caller holds the write lock, and nobody else decides on a change
+// of one of the rows.
+func (t *Tablet) commitLocked(room commitlog.Reservation, b *Batch) (commitlog.Pos, error) {
 	if t.write.closed {
 		t.env.Commit.Release(room)
 		return commitlog.Pos{}, t.gone()
 	}
 	m := t.write.mem
-	first, n := t.write.seq+1, b.Len()
-	before := m.Bytes()
+	first, before := t.write.seq+1, m.Bytes()
 	b.insert(m, first)
-	t.write.seq += cell.Seq(n)
-	pos := t.env.Commit.Append(room, uint64(t.id), uint64(first), n, b.encode, t)
+	t.write.seq += cell.Seq(b.Len())
+	pos := t.env.Commit.Append(room, uint64(t.id), uint64(first), b, t)
 	t.note(m, pos, before)
-	t.load.wrote(int64(b.size), key)
+	t.load.wrote(b)
 	return pos, nil
 }
 
@@ -404,20 +421,11 @@ func (t *Tablet) gone() error {
 	return ErrClosed
 }
 
-// Apply applies b, the change of the row key. When it returns nil the change
-// is durable and visible. On a context error it may or may not be; on any
-// other nothing was applied.
-func (t *Tablet) Apply(ctx context.Context, key []byte, b *Batch) error {
-	pos, err := t.ApplyAsync(ctx, key, b)
-	if err != nil {
-		return err
-	}
-	return t.Wait(ctx, pos)
-}
-
-// ApplyAsync is Apply that does not wait until the change is durable: the
-// caller gives the returned position to Wait.
-func (t *Tablet) ApplyAsync(ctx context.Context, key []byte, b *Batch) (commitlog.Pos, error) {
+// ApplyAsync applies b, whose rows are all the tablet's. On an error nothing was
+// applied. Else the caller gives the returned position to Wait; when that returns
+// nil the changes are durable and visible, and on a context error they may or may
+// not be.
+func (t *Tablet) ApplyAsync(ctx context.Context, b *Batch) (commitlog.Pos, error) {
 	rate, err := t.admit(ctx)
 	if err != nil {
 		return commitlog.Pos{}, err
@@ -425,9 +433,27 @@ func (t *Tablet) ApplyAsync(ctx context.Context, key []byte, b *Batch) (commitlo
 	if rate > 0 {
 		t.slow.take(int64(b.size), rate)
 	}
-	l := t.lockRow(key)
-	defer l.Unlock()
-	return t.commit(ctx, key, b)
+	room, err := t.reserve(ctx, b)
+	if err != nil {
+		return commitlog.Pos{}, err
+	}
+	var rows stripeSet
+	for i := range b.rows {
+		rows.add(t.stripe(b.rows[i].key))
+	}
+	t.write.Lock()
+	if t.write.deciding.meets(&rows) {
+		t.write.Unlock()
+		for i := range uint64(stripes) {
+			if rows.has(i) {
+				t.rows[i].Lock()
+				defer t.rows[i].Unlock()
+			}
+		}
+		t.write.Lock()
+	}
+	defer t.write.Unlock()
+	return t.commitLocked(room, b)
 }
 
 // Update changes the row key by what decide makes of its present state:
@@ -476,15 +502,28 @@ func (t *Tablet) UpdateAsync(ctx context.Context, key []byte, decide func(v *Vie
 
 // update returns the position to wait for also when decide fails.
 func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v *View, b *Batch) error) (commitlog.Pos, error) {
-	l := t.lockRow(key)
-	defer l.Unlock()
+	s := t.stripe(key)
+	t.rows[s].Lock()
+	defer t.rows[s].Unlock()
+	t.write.Lock()
+	t.write.deciding.add(s)
+	t.write.Unlock()
 	err := decide(&View{t: t, ctx: ctx, key: key, seq: cell.MaxSeq}, b)
-	if err != nil || b.Len() == 0 {
-		t.write.Lock()
-		defer t.write.Unlock()
-		return t.write.last, err
+	var room commitlog.Reservation
+	nothing := err != nil || b.Len() == 0
+	if !nothing {
+		room, err = t.reserve(ctx, b)
 	}
-	return t.commit(ctx, key, b)
+	t.write.Lock()
+	defer t.write.Unlock()
+	t.write.deciding.remove(s)
+	switch {
+	case nothing:
+		return t.write.last, err
+	case err != nil:
+		return commitlog.Pos{}, err
+	}
+	return t.commitLocked(room, b)
 }
 
 // rotateLocked makes the memtable immutable, to be flushed, and begins a new
