@@ -74,6 +74,58 @@ func BenchmarkMutateRow(b *testing.B) {
 	}
 }
 
+// BenchmarkMutateRows is BenchmarkMutateRow with requests of 100 rows; an op is a
+// row.
+func BenchmarkMutateRows(b *testing.B) {
+	const writers, batch = 64, 100
+	for _, keys := range []string{"ascending", "random"} {
+		b.Run(keys, func(b *testing.B) {
+			s, table := benchStore(b, Options{MemtableBytes: 512 << 20})
+			pool := values()
+			var next atomic.Int64
+			b.ReportAllocs()
+			used := cpu(b)
+			b.ResetTimer()
+			var done sync.WaitGroup
+			for w := range writers {
+				done.Go(func() {
+					r := rand.New(rand.NewPCG(uint64(w), 42))
+					entries := make([]row.Entry, batch)
+					for i := range entries {
+						entries[i].Mutations = []row.Mutation{{Op: row.SetCell, Family: "cf", Qualifier: []byte("field0"), Timestamp: 1_700_000_000_000_000}}
+					}
+					for {
+						first := int(next.Add(batch)) - batch
+						if first >= b.N {
+							return
+						}
+						for i := range entries {
+							e, n := &entries[i], first+i
+							if keys == "random" {
+								n = r.IntN(100_000_000)
+							}
+							e.Key = benchKey(e.Key, n)
+							at := r.IntN(len(pool) - 1000)
+							e.Mutations[0].Value = pool[at : at+1000]
+						}
+						if err := s.MutateRows(ctx, table, entries, func(_ int, err error) {
+							if err != nil {
+								b.Error(err)
+							}
+						}); err != nil {
+							b.Error(err)
+							return
+						}
+					}
+				})
+			}
+			done.Wait()
+			rate(b, b.N, "rows/s")
+			used(b.N)
+		})
+	}
+}
+
 // fill writes n rows of 1,000 bytes.
 func fillBench(b testing.TB, s *Store, table string, n int) {
 	b.Helper()

@@ -10,6 +10,8 @@ import (
 const (
 	// writeBuffer is how much a writer collects before it calls the file system.
 	writeBuffer = 512 << 10
+	// enough is how much is given to the file system as it comes.
+	enough = 128 << 10
 	// bytesPerSync is how much a writer writes before it asks the kernel to start
 	// writing that to the disk, so that Finish has little left to wait for.
 	bytesPerSync = 4 << 20
@@ -37,6 +39,10 @@ func newLocalWriter(l *Local, name, tmp string, f vfs.File) *localWriter {
 
 func (w *localWriter) Write(p []byte) error {
 	for len(p) > 0 && w.err == nil {
+		if w.n == 0 && len(p) >= enough {
+			_, w.err = w.f.Write(p)
+			break
+		}
 		if w.n == writeBuffer {
 			w.flush()
 			continue

@@ -336,7 +336,7 @@ func (t *Tablet) admit(ctx context.Context) (float64, error) {
 			return 0, err
 		}
 	}
-	for delay := time.Millisecond; t.Runs() >= o.MaxRuns || t.heldDebt() >= 1; delay = min(2*delay, 100*time.Millisecond) {
+	for delay := time.Millisecond; t.Runs() >= o.MaxRuns || t.heldDebt() >= 1; delay = min(2*delay, 10*time.Millisecond) {
 		if time.Since(start) > stallLimit {
 			return 0, &fault.Error{Kind: fault.Exhausted, RetryAfter: time.Second, Reason: "TOO_MANY_RUNS",
 				Msg: "compacting the tablet's SSTables does not keep up"}
@@ -354,7 +354,7 @@ const (
 	// slowRate is what writers of a tablet are held to, in bytes per second, when
 	// holding them back begins: no more than compactions manage at their best. It
 	// falls with the square of what is left until they are stopped.
-	slowRate = 64 << 20
+	slowRate = 256 << 20
 	// slowLimit is how long one write is delayed at most.
 	slowLimit = time.Second
 )

@@ -64,14 +64,15 @@ func (w *Worker) excess(t *tablet.Tablet) int {
 }
 
 // look returns how many requests the tablets have had, and the debt of the
-// compactions: 0 two runs below what they aim at, 1 two runs beyond.
+// compactions: 0 two runs below what they aim at, 1 when flushes wait for them, for
+// soon writers have to as well.
 func (w *Worker) look() (requests int64, debt float64) {
 	most := 0
 	for _, t := range w.o.Tablets() {
 		requests += t.Requests()
 		most = max(most, t.Behind())
 	}
-	return requests, float64(most-w.env.Options.TargetRuns+2) / 4
+	return requests, float64(most-w.env.Options.TargetRuns+2) / 3
 }
 
 // Add asks for work on t.
