@@ -195,6 +195,19 @@ var mutateTests = []test{
 		t := s.create("t", "f")
 		s.ok(s.MutateRows(s.ctx, t, nil, func(i int, err error) { s.Errorf("done(%d, %v) was called", i, err) }))
 	}},
+	{"BatchInOrderWithinARow", func(s *suite) {
+		t := s.createTable("t", 1000, [][]byte{[]byte("m")}, "f", "sum=sum")
+		var entries []row.Entry
+		for _, k := range []string{"z", "a", "n"} {
+			for _, m := range []row.Mutation{add("sum", "q", 1000, 3), set("f", "q", 1000, "1"), {Op: row.DeleteRow}, add("sum", "q", 1000, 4),
+				set("f", "q", 1000, "2"), add("sum", "q", 1000, 5), set("f", "q", 1000, "3")} {
+				entries = append(entries, row.Entry{Key: []byte(k), Mutations: []row.Mutation{m}})
+			}
+		}
+		s.ok(s.MutateRows(s.ctx, t, entries, func(_ int, err error) { s.ok(err) }))
+		nine := plain(int64be(9))
+		s.want(t, "a f:q@1000=3", "a sum:q@1000="+nine, "n f:q@1000=3", "n sum:q@1000="+nine, "z f:q@1000=3", "z sum:q@1000="+nine)
+	}},
 	{"BatchOfMany", func(s *suite) {
 		t := s.createTable("t", 1000, [][]byte{[]byte("r3"), []byte("r5"), []byte("r7")}, "f")
 		const n = 20_000
