@@ -385,7 +385,7 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 		}
 	case 6:
 		if roots, err := admin.Metadata().Roots(ctx); err == nil {
-			_, _ = c.Lock("admin").Put(ctx, catalog.WantedKey(roots[rng.IntN(len(roots))].Tablet), []byte(server), 0)
+			_ = c.want(ctx, "admin", roots[rng.IntN(len(roots))].Tablet, server)
 		}
 	case 0:
 		_ = s.Split(ctx, rows[i].Tablet, fmt.Append(nil, "k", rng.IntN(9), "x"))
@@ -398,9 +398,23 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 	case 3:
 		_ = s.Compact(ctx, []metadata.TabletID{rows[i].Tablet})
 	default:
-		l := c.Lock("admin")
-		_, _ = l.Put(ctx, catalog.WantedKey(rows[i].Tablet), []byte(server), 0)
+		_ = c.want(ctx, "admin", rows[i].Tablet, server)
 	}
+}
+
+// want says, as a node, where a tablet is to be, wherever it was to be before;
+// nowhere in particular if server is empty.
+func (c *Cluster) want(ctx context.Context, node string, id metadata.TabletID, server string) error {
+	l, key := c.Lock(node), catalog.WantedKey(id)
+	i, err := l.Get(ctx, key)
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	if server == "" {
+		return l.Delete(ctx, key, i.Version)
+	}
+	_, err = l.Put(ctx, key, []byte(server), i.Version)
+	return err
 }
 
 func (c *Cluster) names() []string {

@@ -67,7 +67,7 @@ func (k *takeover) start(o Options) {
 		k.t.Fatal(err)
 	}
 	k.tablet, k.log = rows[0].Tablet, catalog.UserLog(c.Server("server-1").Incarnation())
-	if _, err := c.Lock("admin").Put(ctx, catalog.WantedKey(k.tablet), []byte("server-1"), 0); err != nil {
+	if err := c.want(ctx, "admin", k.tablet, "server-1"); err != nil {
 		k.t.Fatal(err)
 	}
 	k.on(sch.ID, "server-1")

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
@@ -130,7 +129,7 @@ func (g *stage) place(table uint64, server string) {
 				continue
 			}
 			there = false
-			_, _ = g.Cluster.Lock("operator").Put(ctx, catalog.WantedKey(r.Tablet), []byte(server), 0)
+			_ = g.Cluster.want(ctx, "operator", r.Tablet, server)
 		}
 		if there {
 			return
@@ -301,6 +300,8 @@ type operation struct {
 	victims []string
 	before  func(*stage)       // makes ready for it
 	do      func(*stage)       // returns when it is done, or has come to nothing
+	did     func(*stage) bool  // whether it was done, if nothing came in between
+	changes int                // of METADATA rows that this takes, at least; tablets are three
 	after   func(*stage) error // what must hold at the end
 	// zombies are those of victims that may be taken for dead though they live.
 	zombies []string
@@ -342,39 +343,45 @@ func operations() []operation {
 	both := append(masters, servers...)
 	return []operation{{
 		name: "split", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		changes: 2, did: func(g *stage) bool { return len(g.tablets()) == 4 },
 		do: func(g *stage) {
 			r := g.of("k")
 			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, r.Tablet, []byte("k")) })
 		},
 	}, {
 		name: "merge", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		changes: 2, did: func(g *stage) bool { return len(g.tablets()) == 2 },
 		do: func(g *stage) {
 			a, b := g.of("a"), g.of("k")
 			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) { _ = s.Merge(ctx, a.Tablet, b.Tablet) })
 		},
 	}, {
 		name: "move", victims: both, zombies: both,
+		changes: 2, did: func(g *stage) bool { return g.of("k").Assignment.Server == "server-3" },
 		do: func(g *stage) {
 			r := g.of("k")
-			_, _ = g.Cluster.Lock("operator").Put(g.t.Context(), catalog.WantedKey(r.Tablet), []byte("server-3"), 0)
+			_ = g.Cluster.want(g.t.Context(), "operator", r.Tablet, "server-3")
 			g.until(func() bool {
 				return g.of("k").Assignment.Server == "server-3" && g.of("k").Assignment.State == metadata.Open
 			})
 		},
 	}, {
 		name: "recovery of a server's tablets", victims: []string{"server-1", "server-3", "master-1"}, zombies: []string{"server-1", "server-3", "master-1"},
+		changes: 3, did: func(g *stage) bool { return g.of("k").Assignment.Server != "server-2" },
 		do: func(g *stage) {
 			g.KillServer("server-2")
 			g.until(func() bool { return g.tablets() != nil })
 		},
 	}, {
 		name: "recovery of METADATA", victims: []string{"server-2", "server-3", "master-1"}, zombies: []string{"server-2", "server-3", "master-1"},
+		did: func(g *stage) bool { return g.roots()[0].Assignment.Server != "server-1" },
 		do: func(g *stage) {
 			g.KillServer("server-1")
 			g.until(func() bool { return g.tablets() != nil })
 		},
 	}, {
 		name: "failover of the master, and recovery", victims: []string{"master-2"}, zombies: []string{"master-2"},
+		changes: 3, did: func(g *stage) bool { return g.of("k").Assignment.Server != "server-2" },
 		do: func(g *stage) {
 			g.StartMaster("master-3")
 			g.KillMaster("master-1")
@@ -383,9 +390,11 @@ func operations() []operation {
 		},
 	}, {
 		name: "split of METADATA", victims: []string{"server-1"}, zombies: []string{"server-1"},
-		do: (*stage).splitMetadata,
+		did: func(g *stage) bool { return len(g.roots()) == 2 },
+		do:  (*stage).splitMetadata,
 	}, {
 		name: "merge of METADATA", victims: []string{"server-1"}, zombies: []string{"server-1"},
+		did:    func(g *stage) bool { return len(g.roots()) == 1 },
 		before: (*stage).splitMetadata,
 		do: func(g *stage) {
 			roots := g.roots()
@@ -396,15 +405,19 @@ func operations() []operation {
 		},
 	}, {
 		name: "flush and compaction", victims: []string{"server-1", "server-2"}, zombies: []string{"server-1", "server-2"},
+		changes: 3, did: func(g *stage) bool { r := g.of("k"); return len(r.Files) == 1 && r.NextRun > 1 },
 		do: func(g *stage) {
 			r := g.of("k")
 			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) {
+				_ = s.Flush(ctx, []metadata.TabletID{r.Tablet})
+				_ = g.set("k", g.want["k"])
 				_ = s.Flush(ctx, []metadata.TabletID{r.Tablet})
 				_ = s.Compact(ctx, []metadata.TabletID{r.Tablet})
 			})
 		},
 	}, {
 		name: "end of a server in order", victims: both, zombies: both,
+		changes: 3, did: func(g *stage) bool { return g.of("k").Assignment.Server != "server-2" },
 		do: func(g *stage) {
 			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 			defer cancel()
@@ -413,6 +426,7 @@ func operations() []operation {
 		},
 	}, {
 		name: "backup and restore", victims: []string{"client", "server-1", "server-2", "server-3"}, zombies: []string{"server-1", "server-2"},
+		changes: 3, did: func(g *stage) bool { _, err := g.admin.Table(g.t.Context(), tableName+"r"); return err == nil },
 		do: func(g *stage) {
 			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 			defer cancel()
@@ -447,6 +461,7 @@ func operations() []operation {
 		},
 	}, {
 		name: "sweep and merge of small neighbours", victims: []string{"master-1"}, zombies: masters,
+		changes: 2, did: func(g *stage) bool { return len(g.tablets()) < 3 },
 		do: func(g *stage) {
 			ctx, cancel := context.WithTimeout(g.t.Context(), 20*time.Second)
 			defer cancel()
@@ -464,6 +479,9 @@ func operations() []operation {
 					g.ask(r.Assignment.Server, func(ctx context.Context, s rpc.TabletServer) { _ = s.Compact(ctx, []metadata.TabletID{r.Tablet}) })
 				}
 			}
+			for _, r := range g.tablets() { // they may be merged
+				_ = g.Cluster.want(ctx, "operator", r.Tablet, "")
+			}
 			g.KillServer("server-3") // its objects and logs are garbage
 			if err := g.admin.DeleteBackup(ctx, "backups/m"); err != nil {
 				g.t.Fatal(err)
@@ -472,6 +490,7 @@ func operations() []operation {
 		},
 	}, {
 		name: "table made and deleted", victims: []string{"client", "server-1", "server-3", "master-1"}, zombies: []string{"server-1", "master-1"},
+		changes: 2, did: func(*stage) bool { return true }, // that they were changed says it
 		do: func(g *stage) {
 			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
 			defer cancel()

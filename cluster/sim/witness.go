@@ -22,12 +22,11 @@ const fenceBytes = 64
 // A Witness sees what reaches the store and the METADATA tablets, and keeps what
 // must not have happened. Options.Witness makes a cluster have one.
 type Witness struct {
-	mu     sync.Mutex
-	rows   map[string]map[uint64]*metadata.Row // by key and version; nil: deleted or retired
-	fences map[string]bool                     // logs, as the names of their objects begin
-	errs   []error
-	// Changes counts those of METADATA rows.
-	Changes int
+	mu      sync.Mutex
+	rows    map[string]map[uint64]*metadata.Row // by key and version; nil: deleted or retired
+	fences  map[string]bool                     // logs, as the names of their objects begin
+	errs    []error
+	changes int // of METADATA rows
 }
 
 // NewWitness returns a Witness that has seen nothing.
@@ -56,7 +55,7 @@ func (w *Witness) acknowledged(log fmt.Stringer) {
 func (w *Witness) changed(key string, version uint64, r *metadata.Row) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.Changes++
+	w.changes++
 	of := w.rows[key]
 	if of == nil {
 		of = map[uint64]*metadata.Row{}
@@ -85,6 +84,13 @@ func (w *Witness) changed(key string, version uint64, r *metadata.Row) {
 			w.note("I12: tablet %d was changed by master %d after %d", r.Tablet, b.Master, a.Master)
 		}
 	}
+}
+
+// Changes counts those of METADATA rows.
+func (w *Witness) Changes() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changes
 }
 
 // Check returns what must not have happened.
