@@ -12,7 +12,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # The linter runs outside go.mod, at a fixed version.
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
-TEST_TIMEOUT ?= 10m    # for each package's tests
+TEST_TIMEOUT ?= 30m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
 CLUSTER_ROUNDS ?= 10   # faults of a cluster
@@ -80,9 +80,9 @@ meta: ## Run META_CHECKS random histories against the models
 	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./engine -run '^TestGC$$' -count=1 -timeout 60m
 
 conformance: build ## Check a server: all RPCs, abuse, histories, the client's own suites, cbt
-	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/sweep
-	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
-	$(CONFORM) $(GO) test -count=1 -timeout 10m ./conformance/backups
+	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/sweep
+	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
+	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/backups
 	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
@@ -93,7 +93,7 @@ backups: build ## Load ROWS generated rows, back them up, kill the server, resto
 
 MINIO ?=
 cluster: build ## Kill, stop, cut off, restart and measure processes of a cluster, CLUSTER_ROUNDS times; MINIO=PATH makes MinIO its store
-	$(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 10m
+	$(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 30m
 	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS) -cluster.kills=$(CLUSTER_ROUNDS) $(if $(MINIO),-cluster.minio=$(MINIO) -cluster.store=$(MINIO))
 
 HDFS_JARS ?= $(CURDIR)/bin/hdfs

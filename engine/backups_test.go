@@ -49,7 +49,7 @@ func objects(t testing.TB, s *Store, most int) []string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(list) > most && time.Since(start) < 5*time.Second {
+		if len(list) > most && time.Since(start) < time.Minute {
 			continue
 		}
 		var names []string

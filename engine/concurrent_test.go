@@ -311,7 +311,7 @@ func TestLinearizable(t *testing.T) {
 			return true, ""
 		},
 	}
-	if r := porcupine.CheckOperationsTimeout(m, history, 20*time.Second); r != porcupine.Ok {
+	if r := porcupine.CheckOperationsTimeout(m, history, 5*time.Minute); r != porcupine.Ok {
 		t.Errorf("%d operations: %v", len(history), r)
 	}
 }

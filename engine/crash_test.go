@@ -667,7 +667,7 @@ func checkStore(t *testing.T, s *Store) {
 	}
 	objects, err := s.objects.List(ctx, "", "", 0)
 	// What was let go of lately may be on its way out.
-	for start := time.Now(); err == nil && len(objects) > len(used) && time.Since(start) < 5*time.Second; {
+	for start := time.Now(); err == nil && len(objects) > len(used) && time.Since(start) < time.Minute; {
 		time.Sleep(100 * time.Microsecond)
 		objects, err = s.objects.List(ctx, "", "", 0)
 	}

@@ -120,7 +120,7 @@ func TestSplitHotByItself(t *testing.T) {
 	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", SplitRate: 50, SplitHotAfter: 700 * time.Millisecond, SplitCheck: 50 * time.Millisecond, Log: loud()})
 	defer mustClose(t, s)
 	table := mustCreate(t, s, newSchema("t", 1000, "f"))
-	for end := time.Now().Add(20 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		mustPut(t, s, table, fmt.Sprintf("c%02d", rand.IntN(100)), setCell("f", "q", 1000, "v"))
 		if infos, err := s.Tablets(context.Background(), table); err != nil {
 			t.Fatal(err)

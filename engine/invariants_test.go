@@ -366,7 +366,7 @@ func TestLogCap(t *testing.T) {
 	for i := range 300 {
 		mustPut(t, s, busy, fmt.Sprint(i), setCell("f", "q", 1000, big))
 	}
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for s.env.Commit.Bytes() > o.LogBytes+2*o.SegmentBytes && time.Now().Before(deadline) {
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -460,7 +460,7 @@ func TestDiskIsFreed(t *testing.T) {
 				}); err != nil || steps == 0 || done != total || total == 0 {
 					t.Errorf("%v; reported %d times, at last %d of %d bytes", err, steps, done, total)
 				}
-				deadline := time.Now().Add(5 * time.Second)
+				deadline := time.Now().Add(time.Minute)
 				for size() > full*21/5 && time.Now().Before(deadline) {
 					time.Sleep(time.Millisecond)
 				}
@@ -485,7 +485,7 @@ func TestDiskIsFreed(t *testing.T) {
 			if err := settle(t, tt); err != nil {
 				t.Fatal(err)
 			}
-			deadline := time.Now().Add(5 * time.Second)
+			deadline := time.Now().Add(time.Minute)
 			for size() > full/10 && time.Now().Before(deadline) {
 				time.Sleep(time.Millisecond) // objects are removed by somebody else
 			}

@@ -193,7 +193,7 @@ func quarantine(t *testing.T, how string, groups bool, older int) {
 	if err != nil || len(got) != left+60*3+2 {
 		t.Errorf("%d rows, %v", len(got), err)
 	}
-	for deadline := time.Now().Add(5 * time.Second); how == "block"; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); how == "block"; time.Sleep(time.Millisecond) {
 		if _, err := fs.Stat(name); err != nil {
 			break
 		}

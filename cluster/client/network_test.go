@@ -77,7 +77,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 			defer cancel()
 			if err := ts.Close(ctx); err != nil {
 				n.t.Log(err)

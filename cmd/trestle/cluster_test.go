@@ -139,7 +139,7 @@ func (w *workload) run(n int) {
 		w.tried[key] = int64(i)
 		want := w.acked[key]
 		w.mu.Unlock()
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		err := w.write(ctx, key, int64(i))
 		if err == nil {
 			w.mu.Lock()

@@ -154,7 +154,7 @@ func TestClusterHBase(t *testing.T) {
 	address := func(name string) string { return addrs[name][0] }
 	// Regions are where their tablets are, when all of these are open.
 	var at map[string]int
-	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(200 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
 		var err error
 		if at, err = hbaseMeta(ctx, client, "t"); err != nil {
 			t.Fatal(err)

@@ -105,7 +105,7 @@ func Start(ctx context.Context, o Options) (*Cluster, error) {
 	if err := c.start(); err != nil {
 		return c, err
 	}
-	for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 		st, err := c.Status(ctx)
 		if err == nil && st.Master != "" && len(st.Servers) == c.o.Servers {
 			return c, nil
@@ -136,14 +136,14 @@ func (c *Cluster) start() error {
 		return err
 	}
 	for _, p := range c.Servers {
-		if err := p.Ready(30 * time.Second); err != nil {
+		if err := p.Ready(time.Minute); err != nil {
 			return err
 		}
 	}
 	if c.Gateway, err = c.trestle("gateway-1", announced, "gateway", c.o.GatewayArgs...); err != nil {
 		return err
 	}
-	return c.Gateway.Ready(30 * time.Second)
+	return c.Gateway.Ready(time.Minute)
 }
 
 // announced begins the line that a server prints when it serves.
@@ -449,7 +449,7 @@ type Tablet struct {
 
 // Status asks the cluster.
 func (c *Cluster) Status(ctx context.Context) (*Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	out, err := c.Run(ctx, "status", "--tablets", "--json")
 	if err != nil {

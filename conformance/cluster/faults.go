@@ -147,7 +147,7 @@ func wait(ctx context.Context, d time.Duration) {
 func (c *Cluster) kill(ctx context.Context, r *rand.Rand, ps ...*Process) error {
 	var errs []error
 	for _, p := range ps {
-		_, err := p.End(syscall.SIGKILL, 5*time.Second)
+		_, err := p.End(syscall.SIGKILL, time.Minute)
 		errs = append(errs, err)
 	}
 	wait(ctx, between(r, 0, 3*c.o.TTL))
@@ -188,7 +188,7 @@ func zombie(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		return p.Name, err
 	}
 	what := fmt.Sprintf("%s for %v", p.Name, d)
-	for limit := time.Now().Add(10 * time.Second); time.Now().Before(limit); wait(ctx, 10*time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); time.Now().Before(limit); wait(ctx, 10*time.Millisecond) {
 		if e := p.Exits(); len(e) > 0 {
 			if e[0].Code == 0 {
 				return what, fmt.Errorf("the zombie ended with exit code 0: %s", e[0].Last)

@@ -93,7 +93,7 @@ func TestUnavailability(t *testing.T) {
 			}
 		}
 		p.Reset()
-		if _, err := victim.End(syscall.SIGKILL, 5*time.Second); err != nil {
+		if _, err := victim.End(syscall.SIGKILL, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(c.o.TTL)
@@ -116,15 +116,17 @@ func TestUnavailability(t *testing.T) {
 		time.Sleep(2 * time.Second)
 	}
 	t.Logf("a tablet of a server that was killed was not available for %v; TTL %v, store %s", spread(waited), c.o.TTL, *store)
-	if len(waited) == 0 || percentile(waited, 1) > 10*time.Second {
+	// Beyond the session it takes a second or two, but the machine may be busy.
+	if len(waited) == 0 || percentile(waited, 1) > 20*time.Second {
 		t.Error("that is too long")
 	}
 }
 
 // TestPlanned: moves, drains, splits and restarts one after the other are not
-// noticed by clients.
+// noticed by clients: they wait for less than it takes a session to end, which
+// is long enough for a busy machine.
 func TestPlanned(t *testing.T) {
-	c := start(t, Options{Store: *store})
+	c := start(t, Options{Store: *store, TTL: 10 * time.Second})
 	p := probeOf(t, c, 2*time.Millisecond)
 	during := func(what string, do func()) []time.Duration {
 		t.Helper()
@@ -136,7 +138,7 @@ func TestPlanned(t *testing.T) {
 		if len(failed) > 0 {
 			t.Errorf("%s: %d calls of clients failed, the first: %v", what, len(failed), failed[0])
 		}
-		if m := slices.Max(longest); m > 5*time.Second {
+		if m := slices.Max(longest); m > c.o.TTL/2 {
 			t.Errorf("%s: a row waited %v", what, m)
 		}
 		return longest
@@ -199,7 +201,7 @@ func TestPlanned(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := m.End(syscall.SIGKILL, 5*time.Second); err != nil {
+		if _, err := m.End(syscall.SIGKILL, time.Minute); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(c.o.TTL)

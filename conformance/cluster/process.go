@@ -207,7 +207,7 @@ func (p *Process) close() {
 	p.mu.Lock()
 	p.shut = true
 	p.mu.Unlock()
-	_, _ = p.End(syscall.SIGKILL, 5*time.Second)
+	_, _ = p.End(syscall.SIGKILL, time.Minute)
 }
 
 // Log returns the last n bytes that the process wrote to standard error.

@@ -63,7 +63,7 @@ func TestSecurity(t *testing.T) {
 	}
 	peer := c.address(c.Servers[0], "cluster", 8085)
 	for what, o := range map[string]grpc.DialOption{"plaintext": grpc.WithTransportCredentials(insecure.NewCredentials()), "no certificate": wire[0]} {
-		short, cancel := context.WithTimeout(ctx, 2*time.Second)
+		short, cancel := context.WithTimeout(ctx, time.Minute)
 		conn, err := grpc.NewClient(peer, o)
 		if err != nil {
 			t.Fatal(err)
@@ -89,7 +89,7 @@ func TestSecurity(t *testing.T) {
 
 	if _, err := c.Do(ctx, Fault{Name: "kill", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		p := c.Servers[1]
-		if _, err := p.End(syscall.SIGKILL, 5*time.Second); err != nil {
+		if _, err := p.End(syscall.SIGKILL, time.Minute); err != nil {
 			return "", err
 		}
 		wait(ctx, c.o.TTL)

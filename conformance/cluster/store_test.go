@@ -56,7 +56,7 @@ func TestCarelessStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.Servers = append(c.Servers, p)
-	for limit := time.Now().Add(30 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		if e := p.Exits(); len(e) > 0 {
 			if e[0].Code == 0 || !strings.Contains(e[0].Last, "the object store is unfit") {
 				t.Errorf("exit code %d: %s", e[0].Code, e[0].Last)

@@ -132,7 +132,7 @@ func TestModelFindsViolations(t *testing.T) {
 			op(0, math.MaxInt64, input{action: setCell, value: "a"}, output{unknown: true}), op(2, 3, input{action: read}, output{}),
 		}, porcupine.Ok},
 	} {
-		if got := porcupine.CheckOperationsTimeout(Model, tc.ops, 10*time.Second); got != tc.want {
+		if got := porcupine.CheckOperationsTimeout(Model, tc.ops, 5*time.Minute); got != tc.want {
 			t.Errorf("%s: %v, want %v", name, got, tc.want)
 		}
 	}

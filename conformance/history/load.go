@@ -357,7 +357,7 @@ func (l *Load) judge(ctx context.Context) error {
 	l.ops = append(l.ops, later...)
 	l.mu.Unlock()
 	l.judged.Add(int64(len(now)))
-	if result := porcupine.CheckOperationsTimeout(Model, now, time.Minute); result != porcupine.Ok {
+	if result := porcupine.CheckOperationsTimeout(Model, now, 5*time.Minute); result != porcupine.Ok {
 		for _, part := range Model.Partition(now) {
 			if r := porcupine.CheckOperationsTimeout(Model, part, 30*time.Second); r != porcupine.Ok {
 				slices.SortFunc(part, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })

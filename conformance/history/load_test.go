@@ -28,7 +28,7 @@ func TestLoad(t *testing.T) {
 		return l, c
 	}
 	all := func(l *Load, c *cluster, workload int) (rows []bigtable.Row) {
-		for limit := time.Now().Add(5 * time.Second); len(rows) == 0 && time.Now().Before(limit); {
+		for limit := time.Now().Add(time.Minute); len(rows) == 0 && time.Now().Before(limit); {
 			if err := c.data.Open(l.table(workload)).ReadRows(t.Context(), bigtable.InfiniteRange(""), func(r bigtable.Row) bool {
 				rows = append(rows, r)
 				return true
@@ -85,7 +85,7 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, c := load("-" + strings.ReplaceAll(name, " ", "-"))
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := l.Progress(ctx); err != nil {
 				t.Fatal(err)

@@ -55,7 +55,7 @@ func (c *canary) mutate(ctx context.Context, key string, muts ...*bigtablepb.Mut
 }
 
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

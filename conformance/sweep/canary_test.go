@@ -46,7 +46,7 @@ func newCanary(t *testing.T, addr string) *canary {
 func (c *canary) sing(t *testing.T) {
 	t.Helper()
 	c.n++
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	want := fmt.Sprintf("song %d", c.n)
 	_, err := c.data.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: canaryTable, RowKey: []byte("canary"),

@@ -25,7 +25,7 @@ type Process struct {
 	HTTP string
 	// Args are further flags of serve.
 	Args []string
-	// Ready is how long the server may take to announce itself. Zero means 30 s.
+	// Ready is how long the server may take to announce itself. Zero means two minutes.
 	Ready time.Duration
 }
 
@@ -62,7 +62,7 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 		p.HTTP = "off"
 	}
 	if p.Ready == 0 {
-		p.Ready = 30 * time.Second
+		p.Ready = 2 * time.Minute
 	}
 	args := append([]string{"serve", "--data-dir", p.Dir, "--listen", p.Listen, "--http-listen", p.HTTP, "--log-level", "warn"}, p.Args...)
 	s := &Server{cmd: exec.Command(p.Binary, args...), dead: make(chan struct{})}

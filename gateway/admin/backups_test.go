@@ -403,7 +403,7 @@ func (b *slow) CreateBackup(ctx context.Context, table string, want *schema.Back
 
 func (s *server) wait(t testing.TB, op *longrunningpb.Operation) *longrunningpb.Operation {
 	t.Helper()
-	for range 1000 {
+	for range 12_000 {
 		got := must(s.ops.GetOperation(t.Context(), &longrunningpb.GetOperationRequest{Name: op.Name}))(t)
 		if got.Done {
 			return got
@@ -708,7 +708,7 @@ func TestAutomatedBackupsInTheBackground(t *testing.T) {
 	must(s.CreateTable(t.Context(), &adminpb.CreateTableRequest{Parent: testInstance, TableId: "t", Table: &adminpb.Table{
 		AutomatedBackupConfig: &adminpb.Table_AutomatedBackupPolicy_{AutomatedBackupPolicy: &adminpb.Table_AutomatedBackupPolicy{RetentionPeriod: durationpb.New(3 * day)}},
 	}}))(t)
-	for range 1000 {
+	for range 12_000 {
 		if l := must(s.ListBackups(t.Context(), &adminpb.ListBackupsRequest{Parent: testInstance + "/clusters/-"}))(t); len(l.Backups) == 1 {
 			return
 		}
@@ -859,7 +859,7 @@ func TestAutomatedBackupsSurviveARestart(t *testing.T) {
 	c.add(8 * day)
 	// METADATA's own SSTables may have come.
 	for start := time.Now(); sstables() > empty+1; time.Sleep(time.Millisecond) {
-		if time.Since(start) > 10*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatalf("%d SSTables are left", sstables()-empty)
 		}
 	}

@@ -145,7 +145,7 @@ func call(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescr
 	if !m.IsStreamingServer() && !m.IsStreamingClient() {
 		return conn.Invoke(ctx, full, req, resp)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: m.IsStreamingClient()}, full)
 	if err == nil {

@@ -247,8 +247,8 @@ func TestChangedElsewhere(t *testing.T) {
 				t.Logf("in force after %v", time.Since(start).Round(time.Millisecond))
 				return
 			}
-			if time.Since(start) > 5*time.Second {
-				t.Fatalf("after 5 s: %v", err)
+			if time.Since(start) > time.Minute {
+				t.Fatalf("after a minute: %v", err)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -432,7 +432,7 @@ func TestAudit(t *testing.T) {
 	}
 	find := func(method, code string) map[string]any {
 		t.Helper()
-		deadline := time.Now().Add(5 * time.Second) // the line comes after the answer
+		deadline := time.Now().Add(time.Minute) // the line comes after the answer
 		for {
 			for _, l := range f.log.all("audit") {
 				if strings.HasSuffix(l["method"].(string), method) && l["code"] == code {

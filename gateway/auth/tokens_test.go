@@ -255,7 +255,7 @@ func TestRevocation(t *testing.T) {
 	}
 	start := time.Now()
 	for ok(tok) {
-		if time.Since(start) > 5*time.Second {
+		if time.Since(start) > time.Minute {
 			t.Fatal("the token of a deleted account is still good")
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -435,7 +435,7 @@ func TestStaticTokens(t *testing.T) {
 		t.Error("the digest is a token:", err)
 	}
 	write("token-of-carol-0123456789 user:carol@example.com\n", 0o600)
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		_, alice := f.a.Verify("token-of-alice-0123456789")
 		_, carol := f.a.Verify("token-of-carol-0123456789")
@@ -506,7 +506,7 @@ func TestOpenIDConnect(t *testing.T) {
 		return key.token(c)
 	}
 	r, e := &account{keyID: "r", key: rsaKey}, &account{keyID: "e", key: ecKey}
-	deadline := time.Now().Add(5 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		if _, reason := f.a.Verify(sign(r, nil)); reason == "" {
 			break

@@ -486,7 +486,7 @@ func (h *holding) EndRow() (bool, error) {
 func TestOutOfOrderAndCancel(t *testing.T) {
 	f := &fake{}
 	release := make(chan struct{})
-	ended := make(chan error, 1)
+	came, ended := make(chan struct{}, 1), make(chan error, 1)
 	var deadline atomic.Bool
 	f.mutate = func(ctx context.Context, _ rpc.Target, e *row.Entry) error {
 		switch string(e.Key) {
@@ -495,6 +495,7 @@ func TestOutOfOrderAndCancel(t *testing.T) {
 		case "cancelled":
 			_, ok := ctx.Deadline()
 			deadline.Store(ok)
+			came <- struct{}{}
 			<-ctx.Done()
 			ended <- ctx.Err()
 			return ctx.Err()
@@ -519,14 +520,18 @@ func TestOutOfOrderAndCancel(t *testing.T) {
 		t.Error(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
+	go func() {
+		<-came
+		cancel()
+	}()
 	if err := s.MutateRow(ctx, rpc.Target{}, &row.Entry{Key: []byte("cancelled")}); err != context.Canceled {
 		t.Error(err)
 	}
 	if err := <-ended; err != context.Canceled || deadline.Load() {
 		t.Error(err)
 	}
-	ctx, cancel = context.WithTimeout(t.Context(), 50*time.Millisecond)
+	// Long enough for the call to leave.
+	ctx, cancel = context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	if err := s.MutateRow(ctx, rpc.Target{}, &row.Entry{Key: []byte("cancelled")}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Error(err)
@@ -628,7 +633,7 @@ func TestStop(t *testing.T) {
 	}
 	start := time.Now()
 	server.Stop(t.Context())
-	if d := time.Since(start); d > 2*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("stopping took %v", d)
 	}
 	asking.Wait()
@@ -640,10 +645,10 @@ func TestStop(t *testing.T) {
 // A server that is silent is given up, one that is only slow is not.
 func TestSilence(t *testing.T) {
 	f := &fake{mutate: func(context.Context, rpc.Target, *row.Entry) error {
-		time.Sleep(time.Second)
+		time.Sleep(5 * time.Second)
 		return nil
 	}}
-	_, s, _ := serve(t, f, Options{Silence: 300 * time.Millisecond}, ServerOptions{})
+	_, s, _ := serve(t, f, Options{Silence: 2 * time.Second}, ServerOptions{})
 	if err := s.MutateRow(t.Context(), rpc.Target{}, &row.Entry{}); err != nil {
 		t.Error(err)
 	}
@@ -660,7 +665,7 @@ func TestSilence(t *testing.T) {
 	if err := mute.MutateRow(t.Context(), rpc.Target{}, &row.Entry{}); !errors.Is(err, rpc.ErrUnknown) {
 		t.Error(err)
 	}
-	if took := time.Since(start); took > 3*time.Second {
+	if took := time.Since(start); took > time.Minute {
 		t.Errorf("it took %v to notice", took)
 	}
 }

@@ -307,7 +307,7 @@ func TestCatastrophicPattern(t *testing.T) {
 		t.Fatal(err)
 	}
 	begin := time.Now()
-	if _, err := Compare(c, bytes.Repeat([]byte("a"), 40)); err == nil || time.Since(begin) > 20*matchTimeout {
+	if _, err := Compare(c, bytes.Repeat([]byte("a"), 40)); err == nil || time.Since(begin) > time.Minute {
 		t.Errorf("%v after %v", err, time.Since(begin))
 	}
 }

@@ -158,7 +158,7 @@ func (f *fixture) connect() *rawClient {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	_ = nc.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = nc.SetDeadline(time.Now().Add(time.Minute))
 	f.t.Cleanup(func() { _ = nc.Close() })
 	return &rawClient{t: f.t, nc: nc}
 }

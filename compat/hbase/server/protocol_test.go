@@ -193,7 +193,7 @@ func TestStop(t *testing.T) {
 	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
 	c := f.dial("ClientService", nil)
 	c.call("Get", &pb.GetRequest{Region: region, Get: &pb.Get{Row: []byte("a")}}, nil, nil)
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if err := f.server.Stop(ctx); err != nil {
 		t.Fatal(err)

@@ -138,7 +138,7 @@ func wait(t *testing.T, ch <-chan gozk.Event, typ gozk.EventType, path string) {
 		if e.Type != typ || e.Path != path {
 			t.Errorf("event %+v, want %v of %s", e, typ, path)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Errorf("no %v of %s", typ, path)
 	}
 }
@@ -204,7 +204,7 @@ func dial(t *testing.T, addr string) raw {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(time.Minute))
 	return raw{t, c}
 }
 
