@@ -359,7 +359,7 @@ func (l *Load) judge(ctx context.Context) error {
 	l.judged.Add(int64(len(now)))
 	if result := porcupine.CheckOperationsTimeout(Model, now, 5*time.Minute); result != porcupine.Ok {
 		for _, part := range Model.Partition(now) {
-			if r := porcupine.CheckOperationsTimeout(Model, part, 30*time.Second); r != porcupine.Ok {
+			if r := porcupine.CheckOperationsTimeout(Model, part, 5*time.Minute); r != porcupine.Ok {
 				slices.SortFunc(part, func(a, b porcupine.Operation) int { return int(a.Call - b.Call) })
 				var b strings.Builder
 				for _, op := range part {
