@@ -2,9 +2,6 @@ package sim
 
 import (
 	"context"
-	"io"
-	"log/slog"
-	"net"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -17,35 +14,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/backend"
 )
-
-// serveGateway starts a gateway over a backend and returns its address.
-func serveGateway(t *testing.T, b backend.Backend, o gateway.Options) string {
-	t.Helper()
-	o.Emulator = true
-	o.Log = slog.New(slog.NewTextHandler(io.Discard, nil))
-	s, err := gateway.New(b, o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	served := make(chan error, 1)
-	go func() { served <- s.Serve(l) }()
-	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-		defer cancel()
-		_ = s.Stop(ctx) // a call of a gateway that is taken for dead may be left
-		<-served
-	})
-	return l.Addr().String()
-}
 
 func dialGateway(t *testing.T, addr string) *grpc.ClientConn {
 	t.Helper()
@@ -62,8 +36,8 @@ func dialGateway(t *testing.T, addr string) *grpc.ClientConn {
 func TestGateway(t *testing.T) {
 	ctx := context.Background()
 	c := start(t, Options{TTL: time.Second}, 3)
-	one := dialGateway(t, serveGateway(t, clientOf(t, c, "gateway-1"), gateway.Options{}))
-	two := dialGateway(t, serveGateway(t, clientOf(t, c, "gateway-2"), gateway.Options{}))
+	one := dialGateway(t, target.InProcess(t, clientOf(t, c, "gateway-1"), gateway.Options{Emulator: true}))
+	two := dialGateway(t, target.InProcess(t, clientOf(t, c, "gateway-2"), gateway.Options{Emulator: true}))
 	admin, err := bigtable.NewAdminClient(ctx, "p", "i", option.WithGRPCConn(one))
 	if err != nil {
 		t.Fatal(err)
@@ -149,13 +123,13 @@ func TestOperationsOutliveGateways(t *testing.T) {
 	c := start(t, Options{TTL: time.Second}, 2)
 	create(t, clientOf(t, c, "admin"), "projects/p/instances/i/tables/t")
 	var ahead atomic.Int64
-	o := gateway.Options{}
+	o := gateway.Options{Emulator: true}
 	o.Admin.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
-	other := dialGateway(t, serveGateway(t, clientOf(t, c, "gateway-2"), o))
+	other := dialGateway(t, target.InProcess(t, clientOf(t, c, "gateway-2"), o))
 	for _, before := range []bool{false, true} {
 		id := map[bool]string{false: "made", true: "lost"}[before]
 		b := &stuck{Backend: clientOf(t, c, "gateway-1"), before: before, begun: make(chan struct{}), let: make(chan struct{})}
-		dies := dialGateway(t, serveGateway(t, b, gateway.Options{}))
+		dies := dialGateway(t, target.InProcess(t, b, gateway.Options{Emulator: true}))
 		t.Cleanup(func() { close(b.let) })
 		op, err := adminpb.NewBigtableTableAdminClient(dies).CreateBackup(ctx, &adminpb.CreateBackupRequest{Parent: "projects/p/instances/i/clusters/c", BackupId: id,
 			Backup: &adminpb.Backup{SourceTable: "projects/p/instances/i/tables/t", ExpireTime: timestamppb.New(time.Now().Add(30 * time.Hour))}})

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/conformance/sweep"
+	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/gateway"
 )
 
@@ -13,10 +14,10 @@ import (
 // gateway over a cluster.
 func TestSweepOfMethods(t *testing.T) {
 	c := start(t, Options{TTL: 5 * time.Second}, 2)
-	addr := serveGateway(t, clientOf(t, c, "gateway"), gateway.Options{})
-	ctx, cancel := context.WithTimeout(context.Background(), 40*time.Second)
+	addr := target.InProcess(t, clientOf(t, c, "gateway"), gateway.Options{Emulator: true})
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	r, err := sweep.Run(ctx, addr, sweep.Options{Seed: 1, Random: 1, Timeout: 3 * time.Second})
+	r, err := sweep.Run(ctx, addr, sweep.Options{Seed: 1, Random: 1})
 	if err != nil {
 		t.Fatal(err)
 	}

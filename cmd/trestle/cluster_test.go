@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
-	"google.golang.org/api/option"
 )
 
 // A testCluster is etcd in this process and the other processes of a cluster.
@@ -238,27 +237,13 @@ func (w *workload) progress() {
 // table makes a table whose rows are on all servers.
 func (c *testCluster) table(addr string) *bigtable.Table {
 	c.t.Helper()
-	admin, client := clusterClients(c.t, addr)
+	admin, client := clients(c.t, addr)
 	err := admin.CreateTableFromConf(c.t.Context(), &bigtable.TableConf{TableID: "table-of-test", SplitKeys: []string{"d", "g", "j", "m", "p", "s", "v"},
 		Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(3)}})
 	if err != nil {
 		c.t.Fatal(err)
 	}
 	return client.Open("table-of-test")
-}
-
-func clusterClients(t *testing.T, addr string) (*bigtable.AdminClient, *bigtable.Client) {
-	t.Helper()
-	conn := dial(t, addr)
-	admin, err := bigtable.NewAdminClient(t.Context(), "project", "instance", option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	client, err := bigtable.NewClientWithConfig(t.Context(), "project", "instance", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return admin, client
 }
 
 // TestClusterCommands: splits, merges, flushes, compactions and the refusals.

@@ -33,7 +33,7 @@ type Options struct {
 	Random int
 	// Seed makes the random requests.
 	Seed uint64
-	// Timeout of one call. A call that takes as long hangs. Zero means 10 s.
+	// Timeout of one call. A call that takes as long hangs. Zero means a minute.
 	Timeout time.Duration
 }
 
@@ -143,7 +143,7 @@ func Run(ctx context.Context, addr string, o Options) (*Report, error) {
 		o.Random = 20
 	}
 	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second
+		o.Timeout = time.Minute
 	}
 	conns := &connections{}
 	cc, err := dial(addr, grpc.WithStatsHandler(conns))
