@@ -386,7 +386,7 @@ func TrimSealed(ctx context.Context, store objectstore.Store, id ID, before Pos)
 		return fmt.Errorf("trim commit log %v: %w", id, err)
 	}
 	l := newSealedLog(id, infos)
-	if err := eachObject(ctx, l.before(before), store.Delete); err != nil {
+	if err := objectstore.DeleteAll(ctx, store, l.before(before)); err != nil {
 		return fmt.Errorf("trim commit log %v: %w", id, err)
 	}
 	return nil
@@ -499,27 +499,6 @@ func (l *sealedLog) bytes() (sum int64) {
 		sum += s.bytes
 	}
 	return sum
-}
-
-// eachObject calls do with names, several at a time.
-func eachObject(ctx context.Context, names []string, do func(context.Context, string) error) error {
-	var mu sync.Mutex
-	var errs []error
-	var wg sync.WaitGroup
-	for i := range min(trimmers, len(names)) {
-		wg.Go(func() {
-			for ; i < len(names); i += trimmers {
-				if err := do(ctx, names[i]); err != nil {
-					mu.Lock()
-					errs = append(errs, err)
-					mu.Unlock()
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }
 
 // A SegmentLog is the segment-object form of a Log: what the incarnations of one

@@ -282,6 +282,58 @@ func TestSegmentsInterval(t *testing.T) {
 	})
 }
 
+// TestSegmentsGather: callers that come back soon are in every put, all of
+// them, and nobody waits for long for one that does not.
+func TestSegmentsGather(t *testing.T) {
+	for _, tc := range []struct {
+		name          string
+		put, back     time.Duration // what a put takes, and a caller to come back
+		puts          int64         // at most, in a second
+		longest, mean time.Duration // of a record
+	}{
+		{"as often as not", 5 * time.Millisecond, 2 * time.Millisecond, 1000/7 + 8, 15 * time.Millisecond, 6 * time.Millisecond},
+		{"late", 5 * time.Millisecond, 100 * time.Millisecond, 200, 15 * time.Millisecond, 11 * time.Millisecond},
+		{"not waited for", 200 * time.Microsecond, 100 * time.Microsecond, 5010, 400 * time.Microsecond, 400 * time.Microsecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var puts atomic.Int64
+				store := &wrapStore{Store: memStore(t), put: func(_ context.Context, _ string, _ []byte, put func() error) error {
+					puts.Add(1)
+					time.Sleep(tc.put)
+					return put()
+				}}
+				w := createSegments(t, store, 1, SegmentOptions{})
+				end := time.Now().Add(time.Second)
+				var seq atomic.Uint64
+				var longest, sum, n atomic.Int64
+				var callers sync.WaitGroup
+				for i := range 16 {
+					callers.Go(func() {
+						time.Sleep(time.Duration(i) * 300 * time.Microsecond)
+						for time.Now().Before(end) {
+							at := time.Now()
+							mustWait(t, w, appendRecord(t, w, 1, seq.Add(1), 10, nil))
+							took := int64(time.Since(at))
+							sum.Add(took)
+							n.Add(1)
+							for was := longest.Load(); took > was && !longest.CompareAndSwap(was, took); was = longest.Load() {
+							}
+							time.Sleep(tc.back)
+						}
+					})
+				}
+				callers.Wait()
+				mean := time.Duration(sum.Load() / n.Load())
+				t.Logf("%d puts, %d records, %v, %v", puts.Load(), n.Load(), mean, time.Duration(longest.Load()))
+				if puts.Load() > tc.puts || mean > tc.mean || time.Duration(longest.Load()) > tc.longest {
+					t.Errorf("want at most %d puts, %v, %v", tc.puts, tc.mean, tc.longest)
+				}
+			})
+		})
+	}
+}
+
 // TestSealChasesWriter: a writer that is alive and faster than the fencer is
 // caught all the same.
 func TestSealChasesWriter(t *testing.T) {

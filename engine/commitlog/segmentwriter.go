@@ -22,8 +22,10 @@ import (
 // is for a store that answers within a millisecond or two.
 type SegmentOptions struct {
 	// CommitInterval is the least time from one put to the next, unless a segment
-	// is full: what a store's requests cost, or how long they take, asks for
-	// larger groups. Zero puts a group as soon as the one before is stored.
+	// is full: what a store's requests cost may ask for larger groups. Zero puts a
+	// group soon after the one before is stored: when those who were told of that
+	// one, and have more to append, are in it, or after about as long as a put
+	// takes (see gatherLocked).
 	CommitInterval time.Duration
 	// InFlight bounds the puts that are under way. Records are acknowledged in
 	// their order in any case. Zero means 4, or 1 if CommitInterval is zero.
@@ -82,10 +84,11 @@ const (
 	// on up to retryMost.
 	retryFirst = 10 * time.Millisecond
 	retryMost  = time.Second
+	// A store whose puts take less than leastGather is not waited for: timers of a
+	// process that has nothing to do are late by up to a millisecond.
+	leastGather = 250 * time.Microsecond
 	// closeGrace is how long Close goes on trying to store what was appended.
 	closeGrace = 10 * time.Second
-	// trimmers is how many deletions Trim has under way.
-	trimmers = 8
 )
 
 // putTimeout is how long one attempt to put n bytes may take: what a slow
@@ -104,9 +107,10 @@ type SegmentWriter struct {
 
 	ctx      context.Context // of puts and deletions
 	cancel   context.CancelFunc
-	acked    atomic.Uint64 // segments up to this index are acknowledged
-	failed   chan struct{} // closed on failure
-	wake     chan struct{} // to the flusher: look again
+	acked    atomic.Uint64      // segments up to this index are acknowledged
+	failed   chan struct{}      // closed on failure
+	wake     chan struct{}      // to the flusher: look again
+	puts     chan *segmentGroup // to those who put
 	stopped  sync.WaitGroup
 	trimming mutex.Mutex // serializes Trim
 
@@ -129,6 +133,12 @@ type SegmentWriter struct {
 		older []*sealedLog  // logs of earlier incarnations that are not trimmed yet
 
 		changed chan struct{} // closed when a waiting Reserve should look again; may be nil
+
+		// What gather goes by. Of the last acknowledgement: when it was, and how many
+		// records there were then, acknowledged by it or waiting.
+		told     time.Time
+		expected int
+		usual    time.Duration // what a put takes, as a rule
 	}
 }
 
@@ -178,8 +188,17 @@ func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts Se
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.mu.next = 1
-	w.stopped.Add(1)
-	go w.flush()
+	// As many as fly at most, so that sending does not block. Those who put stay,
+	// with stacks that have grown.
+	w.puts = make(chan *segmentGroup, w.opts.InFlight)
+	w.stopped.Go(w.flush)
+	for range w.opts.InFlight {
+		w.stopped.Go(func() {
+			for g := range w.puts {
+				w.put(g)
+			}
+		})
+	}
 	return w, nil
 }
 
@@ -251,8 +270,8 @@ func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Reco
 	}
 	ordinal, size, next := g.add(tablet, firstSeq, int(r), recs)
 	w.mu.pending += int64(size)
-	if int64(g.size()) >= w.opts.SegmentBytes {
-		signal(w.wake) // full, and need not wait for its time
+	if int64(g.size()) >= w.opts.SegmentBytes || len(g.recs) == w.mu.expected && len(w.mu.flying) < w.opts.InFlight {
+		signal(w.wake) // need not wait for its time
 	}
 	if sink != nil {
 		g.sinks.add(sink, max(next, firstSeq+1)-1)
@@ -403,7 +422,7 @@ func (w *SegmentWriter) Close() error {
 // flush is the flusher: it sends groups on their way and acknowledges them in
 // their order.
 func (w *SegmentWriter) flush() {
-	defer w.stopped.Done()
+	defer close(w.puts)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	var last time.Time // of the last group sent
@@ -424,7 +443,11 @@ func (w *SegmentWriter) flush() {
 		wait := time.Duration(math.MaxInt64)
 		if len(w.mu.queue) > 0 && len(w.mu.flying) < w.opts.InFlight {
 			g := w.mu.queue[0]
-			wait = time.Until(last.Add(w.opts.CommitInterval))
+			if w.opts.CommitInterval > 0 {
+				wait = time.Until(last.Add(w.opts.CommitInterval))
+			} else {
+				wait = w.gatherLocked(g)
+			}
 			if wait <= 0 || int64(g.size()) >= w.opts.SegmentBytes || w.mu.closing {
 				w.sendLocked(g)
 				last = time.Now()
@@ -444,6 +467,37 @@ func (w *SegmentWriter) flush() {
 	}
 }
 
+// gatherLocked returns how much longer a group should gather records before it
+// is put. Callers that write again as soon as they are told would else be
+// divided: half of them in the put that is under way, half waiting for it. If
+// the next put waits for those who were just told, all of them are in every
+// one, which halves what puts cost, and none waits longer than for two puts one
+// after the other. Callers that do not come back cost those who wait the length
+// of a put, once.
+func (w *SegmentWriter) gatherLocked(g *segmentGroup) time.Duration {
+	if len(g.recs) >= w.mu.expected || w.mu.usual < leastGather {
+		return 0
+	}
+	return time.Until(w.mu.told.Add(w.mu.usual))
+}
+
+// toldLocked notes for gatherLocked that n records were acknowledged whose put
+// took so long.
+func (w *SegmentWriter) toldLocked(n int, took time.Duration) {
+	w.mu.told, w.mu.expected = time.Now(), n
+	for _, groups := range [][]*segmentGroup{w.mu.flying, w.mu.queue} {
+		for _, g := range groups {
+			w.mu.expected += len(g.recs)
+		}
+	}
+	if w.mu.usual == 0 {
+		w.mu.usual = took
+	}
+	// One put that took a second is not what they take.
+	step := w.mu.usual/8 + 1
+	w.mu.usual += min(max(took-w.mu.usual, -step), step)
+}
+
 // sendLocked closes the first group of the queue to appends and puts it.
 func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 	n := copy(w.mu.queue, w.mu.queue[1:])
@@ -451,7 +505,7 @@ func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 	w.mu.queue = w.mu.queue[:n]
 	w.mu.flying = append(w.mu.flying, g)
 	g.acked = w.acked.Load()
-	w.stopped.Go(func() { w.put(g) })
+	w.puts <- g
 }
 
 // put stores the segment of a group. A put with an unknown outcome is made
@@ -564,7 +618,9 @@ func (w *SegmentWriter) acknowledge() {
 		w.mu.bytes += g.bytes
 		w.mu.pending -= int64(g.size())
 		records := len(g.recs)
+		took := g.took
 		w.recycleLocked(g)
+		w.toldLocked(records, took)
 		w.changedLocked()
 		w.mu.Unlock()
 		if waiting < records {
@@ -620,10 +676,10 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		}
 	}
 	w.mu.Unlock()
-	err := eachObject(w.ctx, doomed, w.store.Delete)
+	err := objectstore.DeleteAll(w.ctx, w.store, doomed)
 	if err == nil {
 		// Whoever replays this log begins after these.
-		err = eachObject(w.ctx, mine, func(ctx context.Context, name string) error { return objectstore.Reuse(ctx, w.store, name) })
+		err = objectstore.ReuseAll(w.ctx, w.store, mine)
 	}
 	if err != nil {
 		return fmt.Errorf("trim commit log: %w", err)

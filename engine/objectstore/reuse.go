@@ -23,16 +23,9 @@ type Reuser interface {
 	ReuseSize(n int) int
 }
 
-// Reuse is that of s, or Delete if s is no Reuser.
-func Reuse(ctx context.Context, s Store, name string) error {
-	if r, ok := s.(Reuser); ok {
-		return r.Reuse(ctx, name)
-	}
-	return s.Delete(ctx, name)
-}
-
 // ReuseSize is that of s, or n if s is no Reuser.
 func ReuseSize(s Store, n int) int {
+	s, _ = whole(s, nil)
 	if r, ok := s.(Reuser); ok {
 		return r.ReuseSize(n)
 	}

@@ -34,11 +34,11 @@ func TestReuse(t *testing.T) {
 		}
 	}
 	for i := range 10 {
-		if err := objectstore.Reuse(ctx, s, fmt.Sprint("old", i)); err != nil {
+		if err := objectstore.ReuseAll(ctx, s, []string{fmt.Sprint("old", i)}); err != nil {
 			t.Fatal(err)
 		}
 		// Again, as after a lost answer.
-		if err := objectstore.Reuse(ctx, s, fmt.Sprint("old", i)); err != nil {
+		if err := objectstore.ReuseAll(ctx, s, []string{fmt.Sprint("old", i)}); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.Get(ctx, fmt.Sprint("old", i)); !errors.Is(err, fault.NotFound) {
@@ -65,7 +65,7 @@ func TestReuse(t *testing.T) {
 		t.Errorf("put of an object that is there: %v", err)
 	}
 	// What an earlier process kept is not in the way.
-	if err := objectstore.Reuse(ctx, s, "new1"); err != nil {
+	if err := objectstore.ReuseAll(ctx, s, []string{"new1"}); err != nil {
 		t.Fatal(err)
 	}
 	again := openLocal(t, fs, "objects")

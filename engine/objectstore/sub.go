@@ -48,9 +48,3 @@ func (s *sub) List(ctx context.Context, prefix, after string, n int) ([]Info, er
 func (s *sub) Delete(ctx context.Context, name string) error { return s.s.Delete(ctx, s.name(name)) }
 
 func (s *sub) Probe(ctx context.Context) error { return s.s.Probe(ctx) }
-
-// Reuse implements Reuser as far as the whole store does.
-func (s *sub) Reuse(ctx context.Context, name string) error { return Reuse(ctx, s.s, s.name(name)) }
-
-// ReuseSize implements Reuser.
-func (s *sub) ReuseSize(n int) int { return ReuseSize(s.s, n) }

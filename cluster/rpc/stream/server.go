@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -38,6 +39,11 @@ type Server struct {
 	muxes   map[net.Conn]*sender
 	serving sync.WaitGroup // muxes
 	leaving bool
+
+	work    chan *question // to who waits for one
+	idle    atomic.Int64   // how many wait
+	workers sync.WaitGroup
+	over    sync.Once // when there will be no more work
 }
 
 // NewServer returns a Server that asks to.
@@ -45,7 +51,7 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{to: to, o: o, muxes: map[net.Conn]*sender{}}
+	s := &Server{to: to, o: o, muxes: map[net.Conn]*sender{}, work: make(chan *question)}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.InitialWindowSize(4 << 20), grpc.InitialConnWindowSize(16 << 20),
@@ -112,6 +118,8 @@ func (s *Server) Stop(ctx context.Context) {
 		s.cut()
 		<-stopped
 	}
+	s.over.Do(func() { close(s.work) })
+	s.workers.Wait()
 }
 
 // cut ends all connections. gRPC's are last, as it may wait for its calls.
@@ -203,7 +211,28 @@ func (m *mux) receive(c net.Conn) {
 		m.asked[q.number] = q
 		m.mu.Unlock()
 		m.answering.Add(1)
-		go q.answer()
+		select {
+		case m.s.work <- q:
+		default:
+			m.s.workers.Go(func() { m.s.worker(q) })
+		}
+	}
+}
+
+// mostIdle bounds the goroutines that wait for questions.
+const mostIdle = 128
+
+// worker answers a question, then others: it has the stack by then that
+// answering takes.
+func (s *Server) worker(q *question) {
+	for q != nil {
+		q.answer()
+		if s.idle.Add(1) <= mostIdle {
+			q = <-s.work // nil when there will be no more
+		} else {
+			q = nil
+		}
+		s.idle.Add(-1)
 	}
 }
 

@@ -166,3 +166,32 @@ func TestForeignAfterUnknown(t *testing.T) {
 		t.Errorf("put: %v", err)
 	}
 }
+
+// TestOneByOne: a service that cannot delete many objects by one request is
+// asked to delete each.
+func TestOneByOne(t *testing.T) {
+	asked := 0
+	s := open(t, s3test.Fake(t, func(h http.Handler) http.Handler {
+		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				asked++
+				w.WriteHeader(http.StatusNotImplemented)
+				fmt.Fprint(w, `<Error><Code>NotImplemented</Code></Error>`)
+				return
+			}
+			h.ServeHTTP(w, r)
+		})
+	}))
+	names := []string{"a", "b", "c"}
+	for _, name := range names {
+		if err := s.PutIfAbsent(t.Context(), name, []byte(name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := objectstore.DeleteAll(t.Context(), s, names); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := s.List(t.Context(), "", "", 0); len(left) > 0 || err != nil || asked == 0 {
+		t.Errorf("%d objects left, %v, %d requests for many", len(left), err, asked)
+	}
+}

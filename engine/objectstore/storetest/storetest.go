@@ -34,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Store) {
 		{"race", testRace},
 		{"probe", testProbe},
 		{"cancelled", testCancelled},
+		{"delete all", testDeleteAll},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, open(t)) })
 	}
@@ -351,4 +352,35 @@ func testCancelled(t *testing.T, s objectstore.Store) {
 		}
 	}
 	wantObject(t, s, "a", nil)
+}
+
+func testDeleteAll(t *testing.T, s objectstore.Store) {
+	part := objectstore.Sub(objectstore.Sub(s, "p"), "q")
+	for name, del := range map[string]func(context.Context, objectstore.Store, []string) error{"delete": objectstore.DeleteAll, "reuse": objectstore.ReuseAll} {
+		var names []string
+		for i := range 21 {
+			names = append(names, fmt.Sprintf("%s/%d", name, i))
+			must(t, part.PutIfAbsent(t.Context(), names[i], make([]byte, 4096)))
+		}
+		must(t, s.PutIfAbsent(t.Context(), names[0], []byte("another")))
+		for _, some := range [][]string{nil, names[:1], append(names[2:], name+"/missing")} {
+			if err := del(t.Context(), part, some); err != nil {
+				t.Errorf("%s of %d objects: %v", name, len(some), err)
+			}
+		}
+		infos, err := part.List(t.Context(), name+"/", "", 0)
+		must(t, err)
+		if len(infos) != 1 || infos[0].Name != names[1] {
+			t.Errorf("%s left %v", name, infos)
+		}
+		wantObject(t, s, names[0], []byte("another"))
+		if err := del(t.Context(), part, []string{names[1], name + "//x"}); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%s of a wrong name: %v", name, err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := del(ctx, part, names[:2]); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s, cancelled: %v", name, err)
+		}
+	}
 }
