@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -9,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -241,4 +244,35 @@ func BenchmarkReplay(b *testing.B) {
 	}
 	b.ReportMetric(float64(n*b.N)/took.Seconds(), "rows/s")
 	b.ReportMetric(0, "ns/op")
+}
+
+// BenchmarkIncrement: what it costs to remember an update's token with its row,
+// on rows that are many and on one that is hot.
+func BenchmarkIncrement(b *testing.B) {
+	for _, rows := range []int{1, 10_000} {
+		for _, tokens := range []bool{false, true} {
+			b.Run(fmt.Sprintf("rows=%d/tokens=%v", rows, tokens), func(b *testing.B) {
+				s, name := benchStore(b, Options{FS: vfs.NewMem(), Dir: "data"})
+				newest := &filter.Node{Op: filter.CellsPerColumnLimit, N: 1}
+				var n uint64
+				decide := func(cells []row.Cell) ([]row.Mutation, error) {
+					n = 0
+					if len(cells) > 0 {
+						n = binary.BigEndian.Uint64(cells[0].Value)
+					}
+					return []row.Mutation{{Op: row.SetCell, Family: "cf", Qualifier: []byte("n"), Timestamp: 1000, Value: binary.BigEndian.AppendUint64(nil, n+1)}}, nil
+				}
+				var token []byte
+				b.ResetTimer()
+				for i := range b.N {
+					if tokens {
+						token = binary.BigEndian.AppendUint64([]byte("hbase---"), uint64(i)*0x9E3779B97F4A7C15)
+					}
+					if _, err := s.UpdateRow(ctx, name, fmt.Appendf(nil, "row%06d", i%rows), token, newest, decide); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
 }

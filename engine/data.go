@@ -179,17 +179,21 @@ func (s *Store) CheckAndMutateRow(ctx context.Context, name string, key []byte, 
 }
 
 // UpdateRow implements backend.RowUpdater.
-func (s *Store) UpdateRow(ctx context.Context, name string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+func (s *Store) UpdateRow(ctx context.Context, name string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	t, err := s.table(name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	p := plan.New(t.schema.Load(), s.o.Now())
 	q, err := tablet.NewQuery(t.schema.Load(), read, false)
 	if err != nil {
-		return err
+		return false, err
 	}
-	return t.serve(key, func(tt *tablet.Tablet) error { return p.Update(ctx, tt, key, q, decide) })
+	err = t.serve(key, func(tt *tablet.Tablet) error {
+		repeated, err = p.Update(ctx, tt, key, token, q, decide)
+		return err
+	})
+	return repeated, err
 }
 
 // ReadModifyWriteRow implements backend.Data.

@@ -50,14 +50,14 @@ func TestUpdateRow(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 25 {
-				if err := s.UpdateRow(ctx, name, key, newest, increment); err != nil {
+				if _, err := s.UpdateRow(ctx, name, key, nil, newest, increment); err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	err = s.UpdateRow(ctx, name, key, newest, func(cells []row.Cell) ([]row.Mutation, error) {
+	_, err = s.UpdateRow(ctx, name, key, nil, newest, func(cells []row.Cell) ([]row.Mutation, error) {
 		if len(cells) != 1 || binary.BigEndian.Uint64(cells[0].Value) != 200 {
 			t.Errorf("%+v", cells)
 		}
@@ -66,7 +66,7 @@ func TestUpdateRow(t *testing.T) {
 	if !errors.Is(err, io.EOF) {
 		t.Error(err)
 	}
-	err = s.UpdateRow(ctx, name, key, nil, func(cells []row.Cell) ([]row.Mutation, error) {
+	_, err = s.UpdateRow(ctx, name, key, nil, nil, func(cells []row.Cell) ([]row.Mutation, error) {
 		if len(cells) != 200 {
 			t.Errorf("%d versions", len(cells))
 		}
@@ -160,7 +160,7 @@ func TestUntil(t *testing.T) {
 	}
 	read := func(key string) (out string) {
 		t.Helper()
-		if err := s.UpdateRow(ctx, name, []byte(key), nil, func(cells []row.Cell) ([]row.Mutation, error) {
+		if _, err := s.UpdateRow(ctx, name, []byte(key), nil, nil, func(cells []row.Cell) ([]row.Mutation, error) {
 			out = ""
 			for _, c := range cells {
 				out += fmt.Sprintf("%d=%s ", c.Timestamp, c.Value)

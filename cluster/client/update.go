@@ -13,30 +13,30 @@ import (
 // thinks: what it decides is carried out if the row is then what it saw, and
 // otherwise it is asked again. Callers in this process take turns, so that only
 // those of others are in the way.
-func (c *Client) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	t, err := c.o.Schemas.Named(table)
 	if err != nil {
-		return err
+		return false, err
 	}
 	release, err := c.turns.take(ctx, rowName{t.Schema().ID, string(key)})
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer release()
 	var seen []byte
 	var muts []row.Mutation
 	for {
 		var cells []row.Cell
-		done := false
+		var became rpc.Became
 		err := c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) (err error) {
-			cells, done, err = s.UpdateRow(ctx, at, key, read, seen, muts)
+			cells, became, err = s.UpdateRow(ctx, at, key, token, read, seen, muts)
 			return err
 		})
-		if err != nil || done {
-			return err
+		if err != nil || became != rpc.Nothing {
+			return became == rpc.Repeated, err
 		}
 		if muts, err = decide(cells); err != nil || len(muts) == 0 {
-			return err
+			return false, err
 		}
 		seen = rpc.Digest(cells)
 	}

@@ -56,11 +56,25 @@ type Data interface {
 	ReadModifyWriteRow(ctx context.Context, at Target, key []byte, rules []row.Rule) ([]row.Cell, error)
 	// UpdateRow returns the cells of a row that read leaves (all, if it is nil),
 	// once they are durable. But if seen is their Digest it applies muts,
-	// atomically with that, and returns done.
-	UpdateRow(ctx context.Context, at Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, done bool, err error)
+	// atomically with that, and returns Done. If muts were applied with the same
+	// token before, unless it is empty, it does nothing and returns Repeated: see
+	// backend.RowUpdater.
+	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became Became, err error)
 	// DropRange deletes the rows of r, which is within the tablet.
 	DropRange(ctx context.Context, at Target, r row.Range) error
 }
+
+// Became says what became of an update.
+type Became uint8
+
+const (
+	// Nothing: the row has to be seen first, or is not what was seen.
+	Nothing Became = iota
+	// Done says that it was made.
+	Done
+	// Repeated says that it was made before.
+	Repeated
+)
 
 // Digest returns what tells cells from all others.
 func Digest(cells []row.Cell) []byte {

@@ -228,19 +228,19 @@ func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 
 type updateAnswer struct {
 	cells []row.Cell
-	done  bool
+	became rpc.Became
 }
 
-func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
+func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
 	is := changes
 	if len(seen) == 0 {
 		is = reads
 	}
 	a, err := call(ctx, l, "UpdateRow", is, func(ctx context.Context, s rpc.TabletServer) (a updateAnswer, err error) {
-		a.cells, a.done, err = s.UpdateRow(ctx, at, key, read, seen, muts)
+		a.cells, a.became, err = s.UpdateRow(ctx, at, key, token, read, seen, muts)
 		return a, err
 	})
-	return a.cells, a.done, err
+	return a.cells, a.became, err
 }
 
 func (l *link) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {

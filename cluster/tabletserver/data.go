@@ -189,33 +189,39 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 }
 
 // UpdateRow implements rpc.Data.
-func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, done bool, err error) {
+func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became rpc.Became, err error) {
 	t, err := s.get(ctx, at)
 	if err != nil {
-		return nil, false, err
+		return nil, rpc.Nothing, err
 	}
 	sch := t.table.Schema()
 	q, err := tablet.NewQuery(sch, read, false)
 	if err != nil {
-		return nil, false, err
+		return nil, rpc.Nothing, err
 	}
 	p := plan.New(sch, s.o.Now())
-	err = p.Update(ctx, t.Tablet, key, q, func(now []row.Cell) ([]row.Mutation, error) {
+	done := false
+	repeated, err := p.Update(ctx, t.Tablet, key, token, q, func(now []row.Cell) ([]row.Mutation, error) {
 		if cells, done = now, len(seen) > 0 && bytes.Equal(seen, rpc.Digest(now)); done {
 			return muts, nil
 		}
 		return nil, nil
 	})
 	switch {
+	case done && err == nil:
+		return nil, rpc.Done, nil
 	case done:
-		return nil, err == nil, unknown(err)
+		return nil, rpc.Nothing, unknown(err)
 	case err != nil:
-		return nil, false, notServing(err)
+		return nil, rpc.Nothing, notServing(err)
 	}
 	if err := s.alive(); err != nil {
-		return nil, false, err
+		return nil, rpc.Nothing, err
 	}
-	return cells, false, nil
+	if repeated {
+		return nil, rpc.Repeated, nil
+	}
+	return cells, rpc.Nothing, nil
 }
 
 // DropRange implements rpc.Data.

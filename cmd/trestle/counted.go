@@ -60,21 +60,21 @@ func (c counted) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 }
 
 // UpdateRow implements backend.RowUpdater as far as the backend does.
-func (c counted) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+func (c counted) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	b, ok := c.Backend.(backend.RowUpdater)
 	if !ok {
-		return fault.New(fault.Unimplemented, "this store cannot update rows by what is in them")
+		return false, fault.New(fault.Unimplemented, "this store cannot update rows by what is in them")
 	}
 	changes := false
-	err := b.UpdateRow(ctx, table, key, read, func(cells []row.Cell) ([]row.Mutation, error) {
+	repeated, err = b.UpdateRow(ctx, table, key, token, read, func(cells []row.Cell) ([]row.Mutation, error) {
 		muts, err := decide(cells)
 		changes = len(muts) > 0
 		return muts, err
 	})
-	if err == nil && changes {
+	if err == nil && changes && !repeated {
 		c.m.RowsModified(1)
 	}
-	return err
+	return repeated, err
 }
 
 // HotTablets implements backend.HotTabletLister as far as the backend does.

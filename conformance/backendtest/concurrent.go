@@ -71,7 +71,7 @@ var concurrentTests = []test{
 		only := &filter.Node{Op: filter.FamilyRegex, Pattern: []byte("f")}
 		race(func(worker int) {
 			for i := range rounds {
-				err := u.UpdateRow(s.ctx, t, []byte("r"), only, func(cells []row.Cell) ([]row.Mutation, error) {
+				_, err := u.UpdateRow(s.ctx, t, []byte("r"), nil, only, func(cells []row.Cell) ([]row.Mutation, error) {
 					text := ""
 					if len(cells) > 0 {
 						text = string(cells[0].Value)
@@ -101,7 +101,7 @@ var concurrentTests = []test{
 		}
 		refused := errors.New("refused")
 		for _, want := range []error{refused, nil} { // neither changes anything
-			if err := u.UpdateRow(s.ctx, t, []byte("r"), nil, func([]row.Cell) ([]row.Mutation, error) { return nil, want }); !errors.Is(err, want) {
+			if _, err := u.UpdateRow(s.ctx, t, []byte("r"), nil, nil, func([]row.Cell) ([]row.Mutation, error) { return nil, want }); !errors.Is(err, want) {
 				s.Errorf("got error %v, want %v", err, want)
 			}
 		}
@@ -110,8 +110,53 @@ var concurrentTests = []test{
 		if renderCells(again) != renderCells(got) {
 			s.Errorf("%s became %s", renderCells(got), renderCells(again))
 		}
-		err = u.UpdateRow(s.ctx, t, []byte("r"), nil, func([]row.Cell) ([]row.Mutation, error) { return []row.Mutation{set("none", "q", 0, "")}, nil })
+		_, err = u.UpdateRow(s.ctx, t, []byte("r"), nil, nil, func([]row.Cell) ([]row.Mutation, error) { return []row.Mutation{set("none", "q", 0, "")}, nil })
 		s.fails(err, fault.NotFound)
+	}},
+	{"UpdatesAreMadeOnce", func(s *suite) {
+		u, ok := s.Backend.(backend.RowUpdater)
+		if !ok {
+			s.Skip("not a RowUpdater")
+		}
+		t := s.create("t", "f")
+		s.put(t, "r", set("f", "q", 1000, "-"))
+		update := func(token, text string) (repeated bool) {
+			repeated, err := u.UpdateRow(s.ctx, t, []byte("r"), []byte(token), nil, func(cells []row.Cell) ([]row.Mutation, error) {
+				if text == "" {
+					return nil, nil
+				}
+				return []row.Mutation{deleteColumn("f", "q"), set("f", "q", 1000, string(cells[0].Value)+text)}, nil
+			})
+			s.ok(err)
+			return repeated
+		}
+		if update("token--0", "") || update("token--0", "") {
+			s.Errorf("an update that changes nothing is remembered")
+		}
+		var first atomic.Int64
+		race(func(worker int) {
+			for i := range rounds {
+				// Each of these is asked for by every worker.
+				if !update(fmt.Sprintf("token-%02d", i), string(rune('a'+i%26))) {
+					first.Add(1)
+				}
+			}
+		})
+		got, err := s.newest(t, "r")
+		s.ok(err)
+		if len(got) != 1 || len(got[0].Value) != 1+rounds || first.Load() != rounds {
+			s.Errorf("%d updates, of which %d were the first, gave %s", rounds, first.Load(), renderCells(got))
+		}
+		// A token is the row's.
+		repeated, err := u.UpdateRow(s.ctx, t, []byte("s"), []byte("token-00"), nil, func([]row.Cell) ([]row.Mutation, error) {
+			return []row.Mutation{set("f", "q", 1000, "other")}, nil
+		})
+		s.ok(err)
+		if repeated {
+			s.Errorf("another row has the token")
+		}
+		_, err = u.UpdateRow(s.ctx, t, []byte("r"), []byte("short"), nil, func([]row.Cell) ([]row.Mutation, error) { return nil, nil })
+		s.fails(err, fault.Invalid)
 	}},
 	{"SumsAreExact", func(s *suite) {
 		t := s.create("t", "sum=sum")

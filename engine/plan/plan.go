@@ -279,9 +279,19 @@ func (p *Planner) CheckAndMutate(ctx context.Context, t *tablet.Tablet, key []by
 
 // Update gives decide the cells of a row that a query leaves, and carries out
 // the mutations that it returns. It waits until what decide saw and did is
-// durable. decide may keep the cells.
-func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key []byte, q *tablet.Query, decide func([]row.Cell) ([]row.Mutation, error)) error {
-	return t.Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+// durable. decide may keep the cells. Of updates of a row with one token, unless
+// that is empty, only the first is made that has mutations; repeated says that
+// this is a later one, for which decide is not asked.
+func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key, token []byte, q *tablet.Query, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
+	if err := CheckToken(row.Token{Token: token}, time.UnixMicro(p.now)); err != nil {
+		return false, err
+	}
+	err = t.Update(ctx, key, func(v *tablet.View, b *tablet.Batch) error {
+		if len(token) > 0 {
+			if repeated, err = v.HasToken(token, p.now-int64(schema.TokenWindow/time.Microsecond)); err != nil || repeated {
+				return err
+			}
+		}
 		var cells []row.Cell
 		if err := v.Read(q, func(c *row.Cell) { cells = append(cells, c.Clone()) }); err != nil {
 			return err
@@ -293,8 +303,12 @@ func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key []byte, q *t
 		if _, err := p.Check(key, muts, "mutations"); err != nil {
 			return err
 		}
+		if len(muts) > 0 && len(token) > 0 {
+			b.SetToken(token, p.now)
+		}
 		return p.fill(v, b, muts)
 	})
+	return repeated, err
 }
 
 // CheckRules reports what is wrong with the rules of a ReadModifyWriteRow.

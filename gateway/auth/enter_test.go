@@ -20,9 +20,9 @@ import (
 // which families it was asked to change.
 type updater struct{ backend.Backend }
 
-func (updater) UpdateRow(_ context.Context, _ string, _ []byte, _ *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+func (updater) UpdateRow(_ context.Context, _ string, _, _ []byte, _ *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (bool, error) {
 	_, err := decide(nil)
-	return err
+	return false, err
 }
 
 // TestEnter: a request of another protocol is held to the policies that hold
@@ -63,12 +63,12 @@ func TestEnter(t *testing.T) {
 		if err := g.MutateRow(ctx, table, &row.Entry{Key: []byte("r"), Mutations: m}); ok != (err == nil) {
 			t.Errorf("write to %s: %v", family, err)
 		}
-		err := g.(backend.RowUpdater).UpdateRow(ctx, table, []byte("r"), nil, func([]row.Cell) ([]row.Mutation, error) { return m, nil })
+		_, err := g.(backend.RowUpdater).UpdateRow(ctx, table, []byte("r"), nil, nil, func([]row.Cell) ([]row.Mutation, error) { return m, nil })
 		if ok != (err == nil) {
 			t.Errorf("update of %s: %v", family, err)
 		}
 	}
-	if err := f.a.Guard(f.b).(backend.RowUpdater).UpdateRow(ctx, table, []byte("r"), nil, nil); !errors.Is(err, fault.Unimplemented) {
+	if _, err := f.a.Guard(f.b).(backend.RowUpdater).UpdateRow(ctx, table, []byte("r"), nil, nil, nil); !errors.Is(err, fault.Unimplemented) {
 		t.Errorf("a store without updates: %v", err)
 	}
 }

@@ -192,19 +192,19 @@ func (g *guard) CheckAndMutateRow(ctx context.Context, table string, key []byte,
 
 // UpdateRow shows decide what may be read, and refuses a change of what may not
 // be written.
-func (g *guard) UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
+func (g *guard) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	u, ok := g.Backend.(backend.RowUpdater)
 	if !ok {
-		return fault.New(fault.Unimplemented, "This store cannot update rows by what is in them.")
+		return false, fault.New(fault.Unimplemented, "This store cannot update rows by what is in them.")
 	}
 	c := callOf(ctx)
 	if c == nil || !c.read.some && !c.write.some {
-		return u.UpdateRow(ctx, table, key, read, decide)
+		return u.UpdateRow(ctx, table, key, token, read, decide)
 	}
 	if c.read.some {
 		read = c.read.filter(read)
 	}
-	return u.UpdateRow(ctx, table, key, read, func(cells []row.Cell) ([]row.Mutation, error) {
+	return u.UpdateRow(ctx, table, key, token, read, func(cells []row.Cell) ([]row.Mutation, error) {
 		muts, err := decide(cells)
 		if err == nil && c.write.some {
 			err = g.check(c, muts)

@@ -29,5 +29,10 @@ type RowUpdater interface {
 	// decide may keep the cells, may be called again, and must not call the
 	// Backend; its error is returned as it is, and then nothing was changed. When
 	// UpdateRow returns nil, what the last call saw and did is durable.
-	UpdateRow(ctx context.Context, table string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error
+	//
+	// A token, unless it is empty, is kept with the row for schema.TokenWindow once
+	// mutations were applied with it: an update of the row with the same token does
+	// nothing then, whoever asks for it, and repeated is true. It is
+	// schema.MinTokenBytes long at least.
+	UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error)
 }

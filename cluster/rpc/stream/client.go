@@ -696,17 +696,20 @@ func (p *peer) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 }
 
 // UpdateRow implements rpc.Data.
-func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
-	body := appendFilter(appendBytes(appendTarget(batches.empty(), at), key), read)
+func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
+	body := appendFilter(appendBytes(appendBytes(appendTarget(batches.empty(), at), key), token), read)
 	body = appendMutations(appendBytes(body, seen), muts)
 	answer, err := p.ask(ctx, opUpdateRow, body, len(seen) > 0)
 	batches.Put(&body)
 	if err != nil {
-		return nil, false, err
+		return nil, rpc.Nothing, err
 	}
-	done := answer.byte() != 0
+	became := rpc.Became(answer.byte())
+	if became > rpc.Repeated {
+		answer.fail()
+	}
 	cells := answer.cells()
-	return cells, done, answer.err()
+	return cells, became, answer.err()
 }
 
 // DropRange implements rpc.Data.

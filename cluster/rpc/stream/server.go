@@ -369,17 +369,12 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		cells, err := s.to.ReadModifyWriteRow(ctx, at, key, rules)
 		return appendCells(b, cells), err
 	case opUpdateRow:
-		key, read, seen, muts := d.bytes(), d.filter(0), d.bytes(), d.mutations()
+		key, token, read, seen, muts := d.bytes(), d.bytes(), d.filter(0), d.bytes(), d.mutations()
 		if d.bad {
 			return b, errMalformed
 		}
-		cells, done, err := s.to.UpdateRow(ctx, at, key, read, seen, muts)
-		if done {
-			b, cells = append(b, 1), nil
-		} else {
-			b = append(b, 0)
-		}
-		return appendCells(b, cells), err
+		cells, became, err := s.to.UpdateRow(ctx, at, key, token, read, seen, muts)
+		return appendCells(append(b, byte(became)), cells), err
 	case opDropRange:
 		r := d.rowRange()
 		if d.bad {

@@ -70,12 +70,18 @@ func (f *fake) CheckAndMutateRow(_ context.Context, _ rpc.Target, key []byte, p 
 	return f.cond(key, p, then, otherwise)
 }
 
-func (f *fake) UpdateRow(_ context.Context, _ rpc.Target, key []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, bool, error) {
+func (f *fake) UpdateRow(_ context.Context, _ rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
 	cells := []row.Cell{{Family: "f", Qualifier: key, Timestamp: 1, Value: fmt.Appendf(nil, "%v", read != nil)}}
-	if !bytes.Equal(seen, rpc.Digest(cells)) {
-		return cells, false, nil
+	if string(token) == "made before" {
+		return nil, rpc.Repeated, nil
 	}
-	return nil, len(muts) == 2 && muts[1].Sticky, nil
+	if !bytes.Equal(seen, rpc.Digest(cells)) {
+		return cells, rpc.Nothing, nil
+	}
+	if string(token) != "token" || len(muts) != 2 || !muts[1].Sticky {
+		return nil, rpc.Nothing, nil
+	}
+	return nil, rpc.Done, nil
 }
 
 func (f *fake) ReadModifyWriteRow(_ context.Context, _ rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
@@ -264,11 +270,14 @@ func TestCalls(t *testing.T) {
 		t.Error(err)
 	}
 	same("cells", got, cells)
-	seen, done, err := s.UpdateRow(ctx, at, []byte("k"), testFilter, nil, nil)
-	if err != nil || done || len(seen) != 1 || string(seen[0].Value) != "true" {
+	seen, done, err := s.UpdateRow(ctx, at, []byte("k"), nil, testFilter, nil, nil)
+	if err != nil || done != rpc.Nothing || len(seen) != 1 || string(seen[0].Value) != "true" {
 		t.Error(seen, done, err)
 	}
-	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), testFilter, rpc.Digest(seen), []row.Mutation{{}, {Op: row.DeleteFamily, Family: "f", Sticky: true}}); err != nil || !done || len(rest) > 0 {
+	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("token"), testFilter, rpc.Digest(seen), []row.Mutation{{}, {Op: row.DeleteFamily, Family: "f", Sticky: true}}); err != nil || done != rpc.Done || len(rest) > 0 {
+		t.Error(rest, done, err)
+	}
+	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("made before"), testFilter, rpc.Digest(seen), nil); err != nil || done != rpc.Repeated || len(rest) > 0 {
 		t.Error(rest, done, err)
 	}
 	f.drop = func(r row.Range) error {

@@ -109,9 +109,13 @@ func comparator(name string, m proto.Message) *pb.Comparator {
 	return &pb.Comparator{Name: proto.String(filters + name), SerializedComparator: b}
 }
 
+// errRepeated says that a change with the same token was made before.
+var errRepeated = errors.New("the change was made before")
+
 // compareAndSet reads the columns of a row and makes the change that decide
 // returns, if the row is still the same then; else it begins again. decide may
-// be called several times; a nil change changes nothing.
+// be called several times; a nil change changes nothing. errRepeated if the row
+// has the token.
 func (b *Backend) compareAndSet(ctx context.Context, t *table, key []byte, columns []*pb.Column, token []byte, decide func(*view) (*change, error)) error {
 	if !t.versioned {
 		return fault.New(fault.FailedPrecondition,
@@ -127,7 +131,7 @@ func (b *Backend) compareAndSet(ctx context.Context, t *table, key []byte, colum
 			return nil // the answer to a call that was sent twice was the second's
 		}
 		if len(token) > 0 && v.tokens[string(token)] {
-			return nil
+			return errRepeated
 		}
 		c, err := decide(v)
 		if err != nil || c == nil || c.empty() && len(token) == 0 {
@@ -157,9 +161,13 @@ func (b *Backend) dependent(ctx context.Context, t *table, e *row.Entry) error {
 	s := scope{}
 	s.add(t, e.Mutations)
 	at := now(t)
-	return b.compareAndSet(ctx, t, e.Key, s.columns(t), e.Token.Token, func(v *view) (*change, error) {
+	err := b.compareAndSet(ctx, t, e.Key, s.columns(t), e.Token.Token, func(v *view) (*change, error) {
 		return apply(t, s, v.content(), e.Mutations, at)
 	})
+	if errors.Is(err, errRepeated) {
+		return nil
+	}
+	return err
 }
 
 // approximate applies an entry to a table that was made through HBase, without
@@ -328,8 +336,11 @@ func (b *Backend) ReadModifyWriteRow(ctx context.Context, resource string, key [
 }
 
 // UpdateRow implements backend.RowUpdater.
-func (b *Backend) UpdateRow(ctx context.Context, resource string, key []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) error {
-	return b.onTable(ctx, resource, func(t *table) error {
+func (b *Backend) UpdateRow(ctx context.Context, resource string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
+	if err := plan.CheckToken(row.Token{Token: token}, time.Now()); err != nil {
+		return false, err
+	}
+	err = b.onTable(ctx, resource, func(t *table) error {
 		program, err := filter.Compile(read)
 		if err != nil {
 			return err
@@ -339,7 +350,7 @@ func (b *Backend) UpdateRow(ctx context.Context, resource string, key []byte, re
 			s.family(name)
 		}
 		p := plan.New(t.schema, time.Now())
-		return b.compareAndSet(ctx, t, key, s.columns(t), nil, func(v *view) (*change, error) {
+		return b.compareAndSet(ctx, t, key, s.columns(t), token, func(v *view) (*change, error) {
 			k := &keeper{}
 			pl := program.Pipeline(k, nil)
 			if pl.StartRow(key) {
@@ -353,7 +364,7 @@ func (b *Backend) UpdateRow(ctx context.Context, resource string, key []byte, re
 				}
 			}
 			muts, err := decide(k.cells)
-			if err != nil {
+			if err != nil || len(muts) == 0 {
 				return nil, err
 			}
 			if _, err := p.Check(key, muts, "mutations"); err != nil {
@@ -365,6 +376,10 @@ func (b *Backend) UpdateRow(ctx context.Context, resource string, key []byte, re
 			return apply(t, s, v.content(), muts, now(t))
 		})
 	})
+	if errors.Is(err, errRepeated) {
+		return true, nil
+	}
+	return false, err
 }
 
 type keeper struct{ cells []row.Cell }

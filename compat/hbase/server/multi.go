@@ -289,21 +289,13 @@ func (s *Server) atomically(c *Call, g *actions, nonceGroup uint64) {
 		return
 	}
 	// One nonce is for all of them.
-	done, end := false, func(bool) {}
+	var n nonce
 	for _, ch := range changes {
-		if ch.nonce != 0 {
-			if done, end, g.err = s.nonces.begin(x.ctx, nonce{nonceGroup, ch.nonce}); g.err != nil {
-				return
-			}
-			break
+		if n.n == 0 {
+			n = nonce{nonceGroup, ch.nonce}
 		}
 	}
-	if done {
-		g.out.processed = true
-		return
-	}
-	g.out, g.err = s.update(x.ctx, x.t, x.ch.row, cond, changes)
-	end(g.err == nil)
+	g.out, g.err = s.update(x.ctx, x.t, x.ch.row, n, cond, changes)
 }
 
 // multiResponse puts together what became of a Multi. The cells in the block

@@ -141,7 +141,7 @@ func TestBothAPIs(t *testing.T) {
 	name := f.catalog.Mapping().Resource(model.ParseName("t"))
 	bigtable := func() (out string) {
 		t.Helper()
-		if err := f.store.UpdateRow(ctx, name, []byte("r"), nil, func(cells []row.Cell) ([]row.Mutation, error) {
+		if _, err := f.store.UpdateRow(ctx, name, []byte("r"), nil, nil, func(cells []row.Cell) ([]row.Mutation, error) {
 			out = ""
 			for _, c := range cells {
 				out += fmt.Sprintf("%s:%s@%d=%s ", c.Family, c.Qualifier, c.Timestamp, c.Value)

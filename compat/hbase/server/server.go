@@ -116,7 +116,6 @@ type Server struct {
 	memory   *semaphore.Weighted // of requests
 	answers  *semaphore.Weighted // of responses
 	scanners *scanners
-	nonces   *nonces
 
 	// ctx ends when calls are to be cut off.
 	ctx    context.Context
@@ -142,7 +141,7 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 	s.answers = semaphore.NewWeighted(s.o.ResponseMemory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
-	s.scanners, s.nonces = newScanners(s.o.MaxScanners, s.o.ScannerLease), newNonces()
+	s.scanners = newScanners(s.o.MaxScanners, s.o.ScannerLease)
 	s.services["ClientService"] = s.clientService()
 	s.services["ClientMetaService"] = s.metaService()
 	for name, svc := range o.Services {
@@ -165,7 +164,6 @@ func (s *Server) reap() {
 			return
 		case now := <-tick.C:
 			s.scanners.expire(now)
-			s.nonces.expire(now)
 		}
 	}
 }

@@ -156,13 +156,15 @@ func needs(cond *condition, changes []*change) *enginefilter.Node {
 // An outcome is what became of the changes of a row.
 type outcome struct {
 	processed bool
+	// repeated says that they had been made before.
+	repeated bool
 	// cells are the new ones of increments and appends, sorted.
 	cells []filter.Cell
 }
 
 // update makes changes, which have been checked, of one row, if the condition
-// (nil: none) holds.
-func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *condition, changes []*change) (outcome, error) {
+// (nil: none) holds and they have not been made with the same nonce before.
+func (s *Server) update(ctx context.Context, t *model.Table, key []byte, n nonce, cond *condition, changes []*change) (outcome, error) {
 	reads := cond != nil
 	for _, ch := range changes {
 		reads = reads || ch.reads()
@@ -175,11 +177,11 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *c
 		if len(b.muts) == 0 {
 			return outcome{processed: true}, nil
 		}
-		err := s.b.MutateRow(ctx, t.Resource, &row.Entry{Key: key, Mutations: b.muts})
+		err := s.b.MutateRow(ctx, t.Resource, &row.Entry{Key: key, Mutations: b.muts, Token: row.Token{Token: n.token()}})
 		return outcome{processed: true}, err
 	}
 	var out outcome
-	err := s.b.(backend.RowUpdater).UpdateRow(ctx, t.Resource, key, needs(cond, changes), func(cells []row.Cell) ([]row.Mutation, error) {
+	repeated, err := s.b.(backend.RowUpdater).UpdateRow(ctx, t.Resource, key, n.token(), needs(cond, changes), func(cells []row.Cell) ([]row.Mutation, error) {
 		out = outcome{processed: true}
 		b.now, b.muts = time.Now().UnixMilli(), b.muts[:0]
 		p := &present{t, b.now, cells}
@@ -200,6 +202,9 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, cond *c
 	})
 	if err != nil {
 		return outcome{}, err
+	}
+	if repeated {
+		return outcome{processed: true, repeated: true}, nil
 	}
 	slices.SortStableFunc(out.cells, func(a, b filter.Cell) int {
 		if c := bytes.Compare(a.Family, b.Family); c != 0 {
@@ -280,21 +285,13 @@ func long(b []byte) (int64, error) {
 // once makes an increment or append that has a nonce once: a repetition returns
 // what is there now.
 func (s *Server) once(ctx context.Context, t *model.Table, region *model.Region, group uint64, cond *condition, ch *change) (outcome, error) {
+	n := nonce{group, ch.nonce}
 	if ch.kind != pb.MutationProto_INCREMENT && ch.kind != pb.MutationProto_APPEND {
-		return s.update(ctx, t, ch.row, cond, []*change{ch})
+		n = nonce{}
 	}
-	done, end, err := s.nonces.begin(ctx, nonce{group, ch.nonce})
-	if err != nil {
-		return outcome{}, err
-	}
-	if !done {
-		out, err := s.update(ctx, t, ch.row, cond, []*change{ch})
-		end(err == nil)
+	out, err := s.update(ctx, t, ch.row, n, cond, []*change{ch})
+	if err != nil || !out.repeated || ch.quiet {
 		return out, err
-	}
-	out := outcome{processed: true}
-	if ch.quiet {
-		return out, nil
 	}
 	get := &pb.Get{Row: ch.row, TimeRange: &pb.TimeRange{From: proto.Uint64(uint64(ch.times.from)), To: proto.Uint64(uint64(ch.times.to))}}
 	for i := range ch.cells {
