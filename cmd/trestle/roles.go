@@ -144,7 +144,7 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 		closeAuth()
 		return nil, err
 	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, log)
 	if err != nil {
 		closeAuth()
 		return nil, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"time"
 
@@ -42,18 +43,42 @@ func rows(r *model.Region) row.Range { return row.Range{Start: r.Start, End: r.E
 
 var noTablets = unsupported("this store's tablets are not worked on by hand")
 
-// moveRegion moves a region to where it is: regions follow their tablets, which
-// nobody moves from here.
+// moveRegion moves a region, with its tablet, to the tablet server of the process
+// that is named, or to any other. A server that is alone moves it to where it is.
 func (m *Master) moveRegion(ctx context.Context, c *server.Call, req *pb.MoveRegionRequest) (*pb.MoveRegionResponse, error) {
-	_, r, _, err := m.region(ctx, c, true, req.GetRegion())
+	ctx, r, t, err := m.region(ctx, c, true, req.GetRegion())
 	if err != nil {
 		return nil, err
 	}
-	at := m.catalog.At(r)
-	if d := req.GetDestServerName(); d != nil && (d.GetHostName() != at.Host || d.GetPort() != at.Port) {
-		return nil, wire.DoNotRetryIO.New("regions are not moved to %s,%d by HBase's clients: this one is at %s", d.GetHostName(), d.GetPort(), at)
+	mover, _ := m.tablets.(Mover)
+	at, d := m.catalog.At(r), req.GetDestServerName()
+	if mover == nil || t == nil {
+		if d != nil && (d.GetHostName() != at.Host || d.GetPort() != at.Port) {
+			return nil, wire.DoNotRetryIO.New("region %s is at %s and stays there", r, at)
+		}
+		return &pb.MoveRegionResponse{}, nil
 	}
-	return &pb.MoveRegionResponse{}, nil
+	owner, to := m.catalog.Owner(r), ""
+	places := m.catalog.Places()
+	rand.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
+	for _, p := range places {
+		switch {
+		case d == nil && p.Tablets != "" && p.Tablets != owner:
+			to = p.Tablets
+		case d != nil && p.Host == d.GetHostName() && p.Port == d.GetPort():
+			if to = p.Tablets; to == "" {
+				return nil, wire.DoNotRetryIO.New("%s has no tablet server, so no region can be at it", p)
+			}
+		}
+	}
+	switch {
+	case to == "" && d != nil:
+		return nil, wire.DoNotRetryIO.New("Unable to determine a plan to move region: no server %s,%d lives", d.GetHostName(), d.GetPort())
+	case to == "": // it is where it can be
+		return &pb.MoveRegionResponse{}, nil
+	}
+	m.o.Log.LogAttrs(ctx, slog.LevelInfo, "HBase region moved", slog.String("region", r.String()), slog.String("server", to))
+	return &pb.MoveRegionResponse{}, mover.MoveAt(ctx, t.Resource, r.Start, to)
 }
 
 func (m *Master) assignRegion(ctx context.Context, c *server.Call, req *pb.AssignRegionRequest) (*pb.AssignRegionResponse, error) {

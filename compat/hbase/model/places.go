@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"hash/fnv"
+	"slices"
 
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -45,6 +46,25 @@ func (c *Catalog) Servers() []Server {
 		out[i] = p.Server
 	}
 	return out
+}
+
+// Places returns the servers that live with their tablet servers; none if the
+// catalog's own server is the only one.
+func (c *Catalog) Places() []Place {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.mu.places)
+}
+
+// Owner returns the name of the tablet server that has a region, as far as it is
+// known.
+func (c *Catalog) Owner(r *Region) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.mu.layouts[r.TableID]; l != nil {
+		return l.owners[r]
+	}
+	return ""
 }
 
 // At returns the server that clients are to ask about a region. Of a computed
