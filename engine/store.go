@@ -257,7 +257,7 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
 	if o.RowCacheBytes > 0 {
-		s.rows = rowcache.New(o.RowCacheBytes, s.cache.Reserve)
+		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}
 	s.removing.Add(1)
 	go s.remover()

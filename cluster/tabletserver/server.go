@@ -211,7 +211,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
 	if o.RowCacheBytes > 0 {
-		s.rows = rowcache.New(o.RowCacheBytes, s.cache.Reserve)
+		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}
 	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.incarnation), o.MemtableBytes); err != nil {
 		return nil, err

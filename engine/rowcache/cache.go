@@ -21,6 +21,8 @@ type Key struct {
 }
 
 // A Cache holds rows. It is safe for concurrent use.
+//
+// How much it may take follows from what that is good for: see shard.fit.
 type Cache struct {
 	seed   maphash.Seed
 	limit  int64 // of a shard, in bytes
@@ -32,11 +34,19 @@ type Cache struct {
 
 const shards = 16
 
+// A Lender is a cache that another one gets memory from.
+type Lender interface {
+	// Reserve sets n bytes aside until the function that it returns is called.
+	Reserve(n int) (giveBack func())
+	// Full tells whether the lender could use more memory than it has.
+	Full() bool
+}
+
 // budget takes memory from another cache as it is needed, in steps, since
-// taking is not cheap. It is given back in the end only.
+// taking is not cheap.
 type budget struct {
 	sync.Mutex
-	take  func(n int) (giveBack func())
+	from  Lender
 	held  atomic.Int64
 	gives []func()
 }
@@ -50,18 +60,21 @@ type shard struct {
 	ring   []*Entry
 	hand   int
 	bytes  int64
+	limit  int64
 	sketch sketch
+	// looked counts the lookups since fit, found those of them that found
+	// something.
+	looked, found int
 }
 
-// New returns a Cache of at most limit bytes, which it gets from take as it
-// grows: take(n) sets n bytes aside until the function that it returns is
-// called. Nil means that the bytes are the Cache's anyway.
-func New(limit int64, take func(n int) (giveBack func())) *Cache {
+// New returns a Cache of at most limit bytes, which it gets from another as it
+// grows. Nil means that the bytes are the Cache's anyway.
+func New(limit int64, from Lender) *Cache {
 	c := &Cache{seed: maphash.MakeSeed(), limit: limit / shards}
-	c.budget.take = take
+	c.budget.from = from
 	for i := range c.shards {
 		s := &c.shards[i]
-		s.byHash = map[uint64]*Entry{}
+		s.byHash, s.limit = map[uint64]*Entry{}, c.limit
 		s.sketch.init(c.limit / 32)
 	}
 	return c
@@ -92,12 +105,76 @@ func (c *Cache) Get(k Key) (e *Entry, want bool) {
 	s := &c.shards[h%shards]
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.looked++; s.looked >= fitEvery {
+		c.fit(s)
+	}
 	n := s.sketch.add(h)
-	if e := s.byHash[h]; e != nil && e.is(k) && e.state == k.State {
+	e = s.byHash[h]
+	if e != nil && e.is(k) && e.state == k.State {
 		e.used = true
+		s.found++
 		return e, false
 	}
-	return nil, n >= 2
+	return nil, n >= 2 && (e != nil || s.admits(n))
+}
+
+const (
+	// fitEvery is after how many lookups the size of a shard is thought over.
+	fitEvery = 1024
+	// worthwhile is the part of the lookups that all of the Cache's memory should
+	// answer.
+	worthwhile = 0.125
+	// leastPart is what a shard keeps whatever its use, to see when that changes.
+	leastPart = 1.0 / 16
+)
+
+// fit halves a shard that is full if its memory answers fewer lookups than it
+// should, by the byte, while the lender is short of it, and doubles it if more.
+// Where all rows are read alike, a block answers for several times as many of
+// them as the same memory here; where few are read most, those few are what stays.
+func (c *Cache) fit(s *shard) {
+	found := float64(s.found) / float64(s.looked)
+	s.looked, s.found = 0, 0
+	enough := worthwhile * float64(s.limit) / float64(c.limit)
+	switch {
+	case c.budget.from == nil || s.bytes < s.limit/4*3:
+	case found >= enough:
+		s.limit = min(2*s.limit, c.limit)
+	case s.limit/2 >= int64(leastPart*float64(c.limit)) && c.budget.from.Full():
+		s.limit /= 2
+		for s.bytes > s.limit {
+			if s.hand >= len(s.ring) {
+				s.hand = 0
+			}
+			if e := s.ring[s.hand]; e.used {
+				e.used = false
+				s.hand++
+			} else {
+				c.remove(s, e)
+			}
+		}
+		c.release()
+	}
+}
+
+// admits tells whether a row that was asked for n times would find a place. It
+// tries the next ones in the ring, so that what is asked again finds others.
+func (s *shard) admits(n uint8) bool {
+	if s.bytes+2*entryBytes <= s.limit || len(s.ring) == 0 {
+		return true
+	}
+	for range 4 {
+		if s.hand >= len(s.ring) {
+			s.hand = 0
+		}
+		victim := s.ring[s.hand]
+		if !victim.used && s.sketch.count(victim.hash) < n {
+			return true
+		}
+		victim.used = false
+		s.hand++
+	}
+	return false
 }
 
 // Put adds e, the entry of k, unless there are rows in its place that are read
@@ -115,7 +192,7 @@ func (c *Cache) Put(k Key, e *Entry) {
 		}
 		c.remove(s, old)
 	}
-	if size > c.limit/4 || !c.makeRoom(s, h, size) {
+	if size > s.limit/4 || !c.makeRoom(s, h, size) {
 		return
 	}
 	s.byHash[h] = e
@@ -129,7 +206,7 @@ func (c *Cache) Put(k Key, e *Entry) {
 // makeRoom evicts entries that are asked for less often than that of hash h
 // until there is room for size bytes. It gives up at the first that is not.
 func (c *Cache) makeRoom(s *shard, h uint64, size int64) bool {
-	for s.bytes+size > c.limit {
+	for s.bytes+size > s.limit {
 		if s.hand >= len(s.ring) {
 			s.hand = 0
 		}
@@ -164,14 +241,27 @@ func (c *Cache) remove(s *shard, e *Entry) {
 // hold sees to it that n bytes are set aside.
 func (c *Cache) hold(n int64) {
 	b := &c.budget
-	if b.take == nil || n <= b.held.Load() {
+	if b.from == nil || n <= b.held.Load() {
 		return
 	}
 	b.Lock()
 	defer b.Unlock()
 	for b.held.Load() < n {
-		b.gives = append(b.gives, b.take(budgetStep))
+		b.gives = append(b.gives, b.from.Reserve(budgetStep))
 		b.held.Add(budgetStep)
+	}
+}
+
+// release gives back what is not needed.
+func (c *Cache) release() {
+	b := &c.budget
+	b.Lock()
+	defer b.Unlock()
+	for b.held.Load()-2*budgetStep >= c.bytes.Load() {
+		last := len(b.gives) - 1
+		b.gives[last]()
+		b.gives = b.gives[:last]
+		b.held.Add(-budgetStep)
 	}
 }
 

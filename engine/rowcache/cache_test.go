@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -151,17 +152,55 @@ func TestHotRowsChange(t *testing.T) {
 	}
 }
 
+// A lender counts what it has lent.
+type lender struct {
+	held atomic.Int64
+	full bool
+}
+
+func (l *lender) Reserve(n int) func() {
+	l.held.Add(int64(n))
+	return func() { l.held.Add(int64(-n)) }
+}
+
+func (l *lender) Full() bool { return l.full }
+
+// A Cache that finds next to nothing leaves its memory to a lender that could use
+// it, and has it again when there is something to find.
+func TestUselessCacheShrinks(t *testing.T) {
+	const limit = 16 << 20
+	for name, full := range map[string]bool{"lender is full": true, "lender has room": false} {
+		t.Run(name, func(t *testing.T) {
+			l := &lender{full: full}
+			c := New(limit, l)
+			r := rand.New(rand.NewPCG(1, 1))
+			for range 500_000 {
+				ask(c, key(r.IntN(2_000_000/5)), 100)
+			}
+			if small := c.Bytes() <= limit/8 && l.held.Load() <= limit/4; small != full {
+				t.Errorf("it has %d bytes, set aside are %d, of %d", c.Bytes(), l.held.Load(), limit)
+			}
+			hits := 0
+			for n := range 400_000 {
+				if ask(c, key(int(r.ExpFloat64()*10_000)), 100) && n >= 300_000 {
+					hits++
+				}
+			}
+			if c.Bytes() < limit/4 || hits < 60_000 {
+				t.Errorf("of 100,000 reads of few rows %d are hits, in %d bytes", hits, c.Bytes())
+			}
+			if c.Close(); l.held.Load() != 0 {
+				t.Errorf("%d bytes were not given back", l.held.Load())
+			}
+		})
+	}
+}
+
 // The Cache stays within its limit and has set aside what it uses.
 func TestBudget(t *testing.T) {
 	const limit = 8 << 20
-	var held int
-	var mu sync.Mutex
-	c := New(limit, func(n int) func() {
-		mu.Lock()
-		defer mu.Unlock()
-		held += n
-		return func() { held -= n }
-	})
+	var l lender
+	c := New(limit, &l)
 	var wg sync.WaitGroup
 	for g := range 4 {
 		wg.Go(func() {
@@ -199,11 +238,11 @@ func TestBudget(t *testing.T) {
 	if c.Bytes() != sum || c.Rows() != rows || sum > limit || sum < limit/2 {
 		t.Errorf("%d bytes of %d rows, says %d and %d", sum, rows, c.Bytes(), c.Rows())
 	}
-	if int64(held) < sum || held > limit+budgetStep {
+	if held := l.held.Load(); held < sum || held > limit+budgetStep {
 		t.Errorf("%d bytes are set aside for %d", held, sum)
 	}
-	if c.Close(); held != 0 {
-		t.Errorf("%d bytes were not given back", held)
+	if c.Close(); l.held.Load() != 0 {
+		t.Errorf("%d bytes were not given back", l.held.Load())
 	}
 }
 

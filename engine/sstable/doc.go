@@ -4,7 +4,7 @@
 //
 // A file holds entries in cell.Compare order:
 //
-//	data block    ~32 KiB of entries, columnar: row prefixes, rests of keys, seq+kind, values
+//	data block    ~31.5 KiB of entries, columnar: row prefixes, rests of keys, seq+kind, values
 //	...
 //	index block   per data block: a separator key, offset, length, timestamp interval
 //	filter block  Bloom filter over row prefixes; where rows have many columns, over

@@ -63,6 +63,10 @@ type Iterator struct {
 	// fillUntil is how much may come from storage before it is asked whether
 	// blocks still go to the cache.
 	fillUntil uint64
+	// aside has the blocks of single rows that are left out of the cache, the
+	// longest of which had so many bytes.
+	aside   *block.BufferPool
+	longest int
 }
 
 var _ cell.Iterator = (*Iterator)(nil)
@@ -197,22 +201,32 @@ func (i *Iterator) enter() bool {
 			i.data.SetupForCompaction()
 		}
 	}
-	if i.env.BufferPool != nil {
+	env := i.env
+	if env.BufferPool == nil && i.inRow && i.t.r.cache.leaveOut() {
+		if i.aside == nil {
+			i.aside = i.t.r.cache.pool()
+		}
+		env.BufferPool = i.aside
+	}
+	if env.BufferPool != nil {
 		i.cur.leave() // the next block may have the buffer
 	}
-	h, err := i.t.sst.BlockReader().Read(i.ctx, i.env, i.data, bh, blockkind.SSTableData, initColumns)
+	h, err := i.t.sst.BlockReader().Read(i.ctx, env, i.data, bh, blockkind.SSTableData, initColumns)
 	if err != nil {
 		i.fail(err)
 		return false
 	}
 	i.cur.enter(h)
+	if i.aside != nil {
+		i.longest = max(i.longest, len(h.BlockData()))
+	}
 	return true
 }
 
 // stopFilling makes a pool for the blocks to come if they are to be kept out of
 // the cache.
 func (i *Iterator) stopFilling() {
-	if !i.t.r.cache.full() {
+	if !i.t.r.cache.Full() {
 		i.fillUntil += i.t.r.cache.fill // ask again later
 		return
 	}
@@ -399,6 +413,10 @@ func (i *Iterator) Close() error {
 	}
 	if p := i.env.BufferPool; p != nil {
 		p.Release()
+	}
+	if i.aside != nil {
+		i.t.r.cache.keep(i.aside, i.longest)
+		i.aside, i.longest = nil, 0
 	}
 	i.t.unpin()
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil

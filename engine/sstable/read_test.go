@@ -16,6 +16,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -680,6 +681,76 @@ func TestCompactionLeavesCacheAlone(t *testing.T) {
 	}
 	if reads := f.reads.Load() - before; reads > int64(len(f.data)/aheadBytes+4) {
 		t.Errorf("%d reads of a file of %d bytes", reads, len(f.data))
+	}
+}
+
+// Of what reads of single rows bring to a full cache a part stays, and what is
+// read again and again all of it; all of them read what was written.
+func TestPointReadsInFullCache(t *testing.T) {
+	const perBlock = 30
+	es := rows(20_000, 1000)
+	f, _ := write(t, Options{}, es)
+	c := NewCache(8<<20, 0)
+	t.Cleanup(c.Close)
+	r := open(t, c, f)
+	scan := iterate(t, r, IterOptions{})
+	for ok := scan.First(); ok; ok = scan.Next() {
+	}
+	_ = scan.Close()
+	// read reads a row of every block from the first on, and returns how often
+	// that took storage.
+	read := func(first, blocks int) int64 {
+		before := f.reads.Load()
+		for n := first; n < first+blocks*perBlock; n += perBlock {
+			it := iterate(t, r, IterOptions{})
+			if !it.SeekRow(prefix(2*n)) || !equal(it.Entry(), &es[n]) {
+				t.Fatalf("row %d is not what was written: %v", n, it.Error())
+			}
+			_ = it.Close()
+		}
+		return f.reads.Load() - before
+	}
+	for range 200 { // until the cache knows that it is full
+		read(19_000, 10)
+	}
+	const cold, blocks = 10_000, 40
+	if n := read(cold, blocks); n < blocks*9/10 {
+		t.Fatalf("%d reads of storage for %d blocks that cannot be in the cache", n, blocks)
+	}
+	if n := read(cold, blocks); n < blocks/3 || n >= blocks {
+		t.Errorf("%d of %d blocks were left out", n, blocks)
+	}
+	for range 100 {
+		read(cold, blocks)
+	}
+	if n := read(cold, blocks); n > 0 {
+		t.Errorf("%d of %d blocks that are read again and again are not in the cache", n, blocks)
+	}
+	if n := len(c.pools); n == 0 || n > keptPools {
+		t.Errorf("%d buffer pools are kept", n)
+	}
+}
+
+// A block, with what the cache keeps beside it, is no longer than what Go's
+// allocator has a size for.
+func TestBlocksFitAllocator(t *testing.T) {
+	for _, size := range []int{10, 100, 1000} {
+		f, _ := write(t, Options{}, rows(2000, size))
+		r := open(t, newCache(t), f)
+		it, err := r.Iterator(t.Context(), IterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest := 0
+		for ok := it.First(); ok; ok = it.Next() {
+			longest = max(longest, len(it.cur.h.BlockData())+block.MetadataSize)
+		}
+		if err := it.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if longest > 32<<10 || longest < 30<<10 {
+			t.Errorf("values of %d bytes are in blocks of %d bytes", size, longest)
+		}
 	}
 }
 

@@ -52,7 +52,9 @@ func ParseCompression(name string) (Compression, error) {
 // are read alike.
 type Options struct {
 	// BlockBytes is the length of a data block before compression, the unit of
-	// reading and caching. Zero means 32 KiB.
+	// reading and caching. Zero means 31.5 KiB: with what the cache keeps beside
+	// it, a block then takes 32 KiB of Go's memory. What is longer than that takes
+	// 40.
 	BlockBytes int
 	// Compression of all blocks.
 	Compression Compression
@@ -70,7 +72,7 @@ type Options struct {
 // WithDefaults returns o with what it leaves open filled in.
 func (o Options) WithDefaults() Options {
 	if o.BlockBytes == 0 {
-		o.BlockBytes = 32 << 10
+		o.BlockBytes = 32<<10 - 512
 	}
 	if o.BloomBitsPerKey == 0 {
 		o.BloomBitsPerKey = 10

@@ -34,11 +34,11 @@ type conn struct {
 	calls sync.WaitGroup
 }
 
-// A response is a frame on its way to the client, with the memory that was
-// reserved for it.
+// A response is a frame on its way to the client: the cell block comes behind b.
+// The block is the response's own, and used again when it is written.
 type response struct {
-	b        []byte
-	reserved int64
+	b, block []byte
+	reserved int64 // memory
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -84,7 +84,7 @@ func (c *conn) serve() {
 	c.calls.Wait()
 	if e := (*wire.Exception)(nil); errors.As(err, &e) {
 		// The bytes behind a bad frame mean nothing.
-		if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, nil); err == nil {
+		if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, 0); err == nil {
 			c.slots <- struct{}{}
 			c.out <- response{b: b}
 		}
@@ -102,7 +102,7 @@ func (s *Server) isStopping() bool {
 // fatal tells the client why the connection ends.
 func (c *conn) fatal(e *wire.Exception) {
 	c.s.o.Log.Debug("HBase connection refused", "client", c.nc.RemoteAddr().String(), "error", e.Error())
-	b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, nil)
+	b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall), Exception: e.Proto()}, nil, 0)
 	if err == nil {
 		_, _ = c.nc.Write(b)
 	}
@@ -127,7 +127,7 @@ func (c *conn) handshake(ctx context.Context) (ok bool, err error) {
 		switch string(p[:]) {
 		case wire.RegistryMagic:
 			b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(wire.NoCall)},
-				&pb.GetConnectionRegistryResponse{ClusterId: proto.String(c.s.catalog.ClusterID())}, nil)
+				&pb.GetConnectionRegistryResponse{ClusterId: proto.String(c.s.catalog.ClusterID())}, 0)
 			if err == nil {
 				_, err = c.nc.Write(b)
 			}
@@ -261,7 +261,7 @@ func (c *conn) tooBig(n int) error {
 	if r.Header.CallId == nil {
 		id = wire.NoCall
 	}
-	if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(id), Exception: e.Proto()}, nil, nil); err == nil {
+	if b, err := wire.AppendResponse(nil, &pb.ResponseHeader{CallId: proto.Uint32(id), Exception: e.Proto()}, nil, 0); err == nil {
 		c.slots <- struct{}{}
 		c.out <- response{b: b}
 	}
@@ -276,25 +276,26 @@ func (c *conn) answer(ctx context.Context, req *wire.Request, err error) respons
 		resp, err = c.handle(ctx, call, req)
 	}
 	h := &pb.ResponseHeader{CallId: proto.Uint32(req.Header.GetCallId())}
+	r := response{block: call.Block, reserved: call.reserved}
 	if err != nil {
 		h.Exception = c.s.exception(ctx, call, err).Proto()
+		r.block = r.block[:0]
 	}
-	block := call.Block
-	if c.compressor != nil && len(block) > 0 {
-		block = c.compressor.Compress(nil, block)
+	if c.compressor != nil && len(r.block) > 0 {
+		r.block = c.compressor.Compress(newBuffer(), call.Block)
+		recycle(call.Block)
 	}
-	size := 64 + len(block)
+	size := 64
 	if resp != nil {
 		size += proto.Size(resp)
 	}
-	b, err := wire.AppendResponse(make([]byte, 0, size), h, resp, block)
-	if err != nil {
-		h.CellBlockMeta, h.Exception = nil, c.s.exception(ctx, call, err).Proto()
-		if b, err = wire.AppendResponse(nil, h, nil, nil); err != nil {
+	if r.b, err = wire.AppendResponse(make([]byte, 0, size), h, resp, len(r.block)); err != nil {
+		h.Exception, r.block = c.s.exception(ctx, call, err).Proto(), r.block[:0]
+		if r.b, err = wire.AppendResponse(nil, h, nil, 0); err != nil {
 			panic(fmt.Sprintf("an exception cannot be encoded: %v", err))
 		}
 	}
-	return response{b, call.reserved}
+	return r
 }
 
 // exception returns what the client is told, and notes what it is not told.
@@ -345,6 +346,9 @@ func (c *conn) write() error {
 		if failed == nil {
 			_ = c.nc.SetWriteDeadline(time.Now().Add(c.s.o.Transfer))
 			_, failed = w.Write(r.b)
+			if failed == nil {
+				_, failed = w.Write(r.block)
+			}
 			if failed == nil && len(c.out) == 0 {
 				failed = w.Flush()
 			}
@@ -353,6 +357,7 @@ func (c *conn) write() error {
 				_ = c.nc.Close()
 			}
 		}
+		recycle(r.block)
 		if r.reserved > 0 {
 			c.s.answers.Release(r.reserved)
 		}

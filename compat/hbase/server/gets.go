@@ -101,7 +101,8 @@ func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
 		}
 	}
 	rest := gets
-	var block []byte
+	block := newBuffer()
+	defer func() { first.buffer = block }()
 	r := &reader{sink: func(key []byte, cells []filter.Cell) (stop bool, err error) {
 		for len(rest) > 0 && bytes.Compare(rest[0].get.GetRow(), key) < 0 {
 			rest = rest[1:]

@@ -26,9 +26,10 @@ type action struct {
 	ch     *change
 
 	res *pb.Result
-	// block has the cells of res, if they are not in it.
-	block []byte
-	err   error
+	// block has the cells of res, if they are not in it. buffer, if it is not nil,
+	// has blocks of this and other actions.
+	block, buffer []byte
+	err           error
 }
 
 // An actions is one RegionAction.
@@ -330,7 +331,15 @@ func multiResponse(c *Call, groups []actions) *pb.MultiResponse {
 				continue
 			}
 			roe.Result = x.res
+			if c.Block == nil && len(x.block) > 0 {
+				c.Block = newBuffer()
+			}
 			c.Block = append(c.Block, x.block...)
+		}
+	}
+	for i := range groups {
+		for j := range groups[i].list {
+			recycle(groups[i].list[j].buffer)
 		}
 	}
 	return resp

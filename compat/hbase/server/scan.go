@@ -371,6 +371,9 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 		if err := c.reserve(ctx, s, p.max); err != nil {
 			return err
 		}
+		if p.blocks {
+			c.Block = newBuffer()
+		}
 	}
 	p.partial = req.GetClientHandlesPartials() && (sc.q.filter == nil || !sc.q.filter.HasRow())
 	heartbeat := req.GetClientHandlesPartials() && req.GetClientHandlesHeartbeats()

@@ -111,27 +111,28 @@ func delimited(b []byte) (part, rest []byte, err error) {
 	return b[w:end:end], b[end:], nil
 }
 
-// AppendResponse appends the frame of a response. With an exception in the
+// AppendResponse appends the frame of a response without its cell block, of
+// which the given number of bytes comes right behind. With an exception in the
 // header there is neither a message nor a block; m may be nil only then. The
 // header's CellBlockMeta is set here.
-func AppendResponse(dst []byte, h *pb.ResponseHeader, m proto.Message, block []byte) ([]byte, error) {
-	if len(block) > 0 {
-		h.CellBlockMeta = &pb.CellBlockMeta{Length: proto.Uint32(uint32(len(block)))}
+func AppendResponse(dst []byte, h *pb.ResponseHeader, m proto.Message, block int) ([]byte, error) {
+	if h.CellBlockMeta = nil; block > 0 {
+		h.CellBlockMeta = &pb.CellBlockMeta{Length: proto.Uint32(uint32(block))}
 	}
 	at := len(dst)
 	dst = append(dst, 0, 0, 0, 0)
 	var err error
 	if dst, err = appendDelimited(dst, h); err == nil && h.Exception == nil {
 		dst, err = appendDelimited(dst, m)
-		dst = append(dst, block...)
 	}
-	if n := len(dst) - at - 4; err == nil && n > math.MaxInt32 {
+	n := len(dst) - at - 4 + block
+	if err == nil && n > math.MaxInt32 {
 		err = fault.New(fault.Exhausted, "response of %d bytes", n)
 	}
 	if err != nil {
 		return dst[:at], err
 	}
-	binary.BigEndian.PutUint32(dst[at:], uint32(len(dst)-at-4))
+	binary.BigEndian.PutUint32(dst[at:], uint32(n))
 	return dst, nil
 }
 

@@ -26,10 +26,10 @@ import (
 )
 
 var (
-	slice   = flag.Duration("speed.slice", 2*time.Second, "how long each turn of TestSpeed is")
+	calls   = flag.Int("speed.calls", 100_000, "how many puts, and gets, and times 100 scans, a turn of TestSpeed makes")
 	turns   = flag.Int("speed.turns", 3, "how many turns each server gets")
 	callers = flag.Int("speed.callers", 200, "how many goroutines call")
-	preload = flag.Int("speed.rows", 100_000, "rows that are written first")
+	rows    = flag.Int("speed.rows", 300_000, "how many rows there are; they are written first, and puts overwrite them")
 	serving = flag.String("speed.args", "", "more flags of the server")
 	heap    = flag.String("speed.heap", "", "HBase's -Xmx; empty is none given, so a quarter of the machine")
 	alone   = flag.Bool("speed.alone", false, "measure the server without HBase")
@@ -48,6 +48,7 @@ type side struct {
 
 // TestSpeed measures a server and HBase in turns with the same client, gohbase:
 // puts and gets of rows with values of 100 bytes, and scans of 1,000 rows. Both
+// get as many calls, so that the faster one does not end up with more to read, and
 // sync their logs before they answer. Their memory is read at the end.
 func TestSpeed(t *testing.T) {
 	bin := os.Getenv(target.BinaryEnv)
@@ -77,14 +78,14 @@ func TestSpeed(t *testing.T) {
 		if err := table(t.Context(), at, "speed"); err != nil {
 			t.Fatal(sides[i].name, err)
 		}
-		sides[i].run(t, "", *preload, sides[i].put)
+		sides[i].run(t, "", *rows, sides[i].load)
 		defer sides[i].client.Close()
 	}
 	for range *turns {
 		for _, s := range sides {
-			s.run(t, "put", 0, s.put)
-			s.run(t, "get", 0, s.get)
-			s.run(t, "scan of 1,000", 0, s.scan)
+			s.run(t, "put", *calls, s.put)
+			s.run(t, "get", *calls, s.get)
+			s.run(t, "scan of 1,000", *calls/100, s.scan)
 		}
 	}
 	a := sides[len(sides)-1]
@@ -141,7 +142,7 @@ func resident(t *testing.T, pid int) (now, most int64) {
 	return read("VmRSS"), read("VmHWM")
 }
 
-// run makes calls for the time of a turn, or n if that is not 0.
+// run makes n calls.
 func (s *side) run(t *testing.T, name string, n int, call func(context.Context) error) {
 	t.Helper()
 	var wg sync.WaitGroup
@@ -150,7 +151,7 @@ func (s *side) run(t *testing.T, name string, n int, call func(context.Context) 
 	took := make([][]time.Duration, *callers)
 	for w := range *callers {
 		wg.Go(func() {
-			for (n > 0 || time.Since(start) < *slice) && (n == 0 || done.Add(1) <= int64(n)) {
+			for done.Add(1) <= int64(n) {
 				at := time.Now()
 				if err := call(t.Context()); err != nil {
 					t.Errorf("%s: %s: %v", s.name, name, err)
@@ -178,8 +179,14 @@ var speedValue = bytes.Repeat([]byte("v"), 100)
 // speedKey spreads rows evenly, in no order.
 func speedKey(i int64) string { return fmt.Sprintf("r%09d", i*618_033_989%1_000_000_007) }
 
-func (s *side) put(ctx context.Context) error {
-	p, err := hrpc.NewPutStr(ctx, "speed", speedKey(s.next.Add(1)), map[string]map[string][]byte{"f": {"q": speedValue}})
+// load puts the next row, put one of those that are there.
+func (s *side) load(ctx context.Context) error { return s.write(ctx, s.next.Add(1)) }
+func (s *side) put(ctx context.Context) error  { return s.write(ctx, anyRow()) }
+
+func anyRow() int64 { return 1 + rand.Int64N(int64(*rows)) }
+
+func (s *side) write(ctx context.Context, i int64) error {
+	p, err := hrpc.NewPutStr(ctx, "speed", speedKey(i), map[string]map[string][]byte{"f": {"q": speedValue}})
 	if err == nil {
 		_, err = s.client.Put(p)
 	}
@@ -187,7 +194,7 @@ func (s *side) put(ctx context.Context) error {
 }
 
 func (s *side) get(ctx context.Context) error {
-	g, err := hrpc.NewGetStr(ctx, "speed", speedKey(1+rand.Int64N(s.next.Load())))
+	g, err := hrpc.NewGetStr(ctx, "speed", speedKey(anyRow()))
 	if err != nil {
 		return err
 	}
