@@ -144,7 +144,6 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	for _, t := range opened {
 		t.Start()
 		if err := s.open(ctx, t); err != nil {
-			t.Close() // unless it is closed already
 			errs = append(errs, fmt.Errorf("open tablet %d: %w", t.ID(), err))
 			continue
 		}
@@ -155,18 +154,24 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 }
 
 // open makes what was replayed durable in SSTables, says in the METADATA row
-// that the tablet is served, and serves it.
-func (s *Server) open(ctx context.Context, t *served) error {
+// that the tablet is served, and serves it. If it fails it closes the tablet.
+func (s *Server) open(ctx context.Context, t *served) (err error) {
+	defer func() {
+		if err != nil {
+			t.Close()
+		}
+	}()
 	if err := flush(ctx, t.Tablet); err != nil {
 		return err
 	}
 	if op := t.Row().Op; op != nil {
-		var err error
-		if t, err = s.finishSplit(ctx, t); err != nil {
+		right, err := s.finishSplit(ctx, t)
+		if err != nil {
 			return err
 		}
+		t = right // the one that was split is closed
 	}
-	err := t.Change(ctx, func(r *metadata.Row) {
+	err = t.Change(ctx, func(r *metadata.Row) {
 		a := *r.Assignment
 		a.State, a.Log = metadata.Open, uint64(t.half.log.id)
 		r.Assignment = &a
@@ -178,7 +183,6 @@ func (s *Server) open(ctx context.Context, t *served) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		t.Close()
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t
