@@ -24,31 +24,58 @@ const fenceBytes = 64
 type Witness struct {
 	mu      sync.Mutex
 	rows    map[string]map[uint64]*metadata.Row // by key and version; nil: deleted or retired
-	fences  map[string]bool                     // logs, as the names of their objects begin
+	logs    map[string]*witnessedLog            // as the names of their objects begin
 	errs    []error
 	changes int // of METADATA rows
 }
 
 // NewWitness returns a Witness that has seen nothing.
 func NewWitness() *Witness {
-	return &Witness{rows: map[string]map[uint64]*metadata.Row{}, fences: map[string]bool{}}
+	return &Witness{rows: map[string]map[uint64]*metadata.Row{}, logs: map[string]*witnessedLog{}}
 }
 
 func (w *Witness) note(format string, args ...any) {
 	w.errs = append(w.errs, fmt.Errorf(format, args...))
 }
 
+// A witnessedLog is what was put of a commit log. It has ended when its first
+// object that was never a segment is a fence: one that was put far ahead of a
+// writer that goes on ends it only when the writer gets there.
+type witnessedLog struct {
+	next  uint64          // the first that is not known to be a segment
+	ahead map[uint64]bool // from next on, whether it is a fence
+}
+
+func (w *Witness) put(log string, index uint64, fence bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l := w.logs[log]
+	if l == nil {
+		l = &witnessedLog{next: 1, ahead: map[uint64]bool{}}
+		w.logs[log] = l
+	}
+	if index < l.next {
+		return // it came late, and was trimmed before
+	}
+	l.ahead[index] = fence
+	for fence, ok := l.ahead[l.next]; ok && !fence; fence, ok = l.ahead[l.next] {
+		delete(l.ahead, l.next)
+		l.next++
+	}
+}
+
 // fenced tells whether an incarnation's commit log of users' tablets has ended.
 func (w *Witness) fenced(log fmt.Stringer) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.fences[log.String()]
+	l := w.logs[log.String()]
+	return l != nil && l.ahead[l.next]
 }
 
 func (w *Witness) acknowledged(log fmt.Stringer) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.note("I1: a write was acknowledged that came when commit log %v had a fence", log)
+	w.note("I1: a write was acknowledged that came when commit log %v had ended", log)
 }
 
 // changed notes a change of a METADATA row.
@@ -108,10 +135,12 @@ type witnessedStore struct {
 
 func (s *witnessedStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	err := s.Store.PutIfAbsent(ctx, name, data)
-	if log, _, ok := strings.Cut(name, "/"); ok && err == nil && len(data) == fenceBytes {
-		s.w.mu.Lock()
-		s.w.fences[log] = true
-		s.w.mu.Unlock()
+	if log, number, ok := strings.Cut(name, "/"); ok && err == nil {
+		var index uint64
+		if _, err := fmt.Sscanf(number, "%d", &index); err != nil {
+			return fmt.Errorf("object %s: %w", name, err)
+		}
+		s.w.put(log, index, len(data) == fenceBytes)
 	}
 	return err
 }
