@@ -64,13 +64,15 @@ const WantedPrefix = "wanted/"
 // WantedKey returns the key of such an item.
 func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", WantedPrefix, uint64(id)) }
 
+// IncarnationKey is the item of the last number that ClaimIncarnation returned.
+const IncarnationKey = "incarnation"
+
 // ClaimIncarnation returns a number that nobody else gets. It is less than
 // 2^31.
 func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
-	const key = "incarnation"
 	for attempt := 0; ; attempt++ {
 		var n uint64
-		item, err := l.Get(ctx, key)
+		item, err := l.Get(ctx, IncarnationKey)
 		switch {
 		case errors.Is(err, fault.NotFound):
 			n = 1 // METADATA's number is no id of a table
@@ -78,7 +80,7 @@ func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 			return 0, err
 		default:
 			if err := json.Unmarshal(item.Value, &n); err != nil {
-				return 0, fault.New(fault.Corruption, "item %s: %w", key, err)
+				return 0, fault.New(fault.Corruption, "item %s: %w", IncarnationKey, err)
 			}
 		}
 		n++
@@ -89,7 +91,7 @@ func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 		if err != nil {
 			return 0, err
 		}
-		_, err = l.Put(ctx, key, value, item.Version)
+		_, err = l.Put(ctx, IncarnationKey, value, item.Version)
 		if err == nil {
 			return n, nil
 		}

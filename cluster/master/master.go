@@ -46,6 +46,11 @@ type Options struct {
 	// Objects has the SSTables of the cluster, Logs its commit logs; they may be
 	// one store. Without them the master does not sweep.
 	Objects, Logs objectstore.Store
+	// Copies is the part of the store for copies of the lock service, one each Copy
+	// (default 10 s) in which anything has changed. Without it the master does not
+	// know a lock service that was put back to an earlier state.
+	Copies objectstore.Store
+	Copy   time.Duration
 	// Sweep is how often it looks for objects and logs that nothing names: they are
 	// deleted the second time. Default 10 min; negative means never.
 	Sweep time.Duration
@@ -81,6 +86,9 @@ func (o Options) WithDefaults() Options {
 	if o.Merge == 0 {
 		o.Merge = 24 * time.Hour
 	}
+	if o.Copy == 0 {
+		o.Copy = 10 * time.Second
+	}
 	if o.Sweep == 0 {
 		o.Sweep = 10 * time.Minute
 	}
@@ -103,12 +111,19 @@ func (o Options) WithDefaults() Options {
 }
 
 // Key is the lock service's item of the master.
-const Key = "master"
+const Key = catalog.MasterKey
 
 // Run waits until this process is the master and then is, until ctx ends or the
 // lock service no longer agrees; it returns why.
 func Run(ctx context.Context, o Options) error {
 	o = o.WithDefaults()
+	var copier *catalog.Copier
+	if o.Copies != nil {
+		copier = &catalog.Copier{Lock: o.Lock, Store: o.Copies}
+		if err := copier.Check(ctx); err != nil {
+			return err
+		}
+	}
 	session, err := o.Lock.NewSession(ctx, o.TTL)
 	if err != nil {
 		return fmt.Errorf("begin a session: %w", err)
@@ -137,14 +152,31 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("become the master: %w", err)
 	}
-	o.Log.Info("this process is the master", "name", o.Name, "epoch", item.Created)
-	m := &master{o: o, term: ctx, epoch: item.Created, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(item.Created),
+	before, err := catalog.Epochs(ctx, o.Lock)
+	if err != nil {
+		return err
+	}
+	epoch := before + item.Created
+	if copier != nil {
+		// Before anything else is done: it may have been put back while another was the
+		// master.
+		if err := copier.Take(ctx, time.Now()); errors.Is(err, fault.FailedPrecondition) {
+			return err
+		} else if err != nil {
+			o.Log.Warn("the lock service was not copied, and will be in a while", "error", err)
+		}
+	}
+	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
+	m := &master{o: o, copier: copier, term: ctx, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
 		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, catalog.WantedPrefix} {
-		watching.Go(func() { m.watch(ctx, prefix) })
+		watching.Go(func() { m.watch(ctx, prefix, m.wake) })
 	}
 	watching.Go(func() { m.sweepAlways(ctx) })
+	if copier != nil {
+		watching.Go(func() { m.copyAlways(ctx, copier, cancel) })
+	}
 	m.run(ctx)
 	watching.Wait()
 	m.calls.Wait()
@@ -159,6 +191,8 @@ type master struct {
 	meta  *cmeta.Store
 	wake  chan struct{}
 	calls sync.WaitGroup
+	// copier is nil if there is no store.
+	copier *catalog.Copier
 
 	// tablets is what is known of METADATA.
 	tablets known
@@ -190,13 +224,58 @@ type master struct {
 	parting map[metadata.TabletID]bool
 }
 
-func (m *master) watch(ctx context.Context, prefix string) {
+// believable returns an error if the lock service was put back to an earlier
+// state: what it does not know of is not garbage then.
+func (m *master) believable(ctx context.Context) error {
+	if m.copier == nil {
+		return nil
+	}
+	return m.copier.Check(ctx)
+}
+
+// copyAlways copies the lock service into the store. A lock service that is
+// older than the store ends the term.
+func (m *master) copyAlways(ctx context.Context, c *catalog.Copier, end context.CancelCauseFunc) {
+	tick := time.NewTicker(m.o.Copy)
+	defer tick.Stop()
+	// What cannot be found out from the store is copied soon.
+	soon := make(chan struct{}, 1)
+	var watching sync.WaitGroup
+	defer watching.Wait()
+	for _, prefix := range []string{cmeta.RootPrefix, catalog.TablesPrefix, catalog.BackupsPrefix} {
+		watching.Go(func() { m.watch(ctx, prefix, soon) })
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		case <-soon:
+			select { // with what changes together with it
+			case <-ctx.Done():
+				return
+			case <-time.After(min(m.o.Copy, 200*time.Millisecond)):
+			}
+		}
+		err := c.Take(ctx, time.Now())
+		switch {
+		case err == nil || ctx.Err() != nil:
+		case errors.Is(err, fault.FailedPrecondition):
+			end(err)
+		default:
+			m.o.Log.Warn("the lock service was not copied, and will be in a while", "error", err)
+		}
+	}
+}
+
+// watch wakes whoever waits for a channel when items change.
+func (m *master) watch(ctx context.Context, prefix string, whom chan struct{}) {
 	for ctx.Err() == nil {
 		_, revision, err := m.o.Lock.List(ctx, prefix)
 		if err == nil {
-			m.look()
+			wake(whom)
 			err = m.o.Lock.Watch(ctx, prefix, revision, func(lock.Event) error {
-				m.look()
+				wake(whom)
 				return nil
 			})
 		}
@@ -209,13 +288,15 @@ func (m *master) watch(ctx context.Context, prefix string) {
 	}
 }
 
-// look makes the master look at everything soon.
-func (m *master) look() {
+func wake(whom chan struct{}) {
 	select {
-	case m.wake <- struct{}{}:
+	case whom <- struct{}{}:
 	default:
 	}
 }
+
+// look makes the master look at everything soon.
+func (m *master) look() { wake(m.wake) }
 
 func (m *master) run(ctx context.Context) {
 	timer := time.NewTimer(0)
@@ -314,6 +395,9 @@ func (m *master) round(ctx context.Context) error {
 	}
 	if m.o.Purge > 0 && time.Since(m.purged) >= m.o.Purge {
 		m.purged = time.Now()
+		if err := m.believable(ctx); err != nil {
+			return err
+		}
 		return m.purge(ctx, v, m.tablets.rows)
 	}
 	return nil

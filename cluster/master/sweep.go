@@ -133,6 +133,9 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 
 // pass looks once and deletes what it may. It returns how many objects.
 func (w *sweeper) pass(ctx context.Context) (int, error) {
+	if err := w.m.believable(ctx); err != nil {
+		return 0, err
+	}
 	// The list first: what is named later was not there yet, or was named before.
 	objects, err := w.m.o.Objects.List(ctx, "", "", 0)
 	if err != nil {

@@ -44,10 +44,10 @@ func after(table uint64, key []byte) []byte {
 	return append(append(b, key...), 0)
 }
 
-// rootPrefix is where the lock service has the rows of the METADATA tablets.
-const rootPrefix = "root/"
+// RootPrefix is where the lock service has the rows of the METADATA tablets.
+const RootPrefix = "root/"
 
-func rootKey(k rpc.TabletKey) string { return rootPrefix + hex.EncodeToString(Key(k)) }
+func rootKey(k rpc.TabletKey) string { return RootPrefix + hex.EncodeToString(Key(k)) }
 
 func versionValue(v uint64) []byte { return binary.BigEndian.AppendUint64(nil, v) }
 

@@ -6,8 +6,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sort"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -66,23 +68,41 @@ func (s *Store) rootRows(ctx context.Context) ([]*metadata.Row, error) {
 		return roots, nil
 	}
 	s.RootReads.Add(1)
-	items, _, err := s.lock.List(ctx, rootPrefix)
+	items, _, err := s.lock.List(ctx, RootPrefix)
 	if err != nil {
 		return nil, err
 	}
 	for _, i := range items {
-		if _, ok := retiredVersion(i.Value); ok {
-			continue
-		}
-		r, err := metadata.Unmarshal(i.Value)
-		if err != nil {
+		if roots, err = appendRoot(roots, i.Value); err != nil {
 			return nil, err
 		}
-		roots = append(roots, r)
 	}
 	s.mu.Lock()
 	s.roots = roots
 	s.mu.Unlock()
+	return roots, nil
+}
+
+// appendRoot adds the row that an item holds, unless it was retired.
+func appendRoot(roots []*metadata.Row, value []byte) ([]*metadata.Row, error) {
+	if _, ok := retiredVersion(value); ok {
+		return roots, nil
+	}
+	r, err := metadata.Unmarshal(value)
+	return append(roots, r), err
+}
+
+// RootsOf returns the rows of METADATA tablets, ascending, that are among items
+// of the lock service.
+func RootsOf(items map[string][]byte) (roots []*metadata.Row, err error) {
+	for _, key := range slices.Sorted(maps.Keys(items)) {
+		if !strings.HasPrefix(key, RootPrefix) {
+			continue
+		}
+		if roots, err = appendRoot(roots, items[key]); err != nil {
+			return nil, err
+		}
+	}
 	return roots, nil
 }
 

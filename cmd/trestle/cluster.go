@@ -37,6 +37,7 @@ type clusterVerb struct {
 var clusterVerbs = map[string]clusterVerb{
 	"status":  {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
 	"check":   {"", "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", (*operator).check},
+	"recover": {"", "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", (*operator).recover},
 	"drain":   {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
 	"undrain": {"SERVER", "let a server have tablets again", (*operator).undrain},
 	"move":    {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
@@ -59,6 +60,7 @@ type operator struct {
 	tablets bool
 	pin     bool
 	blocks  bool
+	yes     bool
 	rate    int64
 }
 
@@ -86,6 +88,7 @@ func clusterCommand(p *process, args []string) int {
 	flags.BoolVar(&o.json, "json", false, "print status as JSON")
 	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
 	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
+	flags.BoolVar(&o.yes, "yes", false, "change the lock service, for recover")
 	flags.BoolVar(&o.blocks, "blocks", false, "verify every checksum of SSTables and commit logs, for check")
 	flags.Var((*settings.ByteRate)(&o.rate), "rate", "bytes per second that check --blocks reads at most, as in 50MiB; 0: as fast as it goes")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")

@@ -17,15 +17,16 @@ import (
 
 // A testCluster is etcd in this process and the other processes of a cluster.
 type testCluster struct {
-	t       *testing.T
-	dir     string
-	etcd    string
-	ttl     time.Duration
-	store   string
-	extra   func(server string) []string // more flags of a tablet server; may be nil
-	servers map[string]*proc
-	masters map[string]*proc
-	addrs   map[string]string // of the Bigtable API, by server
+	t         *testing.T
+	dir       string
+	etcd      string
+	closeEtcd func()
+	ttl       time.Duration
+	store     string
+	extra     func(server string) []string // more flags of a tablet server; may be nil
+	servers   map[string]*proc
+	masters   map[string]*proc
+	addrs     map[string]string // of the Bigtable API, by server
 }
 
 // startCluster runs masters and n servers, which change may give other settings.
@@ -40,7 +41,8 @@ func startCluster(t *testing.T, n int, change ...func(*testCluster)) *testCluste
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.Close)
+	c.closeEtcd = sync.OnceFunc(e.Close)
+	t.Cleanup(c.closeEtcd)
 	c.etcd = "http://" + e.Clients[0].Addr().String()
 	for i := range 2 {
 		c.startMaster(fmt.Sprintf("master-%d", i+1))

@@ -239,6 +239,7 @@ func (n *node) observe(m *ops.Metrics, c *client.Client) {
 const (
 	partSSTables = "sst"
 	partLogs     = "log"
+	partCopies   = "etcd" // copies of what the lock service holds
 )
 
 // openObjects opens the store that the servers of the cluster share. owner tells

@@ -231,6 +231,9 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, err
 		}
 		undo = append(undo, n.close)
+		if err := (&catalog.Copier{Lock: n.lock, Store: objectstore.Sub(store, partCopies)}).Check(ctx); err != nil {
+			return nil, err
+		}
 		n.watchMaster()
 		n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, set.Cluster) })
 		m.InCluster()
@@ -351,8 +354,9 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 			return err
 		}
 		o.Objects, o.Logs = objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)
+		o.Copies = objectstore.Sub(store, partCopies)
 	} else {
-		log.Warn("without store this master deletes no objects that nothing refers to any more")
+		log.Warn("without store this master deletes no objects that nothing refers to any more, and does not know an etcd that was restored from a snapshot")
 	}
 	phase.set("")
 	notifySystemd("READY=1")

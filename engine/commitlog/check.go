@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -110,4 +112,66 @@ func checkSegment(b []byte, id ID, index uint64) (objectHeader, error) {
 		}
 	}
 	return h, nil
+}
+
+// A Remains is what the store has of a log.
+type Remains struct {
+	ID       ID
+	Segments int
+	// First is the index from which on the log is there: what is before it was
+	// trimmed, or is what trimming has left behind. 0 if there are no segments.
+	First uint64
+	// Newest is when the last of its segments was stored, by the clock of the store.
+	Newest time.Time
+}
+
+// ListRemains returns what is in store of all logs. Nobody may write to them.
+func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error) {
+	infos, err := store.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("list commit logs: %w", err)
+	}
+	newest := map[ID]time.Time{}
+	for _, i := range infos {
+		if id, _, ok := parseObjectName(i.Name); ok && i.Size != fenceLen && i.Modified.After(newest[id]) {
+			newest[id] = i.Modified
+		}
+	}
+	logs, err := listLogs(ctx, store)
+	if err != nil {
+		return nil, fmt.Errorf("list commit logs: %w", err)
+	}
+	var out []Remains
+	for _, l := range logs {
+		r := Remains{ID: l.id, Segments: len(l.segments), Newest: newest[l.id]}
+		if r.Segments > 0 {
+			last := l.segments[r.Segments-1].index
+			h, err := readObjectHeader(ctx, store, l.id, last)
+			if err != nil {
+				return nil, fmt.Errorf("commit log %v: %w", l.id, err)
+			}
+			r.First = l.firstAround(h.acked)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// firstAround returns the index from which on no segment is missing up to the
+// one at acked, all up to which were acknowledged; or that of the first segment
+// behind it, if it was trimmed itself. Of those behind it some may never have
+// been stored.
+func (l *sealedLog) firstAround(acked uint64) uint64 {
+	first := uint64(0)
+	for _, s := range slices.Backward(l.segments) {
+		switch {
+		case s.index >= acked || first == 0:
+			first = s.index
+		case s.index+1 == first && first <= acked:
+			first = s.index
+		default:
+			return first
+		}
+	}
+	return first
 }

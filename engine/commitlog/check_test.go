@@ -93,3 +93,45 @@ func TestCheckSegments(t *testing.T) {
 		kept = Pos{}
 	}
 }
+
+// TestRemains: the place from which on a log is there is told apart from what
+// trimming has left behind, and from what came after a segment that was never
+// stored.
+func TestRemains(t *testing.T) {
+	for _, c := range []struct {
+		there        []uint64
+		acked, first uint64
+	}{
+		{[]uint64{1}, 0, 1},
+		{[]uint64{1, 2, 3}, 2, 1},
+		{[]uint64{3, 4, 5}, 4, 3},
+		{[]uint64{2, 3, 8, 9, 10}, 9, 8}, // 2 and 3 are left over
+		{[]uint64{2, 10}, 9, 10},         // 9 was trimmed since
+		{[]uint64{1, 2, 3, 5, 7}, 3, 1},  // 4 and 6 were not stored
+		{[]uint64{2, 4, 5, 6, 9}, 6, 4},  // both
+		{[]uint64{1, 5, 8, 9}, 5, 5},     // both
+	} {
+		l := &sealedLog{}
+		for _, i := range c.there {
+			l.segments = append(l.segments, keptSegment{index: i})
+		}
+		if got := l.firstAround(c.acked); got != c.first {
+			t.Errorf("segments %v, %d acknowledged: from %d on, not %d", c.there, c.acked, got, c.first)
+		}
+	}
+	store := memStore(t)
+	w := createSegments(t, store, 7, SegmentOptions{})
+	sink := new(testSink)
+	for i := range 5 {
+		mustWait(t, w, appendRecord(t, w, 1, uint64(i+1), 10, sink))
+	}
+	if err := w.Trim(Pos{Log: 7, Segment: 3}); err != nil {
+		t.Fatal(err)
+	}
+	mustSeal(t, store, 7, Pos{Log: 7, Segment: 3})
+	mustSeal(t, store, 9, Pos{})
+	got, err := ListRemains(t.Context(), store)
+	if err != nil || len(got) != 2 || got[0].First != 3 || got[0].Segments != 3 || got[0].Newest.IsZero() || got[1].Segments != 0 || got[1].ID != 9 {
+		t.Errorf("%+v, %v", got, err)
+	}
+}

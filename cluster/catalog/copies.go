@@ -1,0 +1,276 @@
+package catalog
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// A Copy is what the lock service held at a moment, as the store keeps it. Copies
+// are numbered, and the lock service has an item that knows the number of the
+// newest: if the store has a newer one, the lock service was put back to an
+// earlier state, or emptied, and what it says is not to be believed. The number
+// is written down in the lock service first, so the store is never ahead of a
+// lock service that was not put back.
+type Copy struct {
+	Number uint64
+	// Taken is when, by the clock of the master.
+	Taken time.Time
+	// Revision is that of the lock service.
+	Revision int64
+	// Items are all that do not go with a session, by key.
+	Items map[string][]byte
+}
+
+const (
+	copyKey = "copy"
+	// EpochsKey is the item of the number that is added to the creation of the
+	// master's item to make its epoch: a lock service that was made anew counts
+	// from the beginning, and epochs may not.
+	EpochsKey = "epochs"
+	// MasterKey is the item of the master.
+	MasterKey = "master"
+	// copiesKept is how many copies are left in the store.
+	copiesKept = 8
+)
+
+// transient tells whether an item goes with a session.
+func transient(i lock.Item) bool {
+	return i.Key == MasterKey || i.Key == copyKey || strings.HasPrefix(i.Key, ServersPrefix) || strings.HasPrefix(i.Key, AppliedPrefix) ||
+		strings.HasPrefix(i.Key, DrainingPrefix) && len(i.Value) == 0
+}
+
+// copyName names copies so that they are listed in their order.
+func copyName(n uint64) string { return fmt.Sprintf("%016x", n) }
+
+func parseCopyName(name string) (n uint64, err error) {
+	if _, err := fmt.Sscanf(name, "%x", &n); err != nil || copyName(n) != name {
+		return 0, fault.New(fault.Corruption, "object %s is no copy of the lock service", name)
+	}
+	return n, nil
+}
+
+// A Copier puts copies of the lock service into the store.
+type Copier struct {
+	Lock lock.Service
+	// Store keeps nothing else.
+	Store objectstore.Store
+	last  uint32 // checksum of the items of the last copy
+}
+
+// number returns the number of the newest copy that the lock service knows of.
+func (c *Copier) number(ctx context.Context) (n uint64, item int64, err error) {
+	i, err := c.Lock.Get(ctx, copyKey)
+	if errors.Is(err, fault.NotFound) {
+		return 0, 0, nil
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := json.Unmarshal(i.Value, &n); err != nil {
+		return 0, 0, fault.New(fault.Corruption, "item %s: %w", copyKey, err)
+	}
+	return n, i.Version, nil
+}
+
+func (c *Copier) names(ctx context.Context) ([]string, error) {
+	infos, err := c.Store.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("list the copies of the lock service: %w", err)
+	}
+	var names []string
+	for _, i := range infos {
+		names = append(names, i.Name)
+	}
+	return names, nil
+}
+
+// Check returns fault.FailedPrecondition if the store is ahead of the lock
+// service.
+func (c *Copier) Check(ctx context.Context) error {
+	// The store first: the lock service is ahead of it or level.
+	names, err := c.names(ctx)
+	if err != nil || len(names) == 0 {
+		return err
+	}
+	newest, err := parseCopyName(names[len(names)-1])
+	if err != nil {
+		return err
+	}
+	n, _, err := c.number(ctx)
+	if err == nil && n < newest {
+		err = behind(n, newest)
+	}
+	return err
+}
+
+func behind(n, newest uint64) error {
+	return fault.New(fault.FailedPrecondition, "the lock service (etcd) is older than the store: it knows of %d copies of itself, the store has copy %d. "+
+		"It was restored from a snapshot, or emptied. Nothing is served and nothing deleted, so that nothing is lost: "+
+		"stop all processes and see `trestle cluster recover --help`", n, newest)
+}
+
+// Take puts a copy into the store if anything has changed since the last one. It
+// returns fault.FailedPrecondition if the store is ahead of the lock service.
+func (c *Copier) Take(ctx context.Context, now time.Time) error {
+	items, revision, err := c.Lock.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	cp := Copy{Taken: now, Revision: revision, Items: map[string][]byte{}}
+	for _, i := range items {
+		if !transient(i) {
+			cp.Items[i.Key] = i.Value
+		}
+	}
+	b, err := json.Marshal(cp.Items)
+	if err != nil {
+		return err
+	}
+	sum := crc32.ChecksumIEEE(b)
+	if sum == c.last {
+		return nil
+	}
+	if err := c.Check(ctx); err != nil {
+		return err
+	}
+	n, item, err := c.number(ctx)
+	if err != nil {
+		return err
+	}
+	cp.Number = n + 1
+	value, err := json.Marshal(cp.Number)
+	if err != nil {
+		return err
+	}
+	if _, err = c.Lock.Put(ctx, copyKey, value, item); err != nil {
+		return fmt.Errorf("number a copy of the lock service: %w", err)
+	}
+	err = c.Store.PutIfAbsent(ctx, copyName(cp.Number), cp.marshal())
+	if errors.Is(err, fault.AlreadyExists) {
+		return behind(n, cp.Number)
+	}
+	if err != nil {
+		return fmt.Errorf("store a copy of the lock service: %w", err)
+	}
+	c.last = sum
+	names, err := c.names(ctx)
+	for i := 0; err == nil && i < len(names)-copiesKept; i++ {
+		err = c.Store.Delete(ctx, names[i])
+	}
+	return err
+}
+
+// marshal encodes a copy: a CRC-32C of the rest, then JSON.
+func (c *Copy) marshal() []byte {
+	b, err := json.Marshal(c)
+	if err != nil {
+		panic(err) // no field can fail to encode
+	}
+	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli)), b...)
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+func unmarshalCopy(b []byte) (*Copy, error) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+		return nil, fault.New(fault.Corruption, "a copy of the lock service of %d bytes has a wrong checksum", len(b))
+	}
+	c := new(Copy)
+	if err := json.Unmarshal(b[4:], c); err != nil {
+		return nil, fault.New(fault.Corruption, "decode a copy of the lock service: %w", err)
+	}
+	return c, nil
+}
+
+// Newest returns the newest copy in the store that is sound, and its Info;
+// NotFound if there is none.
+func (c *Copier) Newest(ctx context.Context) (*Copy, objectstore.Info, error) {
+	infos, err := c.Store.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, objectstore.Info{}, err
+	}
+	for _, i := range slices.Backward(infos) {
+		b, err := c.Store.Get(ctx, i.Name)
+		if err != nil {
+			return nil, i, err
+		}
+		cp, err := unmarshalCopy(b)
+		if errors.Is(err, fault.Corruption) {
+			continue
+		}
+		return cp, i, err
+	}
+	return nil, objectstore.Info{}, fault.New(fault.NotFound, "the store has no copy of the lock service")
+}
+
+// Restore makes the lock service hold the items of a copy, as they are in it by
+// then, and nothing else that does not go with a session. What was begun can be
+// begun again.
+func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
+	names, err := c.names(ctx)
+	if err != nil {
+		return err
+	}
+	newest := cp.Number
+	for _, name := range names {
+		n, err := parseCopyName(name)
+		if err != nil {
+			return err
+		}
+		newest = max(newest, n)
+	}
+	items, _, err := c.Lock.List(ctx, "")
+	if err != nil {
+		return err
+	}
+	have := map[string]lock.Item{}
+	for _, i := range items {
+		have[i.Key] = i
+		if _, ok := cp.Items[i.Key]; !ok && !transient(i) {
+			if err := c.Lock.Delete(ctx, i.Key, i.Version); err != nil {
+				return fmt.Errorf("delete item %s: %w", i.Key, err)
+			}
+		}
+	}
+	for key, value := range cp.Items {
+		i := have[key]
+		if i.Version > 0 && string(i.Value) == string(value) {
+			continue
+		}
+		if _, err := c.Lock.Put(ctx, key, value, i.Version); err != nil {
+			return fmt.Errorf("restore item %s: %w", key, err)
+		}
+	}
+	value, err := json.Marshal(newest)
+	if err != nil {
+		return err
+	}
+	// Last: until then nobody starts.
+	if _, err := c.Lock.Put(ctx, copyKey, value, have[copyKey].Version); err != nil {
+		return fmt.Errorf("note the number of the newest copy: %w", err)
+	}
+	return nil
+}
+
+// Epochs returns what EpochsKey holds, 0 if there is no such item.
+func Epochs(ctx context.Context, l lock.Service) (n int64, err error) {
+	i, err := l.Get(ctx, EpochsKey)
+	if errors.Is(err, fault.NotFound) {
+		return 0, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(i.Value, &n)
+	}
+	return n, err
+}

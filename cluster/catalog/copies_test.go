@@ -1,0 +1,112 @@
+package catalog
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+func put(t *testing.T, l lock.Service, key, value string) {
+	t.Helper()
+	i, err := l.Get(t.Context(), key)
+	if err == nil || errors.Is(err, fault.NotFound) {
+		_, err = l.Put(t.Context(), key, []byte(value), i.Version)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestCopies: a lock service that is older than the store is known for ever, and
+// a copy makes it what it was.
+func TestCopies(t *testing.T) {
+	ctx := t.Context()
+	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	of := func() *Copier { return &Copier{Lock: memory.New().Client(nil, nil), Store: store} }
+	take := func(c *Copier) error { return c.Take(ctx, time.Unix(1000, 0)) }
+	c, old := of(), of()
+	for i := range 2 * copiesKept {
+		put(t, c.Lock, TablesPrefix+"t", string(rune('a'+i)))
+		put(t, c.Lock, ServersPrefix+"s", "a session's")
+		if err := take(c); err != nil {
+			t.Fatal(err)
+		}
+		if i == 3 {
+			// A snapshot of it.
+			items, _, err := c.Lock.List(ctx, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, i := range items {
+				put(t, old.Lock, i.Key, string(i.Value))
+			}
+		}
+	}
+	names, err := c.names(ctx)
+	if err != nil || len(names) != copiesKept {
+		t.Errorf("%d copies, %v", len(names), err)
+	}
+	if err := take(c); err != nil {
+		t.Fatal(err)
+	}
+	if again, _ := c.names(ctx); len(again) != len(names) || again[0] != names[0] {
+		t.Error("a copy is taken though nothing has changed")
+	}
+	if err := c.Check(ctx); err != nil {
+		t.Error(err)
+	}
+	// What was put back does not come level by going on.
+	for range 30 {
+		put(t, old.Lock, TablesPrefix+"u", time.Now().String())
+		for _, err := range []error{old.Check(ctx), take(old)} {
+			if !errors.Is(err, fault.FailedPrecondition) {
+				t.Fatalf("an old lock service: %v", err)
+			}
+		}
+	}
+	if err := of().Check(ctx); !errors.Is(err, fault.FailedPrecondition) {
+		t.Errorf("an empty lock service: %v", err)
+	}
+	// The newest is damaged.
+	n := names[len(names)-1]
+	b, err := store.Get(ctx, n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b[len(b)/2] ^= 1
+	if err := store.Delete(ctx, n); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.PutIfAbsent(ctx, n, b); err != nil {
+		t.Fatal(err)
+	}
+	cp, _, err := old.Newest(ctx)
+	if err != nil || string(cp.Items[TablesPrefix+"t"]) != string(rune('a'+2*copiesKept-2)) || cp.Items[ServersPrefix+"s"] != nil {
+		t.Fatalf("the newest copy is %+v, %v", cp, err)
+	}
+	if err := old.Restore(ctx, cp); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := old.Lock.Get(ctx, TablesPrefix+"t"); err != nil || string(i.Value) != string(cp.Items[TablesPrefix+"t"]) {
+		t.Errorf("restored is %q, %v", i.Value, err)
+	}
+	if _, err := old.Lock.Get(ctx, TablesPrefix+"u"); !errors.Is(err, fault.NotFound) {
+		t.Errorf("what the copy does not have: %v", err)
+	}
+	if err := take(old); err != nil {
+		t.Errorf("a lock service that was restored: %v", err)
+	}
+	if err := c.Check(ctx); !errors.Is(err, fault.FailedPrecondition) {
+		t.Errorf("the former one is older now: %v", err)
+	}
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	trestlelock "github.com/trestledb/trestle/cluster/lock"
+	lock "github.com/trestledb/trestle/cluster/lock/etcd"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// kill ends all processes but etcd as kill -9 does.
+func (c *testCluster) kill() {
+	c.t.Helper()
+	for _, m := range []map[string]*proc{c.masters, c.servers} {
+		for name, p := range m {
+			p.signal(os.Kill)
+			p.exit()
+			delete(m, name)
+		}
+	}
+}
+
+// again starts etcd on a directory, and what was killed.
+func (c *testCluster) again(dir string, servers ...string) {
+	c.t.Helper()
+	e, err := startEtcd(dir, 0, 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.closeEtcd = sync.OnceFunc(e.Close)
+	c.t.Cleanup(c.closeEtcd)
+	c.etcd = "http://" + e.Clients[0].Addr().String()
+	if len(servers) == 0 {
+		return
+	}
+	c.startMaster("master-1")
+	for _, name := range servers {
+		c.launch(name)
+	}
+	for _, name := range servers {
+		c.ready(name)
+	}
+}
+
+// TestClusterRecover: an etcd that was restored from an older snapshot, or is
+// empty, is noticed: nothing starts on it. `trestle cluster recover` gives it
+// what the store knows, and every acknowledged row is there.
+func TestClusterRecover(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts a dozen processes")
+	}
+	c := startCluster(t, 2)
+	acked := map[string]map[string]string{}
+	write := func(tbl *bigtable.Table, name, value string) {
+		t.Helper()
+		if acked[name] == nil {
+			acked[name] = map[string]string{}
+		}
+		for i := range 60 {
+			key := fmt.Sprintf("%c%02d", 'a'+i%26, i)
+			m := bigtable.NewMutation()
+			m.Set("f", "q", bigtable.Now(), []byte(value))
+			if err := tbl.Apply(t.Context(), key, m); err != nil {
+				t.Fatal(err)
+			}
+			acked[name][key] = value
+		}
+	}
+	read := func(client *bigtable.Client) {
+		t.Helper()
+		for name, want := range acked {
+			got := map[string]string{}
+			err := client.Open(name).ReadRows(t.Context(), bigtable.InfiniteRange(""), func(r bigtable.Row) bool {
+				got[r.Key()] = string(r["f"][0].Value)
+				return true
+			}, bigtable.RowFilter(bigtable.LatestNFilter(1)))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range want {
+				if got[k] != v {
+					t.Fatalf("row %s of %s holds %q, %q was acknowledged", k, name, got[k], v)
+				}
+			}
+		}
+	}
+	write(c.table(c.addrs["server-1"]), "table-of-test", "1")
+	etcd, snapshot := filepath.Join(c.dir, "etcd"), filepath.Join(c.dir, "snapshot")
+	c.kill()
+	c.closeEtcd()
+	if err := os.CopyFS(snapshot, os.DirFS(etcd)); err != nil {
+		t.Fatal(err)
+	}
+	// What the snapshot does not know: new servers and their logs, a table, a
+	// column family, splits, what was flushed and trimmed.
+	c.again(etcd, "server-1", "server-2")
+	admin, client := clusterClients(t, c.addrs["server-1"])
+	write(client.Open("table-of-test"), "table-of-test", "2")
+	if err := admin.CreateTableFromConf(t.Context(), &bigtable.TableConf{TableID: "later", Families: map[string]bigtable.GCPolicy{"f": bigtable.NoGcPolicy()}}); err != nil {
+		t.Fatal(err)
+	}
+	write(client.Open("later"), "later", "1")
+	if err := admin.CreateColumnFamily(t.Context(), "table-of-test", "g"); err != nil {
+		t.Fatal(err)
+	}
+	c.cluster("flush", "--table", "table-of-test")
+	// Until the store has a copy of what it cannot tell itself.
+	copied := func() {
+		t.Helper()
+		cl, err := clientv3.New(clientv3.Config{Endpoints: []string{c.etcd}, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		store, err := objectstore.OpenLocal(vfs.Default, strings.TrimPrefix(c.store, "file://"), objectstore.LocalOptions{Owner: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		copier := &catalog.Copier{Lock: lock.New(cl, "trestle/test/"), Store: objectstore.Sub(store, partCopies)}
+		for range 600 {
+			time.Sleep(100 * time.Millisecond)
+			items, _, err := copier.Lock.List(t.Context(), "")
+			if err != nil {
+				continue
+			}
+			cp, _, err := copier.Newest(t.Context())
+			if err == nil && !slices.ContainsFunc(items, func(i trestlelock.Item) bool {
+				return (strings.HasPrefix(i.Key, cmeta.RootPrefix) || strings.HasPrefix(i.Key, catalog.TablesPrefix)) && !bytes.Equal(cp.Items[i.Key], i.Value)
+			}) {
+				return
+			}
+		}
+		t.Fatal("the lock service is not copied")
+	}
+	copied()
+	write(client.Open("later"), "later", "2")
+	write(client.Open("table-of-test"), "table-of-test", "3")
+
+	for i, restored := range []string{snapshot, filepath.Join(c.dir, "empty")} {
+		c.kill()
+		c.closeEtcd()
+		c.again(restored)
+		c.launch("server-1")
+		if out, code, _ := c.servers["server-1"].exit(); code != 1 || !strings.Contains(c.servers["server-1"].stderr.String(), "is older than the store") {
+			t.Fatalf("a server starts: exit code %d\n%s%s", code, out, c.servers["server-1"].stderr)
+		}
+		delete(c.servers, "server-1")
+		c.startMaster("master-1")
+		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(c.masters["master-1"].stderr.String(), "is older than the store"); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("the master does not refuse:\n%s", c.masters["master-1"].stderr)
+			}
+		}
+		c.kill()
+		store := "--store=" + c.store
+		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+			// The sessions of the snapshot go on for a while.
+			out, code := c.try("recover", store)
+			if code == 1 && strings.Contains(out, "Give --yes") {
+				break
+			}
+			if code != 1 || !strings.Contains(out, "is registered") || time.Now().After(deadline) {
+				t.Fatalf("recover: exit code %d\n%s", code, out)
+			}
+		}
+		if out, code := c.try("recover", "--yes", store); code != 0 {
+			t.Fatalf("recover: exit code %d\n%s", code, out)
+		}
+		if out, code := c.try("recover", "--yes", store); code != 0 || !strings.Contains(out, "nothing to recover") {
+			t.Fatalf("recover again: exit code %d\n%s", code, out)
+		}
+		c.startMaster("master-1")
+		for _, name := range []string{"server-1", "server-2"} {
+			c.launch(name)
+		}
+		c.ready("server-1")
+		c.ready("server-2")
+		admin, client = clusterClients(t, c.addrs["server-1"])
+		read(client)
+		write(client.Open("table-of-test"), "table-of-test", fmt.Sprint("again ", i))
+		write(client.Open("later"), "later", fmt.Sprint("again ", i))
+		if err := admin.CreateColumnFamily(t.Context(), "later", fmt.Sprint("h", i)); err != nil {
+			t.Fatal(err)
+		}
+		read(client)
+		copied()
+		if out, code := c.try("check", "--blocks", "--rate=0", store); code != 0 {
+			t.Fatalf("check: exit code %d\n%s", code, out)
+		}
+	}
+}
