@@ -109,7 +109,7 @@ func TestClusterRecover(t *testing.T) {
 	// What the snapshot does not know: new servers and their logs, a table, a
 	// column family, splits, what was flushed and trimmed.
 	c.again(etcd, "server-1", "server-2")
-	admin, client := clusterClients(t, c.addrs["server-1"])
+	admin, client := clients(t, c.addrs["server-1"])
 	write(client.Open("table-of-test"), "table-of-test", "2")
 	if err := admin.CreateTableFromConf(t.Context(), &bigtable.TableConf{TableID: "later", Families: map[string]bigtable.GCPolicy{"f": bigtable.NoGcPolicy()}}); err != nil {
 		t.Fatal(err)
@@ -190,7 +190,7 @@ func TestClusterRecover(t *testing.T) {
 		}
 		c.ready("server-1")
 		c.ready("server-2")
-		admin, client = clusterClients(t, c.addrs["server-1"])
+		admin, client = clients(t, c.addrs["server-1"])
 		read(client)
 		write(client.Open("table-of-test"), "table-of-test", fmt.Sprint("again ", i))
 		write(client.Open("later"), "later", fmt.Sprint("again ", i))
