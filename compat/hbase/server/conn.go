@@ -48,7 +48,8 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan response, s.o.MaxCalls)}
 }
 
-// drain makes serve stop reading.
+// drain makes serve stop reading. Whoever sets a deadline asks afterwards whether
+// the server is stopping, since it takes the place of this one.
 func (c *conn) drain() { _ = c.nc.SetReadDeadline(time.Unix(1, 0)) }
 
 func (c *conn) serve() {
@@ -58,6 +59,9 @@ func (c *conn) serve() {
 	// When the server is cut off, reads and writes end.
 	defer context.AfterFunc(c.s.ctx, func() { _ = c.nc.Close() })()
 	_ = c.nc.SetDeadline(time.Now().Add(c.s.o.Handshake))
+	if c.s.isStopping() {
+		return
+	}
 	again, err := c.handshake(ctx)
 	if err != nil || !again {
 		if e := (*wire.Exception)(nil); errors.As(err, &e) {
@@ -196,15 +200,15 @@ func refusal(err error) error {
 
 var errDrained = errors.New("no more calls are read")
 
-// read reads calls until the connection ends, or the server stops. An
-// Exception is for the client.
+// read reads calls until the connection ends, or the server stops: what it has
+// of a call then will not be made. An Exception is for the client.
 func (c *conn) read(ctx context.Context) error {
 	for {
 		n, err := wire.ReadLength(c.r)
+		if c.s.isStopping() {
+			return errDrained
+		}
 		if err != nil {
-			if c.s.isStopping() {
-				return errDrained
-			}
 			return refusal(err)
 		}
 		if n > c.s.o.MaxRequestBytes {
@@ -219,17 +223,11 @@ func (c *conn) read(ctx context.Context) error {
 			<-c.slots
 			return err
 		}
-		_ = c.nc.SetReadDeadline(time.Now().Add(c.s.o.Transfer))
-		frame, err := wire.ReadBody(c.r, n)
+		frame, err := c.body(n)
 		if err != nil {
 			c.s.memory.Release(int64(n))
 			<-c.slots
 			return err
-		}
-		if c.s.isStopping() {
-			c.drain()
-		} else {
-			_ = c.nc.SetReadDeadline(time.Time{})
 		}
 		req := new(wire.Request)
 		err = wire.ParseRequest(frame, req)
@@ -246,6 +244,25 @@ func (c *conn) read(ctx context.Context) error {
 			c.out <- r // has room for every slot
 		}()
 	}
+}
+
+// body reads the frame of a call.
+func (c *conn) body(n int) ([]byte, error) {
+	_ = c.nc.SetReadDeadline(time.Now().Add(c.s.o.Transfer))
+	if c.s.isStopping() {
+		return nil, errDrained
+	}
+	frame, err := wire.ReadBody(c.r, n)
+	if err != nil {
+		if c.s.isStopping() {
+			err = errDrained
+		}
+		return nil, err
+	}
+	if _ = c.nc.SetReadDeadline(time.Time{}); c.s.isStopping() {
+		c.drain()
+	}
+	return frame, nil
 }
 
 // tooBig answers a request that will not be read. HBase reads the header and

@@ -204,6 +204,105 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// TestStopDoesNotWait: a stop waits neither for the rest of a call nor for a client
+// that has yet to say hello, and calls under way are answered all the same.
+func TestStopDoesNotWait(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, Options{Services: map[string]Service{"Slow": {"Get": Handle(func(ctx context.Context, _ *Call, _ *pb.GetRequest) (*pb.GetResponse, error) {
+		close(started)
+		select {
+		case <-release:
+			return &pb.GetResponse{}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	})}}})
+	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
+	get := &pb.GetRequest{Region: region, Get: &pb.Get{Row: []byte("a")}}
+	half, silent := f.dial("Slow", nil), f.connect()
+	half.send("Get", get, nil)
+	b := frame(2, "Get", get, nil)
+	half.write(b[:len(b)-1])
+	<-started
+	var wg sync.WaitGroup
+	for range 8 {
+		c := f.dial("ClientService", nil)
+		c.call("Get", get, nil, nil)
+		wg.Go(func() { // as fast as it can, until the connection ends
+			for id := uint32(2); ; id++ {
+				if _, err := c.nc.Write(frame(id, "Get", get, nil)); err != nil {
+					return
+				}
+				n, err := wire.ReadLength(c.nc)
+				if err != nil {
+					return
+				}
+				if _, err := io.CopyN(io.Discard, c.nc, int64(n)); err != nil {
+					t.Error("an answer is cut short:", err)
+					return
+				}
+			}
+		})
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	stopped := make(chan error, 1)
+	go func() { stopped <- f.server.Stop(ctx) }()
+	silent.closed()
+	wg.Wait()
+	close(release)
+	if h, _ := half.receive(nil); h.Exception != nil {
+		t.Errorf("a call under way: %v", h.Exception.GetExceptionClassName())
+	}
+	half.closed()
+	if err := <-stopped; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestScansEndWhenStopping: a scan that finds nothing for a long time lets a stop
+// go ahead, and its client has it go on elsewhere from where it was.
+func TestScansEndWhenStopping(t *testing.T) {
+	f := newFixture(t, Options{})
+	table := f.table("t", oneFamily, nil)
+	region := f.regions(table)[0].Specifier()
+	c := f.dial("ClientService", nil)
+	const rows = 2000
+	ra := &pb.RegionAction{Region: region}
+	var block []byte
+	for i := range rows {
+		key := fmt.Appendf(nil, "r%06d", i)
+		block = wire.AppendCell(block, key, "f", []byte("q"), model.Latest, wire.TypePut, []byte("v"))
+		ra.Action = append(ra.Action, &pb.Action{Index: proto.Uint32(uint32(i)), Mutation: &pb.MutationProto{Row: key,
+			MutateType: pb.MutationProto_PUT.Enum(), AssociatedCellCount: proto.Int32(1)}})
+	}
+	c.call("Multi", &pb.MultiRequest{RegionAction: []*pb.RegionAction{ra}}, nil, block)
+	value, err := proto.Marshal(&pb.BinaryComparator{Comparable: &pb.ByteArrayComparable{Value: []byte("none")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := filterMessage(t, &pb.ValueFilter{CompareFilter: &pb.CompareFilter{CompareOp: pb.CompareType_EQUAL.Enum(),
+		Comparator: &pb.Comparator{Name: proto.String("org.apache.hadoop.hbase.filter.BinaryComparator"), SerializedComparator: value}}})
+	req := &pb.ScanRequest{Region: region, NumberOfRows: proto.Uint32(10), ClientHandlesPartials: proto.Bool(true), ClientHandlesHeartbeats: proto.Bool(true),
+		TrackScanMetrics: proto.Bool(true), Scan: &pb.Scan{Filter: none}}
+	scanned := func() (int64, bool) {
+		resp, err := f.server.scan(t.Context(), &Call{Client: &Client{Blocks: true}}, req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.GetScanMetrics().GetMetrics()[0].GetValue(), resp.GetHeartbeatMessage() && resp.GetMoreResultsInRegion()
+	}
+	if n, more := scanned(); n != rows || more {
+		t.Fatalf("%d rows, more: %v", n, more)
+	}
+	f.server.mu.Lock()
+	f.server.mu.stopping = true
+	f.server.mu.Unlock()
+	if n, more := scanned(); n >= rows/2 || !more {
+		t.Errorf("while stopping: %d rows, more: %v", n, more)
+	}
+}
+
 // FuzzConn: whatever comes behind a good header, the connection ends and the
 // server lives.
 func FuzzConn(f *testing.F) {

@@ -395,7 +395,7 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 		return p.full() || late, nil
 	}
 	r.pause = func() bool {
-		late = time.Now().After(deadline) && (heartbeat || p.results > 0)
+		late = (time.Now().After(deadline) || s.isStopping()) && (heartbeat || p.results > 0)
 		return late
 	}
 	if sc.heldAt < len(sc.held) && p.rows > 0 {
