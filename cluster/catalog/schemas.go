@@ -75,6 +75,24 @@ func ParseName(i lock.Item) (Name, error) {
 	return n, nil
 }
 
+// Names calls each with every name that has tables, in order, and its item.
+func Names(ctx context.Context, l lock.Service, each func(i lock.Item, n Name) error) error {
+	items, _, err := l.List(ctx, TablesPrefix)
+	if err != nil {
+		return err
+	}
+	for _, i := range items {
+		n, err := ParseName(i)
+		if err != nil {
+			return err
+		}
+		if err := each(i, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // WriteName stores the tables of a name if their item's version is still
 // version; else Aborted.
 func WriteName(ctx context.Context, l lock.Service, name string, n Name, version int64) (lock.Item, error) {

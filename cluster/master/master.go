@@ -457,21 +457,13 @@ func (m *master) readWanted(ctx context.Context, v *view) error {
 }
 
 func (m *master) readTables(ctx context.Context, v *view) error {
-	items, _, err := m.o.Lock.List(ctx, catalog.TablesPrefix)
-	if err != nil {
-		return err
-	}
-	for _, i := range items {
-		n, err := catalog.ParseName(i)
-		if err != nil {
-			return err
-		}
+	return catalog.Names(ctx, m.o.Lock, func(_ lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			v.tables[t.ID] = !catalog.IsMaking(t)
 			v.resting[t.ID] = !t.DeleteTime.IsZero() && m.o.Now().Sub(t.DeleteTime) >= m.o.Rest
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
 // dead tells whether the server that a row names is gone for good.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -49,15 +50,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		}
 		m.o.Log.Info("deleted a backup that has expired, or that nobody makes any more", "backup", b.Name)
 	}
-	items, _, err := m.o.Lock.List(ctx, catalog.TablesPrefix)
-	if err != nil {
-		return err
-	}
-	for _, i := range items {
-		n, err := catalog.ParseName(i)
-		if err != nil {
-			return err
-		}
+	err = catalog.Names(ctx, m.o.Lock, func(i lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			known[t.ID] = true
 		}
@@ -68,13 +61,17 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
 		})
 		if len(left) == len(n) {
-			continue
+			return nil
 		}
 		name := i.Key[len(catalog.TablesPrefix):]
 		if _, err := catalog.WriteName(ctx, m.o.Lock, name, left, i.Version); err != nil && !errors.Is(err, fault.Aborted) {
 			return err
 		}
 		m.o.Log.Info("purged tables of a name", "name", name, "tables", len(n)-len(left))
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	for k := range m.making {
 		if !making[k] {
