@@ -25,12 +25,7 @@ func (s *Store) HotTablets(_ context.Context, parent string) ([]scan.HotTablet, 
 			continue
 		}
 		for _, tt := range t.list() {
-			part := tt.Load(now).Busy() / float64(runtime.GOMAXPROCS(0))
-			if part < 1e-6 {
-				continue
-			}
-			out = append(out, scan.HotTablet{Table: name, Rows: tt.Bounds(), CPUFraction: min(part, 1),
-				From: now.Add(-tablet.LoadWindow), To: now})
+			out = tablet.AppendHot(out, name, tt.Bounds(), tt.Load(now).Busy()/float64(runtime.GOMAXPROCS(0)), now)
 		}
 	}
 	scan.SortHot(out)

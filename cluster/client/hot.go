@@ -27,9 +27,8 @@ func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTable
 	var out []scan.HotTablet
 	err := c.statuses(ctx, func(s *rpc.Status) {
 		for _, t := range s.Tablets {
-			if name, ok := names[t.Table]; ok && t.CPU >= 1e-6 {
-				out = append(out, scan.HotTablet{Table: name, Rows: row.Range{Start: t.Start, End: t.End}, CPUFraction: min(t.CPU, 1),
-					From: now.Add(-tablet.LoadWindow), To: now})
+			if name, ok := names[t.Table]; ok {
+				out = tablet.AppendHot(out, name, row.Range{Start: t.Start, End: t.End}, t.CPU, now)
 			}
 		}
 	})

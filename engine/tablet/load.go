@@ -8,6 +8,9 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 )
 
 // LoadWindow is how far back a Load looks: what was LoadWindow ago counts for
@@ -159,4 +162,13 @@ func (t *Tablet) HotKey() ([]byte, bool) {
 		return nil, false
 	}
 	return keys[best], true
+}
+
+// AppendHot appends a tablet of a table that now keeps part of its server's
+// processors busy, unless that is too little to be told.
+func AppendHot(list []scan.HotTablet, table string, rows row.Range, part float64, now time.Time) []scan.HotTablet {
+	if part < 1e-6 {
+		return list
+	}
+	return append(list, scan.HotTablet{Table: table, Rows: rows, CPUFraction: min(part, 1), From: now.Add(-LoadWindow), To: now})
 }
