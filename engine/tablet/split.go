@@ -122,10 +122,8 @@ func (t *Tablet) Replace(do func(*metadata.Row) error) error {
 	defer t.jobs.begin.Unlock()
 	t.change.Lock()
 	defer t.change.Unlock()
-	if v := t.pin(); v != nil {
-		v.release()
-	} else {
-		return t.gone()
+	if err := t.here(); err != nil {
+		return err
 	}
 	if err := do(t.Row()); err != nil {
 		return err
@@ -137,15 +135,23 @@ func (t *Tablet) Replace(do func(*metadata.Row) error) error {
 	return nil
 }
 
+// here returns why the tablet is of no use any more, nil if it is.
+func (t *Tablet) here() error {
+	v := t.pin()
+	if v == nil {
+		return t.gone()
+	}
+	v.release()
+	return nil
+}
+
 // Change stores the METADATA row as change makes it. It may change nothing that
 // a version holds.
 func (t *Tablet) Change(ctx context.Context, change func(*metadata.Row)) error {
 	t.change.Lock()
 	defer t.change.Unlock()
-	if v := t.pin(); v != nil {
-		v.release()
-	} else {
-		return t.gone()
+	if err := t.here(); err != nil {
+		return err
 	}
 	next := t.Row().Clone()
 	change(next)
@@ -192,12 +198,11 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 		t.change.Unlock()
 		t.jobs.begin.Unlock()
 	}
-	if v := t.pin(); v != nil {
-		v.release()
-		return unlock, nil
+	if err := t.here(); err != nil { // it was closed meanwhile
+		unlock()
+		return nil, err
 	}
-	unlock() // it was closed meanwhile
-	return nil, t.gone()
+	return unlock, nil
 }
 
 // change1 stores a METADATA row that differs from the present one in nothing
