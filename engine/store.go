@@ -413,7 +413,6 @@ func (s *Store) newID() uint64 { return s.lastID.Add(1) }
 // newEnv returns the Env of the tablets on one log. Its Commit is set once the
 // log has been replayed.
 func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tablet.Tablet, checked func(context.Context)) (*tablet.Env, *worker.Worker) {
-	w := worker.New(worker.Options{Tablets: tablets, LogBytes: s.o.LogBytes, MajorCheck: s.o.MajorCheck, Checked: checked, Failed: s.Err, Log: s.o.Log})
 	e := &tablet.Env{
 		Options: s.o.Tablet,
 		Meta:    meta,
@@ -425,12 +424,9 @@ func (s *Store) newEnv(meta metadata.Store, memory int64, tablets func() []*tabl
 		Now:           s.o.Now,
 		NewID:         s.newID,
 		Remove:        s.remove,
-		Work:          w.Add,
 		Fatal:         s.fail,
 	}
-	e.Memory = tablet.NewMemory(memory, w.Press)
-	w.Bind(e)
-	return e, w
+	return e, worker.New(worker.Options{Tablets: tablets, LogBytes: s.o.LogBytes, MajorCheck: s.o.MajorCheck, Checked: checked, Failed: s.Err, Log: s.o.Log}, e, memory)
 }
 
 // openMeta recovers the METADATA tablet.

@@ -248,18 +248,16 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 	if h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Segments); err != nil {
 		return nil, fmt.Errorf("create commit log: %w", err)
 	}
-	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,
-		MajorCheck: time.Minute, Failed: s.Err, Log: s.o.Log})
 	h.env = &tablet.Env{
 		Options: s.o.Tablet, Commit: h.log, Meta: lasting{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
 		NewID: s.newID,
 		// Others may refer to the same SSTables: backups, and tablets on other
 		// servers after a split. The master sweeps what nobody does.
 		Remove: func(string) {},
-		Work:   h.work.Add, Fatal: s.fail, Held: s.held,
+		Fatal:  s.fail, Held: s.held,
 	}
-	h.env.Memory = tablet.NewMemory(memory, h.work.Press)
-	h.work.Bind(h.env)
+	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,
+		MajorCheck: time.Minute, Failed: s.Err, Log: s.o.Log}, h.env, memory)
 	return h, nil
 }
 

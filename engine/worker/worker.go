@@ -46,11 +46,13 @@ type Worker struct {
 	pressed              chan struct{}
 }
 
-// New returns a Worker that does nothing until it is started.
-func New(o Options) *Worker {
-	w := &Worker{o: o, pressed: make(chan struct{}, 1)}
+// New returns a Worker of the tablets that share env, to which it gives Work and
+// Memory: of memory bytes. It does nothing until it is started.
+func New(o Options, env *tablet.Env, memory int64) *Worker {
+	w := &Worker{o: o, env: env, pressed: make(chan struct{}, 1)}
 	w.flushes, w.compactions = newQueue(1, func(*tablet.Tablet) int { return 0 }), newQueue(2, w.excess)
 	w.ctx, w.cancel = context.WithCancel(context.Background())
+	env.Work, env.Memory = w.Add, tablet.NewMemory(memory, w.Press)
 	return w
 }
 
@@ -113,9 +115,6 @@ func (w *Worker) relieve() {
 		}
 	}
 }
-
-// Bind says what the tablets share. It comes before anything but Add and Press.
-func (w *Worker) Bind(env *tablet.Env) { w.env = env }
 
 // Start begins the work, and whatever else is to go on until Stop.
 func (w *Worker) Start(others ...func(context.Context)) {

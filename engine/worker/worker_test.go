@@ -14,7 +14,7 @@ import (
 // up no other.
 func TestWorkerRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := New(Options{Failed: func() error { return nil }, Log: slog.New(slog.DiscardHandler)})
+		w := New(Options{Failed: func() error { return nil }, Log: slog.New(slog.DiscardHandler)}, new(tablet.Env), 1)
 		var bad, good tablet.Tablet
 		start := time.Now()
 		done := map[*tablet.Tablet][]time.Duration{}
