@@ -229,21 +229,29 @@ func backupKind(pb *adminpb.Backup, from time.Time) (s storedBackup, err error) 
 	return s, err
 }
 
+// newBackup checks where a backup is to be, and returns its name.
+func (s *tableServer) newBackup(req interface {
+	GetParent() string
+	GetBackupId() string
+}) (ids []string, name string, err error) {
+	if ids, err = s.parse("parent", clusterForm, req.GetParent()); err != nil {
+		return nil, "", err
+	}
+	err = newID("backup_id", "backups", req.GetBackupId(), tableIDPattern, wire.TableID, 1, maxBackupID)
+	return ids, req.GetParent() + "/backups/" + req.GetBackupId(), err
+}
+
 // CreateBackup implements T21.
 func (s *tableServer) CreateBackup(ctx context.Context, req *adminpb.CreateBackupRequest) (*longrunningpb.Operation, error) {
 	now := s.o.Now()
-	ids, err := s.parse("parent", clusterForm, req.GetParent())
+	ids, name, err := s.newBackup(req)
 	if err != nil {
-		return nil, err
-	}
-	if err := newID("backup_id", "backups", req.GetBackupId(), tableIDPattern, wire.TableID, 1, maxBackupID); err != nil {
 		return nil, err
 	}
 	in := req.GetBackup()
 	if in == nil {
 		return nil, refuse(fault.Invalid, "backup", "Error in field 'backup' : Must be specified")
 	}
-	name := req.GetParent() + "/backups/" + req.GetBackupId()
 	if n := in.GetName(); n != "" && n != name {
 		return nil, refuse(fault.Invalid, "backup.name", "Error in field 'name' : Expected '%s' but found '%s'", name, n)
 	}
@@ -572,11 +580,8 @@ func (a *Admin) progress(start time.Time, done bool) *adminpb.OperationProgress 
 // CopyBackup implements T27. The copy shares the files of its source.
 func (s *tableServer) CopyBackup(ctx context.Context, req *adminpb.CopyBackupRequest) (*longrunningpb.Operation, error) {
 	now := s.o.Now()
-	ids, err := s.parse("parent", clusterForm, req.GetParent())
+	ids, name, err := s.newBackup(req)
 	if err != nil {
-		return nil, err
-	}
-	if err := newID("backup_id", "backups", req.GetBackupId(), tableIDPattern, wire.TableID, 1, maxBackupID); err != nil {
 		return nil, err
 	}
 	from, err := s.backupAt(ctx, "source_backup", backupForm, req.GetSourceBackup())
@@ -594,7 +599,6 @@ func (s *tableServer) CopyBackup(ctx context.Context, req *adminpb.CopyBackupReq
 	if err != nil {
 		return nil, err
 	}
-	name := req.GetParent() + "/backups/" + req.GetBackupId()
 	extra := storedBackup{SourceBackup: from.Name}
 	pending := from.Clone()
 	pending.Name, pending.ExpireTime, pending.Extra = name, expire, extra.encode()
