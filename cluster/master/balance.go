@@ -167,6 +167,7 @@ func abs(x float64) float64 { return max(x, -x) }
 // balance asks all servers what they have, begins merges, and returns what is to
 // be moved; nothing if one of them cannot be asked, or a tablet is on its way.
 func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []move {
+	m.o.Counters.Balanced.Add(1)
 	movable := map[metadata.TabletID]*metadata.Row{}
 	for _, r := range rows {
 		a := r.Assignment
@@ -174,6 +175,7 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 			continue
 		}
 		if a.State != metadata.Open || v.servers[a.Incarnation].Name == "" {
+			m.o.Counters.BalanceSkipped.Add(1)
 			return nil
 		}
 		if r.Op == nil && v.wanted[r.Tablet].Key == "" {
@@ -182,6 +184,7 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 	}
 	statuses, ok := m.ask(ctx, v)
 	if !ok {
+		m.o.Counters.BalanceSkipped.Add(1)
 		return nil
 	}
 	moves := m.merge(v, rows, movable, statuses)

@@ -159,6 +159,7 @@ func (m *master) know(ctx context.Context, v *view) (whole bool, err error) {
 // scan reads METADATA whole.
 func (m *master) scan(ctx context.Context, v *view) error {
 	start := time.Now()
+	m.o.Counters.Scans.Add(1)
 	var rows []*metadata.Row
 	err := m.meta.Scan(ctx, func(r *metadata.Row) error {
 		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -65,6 +66,9 @@ type Options struct {
 	MakeLimit time.Duration
 	// Now is the clock of tables and backups. Default time.Now.
 	Now func() time.Time
+	// Counters count what the master does; they may be those of an earlier term.
+	// Default: nobody sees them.
+	Counters *Counters
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
 }
@@ -103,6 +107,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Now == nil {
 		o.Now = time.Now
+	}
+	if o.Counters == nil {
+		o.Counters = new(Counters)
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -169,6 +176,9 @@ func Run(ctx context.Context, o Options) error {
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
 	m := &master{o: o, copier: copier, term: ctx, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
 		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
+	o.Counters.Terms.Add(1)
+	o.Counters.Leading.Store(1)
+	defer o.Counters.end()
 	var watching sync.WaitGroup
 	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, catalog.WantedPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix, m.wake) })
@@ -217,6 +227,9 @@ type master struct {
 	orphans map[metadata.TabletID]time.Time
 
 	judging sync.Mutex // of who calls needs while others may
+
+	// told is how much of METADATA's counters Options.Counters have.
+	told struct{ reads, roots, changes, conflicts since }
 
 	mu   sync.Mutex
 	busy map[string]bool // calls that are under way
@@ -310,7 +323,11 @@ func (m *master) run(ctx context.Context) {
 		}
 		start := time.Now()
 		err := m.round(ctx)
+		m.metadata()
+		m.o.Counters.Rounds.Add(1)
+		m.o.Counters.RoundNanos.Add(int64(time.Since(start)))
 		if err != nil && ctx.Err() == nil {
+			m.o.Counters.Failed.Add(1)
 			m.o.Log.Warn("the master could not see to everything, and will try again", "error", err)
 		}
 		// In a large cluster there is always something new. What comes meanwhile is
@@ -354,6 +371,7 @@ func (m *master) round(ctx context.Context) error {
 	if err := m.readTables(ctx, v); err != nil {
 		return err
 	}
+	m.o.Counters.Servers.Store(int64(len(v.servers)))
 	for n := range m.missing {
 		if _, ok := v.servers[n]; ok {
 			delete(m.missing, n)
@@ -534,7 +552,11 @@ func (m *master) give(ctx context.Context, v *view, r *metadata.Row, to catalog.
 		}
 		r = now
 	}
+	over := r.Assignment.State != metadata.Unassigned
 	r, err := m.assign(ctx, r, to)
+	if err == nil && over {
+		m.o.Counters.TakenOver.Add(1)
+	}
 	if err != nil {
 		m.tablets.doubt(keyOf(r)) // it changed since it was read, perhaps
 		return nil, err
@@ -574,7 +596,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	} else {
 		most = m.start.most(v.servers, without, len(rows), m.o.Interval, time.Now())
 	}
-	full := false
+	full, hinted := false, 0
 	for i, r := range rows {
 		switch needs[i] {
 		case needsServer:
@@ -591,6 +613,7 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 		case needsHint:
 			if s, ok := v.servers[r.Assignment.Incarnation]; ok {
 				hints[s.Addr] = append(hints[s.Addr], keyOf(r))
+				hinted++
 			}
 		}
 	}
@@ -624,6 +647,13 @@ func (m *master) settle(ctx context.Context, v *view, rows []*metadata.Row) erro
 	if ctx.Err() != nil {
 		errs = append(errs, context.Cause(ctx))
 	}
+	opening := 0
+	for _, keys := range hints {
+		opening += len(keys)
+	}
+	m.o.Counters.Tablets.Store(int64(len(rows)))
+	m.o.Counters.Opening.Store(int64(opening))
+	m.o.Counters.Waiting.Store(int64(without - (opening - hinted)))
 	for addr, keys := range hints {
 		m.call(what+addr, func(ctx context.Context) error {
 			err := m.o.Dialer.Dial(addr).Load(ctx, keys)
@@ -652,7 +682,9 @@ func (m *master) call(name string, do func(context.Context) error) bool {
 		// The server goes on with it by itself, so nothing is lost with this master.
 		ctx, cancel := context.WithTimeout(m.term, time.Minute)
 		defer cancel()
+		m.o.Counters.Calls.Add(1)
 		if err := do(ctx); err != nil && m.term.Err() == nil {
+			m.o.Counters.CallsFailed.Add(1)
 			m.o.Log.Warn("a tablet server could not do what the master asked for", "call", name, "error", err)
 			select {
 			case <-time.After(m.o.Interval / 10):
@@ -711,6 +743,7 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		for _, o := range m.balance(ctx, v, rows) {
 			m.heading[o.row.Tablet] = o.to
 			ask(o.row)
+			m.o.Counters.MovedEven.Add(1)
 			m.o.Log.Info("tablet is moved", "tablet", uint64(o.row.Tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
 		}
 	}
@@ -719,6 +752,12 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		if !v.drained[s.Name] {
 			living++
 		}
+	}
+	begun := func(r *metadata.Row, why *atomic.Int64) {
+		if !m.isParting(r.Tablet) && len(leave[r.Assignment.Incarnation]) < partings && !m.isBusy("unload "+v.servers[r.Assignment.Incarnation].Addr) {
+			why.Add(1)
+		}
+		ask(r)
 	}
 	for _, r := range rows {
 		a := r.Assignment
@@ -734,11 +773,11 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		wanted := string(v.wanted[r.Tablet].Value)
 		switch {
 		case v.resting[r.Table]:
-			ask(r)
+			begun(r, &m.o.Counters.MovedAway)
 		case wanted != "" && wanted != s.Name && !v.drained[wanted] && m.isLiving(v, wanted):
-			ask(r)
+			begun(r, &m.o.Counters.MovedWanted)
 		case v.drained[s.Name] && living > 0:
-			ask(r)
+			begun(r, &m.o.Counters.MovedAway)
 		}
 	}
 	m.part(v, leave)
@@ -818,6 +857,7 @@ func (m *master) moveOne(ctx context.Context, from catalog.Registration, p parti
 		delete(m.parting, id)
 	}()
 	if err := m.o.Dialer.Dial(from.Addr).Unload(ctx, []metadata.TabletID{id}); err != nil {
+		m.o.Counters.MovesFailed.Add(1)
 		return err
 	}
 	if p.to.Addr == "" {
@@ -844,7 +884,19 @@ func (m *master) assign(ctx context.Context, r *metadata.Row, to catalog.Registr
 	old := r.Assignment
 	r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: to.Name, Addr: to.Addr,
 		Incarnation: to.Incarnation, Log: old.Log, Master: old.Master}
-	return r, m.meta.CAS(ctx, r)
+	err := m.meta.CAS(ctx, r)
+	if err == nil {
+		m.o.Counters.Assigned.Add(1)
+	}
+	return r, err
+}
+
+// isBusy tells whether a call of a name is under way: another of that name would
+// not be made.
+func (m *master) isBusy(name string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.busy[name]
 }
 
 // isParting tells whether a tablet is being moved.

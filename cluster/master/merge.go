@@ -109,7 +109,11 @@ func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.Table
 		m.call("merge "+s.Addr, func(ctx context.Context) error {
 			defer m.tablets.doubt(keyOf(l), keyOf(r))
 			m.o.Log.Info("tablets are merged", "left", uint64(p.left), "right", uint64(p.right), "server", s.Name)
-			return m.o.Dialer.Dial(s.Addr).Merge(ctx, p.left, p.right)
+			err := m.o.Dialer.Dial(s.Addr).Merge(ctx, p.left, p.right)
+			if err == nil {
+				m.o.Counters.Merged.Add(1)
+			}
+			return err
 		})
 	}
 	return moves

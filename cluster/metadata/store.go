@@ -37,8 +37,9 @@ type Store struct {
 	mu    sync.Mutex
 	roots []*metadata.Row // of the METADATA tablets, ascending; nil if unknown
 
-	// RootReads counts lists of the METADATA tablets, Reads calls to them.
-	RootReads, Reads atomic.Int64
+	// RootReads counts lists of the METADATA tablets, Reads calls to them, Changes
+	// attempts to change a row, and Conflicts those that found another version.
+	RootReads, Reads, Changes, Conflicts atomic.Int64
 }
 
 // New returns the METADATA of the cluster of a lock service.
@@ -378,9 +379,13 @@ func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, c c
 	start := time.Now()
 	unsure := false // whether an earlier attempt may have been carried out
 	for attempt := 0; ; attempt++ {
+		s.Changes.Add(1)
 		err := s.attempt(ctx, k, version, c)
 		if err == nil {
 			return nil
+		}
+		if errors.Is(err, errVersion) {
+			s.Conflicts.Add(1)
 		}
 		if errors.Is(err, errVersion) && unsure {
 			// It may be our own change that is in the way.

@@ -61,6 +61,8 @@ type Options struct {
 	WrapStore  func(node string, s objectstore.Store) objectstore.Store
 	WrapDialer func(node string, d rpc.Dialer) rpc.Dialer
 
+	// Masters, if set, count what masters do.
+	Masters *master.Counters
 	// Witness, if set, watches the store and METADATA.
 	Witness *Witness
 
@@ -262,7 +264,7 @@ func (c *Cluster) StartMaster(name string) {
 				// What is waited for by the master's clock takes so long by the true one.
 				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
 				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,
-				Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
+				Counters: c.o.Masters, Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
 			if err != nil && ctx.Err() == nil && !p.ended.Load() && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)
 			}

@@ -227,7 +227,7 @@ func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 }
 
 type updateAnswer struct {
-	cells []row.Cell
+	cells  []row.Cell
 	became rpc.Became
 }
 

@@ -7,8 +7,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -328,5 +330,56 @@ func TestGroups(t *testing.T) {
 		if v != "s" { // of the last family
 			t.Errorf("row %s has %q", key, v)
 		}
+	}
+}
+
+// TestMasterCounters: a master tells what it does.
+func TestMasterCounters(t *testing.T) {
+	var n master.Counters
+	c := start(t, Options{Masters: &n, Balance: 50 * time.Millisecond}, 3)
+	defer c.Close()
+	b := clientOf(t, c, "client")
+	create(t, b, upkeepTable, "d", "h", "m", "q", "u")
+	put(t, b, upkeepTable, "a", "v")
+	at := func() string {
+		t.Helper()
+		infos, err := b.Tablets(t.Context(), "u")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return infos[0].Server
+	}
+	to := "server-1"
+	if at() == to {
+		to = "server-2"
+	}
+	if err := b.MoveAt(t.Context(), "u", []byte("a"), to); err != nil {
+		t.Fatal(err)
+	}
+	before := n.Assigned.Load()
+	if before < 8 || n.MovedWanted.Load() == 0 || n.TakenOver.Load() != 0 {
+		t.Errorf("assigned %d, moved as wanted %d, taken over %d", before, n.MovedWanted.Load(), n.TakenOver.Load())
+	}
+	c.KillServer(to)
+	eventually(t, func() error {
+		if s := at(); s == "" || s == to {
+			return fmt.Errorf("the tablet is at %q", s)
+		}
+		if n.Waiting.Load()+n.Opening.Load() != 0 || n.Servers.Load() != 2 || n.Tablets.Load() != 6 || n.Balanced.Load() == 0 {
+			return fmt.Errorf("waiting %d, opening %d, servers %d, tablets %d, balanced %d", n.Waiting.Load(), n.Opening.Load(), n.Servers.Load(), n.Tablets.Load(), n.Balanced.Load())
+		}
+		return nil
+	})
+	if n.TakenOver.Load() == 0 || n.Assigned.Load() <= before {
+		t.Errorf("taken over %d, assigned %d", n.TakenOver.Load(), n.Assigned.Load())
+	}
+	if n.Leading.Load() != 1 || n.Terms.Load() != 1 || n.Rounds.Load() == 0 || n.RoundNanos.Load() == 0 || n.Calls.Load() == 0 ||
+		n.Scans.Load() == 0 || n.MetadataReads.Load() == 0 || n.RootReads.Load() == 0 || n.MetadataChanges.Load() < n.Assigned.Load() {
+		t.Errorf("leading %d, terms %d, rounds %d, calls %d, scans %d, METADATA reads %d, roots %d, changes %d", n.Leading.Load(), n.Terms.Load(), n.Rounds.Load(),
+			n.Calls.Load(), n.Scans.Load(), n.MetadataReads.Load(), n.RootReads.Load(), n.MetadataChanges.Load())
+	}
+	c.StopMaster("master-1")
+	if n.Leading.Load() != 0 || n.Tablets.Load() != 0 {
+		t.Errorf("after the master's end: leading %d, tablets %d", n.Leading.Load(), n.Tablets.Load())
 	}
 }

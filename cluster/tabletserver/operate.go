@@ -90,6 +90,18 @@ func (t *served) describe() (d rpc.TabletDetail, ok bool) {
 	return d, true
 }
 
+// Infos describes the tablets that are served here, in any order.
+func (s *Server) Infos() []tablet.Info {
+	var out []tablet.Info
+	now := time.Now()
+	for _, t := range s.all() {
+		if state, ok := t.State(); ok {
+			out = append(out, tablet.Info{Table: t.table.Schema().Name, Tablet: t.ID(), Rows: t.Bounds(), State: state, Server: s.o.Name, Load: t.Load(now)})
+		}
+	}
+	return out
+}
+
 // SplitKey implements rpc.Operate.
 func (s *Server) SplitKey(ctx context.Context, id metadata.TabletID) (key []byte, ok bool, err error) {
 	ts, err := s.find(id)

@@ -9,6 +9,8 @@ import (
 
 	"cloud.google.com/go/bigtable"
 
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/conformance/loopback"
 )
 
@@ -69,8 +71,36 @@ func TestClusterOperate(t *testing.T) {
 	want(exitOK, `  default +- .* 0 +0\n  big +f +16.0 KiB +default +12 bits +[0-9.]+ [KM]?i?B +[0-9.]+ KiB +1 +[0-9]+\n$`, "table", "describe", "--table=table-of-test")
 	want(exitOK, `default +f `, "table", "assign", "--table=table-of-test", "--group=default", "--families=f")
 	want(exitOK, `default +f `, "table", "delete-group", "--table=table-of-test", "--group=big")
+	for _, path := range []string{"/metrics", "/metrics/tablets"} {
+		if got := httpGet(t, "http://"+admins["server-1"]+path); !strings.Contains(got, `bigtable_tablet_runs{table="`+full+`",tablet="`) {
+			t.Errorf("%s tells nothing of tablets:\n%.2000s", path, got)
+		}
+	}
 	n := 0
 	if err := tbl.ReadRows(t.Context(), bigtable.InfiniteRange(""), func(bigtable.Row) bool { n++; return true }); err != nil || n != 200 {
 		t.Errorf("%d rows, %v", n, err)
+	}
+}
+
+// TestMasterMetrics: every metric of a master is there from the beginning.
+func TestMasterMetrics(t *testing.T) {
+	m, c := ops.NewMetrics(), new(master.Counters)
+	observeMaster(m, c)
+	c.TakenOver.Store(3)
+	c.RoundNanos.Store(2_500_000_000)
+	got, err := m.Registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := map[string]float64{}
+	for _, f := range got {
+		if strings.HasPrefix(f.GetName(), "bigtable_master_") {
+			for _, one := range f.Metric {
+				values[f.GetName()] += one.GetCounter().GetValue() + one.GetGauge().GetValue()
+			}
+		}
+	}
+	if len(values) != 23 || values["bigtable_master_takeovers_total"] != 3 || values["bigtable_master_round_seconds_total"] != 2.5 {
+		t.Errorf("%d metrics: %v", len(values), values)
 	}
 }

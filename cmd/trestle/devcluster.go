@@ -33,6 +33,7 @@ func devCluster(p *process, args []string) int {
 	dir := f.String("dir", "", "directory that holds all data; empty for a temporary one")
 	servers := f.Int("servers", 3, "tablet servers")
 	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 100 apart, and etcd two below")
+	hbase := f.Bool("hbase", false, "serve HBase's clients too, and those that look for ZooKeeper: each server takes two ports more")
 	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
 	memory := f.String("memory", "256MiB", "memory of each tablet server")
 	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
@@ -55,7 +56,7 @@ func devCluster(p *process, args []string) int {
 		defer atExit(func() { _ = os.RemoveAll(d) })()
 		*dir = d
 	}
-	d := &devRun{p: p, dir: absolute(*dir), port: *port, ttl: *ttl, memory: *memory}
+	d := &devRun{p: p, dir: absolute(*dir), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory}
 	if err := d.run(ctx, *servers); err != nil {
 		return p.failed(err)
 	}
@@ -66,6 +67,7 @@ type devRun struct {
 	p      *process
 	dir    string
 	port   int
+	hbase  bool
 	ttl    time.Duration
 	memory string
 	etcd   string
@@ -97,15 +99,22 @@ func (d *devRun) run(ctx context.Context, servers int) error {
 	for i := range servers {
 		name := fmt.Sprintf("server-%d", i+1)
 		at := func(n int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port+100*i+n)) }
+		args := common
+		if d.hbase {
+			args = append([]string{"--hbase-listen=" + at(3), "--hbase-zookeeper-listen=" + at(4), "--hbase-instance=p/i"}, common...)
+		}
 		running.Go(func() {
 			d.keep(ctx, exe, name, append([]string{"tabletserver", "--name=" + name, "--emulator", "--store=file://" + filepath.Join(d.dir, "store"),
-				"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, common...))
+				"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, args...))
 		})
 	}
 	d.p.sayf("cluster dev: %d tablet servers, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, d.etcd, d.dir)
 	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=127.0.0.1:%d   # any server will do: they are 100 ports apart\n", d.port)
 	d.p.sayf("  cbt -project p -instance i createtable t families=f\n  cbt -project p -instance i set t row f:q=value\n  cbt -project p -instance i read t\n")
 	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told below; it is started again\n\n", d.etcd)
+	if d.hbase {
+		d.p.sayf("  hbase.zookeeper.quorum: 127.0.0.1:%d            # as for any server\n\n", d.port+4)
+	}
 	<-ctx.Done()
 	running.Wait()
 	stopMasters()

@@ -289,7 +289,7 @@ func openTabletServer(set *settings.Set) opener {
 		}
 		st.operator = clusterOperator{f.client, ts.Damage}
 		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
-		st.stats = func() ops.Stats { return statsOf(ts.Stats()) }
+		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
 		return st, nil
 	}
 }
@@ -344,7 +344,8 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	if at != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
 	}
-	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log}
+	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters)}
+	observeMaster(metrics, o.Counters)
 	if cfg.Store != "" {
 		phase.set("opening the store")
 		// A cache would only have to be told of what is deleted.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // A server that is told to stop ends within stopLimit. Requests get
@@ -40,6 +41,8 @@ type stack struct {
 	close func(ctx context.Context) error
 	// stats reads the engine's counters.
 	stats func() ops.Stats
+	// tablets describes the tablets of this process; nil if it has none.
+	tablets func() []tablet.Info
 	// ready tells why the store cannot take requests, or nil.
 	ready func() error
 	// failed is closed when the store can no longer be trusted: the process ends,
@@ -169,6 +172,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		s.DiskFree, s.DiskUsed = diskSpace(cfg.DataDir)
 		return s
 	})
+	if st.tablets != nil {
+		metrics.ObserveTablets(st.tablets)
+	}
 	health.Set("store", st.ready)
 	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })
 

@@ -22,6 +22,7 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/rest"
 )
@@ -93,6 +94,13 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		minFree:  eo.KeepFreeBytes,
 		operator: store,
 		stats:    func() ops.Stats { return statsOf(store.Stats()) },
+		tablets: func() []tablet.Info {
+			infos, err := store.Tablets(context.Background(), "")
+			if err != nil {
+				log.Error("describe the tablets", "error", err) // no table is asked for that may not be there
+			}
+			return infos
+		},
 	}, nil
 }
 

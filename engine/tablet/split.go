@@ -340,6 +340,7 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	}
 	b.write.Lock()
 	defer b.write.Unlock()
+	defer b.env.held("merge")()
 	if err := b.emptyLocked(ctx); err != nil {
 		return err
 	}

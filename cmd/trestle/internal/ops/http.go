@@ -8,10 +8,11 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves /metrics, /healthz, /livez and /readyz.
+// Handler serves /metrics, /metrics/tablets, /healthz, /livez and /readyz.
 func Handler(m *Metrics, h *Health) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
+	mux.Handle("GET /metrics/tablets", &m.tablets)
 	mux.HandleFunc("GET /readyz", h.serveReady)
 	mux.HandleFunc("GET /healthz", serveLive)
 	mux.HandleFunc("GET /livez", serveLive)

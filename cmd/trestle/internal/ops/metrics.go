@@ -38,6 +38,8 @@ type Metrics struct {
 	held   *prometheus.HistogramVec
 	waited prometheus.Histogram
 
+	tablets tabletsPage
+
 	methods sync.Map // full method name to *method
 }
 

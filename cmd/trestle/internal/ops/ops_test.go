@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/tablet"
 	"google.golang.org/grpc/codes"
 )
 
@@ -184,5 +186,41 @@ func TestTablesAreBounded(t *testing.T) {
 		if !strings.Contains(body, want+"\n") {
 			t.Errorf("there is no %s", want)
 		}
+	}
+}
+
+// TestBusiestTablets: the metrics of a process have the busiest tablets, the page
+// of tablets all of them.
+func TestBusiestTablets(t *testing.T) {
+	m := NewMetrics()
+	h := Handler(m, new(Health))
+	get := func(path string) (int, string) {
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+		return w.Code, w.Body.String()
+	}
+	if code, _ := get("/metrics/tablets"); code != http.StatusNotFound {
+		t.Errorf("without tablets: %d", code)
+	}
+	m.ObserveTablets(func() (out []tablet.Info) {
+		for i := range 50 {
+			out = append(out, tablet.Info{Table: "t", Tablet: metadata.TabletID(0x100 + i), State: tablet.State{Bytes: int64(i), Runs: 3}, Load: tablet.Load{RowsRead: float64(i % 10)}})
+		}
+		return out
+	})
+	_, some := get("/metrics")
+	if n := strings.Count(some, "\nbigtable_tablet_runs{"); n != busiest {
+		t.Errorf("%d tablets of their own", n)
+	}
+	for _, want := range []string{`bigtable_tablet_rows_read_rate{table="t",tablet="131"} 9`, `bigtable_tablet_size_bytes{table="t",tablet="130"} 48`} {
+		if !strings.Contains(some, want) {
+			t.Errorf("no %s", want)
+		}
+	}
+	if strings.Contains(some, `tablet="100"`) {
+		t.Error("an idle tablet is among the busiest")
+	}
+	if _, all := get("/metrics/tablets"); strings.Count(all, "\nbigtable_tablet_runs{") != 50 || strings.Contains(all, "go_goroutines") {
+		t.Errorf("the page of tablets:\n%s", all)
 	}
 }

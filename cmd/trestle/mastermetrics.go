@@ -1,0 +1,58 @@
+package main
+
+import (
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+)
+
+// observeMaster adds the metrics of a master.
+func observeMaster(m *ops.Metrics, c *master.Counters) {
+	one := func(n float64) float64 { return n }
+	seconds := func(n float64) float64 { return n / 1e9 }
+	for _, r := range []struct {
+		name, help string
+		labels     prometheus.Labels
+		counter    *atomic.Int64
+		of         func(float64) float64
+	}{
+		{"bigtable_master_terms_total", "Times that this process became the master.", nil, &c.Terms, one},
+		{"bigtable_master_rounds_total", "Times that the master looked at everything.", nil, &c.Rounds, one},
+		{"bigtable_master_rounds_failed_total", "Rounds that did not get to their end.", nil, &c.Failed, one},
+		{"bigtable_master_round_seconds_total", "Time that rounds took.", nil, &c.RoundNanos, seconds},
+		{"bigtable_master_assignments_total", "Tablets that were given to a server.", nil, &c.Assigned, one},
+		{"bigtable_master_takeovers_total", "Tablets that were given to a server because theirs had died.", nil, &c.TakenOver, one},
+		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "drain"}, &c.MovedAway, one},
+		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "wanted"}, &c.MovedWanted, one},
+		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "balance"}, &c.MovedEven, one},
+		{"bigtable_master_moves_failed_total", "Moves whose tablet its server did not give up.", nil, &c.MovesFailed, one},
+		{"bigtable_master_merges_total", "Merges of neighbours that had become small.", nil, &c.Merged, one},
+		{"bigtable_master_balances_total", "Times that the master compared the load of the servers.", nil, &c.Balanced, one},
+		{"bigtable_master_balances_skipped_total", "Comparisons that came to nothing: a server did not answer, or a tablet was on its way.", nil, &c.BalanceSkipped, one},
+		{"bigtable_master_calls_total", "Calls to tablet servers.", nil, &c.Calls, one},
+		{"bigtable_master_calls_failed_total", "Calls to tablet servers that failed.", nil, &c.CallsFailed, one},
+		{"bigtable_master_metadata_scans_total", "Times that the master read all of METADATA.", nil, &c.Scans, one},
+		{"bigtable_master_metadata_reads_total", "Reads of METADATA tablets.", nil, &c.MetadataReads, one},
+		{"bigtable_master_root_reads_total", "Reads of the METADATA tablets' own rows in the lock service.", nil, &c.RootReads, one},
+		{"bigtable_master_metadata_changes_total", "Attempts to change a METADATA row.", nil, &c.MetadataChanges, one},
+		{"bigtable_master_metadata_conflicts_total", "Attempts to change a METADATA row that somebody else had changed.", nil, &c.MetadataConflicts, one},
+	} {
+		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: r.name, Help: r.help, ConstLabels: r.labels},
+			func() float64 { return r.of(float64(r.counter.Load())) }))
+	}
+	for _, r := range []struct {
+		name, help string
+		gauge      *atomic.Int64
+	}{
+		{"bigtable_master_leading", "1 if this process is the master.", &c.Leading},
+		{"bigtable_master_servers", "Tablet servers that live; 0 if this process is not the master.", &c.Servers},
+		{"bigtable_master_tablets", "Tablets that the master knows of.", &c.Tablets},
+		{"bigtable_master_tablets_waiting", "Tablets without a server.", &c.Waiting},
+		{"bigtable_master_tablets_opening", "Tablets that their server has not opened yet.", &c.Opening},
+	} {
+		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: r.name, Help: r.help}, func() float64 { return float64(r.gauge.Load()) }))
+	}
+}
