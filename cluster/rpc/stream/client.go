@@ -595,8 +595,10 @@ func (p *peer) scan(ctx context.Context, body []byte, r *rowReader) error {
 	if err := s.CloseSend(); err != nil {
 		return p.broken(ctx, err, false)
 	}
+	m := raw{pooled: true}
+	defer m.free()
 	for !r.ended {
-		var m raw
+		m.free() // rows were valid during the calls of the Writer only
 		if err := s.RecvMsg(&m); err != nil {
 			return p.broken(ctx, err, false)
 		}

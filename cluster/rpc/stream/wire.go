@@ -56,8 +56,17 @@ const (
 // A raw message is bytes.
 type raw struct {
 	b []byte
-	// pooled says that b comes from batches and goes back there.
+	// pooled says that b comes from batches and goes back there: once it is sent,
+	// or by whoever asked for it.
 	pooled bool
+}
+
+// free gives the memory of a pooled message back.
+func (m *raw) free() {
+	if b := m.b; b != nil {
+		m.b = nil
+		batches.Put(&b)
+	}
 }
 
 // codec passes raw messages through.
@@ -81,6 +90,11 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*raw)
 	if !ok {
 		return fmt.Errorf("%T is not a message between servers", v)
+	}
+	if m.pooled {
+		m.b = *batches.Get(data.Len())
+		data.CopyTo(m.b)
+		return nil
 	}
 	// What is decoded points into it, for as long as it is needed.
 	m.b = data.Materialize()
