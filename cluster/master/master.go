@@ -175,7 +175,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
 	m := &master{o: o, copier: copier, term: ctx, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
-		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
+		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, failing: map[string]telling{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	o.Counters.Terms.Add(1)
 	o.Counters.Leading.Store(1)
 	defer o.Counters.end()
@@ -231,8 +231,9 @@ type master struct {
 	// told is how much of METADATA's counters Options.Counters have.
 	told struct{ reads, roots, changes, conflicts since }
 
-	mu   sync.Mutex
-	busy map[string]bool // calls that are under way
+	mu      sync.Mutex
+	busy    map[string]bool    // calls that are under way
+	failing map[string]telling // by call
 	// parting are tablets that are being moved: the mover sees to them.
 	parting map[metadata.TabletID]bool
 }
@@ -685,7 +686,9 @@ func (m *master) call(name string, do func(context.Context) error) bool {
 		m.o.Counters.Calls.Add(1)
 		if err := do(ctx); err != nil && m.term.Err() == nil {
 			m.o.Counters.CallsFailed.Add(1)
-			m.o.Log.Warn("a tablet server could not do what the master asked for", "call", name, "error", err)
+			if m.news(name, err) {
+				m.o.Log.Warn("a tablet server could not do what the master asked for, and is asked again", "call", name, "error", err)
+			}
 			select {
 			case <-time.After(m.o.Interval / 10):
 			case <-m.term.Done():
@@ -696,6 +699,27 @@ func (m *master) call(name string, do func(context.Context) error) bool {
 		m.mu.Unlock()
 		m.look()
 	})
+	return true
+}
+
+// retellEvery is how often the same failure of a call is logged.
+const retellEvery = 10 * time.Second
+
+// A telling is a failure that was logged.
+type telling struct {
+	what string
+	when time.Time
+}
+
+// news tells whether the failure of a call is to be logged: what fails is called
+// again several times a second.
+func (m *master) news(call string, err error) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if t := m.failing[call]; t.what == err.Error() && time.Since(t.when) < retellEvery {
+		return false
+	}
+	m.failing[call] = telling{err.Error(), time.Now()}
 	return true
 }
 
