@@ -7,6 +7,10 @@
 // (one server, nothing left out), the commands of the cbt CLI, and those of
 // gcloud, if it is installed.
 //
+// CBT and the production mode ask a server that runs already if $CONFORMANCE_ADDR
+// names it, smoke/run.sh the one that it is given: any of a cluster's, such as
+// those of `trestle dev-cluster`.
+//
 // A list in expect/ names every test with "pass", or with the feature that it
 // waits for. A test that should pass and fails is a regression; one that waits
 // and passes is news, to be written into the list. Both fail the run.

@@ -19,5 +19,8 @@
 //	HBASE_SERVER_JARS   a directory with org.apache.hbase:hbase-server (2.6), for
 //	                    TestSpeed, which starts it
 //	CONFORMANCE_TRESTLE the binary, for TestTLS and TestSpeed
+//	HBASE_ADDR, HBASE_QUORUM
+//	                    host:port of a server that runs already, and of its ZooKeeper,
+//	                    for TestSmoke: those of `trestle dev-cluster --hbase`, say
 //	HBASE_PEER          host:port of the ZooKeeper of a real HBase, for Differ
 package hbase

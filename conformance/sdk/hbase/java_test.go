@@ -105,6 +105,16 @@ func java(t *testing.T, conf, program string, args ...string) string {
 }
 
 func TestSmoke(t *testing.T) {
+	// A server that runs already: one of a cluster, for instance.
+	if rpc, zookeeper := os.Getenv("HBASE_ADDR"), os.Getenv("HBASE_QUORUM"); rpc != "" || zookeeper != "" {
+		if rpc != "" {
+			java(t, "", "Smoke.java", "rpc", rpc)
+		}
+		if zookeeper != "" {
+			java(t, "", "Smoke.java", "zk", zookeeper)
+		}
+		return
+	}
 	rpc, zookeeper := serve(t)
 	t.Run("registry", func(t *testing.T) { java(t, "", "Smoke.java", "rpc", rpc) })
 	t.Run("zookeeper", func(t *testing.T) { java(t, "", "Smoke.java", "zk", zookeeper) })
