@@ -68,7 +68,7 @@ type Data interface {
 type Became uint8
 
 const (
-	// Nothing: the row has to be seen first, or is not what was seen.
+	// Nothing says that the row has to be seen first, or is not what was seen.
 	Nothing Became = iota
 	// Done says that it was made.
 	Done

@@ -46,7 +46,9 @@ func TestChanges(t *testing.T) {
 	if s.Layout != 1 {
 		t.Errorf("layout %d", s.Layout)
 	}
-	try(0, func(t *schema.Table) error { return Set(t, "g", func(g *schema.Group) error { g.InMemory = true; return nil }) })
+	try(0, func(t *schema.Table) error {
+		return Set(t, "g", func(g *schema.Group) error { g.InMemory = true; return nil })
+	})
 	if g, _ := s.Group("g"); g.Since != 0 || !g.InMemory {
 		t.Errorf("%+v", g)
 	}
