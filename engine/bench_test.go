@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -141,13 +142,7 @@ func fillBench(b testing.TB, s *Store, table string, n int) {
 			entries = append(entries, row.Entry{Key: benchKey(nil, k), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf",
 				Qualifier: []byte("field0"), Timestamp: 1_700_000_000_000_000, Value: pool[at : at+1000]}}})
 		}
-		if err := s.MutateRows(ctx, table, entries, func(_ int, err error) {
-			if err != nil {
-				b.Error(err)
-			}
-		}); err != nil {
-			b.Fatal(err)
-		}
+		mustPutAll(b, s, table, entries)
 	}
 }
 
@@ -274,5 +269,17 @@ func BenchmarkIncrement(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// mustPutAll writes rows, all of them.
+func mustPutAll(b testing.TB, s *Store, table string, entries []row.Entry) {
+	b.Helper()
+	if err := s.MutateRows(ctx, table, entries, func(_ int, err error) {
+		if err != nil {
+			b.Error(err)
+		}
+	}); err != nil {
+		b.Fatal(err)
 	}
 }

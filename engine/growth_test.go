@@ -56,13 +56,7 @@ func benchGrowth(b *testing.B, n int) {
 			entries = append(entries, row.Entry{Key: benchKey(nil, key), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf",
 				Qualifier: []byte("q"), Timestamp: benchTime, Value: growthValue(key)}}})
 		}
-		if err := s.MutateRows(ctx, table, entries, func(_ int, err error) {
-			if err != nil {
-				b.Error(err)
-			}
-		}); err != nil {
-			b.Fatal(err)
-		}
+		mustPutAll(b, s, table, entries)
 	}
 	if err := s.Flush(ctx); err != nil {
 		b.Fatal(err)

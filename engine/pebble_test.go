@@ -113,13 +113,7 @@ func fillRuns(b *testing.B, s *Store, table string, db *pebble.DB, n, runs, size
 			if err := pb.Commit(pebble.NoSync); err != nil {
 				b.Fatal(err)
 			}
-			if err := s.MutateRows(ctx, table, entries, func(_ int, err error) {
-				if err != nil {
-					b.Error(err)
-				}
-			}); err != nil {
-				b.Fatal(err)
-			}
+			mustPutAll(b, s, table, entries)
 		}
 		if err := s.Flush(ctx); err != nil {
 			b.Fatal(err)

@@ -338,6 +338,15 @@ func (g *stage) splitMetadata() {
 	g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, first, at) })
 }
 
+// client lets do ask the cluster for something as a client, for a while.
+func (g *stage) client(do func(context.Context, *client.Client)) {
+	ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
+	defer cancel()
+	if b, err := g.Client(ctx, "client"); err == nil {
+		do(ctx, b)
+	}
+}
+
 func operations() []operation {
 	servers, masters := []string{"server-1", "server-2", "server-3"}, []string{"master-1"}
 	both := append(masters, servers...)
@@ -428,19 +437,15 @@ func operations() []operation {
 		name: "backup and restore", victims: []string{"client", "server-1", "server-2", "server-3"}, zombies: []string{"server-1", "server-2"},
 		changes: 3, did: func(g *stage) bool { _, err := g.admin.Table(g.t.Context(), tableName+"r"); return err == nil },
 		do: func(g *stage) {
-			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
-			defer cancel()
-			b, err := g.Client(ctx, "client")
-			if err != nil {
-				return
-			}
-			if _, err := b.CreateBackup(ctx, tableName, &schema.Backup{Name: "backups/b"}); err != nil {
-				return
-			}
-			if _, err := b.RestoreTable(ctx, "backups/b", tableName+"r", func(*schema.Table) error { return nil }); err != nil {
-				return
-			}
-			_ = b.DeleteBackup(ctx, "backups/b")
+			g.client(func(ctx context.Context, b *client.Client) {
+				if _, err := b.CreateBackup(ctx, tableName, &schema.Backup{Name: "backups/b"}); err != nil {
+					return
+				}
+				if _, err := b.RestoreTable(ctx, "backups/b", tableName+"r", func(*schema.Table) error { return nil }); err != nil {
+					return
+				}
+				_ = b.DeleteBackup(ctx, "backups/b")
+			})
 		},
 		// What was begun is there whole, or goes.
 		after: func(g *stage) error {
@@ -492,16 +497,12 @@ func operations() []operation {
 		name: "table made and deleted", victims: []string{"client", "server-1", "server-3", "master-1"}, zombies: []string{"server-1", "master-1"},
 		changes: 2, did: func(*stage) bool { return true }, // that they were changed says it
 		do: func(g *stage) {
-			ctx, cancel := context.WithTimeout(g.t.Context(), 10*time.Second)
-			defer cancel()
-			b, err := g.Client(ctx, "client")
-			if err != nil {
-				return
-			}
-			if _, err := b.CreateTable(ctx, &schema.Table{Name: tableName + "n", Granularity: 1000, Families: map[string]schema.Family{"a": {Name: "a"}}}, [][]byte{[]byte("h")}); err != nil {
-				return
-			}
-			_ = b.DeleteTable(ctx, tableName+"n")
+			g.client(func(ctx context.Context, b *client.Client) {
+				if _, err := b.CreateTable(ctx, &schema.Table{Name: tableName + "n", Granularity: 1000, Families: map[string]schema.Family{"a": {Name: "a"}}}, [][]byte{[]byte("h")}); err != nil {
+					return
+				}
+				_ = b.DeleteTable(ctx, tableName+"n")
+			})
 		},
 	}}
 }

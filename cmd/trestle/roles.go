@@ -48,29 +48,16 @@ func runGateway(p *process, args []string) int {
 
 func runNode(p *process, args []string, role settings.Role, open func(*settings.Set) opener, help string) int {
 	flags := settings.NewClusterFlags(string(role), role)
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, fmt.Sprintf("Usage: trestle %s [flags]\n\n%s Each flag can be given as\nTRESTLE_NAME in the environment too, or as a line \"name: value\" of the file --config.", role, help))
-		return exitOK
-	}
-	if err != nil {
-		return p.misused(err)
-	}
-	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
-	ctx, release := untilSignal(log, leaveLimit)
-	defer release()
-	log.Info("settings", cfg.Attrs()...)
-	err = runServer(ctx, cfg.Serve, log, open(cfg), func(at announcement) {
-		fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
-		if role == settings.TabletServer {
-			fmt.Fprintf(p.stdout, "tablet server        %s at %s\n", cfg.Name, cfg.ClusterAddress)
-		}
-		p.printAddresses(at)
-	}, nil)
-	if err != nil {
-		return p.failed(err)
-	}
-	return exitOK
+	usage := fmt.Sprintf("Usage: trestle %s [flags]\n\n%s Each flag can be given as\nTRESTLE_NAME in the environment too, or as a line \"name: value\" of the file --config.", role, help)
+	return p.until(flags, args, usage, leaveLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
+		return runServer(ctx, cfg.Serve, log, open(cfg), func(at announcement) {
+			fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
+			if role == settings.TabletServer {
+				fmt.Fprintf(p.stdout, "tablet server        %s at %s\n", cfg.Name, cfg.ClusterAddress)
+			}
+			p.printAddresses(at)
+		}, nil)
+	})
 }
 
 // printAddresses tells where a gateway that has no data of its own is to be
@@ -296,23 +283,10 @@ func openTabletServer(set *settings.Set) opener {
 
 // runMaster is the master, or waits to be it.
 func runMaster(p *process, args []string) int {
-	flags := settings.NewClusterFlags("master", settings.Master)
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, "Usage: trestle master [flags]\n\nAssigns tablets to the tablet servers of a cluster. Run two or more: one is the master, the others wait.")
-		return exitOK
-	}
-	if err != nil {
-		return p.misused(err)
-	}
-	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
-	ctx, release := untilSignal(log, stopLimit)
-	defer release()
-	log.Info("settings", cfg.Attrs()...)
-	if err := masterUntil(ctx, p, cfg, log); err != nil {
-		return p.failed(err)
-	}
-	return exitOK
+	usage := "Usage: trestle master [flags]\n\nAssigns tablets to the tablet servers of a cluster. Run two or more: one is the master, the others wait."
+	return p.until(settings.NewClusterFlags("master", settings.Master), args, usage, stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
+		return masterUntil(ctx, p, cfg, log)
+	})
 }
 
 func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.Logger) error {

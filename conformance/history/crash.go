@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -84,21 +85,8 @@ type crasher struct {
 // restart, every row of every client against what was acknowledged. An error
 // means that the run could not go on, such as when the server does not start.
 func Crash(ctx context.Context, o CrashOptions) (*CrashReport, error) {
-	if o.Rounds == 0 {
-		o.Rounds = 20
-	}
-	if o.Clients == 0 {
-		o.Clients = 8
-	}
-	if o.Keys == 0 {
-		o.Keys = 200
-	}
-	if o.MinLoad == 0 {
-		o.MinLoad = 50 * time.Millisecond
-	}
-	if o.MaxLoad == 0 {
-		o.MaxLoad = 1500 * time.Millisecond
-	}
+	o.Rounds, o.Clients, o.Keys = cmp.Or(o.Rounds, 20), cmp.Or(o.Clients, 8), cmp.Or(o.Keys, 200)
+	o.MinLoad, o.MaxLoad = cmp.Or(o.MinLoad, 50*time.Millisecond), cmp.Or(o.MaxLoad, 1500*time.Millisecond)
 	if o.Log == nil {
 		o.Log = io.Discard
 	}

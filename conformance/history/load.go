@@ -2,6 +2,7 @@ package history
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -119,18 +120,8 @@ const (
 
 // StartLoad makes the tables and begins.
 func StartLoad(ctx context.Context, o LoadOptions) (*Load, error) {
-	if o.Clients == 0 {
-		o.Clients = 4
-	}
-	if o.Tablets == 0 {
-		o.Tablets = 6
-	}
-	if o.Pause == 0 {
-		o.Pause = 5 * time.Millisecond
-	}
-	if o.Timeout == 0 {
-		o.Timeout = 10 * time.Second
-	}
+	o.Clients, o.Tablets = cmp.Or(o.Clients, 4), cmp.Or(o.Tablets, 6)
+	o.Pause, o.Timeout = cmp.Or(o.Pause, 5*time.Millisecond), cmp.Or(o.Timeout, 10*time.Second)
 	if o.Log == nil {
 		o.Log = func(string, ...any) {}
 	}
