@@ -296,13 +296,21 @@ func (c *Client) mutateSome(ctx context.Context, t *catalog.Table, entries []row
 	var later []int
 	var last error
 	sch := t.Schema()
+	// Of a row whose tablet could not be found, what comes later waits too, or it
+	// would come first.
+	waiting := map[string]bool{}
 	for _, i := range todo {
+		if len(waiting) > 0 && waiting[string(entries[i].Key)] {
+			later = append(later, i)
+			continue
+		}
 		l, err := c.locate(ctx, sch.ID, entries[i].Key)
 		if err != nil {
 			if last = err; !again(err) {
 				tell(i, err)
 			} else {
 				later = append(later, i)
+				waiting[string(entries[i].Key)] = true
 			}
 			continue
 		}
