@@ -130,8 +130,10 @@ var concurrentTests = []test{
 			s.ok(err)
 			return repeated
 		}
-		if update("token--0", "") || update("token--0", "") {
-			s.Errorf("an update that changes nothing is remembered")
+		for range 2 {
+			if update("token--0", "") {
+				s.Errorf("an update that changes nothing is remembered")
+			}
 		}
 		var first atomic.Int64
 		race(func(worker int) {
