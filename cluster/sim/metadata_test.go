@@ -31,7 +31,7 @@ func TestMetadataGrowsAndShrinks(t *testing.T) {
 	ctx := context.Background()
 	const tablets = 1000
 	var ahead atomic.Int64
-	c := start(t, Options{TTL: time.Second, Balance: 100 * time.Millisecond, Purge: 100 * time.Millisecond,
+	c := start(t, Options{TTL: 5 * time.Second, Balance: 100 * time.Millisecond, Purge: 100 * time.Millisecond,
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, MetadataSplitBytes: 160 << 10, SplitCheck: 100 * time.Millisecond,
 		// A memtable that has anything has 128 KiB.
 		Tablet: tablet.Options{MemtableBytes: 129 << 10}}, 3)

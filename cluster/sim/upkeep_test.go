@@ -156,7 +156,7 @@ func upkeep() Options {
 	// On a busy machine nobody's session may end, and nothing that is being made be
 	// taken for left.
 	return Options{TTL: time.Second, Sweep: 50 * time.Millisecond, Purge: 50 * time.Millisecond, Rest: 100 * time.Millisecond,
-		MakeLimit: 2 * time.Second}
+		MakeLimit: time.Minute}
 }
 
 // TestI7_Sweep: what compactions, dead servers and deleted backups leave behind is
@@ -261,6 +261,7 @@ func TestPurge(t *testing.T) {
 	ctx := context.Background()
 	var ahead atomic.Int64
 	o := upkeep()
+	o.MakeLimit = 2 * time.Second
 	o.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
 	c := start(t, o, 2)
 	b := clientOf(t, c, "client")
@@ -373,7 +374,9 @@ func TestPurge(t *testing.T) {
 // backups are made do no harm to them, and neither does a server that dies.
 func TestI11_BackupWhileTabletsMove(t *testing.T) {
 	ctx := context.Background()
-	c := start(t, upkeep(), 3)
+	o := upkeep()
+	o.TTL = 3 * time.Second
+	c := start(t, o, 3)
 	b := clientOf(t, c, "client")
 	sch := create(t, b, upkeepTable, "h", "p")
 	for i := range 26 {
