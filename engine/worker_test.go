@@ -28,7 +28,7 @@ func TestManyTablets(t *testing.T) {
 	for i := range 1000 {
 		mustPut(t, s, table, fmt.Sprintf("%03d-%d", i%300, i), setCell("f", "q", 1000, strings.Repeat("x", 100)))
 	}
-	if d := time.Since(start); d > 8*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("1000 writes took %v", d)
 	}
 	if used, _ := s.env.Memory.Used(); used > 2*o.MemtableBytes {
@@ -36,7 +36,7 @@ func TestManyTablets(t *testing.T) {
 	}
 	start = time.Now()
 	mustClose(t, s)
-	if d := time.Since(start); d > 8*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("closing took %v", d)
 	}
 	s = mustOpen(t, o)
