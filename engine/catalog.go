@@ -577,7 +577,7 @@ func (s *Store) splitLarge(ctx context.Context) {
 	s.catalog.RUnlock()
 	for _, t := range tables {
 		for _, tt := range t.list() {
-			if tt.Bytes() < s.o.SplitBytes {
+			if !tt.Large(s.o.SplitBytes) {
 				continue
 			}
 			key, ok, err := tt.SplitKey(ctx)

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -203,4 +204,50 @@ func TestSplitSharesFilesAndMergeUndoesIt(t *testing.T) {
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// The middle of a tablet is a row key, whatever bytes it has, and that of a child
+// of a split is its own, though the file is its sibling's too.
+func TestSplitKeyOfBinaryKeys(t *testing.T) {
+	ctx := context.Background()
+	s, err := engine.Open(ctx, engine.Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(ctx)
+	if _, err := s.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {}}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	const n = 8000
+	key := func(i int) []byte { return binary.BigEndian.AppendUint64([]byte{0}, uint64(i)) }
+	value := rand.NewChaCha8([32]byte{})
+	for i := range n {
+		v := make([]byte, 500)
+		_, _ = value.Read(v)
+		if err := s.MutateRow(ctx, table, &row.Entry{Key: key(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var split func(from, to int)
+	split = func(from, to int) {
+		at, ok, err := s.SplitKey(ctx, table, key(from))
+		if err != nil || !ok || len(at) != 9 {
+			t.Fatalf("the middle of %d to %d is %x, %v, %v", from, to, at, ok, err)
+		}
+		mid := int(binary.BigEndian.Uint64(at[1:]))
+		if part := float64(mid-from) / float64(to-from); part < 0.3 || part > 0.7 {
+			t.Fatalf("the middle of %d to %d is %d", from, to, mid)
+		}
+		if err := s.SplitTablet(ctx, table, at); err != nil {
+			t.Fatal(err)
+		}
+		if to-from > n/4 {
+			split(from, mid)
+			split(mid, to)
+		}
+	}
+	split(0, n)
 }

@@ -29,10 +29,10 @@ func asked(b *client.Client) int64 {
 func TestMetadataGrowsAndShrinks(t *testing.T) {
 	t.Parallel() // most of the time it waits
 	ctx := context.Background()
-	const tablets = 1000
+	const tablets = 600
 	var ahead atomic.Int64
 	c := start(t, Options{TTL: 5 * time.Second, Balance: 100 * time.Millisecond, Purge: 100 * time.Millisecond,
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, MetadataSplitBytes: 160 << 10, SplitCheck: 100 * time.Millisecond,
+		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, MetadataSplitBytes: 140 << 10, SplitCheck: 100 * time.Millisecond,
 		// A memtable that has anything has 128 KiB.
 		Tablet: tablet.Options{MemtableBytes: 129 << 10}}, 3)
 	admin, old := clientOf(t, c, "admin"), clientOf(t, c, "old")
@@ -43,7 +43,7 @@ func TestMetadataGrowsAndShrinks(t *testing.T) {
 	rng := rand.NewChaCha8([32]byte{})
 	keys := make([]string, tablets)
 	for i := range keys {
-		random := make([]byte, 200)
+		random := make([]byte, 800)
 		_, _ = rng.Read(random)
 		keys[i] = fmt.Sprintf("k%04d%s", i, random)
 	}
@@ -67,7 +67,7 @@ func TestMetadataGrowsAndShrinks(t *testing.T) {
 		for _, r := range rows {
 			servers[r.Assignment.Server] = true
 		}
-		if len(rows) < 4 || len(servers) < 2 || !metadata.Tile(rows) {
+		if len(rows) < 3 || len(servers) < 2 || !metadata.Tile(rows) {
 			return fmt.Errorf("METADATA has %d tablets on %d servers", len(rows), len(servers))
 		}
 		return nil
@@ -90,13 +90,16 @@ func TestMetadataGrowsAndShrinks(t *testing.T) {
 	for i := range tablets {
 		put(t, cold, large, key(i)+"x", "v")
 	}
-	before := asked(cold)
-	for i := range tablets {
-		put(t, cold, large, key(i)+"x", "w")
-	}
-	if now := asked(cold); now != before {
-		t.Errorf("a warm client asked %d times", now-before)
-	}
+	eventually(t, func() error { // tablets come to rest
+		before := asked(cold)
+		for i := range tablets {
+			put(t, cold, large, key(i)+"x", "w")
+		}
+		if n := asked(cold) - before; n > 0 {
+			return fmt.Errorf("a warm client asked %d times", n)
+		}
+		return nil
+	})
 	// Each tablet with a client of its own, those at the borders of METADATA
 	// tablets among them. METADATA changes meanwhile: an attempt that met a change
 	// says nothing.

@@ -481,7 +481,7 @@ func (s *Server) splitting(ctx context.Context) {
 			bytes int64
 		}{{s.system, s.o.MetadataSplitBytes}, {s.users, s.o.SplitBytes}} {
 			for _, t := range s.tabletsOf(h.half) {
-				if h.bytes > 0 && t.Bytes() >= h.bytes {
+				if h.bytes > 0 && t.Large(h.bytes) {
 					split(t, nil)
 				}
 			}

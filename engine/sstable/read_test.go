@@ -449,7 +449,7 @@ func TestManyBlocks(t *testing.T) {
 			t.Fatalf("before row %d: %v", i, it.Error())
 		}
 	}
-	mid, err := r.MidRow(t.Context())
+	mid, err := r.MidRow(t.Context(), nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -524,7 +524,7 @@ func TestMidRowOfWideRows(t *testing.T) {
 		{[]int{1000}, ""}, {[]int{1000, 1}, "b"}, {[]int{1, 1000}, "b"}, {[]int{10, 1000, 10}, "bc"}, {[]int{500, 500, 500, 500}, "c"},
 	} {
 		f, _ := write(t, Options{BlockBytes: 500, Compression: NoCompression}, wide(c.rows...))
-		mid, err := open(t, newCache(t), f).MidRow(t.Context())
+		mid, err := open(t, newCache(t), f).MidRow(t.Context(), nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -461,28 +461,45 @@ func rowAtOrBefore(key []byte) []byte {
 	return cell.AppendRow(nil, row)
 }
 
-// MidRow returns a row prefix that parts the file into two about equal halves,
-// the second beginning with that row. It returns nil if one row is most of the
-// file and no such place exists.
-func (r *Reader) MidRow(ctx context.Context) ([]byte, error) {
+// MidRow returns a row prefix that parts what the file has of the rows between lo
+// and hi into two about equal halves, the second beginning with that row. lo and
+// hi are row prefixes; empty ones are before and behind all. It returns nil if one
+// row is most of that and no such place exists.
+func (r *Reader) MidRow(ctx context.Context, lo, hi []byte) ([]byte, error) {
 	t, err := r.pin(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer t.unpin()
+	inside := func(row []byte) bool {
+		return bytes.Compare(row, lo) > 0 && (len(hi) == 0 || bytes.Compare(row, hi) < 0)
+	}
+	var from, to int64 // how many bytes come before lo, and before hi
+	err = t.eachPlace(ctx, func(row []byte, before, of int64) bool {
+		if bytes.Compare(row, lo) <= 0 {
+			from = before
+		}
+		if to = of; len(hi) > 0 && bytes.Compare(row, hi) >= 0 {
+			to = before
+			return false
+		}
+		return true
+	})
 	var best []byte
 	bestOff := int64(-1)
-	err = t.eachPlace(ctx, func(row []byte, before, of int64) bool {
-		off := max(before-of/2, of/2-before)
-		if bestOff < 0 || off < bestOff {
-			best, bestOff = row, off
-		}
-		return before < of/2
-	})
+	if err == nil {
+		mid := from + (to-from)/2
+		err = t.eachPlace(ctx, func(row []byte, before, _ int64) bool {
+			if off := max(before-mid, mid-before); inside(row) && (bestOff < 0 || off < bestOff) {
+				best, bestOff = row, off
+			}
+			return before < mid
+		})
+	}
 	if err != nil {
 		return nil, readFailure(r.name, err)
 	}
-	if best == nil && !bytes.Equal(t.info.Lo, t.info.Hi) {
+	if best == nil && !bytes.Equal(t.info.Lo, t.info.Hi) && inside(t.info.Hi) {
 		return bytes.Clone(t.info.Hi), nil
 	}
 	return best, nil

@@ -440,7 +440,7 @@ func checkPlaces(t *rapid.T, r *Reader, es []cell.Entry) {
 			t.Fatalf("%x is not within (%x, %x]", row, lo, hi)
 		}
 	}
-	mid, err := r.MidRow(ctx)
+	mid, err := r.MidRow(ctx, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

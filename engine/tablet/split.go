@@ -378,6 +378,10 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	return nil
 }
 
+// Large tells whether the tablet's own rows take limit bytes or more. Until its
+// files from before a split are rewritten, which comes soon, nobody knows.
+func (t *Tablet) Large(limit int64) bool { return t.Bytes() >= limit && !t.exceeding() }
+
 // exceeding tells whether a file may hold rows of another tablet.
 func (t *Tablet) exceeding() bool {
 	r := t.Row()
@@ -451,9 +455,19 @@ func (t *Tablet) SplitKey(ctx context.Context) ([]byte, bool, error) {
 			}
 		}
 	}
-	key, err := largest.reader.MidRow(ctx)
-	if err != nil || len(key) == 0 {
+	// It may be shared with the other child of a split: the middle of what this
+	// one has of it counts.
+	lo, hi := cell.AppendRow(nil, t.bounds.Start), []byte(nil)
+	if len(t.bounds.End) > 0 {
+		hi = cell.AppendRow(nil, t.bounds.End)
+	}
+	mid, err := largest.reader.MidRow(ctx, lo, hi)
+	if err != nil || len(mid) == 0 {
 		return nil, false, err
+	}
+	key, err := cell.RowOf(nil, mid)
+	if err != nil {
+		return nil, false, fault.New(fault.Corruption, "%w", err)
 	}
 	return key, t.splits(key), nil
 }
