@@ -173,14 +173,18 @@ type piece struct {
 	rows row.Range // that the work is about
 }
 
-// pieces returns the tablets of a table that may serve a row of rows.
-func (c *Client) pieces(ctx context.Context, t *catalog.Table, rows row.Range) ([]piece, error) {
+// pieces returns a table, and its tablets that may serve a row of rows.
+func (c *Client) pieces(ctx context.Context, name string, rows row.Range) (*catalog.Table, []piece, error) {
+	t, err := c.operated(name)
+	if err != nil {
+		return nil, nil, err
+	}
 	var out []piece
-	err := c.rows(ctx, t.Schema().ID, rows, func(r *metadata.Row) error {
+	err = c.rows(ctx, t.Schema().ID, rows, func(r *metadata.Row) error {
 		out = append(out, piece{r, row.Range{Start: r.Start, End: r.End}.Intersect(rows)})
 		return nil
 	})
-	return out, err
+	return t, out, err
 }
 
 // work calls do with the tablets that serve the rows of pieces: those of one
@@ -230,11 +234,7 @@ func (c *Client) work(ctx context.Context, t *catalog.Table, pieces []piece, do 
 // FlushTablets writes the memtables of the tablets of a table that serve rows to
 // SSTables.
 func (c *Client) FlushTablets(ctx context.Context, name string, rows row.Range) error {
-	t, err := c.operated(name)
-	if err != nil {
-		return err
-	}
-	pieces, err := c.pieces(ctx, t, rows)
+	t, pieces, err := c.pieces(ctx, name, rows)
 	if err != nil {
 		return err
 	}
@@ -250,11 +250,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	if report == nil {
 		report = func(int64, int64) {}
 	}
-	t, err := c.operated(name)
-	if err != nil {
-		return err
-	}
-	pieces, err := c.pieces(ctx, t, rows)
+	t, pieces, err := c.pieces(ctx, name, rows)
 	if err != nil {
 		return err
 	}
@@ -323,11 +319,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 // damaged, and report after each tablet with how many bytes, of about how many,
 // have been read. Tablets that are split or merged meanwhile may be read twice.
 func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
-	t, err := c.operated(name)
-	if err != nil {
-		return err
-	}
-	pieces, err := c.pieces(ctx, t, rows)
+	t, pieces, err := c.pieces(ctx, name, rows)
 	if err != nil {
 		return err
 	}
@@ -361,16 +353,12 @@ func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range,
 // it.
 func (c *Client) DropDamaged(ctx context.Context, name, object string) (tablet.Loss, error) {
 	var loss tablet.Loss
-	t, err := c.operated(name)
+	t, all, err := c.pieces(ctx, name, row.All)
 	if err != nil {
 		return loss, err
 	}
 	if isMetadata(t) {
 		return loss, fault.New(fault.FailedPrecondition, "what METADATA loses cannot be done without")
-	}
-	all, err := c.pieces(ctx, t, row.All)
-	if err != nil {
-		return loss, err
 	}
 	all = slices.DeleteFunc(all, func(p piece) bool {
 		return !slices.ContainsFunc(p.row.Files, func(f metadata.FileRef) bool { return f.Object == object })

@@ -9,7 +9,6 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -20,24 +19,18 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-func makeTable(t *testing.T, l lock.Service) {
+// startServer starts a server of a cluster of one table.
+func startServer(t *testing.T, d rpc.Dialer) (*Server, *catalog.Table) {
 	t.Helper()
-	if _, err := catalog.WriteName(t.Context(), l, "t", catalog.Name{{Name: "t", ID: 5, Version: 1}}, 0); err != nil {
-		t.Fatal(err)
-	}
-}
-
-// What pauses tablets while the server ends gives them back: else the end would
-// wait for them for ever.
-func TestPauseAtTheEnd(t *testing.T) {
-	ctx := t.Context()
 	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	l := memory.New().Client(nil, nil)
-	makeTable(t, l)
-	s, err := Start(ctx, Options{Name: "s", Addr: "s", Lock: l, Objects: store, Logs: store})
+	if _, err := catalog.WriteName(t.Context(), l, "t", catalog.Name{{Name: "t", ID: 5, Version: 1}}, 0); err != nil {
+		t.Fatal(err)
+	}
+	s, err := Start(t.Context(), Options{Name: "s", Addr: "s", Lock: l, Dialer: d, Objects: store, Logs: store})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,6 +38,14 @@ func TestPauseAtTheEnd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return s, table
+}
+
+// What pauses tablets while the server ends gives them back: else the end would
+// wait for them for ever.
+func TestPauseAtTheEnd(t *testing.T) {
+	ctx := t.Context()
+	s, table := startServer(t, nil)
 	for id := range metadata.TabletID(3) {
 		one := tablet.Open(s.users.env, &metadata.Row{Table: 5, Tablet: id, Version: 1}, table.Schema)
 		one.Start()
@@ -89,25 +90,12 @@ func TestPauseAtTheEnd(t *testing.T) {
 // end of the server would wait for its readers for ever.
 func TestOpenFails(t *testing.T) {
 	ctx := t.Context()
-	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l := memory.New().Client(nil, nil)
-	makeTable(t, l)
 	// The two children's rows are changed; of the third change nobody hears.
 	m := &metadataServer{lost: 3}
-	s, err := Start(ctx, Options{Name: "s", Addr: "s", Lock: l, Dialer: m, Objects: store, Logs: store})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, table := startServer(t, m)
 	m.give = s.cancel // what it does ends
 	root := &metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Open, Epoch: 1, Addr: "m"}}
 	if err := s.meta.CAS(ctx, root); err != nil {
-		t.Fatal(err)
-	}
-	table, err := s.schemas.ByID(5)
-	if err != nil {
 		t.Fatal(err)
 	}
 	r := &metadata.Row{Table: 5, Tablet: 2, Version: 7, Assignment: &metadata.Assignment{State: metadata.Opening, Epoch: 3, Incarnation: s.incarnation},
