@@ -2,7 +2,6 @@ package catalog
 
 import (
 	"context"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -172,23 +172,12 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 }
 
 // marshal encodes a copy: a CRC-32C of the rest, then JSON.
-func (c *Copy) marshal() []byte {
-	b, err := json.Marshal(c)
-	if err != nil {
-		panic(err) // no field can fail to encode
-	}
-	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli)), b...)
-}
-
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+func (c *Copy) marshal() []byte { return metadata.EncodeChecked(c) }
 
 func unmarshalCopy(b []byte) (*Copy, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
-		return nil, fault.New(fault.Corruption, "a copy of the lock service of %d bytes has a wrong checksum", len(b))
-	}
 	c := new(Copy)
-	if err := json.Unmarshal(b[4:], c); err != nil {
-		return nil, fault.New(fault.Corruption, "decode a copy of the lock service: %w", err)
+	if err := metadata.DecodeChecked(b, "a copy of the lock service", c); err != nil {
+		return nil, err
 	}
 	return c, nil
 }

@@ -225,24 +225,37 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Marshal encodes a row: a CRC-32C of the rest, then JSON, so that a person
 // can read it.
-func (r *Row) Marshal() []byte {
-	b, err := json.Marshal(r)
+func (r *Row) Marshal() []byte { return EncodeChecked(r) }
+
+// EncodeChecked returns v as JSON behind a checksum. No field of v can fail to
+// encode.
+func EncodeChecked(v any) []byte {
+	b, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // no field can fail to encode
+		panic(err)
 	}
 	out := binary.BigEndian.AppendUint32(make([]byte, 0, len(b)+4), crc32.Checksum(b, castagnoli))
 	return append(out, b...)
 }
 
+// DecodeChecked decodes what EncodeChecked returned into v. It fails with
+// fault.Corruption, calling it what.
+func DecodeChecked(b []byte, what string, v any) error {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+		return fault.New(fault.Corruption, "%s of %d bytes has a wrong checksum", what, len(b))
+	}
+	if err := json.Unmarshal(b[4:], v); err != nil {
+		return fault.New(fault.Corruption, "decode %s: %w", what, err)
+	}
+	return nil
+}
+
 // Unmarshal decodes what Marshal wrote. A checksum that does not fit, or a row
 // that cannot be, is fault.Corruption.
 func Unmarshal(b []byte) (*Row, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
-		return nil, fault.New(fault.Corruption, "METADATA row of %d bytes has a wrong checksum", len(b))
-	}
 	r := new(Row)
-	if err := json.Unmarshal(b[4:], r); err != nil {
-		return nil, fault.New(fault.Corruption, "decode METADATA row: %w", err)
+	if err := DecodeChecked(b, "METADATA row", r); err != nil {
+		return nil, err
 	}
 	if err := r.Check(); err != nil {
 		return nil, err
