@@ -37,7 +37,7 @@ func startCluster(t *testing.T, n int, change ...func(*testCluster)) *testCluste
 	for _, f := range change {
 		f(c)
 	}
-	e, err := startEtcd(filepath.Join(c.dir, "etcd"), 0, 0)
+	e, err := startEtcd(filepath.Join(c.dir, "etcd"), "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

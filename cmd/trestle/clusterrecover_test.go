@@ -38,7 +38,7 @@ func (c *testCluster) kill() {
 // again starts etcd on a directory, and what was killed.
 func (c *testCluster) again(dir string, servers ...string) {
 	c.t.Helper()
-	e, err := startEtcd(dir, 0, 0)
+	e, err := startEtcd(dir, "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		c.t.Fatal(err)
 	}

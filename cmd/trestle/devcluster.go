@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,18 +34,25 @@ func devCluster(p *process, args []string) int {
 	f.Usage = func() {}
 	dir := f.String("dir", "", "directory that holds all data; empty for a temporary one")
 	servers := f.Int("servers", 3, "tablet servers")
-	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 100 apart, and etcd two below")
+	host := f.IP("host", net.IPv4(127, 0, 0, 1), "loopback address that everything listens on")
+	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 10 apart, and etcd two below")
 	hbase := f.Bool("hbase", false, "serve HBase's clients too, and those that look for ZooKeeper: each server takes two ports more")
 	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
 	memory := f.String("memory", "256MiB", "memory of each tablet server")
 	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
-		printHelp(p, f, "Usage: trestle dev-cluster [flags]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on 127.0.0.1 only.")
+		printHelp(p, f, "Usage: trestle dev-cluster [flags] [-- FLAGS]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on a loopback address only. FLAGS are further ones of each tablet server.")
 		return exitOK
 	} else if err != nil {
 		return p.misused(settings.FlagError(f, err))
 	}
 	if *servers < 1 || *servers > 50 {
 		return p.misused(fmt.Errorf("%d servers are not between 1 and 50", *servers))
+	}
+	if !host.IsLoopback() {
+		return p.misused(fmt.Errorf("--host %s is no loopback address", host))
+	}
+	if more := f.Args(); len(more) > 0 && f.ArgsLenAtDash() != 0 {
+		return p.misused(fmt.Errorf("%q is no flag; flags of tablet servers follow --", more[0]))
 	}
 	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
 	ctx, release := untilSignal(log, leaveLimit)
@@ -56,7 +65,7 @@ func devCluster(p *process, args []string) int {
 		defer atExit(func() { _ = os.RemoveAll(d) })()
 		*dir = d
 	}
-	d := &devRun{p: p, dir: absolute(*dir), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory}
+	d := &devRun{p: p, dir: absolute(*dir), host: host.String(), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory, more: f.Args()}
 	if err := d.run(ctx, *servers); err != nil {
 		return p.failed(err)
 	}
@@ -66,15 +75,20 @@ func devCluster(p *process, args []string) int {
 type devRun struct {
 	p      *process
 	dir    string
+	host   string
 	port   int
 	hbase  bool
 	ttl    time.Duration
 	memory string
+	more   []string // flags of tablet servers
 	etcd   string
 }
 
+// at returns the address of a port.
+func (d *devRun) at(port int) string { return net.JoinHostPort(d.host, strconv.Itoa(port)) }
+
 func (d *devRun) run(ctx context.Context, servers int) error {
-	e, err := startEtcd(filepath.Join(d.dir, "etcd"), d.port-2, d.port-1)
+	e, err := startEtcd(filepath.Join(d.dir, "etcd"), d.at(d.port-2), d.at(d.port-1))
 	if err != nil {
 		return err
 	}
@@ -89,32 +103,35 @@ func (d *devRun) run(ctx context.Context, servers int) error {
 	var running sync.WaitGroup
 	mastersEnd, stopMasters := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopMasters()
-	var masters sync.WaitGroup
+	var masters, starting sync.WaitGroup
 	for i := range 2 {
 		name := fmt.Sprintf("master-%d", i+1)
 		masters.Go(func() {
-			d.keep(mastersEnd, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=file://" + filepath.Join(d.dir, "store")}, common...))
+			d.keep(mastersEnd, nil, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=file://" + filepath.Join(d.dir, "store")}, common...))
 		})
 	}
 	for i := range servers {
 		name := fmt.Sprintf("server-%d", i+1)
-		at := func(n int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(d.port+100*i+n)) }
-		args := common
+		at := func(n int) string { return d.at(d.port + 10*i + n) }
+		args := append([]string{"tabletserver", "--name=" + name, "--emulator", "--store=file://" + filepath.Join(d.dir, "store"),
+			"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, common...)
 		if d.hbase {
-			args = append([]string{"--hbase-listen=" + at(3), "--hbase-zookeeper-listen=" + at(4), "--hbase-instance=p/i"}, common...)
+			args = append(args, "--hbase-listen="+at(3), "--hbase-zookeeper-listen="+at(4), "--hbase-instance=p/i")
 		}
-		running.Go(func() {
-			d.keep(ctx, exe, name, append([]string{"tabletserver", "--name=" + name, "--emulator", "--store=file://" + filepath.Join(d.dir, "store"),
-				"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, args...))
-		})
+		starting.Add(1)
+		running.Go(func() { d.keep(ctx, sync.OnceFunc(starting.Done), exe, name, append(args, d.more...)) })
 	}
 	d.p.sayf("cluster dev: %d tablet servers, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, d.etcd, d.dir)
-	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=127.0.0.1:%d   # any server will do: they are 100 ports apart\n", d.port)
+	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=%s   # any server will do: they are 10 ports apart\n", d.at(d.port))
 	d.p.sayf("  cbt -project p -instance i createtable t families=f\n  cbt -project p -instance i set t row f:q=value\n  cbt -project p -instance i read t\n")
 	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told below; it is started again\n\n", d.etcd)
 	if d.hbase {
-		d.p.sayf("  hbase.zookeeper.quorum: 127.0.0.1:%d            # as for any server\n\n", d.port+4)
+		d.p.sayf("  hbase.zookeeper.quorum: %s            # as for any server\n\n", d.at(d.port+4))
 	}
+	running.Go(func() {
+		starting.Wait()
+		d.announce(ctx, exe)
+	})
 	<-ctx.Done()
 	running.Wait()
 	stopMasters()
@@ -124,21 +141,55 @@ func (d *devRun) run(ctx context.Context, servers int) error {
 
 func (p *process) sayf(format string, args ...any) { fmt.Fprintf(p.stdout, format, args...) }
 
-// keep runs a process until ctx ends, again when it has ended.
-func (d *devRun) keep(ctx context.Context, exe, name string, args []string) {
+// announce says so when the cluster can be used: its servers serve, and METADATA
+// can be read, which takes a master.
+func (d *devRun) announce(ctx context.Context, exe string) {
+	for ctx.Err() == nil {
+		cmd := exec.CommandContext(ctx, exe, "cluster", "status", "--etcd="+d.etcd, "--cluster=dev")
+		cmd.SysProcAttr = childAttr()
+		if cmd.Run() == nil {
+			d.p.sayf("the cluster serves\n")
+			return
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// keep runs a process until ctx ends, again when it has ended. served, if not
+// nil, is called each time that it serves clients, and at the end.
+func (d *devRun) keep(ctx context.Context, served func(), exe, name string, args []string) {
+	if served == nil {
+		served = func() {}
+	}
+	defer served()
 	for ctx.Err() == nil {
 		cmd := exec.Command(exe, args...)
 		cmd.Env = os.Environ()
 		cmd.Stderr = d.p.stderr
 		cmd.SysProcAttr = childAttr()
 		cmd.SysProcAttr.Setpgid = true // an interrupt of the terminal is for us
-		if err := cmd.Start(); err != nil {
+		out, err := cmd.StdoutPipe()
+		if err == nil {
+			err = cmd.Start()
+		}
+		if err != nil {
 			d.p.report(err)
 			return
 		}
 		d.p.sayf("%s is process %d\n", name, cmd.Process.Pid)
 		ended := make(chan error, 1)
-		go func() { ended <- cmd.Wait() }()
+		go func() {
+			for in := bufio.NewScanner(out); in.Scan(); {
+				if strings.HasPrefix(in.Text(), announcedAPI) {
+					served()
+				}
+			}
+			_, _ = io.Copy(io.Discard, out)
+			ended <- cmd.Wait()
+		}()
 		select {
 		case err := <-ended:
 			if err == nil {
@@ -159,15 +210,13 @@ func (d *devRun) keep(ctx context.Context, exe, name string, args []string) {
 }
 
 // startEtcd runs an etcd of one member in this process.
-func startEtcd(dir string, clientPort, peerPort int) (*embed.Etcd, error) {
+func startEtcd(dir string, client, peer string) (*embed.Etcd, error) {
 	c := embed.NewConfig()
 	c.Dir = dir
 	c.LogLevel = "fatal" // it shouts when it is closed
-	local := func(port int) []url.URL {
-		return []url.URL{{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", strconv.Itoa(port))}}
-	}
-	c.ListenClientUrls, c.AdvertiseClientUrls = local(clientPort), local(clientPort)
-	c.ListenPeerUrls, c.AdvertisePeerUrls = local(peerPort), local(peerPort)
+	local := func(host string) []url.URL { return []url.URL{{Scheme: "http", Host: host}} }
+	c.ListenClientUrls, c.AdvertiseClientUrls = local(client), local(client)
+	c.ListenPeerUrls, c.AdvertisePeerUrls = local(peer), local(peer)
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
 	e, err := embed.StartEtcd(c)
 	if err != nil {

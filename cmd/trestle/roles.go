@@ -26,6 +26,9 @@ import (
 	"github.com/trestledb/trestle/gateway/rest"
 )
 
+// announcedAPI begins the line of stdout with the address of the Bigtable API.
+const announcedAPI = "Bigtable gRPC API"
+
 // leaveLimit is how long a tablet server takes at most to give its tablets to
 // others when it is told to stop. What it was not able to give up is recovered
 // from its log.
@@ -63,7 +66,7 @@ func runNode(p *process, args []string, role settings.Role, open func(*settings.
 // printAddresses tells where a gateway that has no data of its own is to be
 // found.
 func (p *process) printAddresses(at announcement) {
-	fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+	fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 	if at.http != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
 	}

@@ -19,7 +19,7 @@ func serve(p *process, args []string) int {
 	usage := "Usage: trestle serve [flags]\n\nRuns a server. Each flag can be given as TRESTLE_NAME in the environment too, or as a line\n\"name: value\" of the file --config; a flag wins over the environment, that over the file."
 	return p.until(flags, args, usage, stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
 		return runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
-			fmt.Fprintf(p.stdout, "Bigtable gRPC API    %s\n", at.grpc)
+			fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 			if at.http != "" {
 				fmt.Fprintf(p.stdout, "admin API as REST    %s/v2/\n", httpURL(at.cfg))
 				fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))

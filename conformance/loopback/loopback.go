@@ -70,6 +70,26 @@ func (h *Host) Addr() (string, error) {
 	return "", fmt.Errorf("all %d ports of %s are given away", block-1, h.IP)
 }
 
+// Ports returns the first of n consecutive ports for which the same holds.
+func (h *Host) Ports(n int) (first int, err error) {
+	for got := 0; got < n; {
+		at, err := h.Addr()
+		if err != nil {
+			return 0, err
+		}
+		_, text, _ := net.SplitHostPort(at)
+		port, err := strconv.Atoi(text)
+		if err != nil {
+			return 0, err
+		}
+		if port != first+got {
+			first, got = port, 0
+		}
+		got++
+	}
+	return first, nil
+}
+
 // Close gives the address back.
 func (h *Host) Close() error { return h.own.Close() }
 

@@ -76,6 +76,15 @@ func TestTaken(t *testing.T) {
 			}
 		}
 	}
+	first, err := h.Ports(3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := listen(t, h.at(first+4)) // leaves one before it
+	defer l.Close()
+	if next, err := h.Ports(3); err != nil || next != first+5 {
+		t.Errorf("ports from %d, %v, want %d", next, err, first+5)
+	}
 	for range block {
 		if _, err = h.Addr(); err != nil {
 			break

@@ -38,10 +38,63 @@ type Server struct {
 	// Pid is its process id.
 	Pid int
 
+	child
+}
+
+// A child is a process that ends with the test.
+type child struct {
 	cmd  *exec.Cmd
 	dead chan struct{} // closed when the process has ended
 	exit error         // of the process, once dead is closed
 	log  tail
+}
+
+// start runs a command, and calls line with each line of its standard output.
+func (c *child) start(line func(string), binary string, args ...string) error {
+	c.cmd, c.dead = exec.Command(binary, args...), make(chan struct{})
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "TRESTLE_") {
+			c.cmd.Env = append(c.cmd.Env, kv)
+		}
+	}
+	// The process dies with the test, and a signal from the terminal reaches
+	// the test alone.
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	c.cmd.Stderr = &c.log
+	out, err := c.cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return fmt.Errorf("start %s: %w", binary, err)
+	}
+	go func() {
+		for in := bufio.NewScanner(out); in.Scan(); {
+			line(in.Text())
+		}
+		_, _ = io.Copy(io.Discard, out)
+		c.exit = c.cmd.Wait()
+		close(c.dead)
+	}()
+	return nil
+}
+
+// wait returns when ready is closed. If that does not come about within the
+// limit, it kills the process.
+func (c *child) wait(ctx context.Context, ready <-chan struct{}, limit time.Duration) error {
+	var err error
+	select {
+	case <-ready:
+		return nil
+	case <-c.dead:
+		return fmt.Errorf("%s ended before it served (%s)\n%s", c.cmd.Path, c.cmd.ProcessState, c.Log())
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-time.After(limit):
+		err = fmt.Errorf("it does not say within %v that it serves", limit)
+	}
+	_ = c.Kill()
+	return fmt.Errorf("start %s: %w\n%s", c.cmd.Path, err, c.Log())
 }
 
 // What begins the lines of standard output that name the gRPC address and the
@@ -65,89 +118,58 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 		p.Ready = 2 * time.Minute
 	}
 	args := append([]string{"serve", "--data-dir", p.Dir, "--listen", p.Listen, "--http-listen", p.HTTP, "--log-level", "warn"}, p.Args...)
-	s := &Server{cmd: exec.Command(p.Binary, args...), dead: make(chan struct{})}
-	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "TRESTLE_") {
-			s.cmd.Env = append(s.cmd.Env, kv)
+	s := new(Server)
+	var addr, rest string
+	ready := make(chan struct{})
+	announce := sync.OnceFunc(func() { close(ready) })
+	err := s.start(func(line string) {
+		if at, ok := strings.CutPrefix(line, announced); ok {
+			addr = strings.TrimSpace(at)
+		} else if at, ok := strings.CutPrefix(line, announcedREST); ok {
+			rest = strings.TrimSpace(at)
+		} else if strings.HasPrefix(line, announcedLast) && addr != "" {
+			announce()
 		}
-	}
-	// The server dies with the test, and a signal from the terminal reaches
-	// the test alone.
-	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
-	s.cmd.Stderr = &s.log
-	out, err := s.cmd.StdoutPipe()
+	}, p.Binary, args...)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("start %s: %w", p.Binary, err)
+	if err := s.wait(ctx, ready, p.Ready); err != nil {
+		return nil, err
 	}
-	s.Pid = s.cmd.Process.Pid
-	type addresses struct{ grpc, rest string }
-	ready := make(chan addresses, 1)
-	go func() {
-		var at addresses
-		in := bufio.NewScanner(out)
-		for in.Scan() {
-			if rest, ok := strings.CutPrefix(in.Text(), announced); ok {
-				at.grpc = strings.TrimSpace(rest)
-			} else if rest, ok := strings.CutPrefix(in.Text(), announcedREST); ok {
-				at.rest = strings.TrimSpace(rest)
-			} else if strings.HasPrefix(in.Text(), announcedLast) && at.grpc != "" {
-				select {
-				case ready <- at:
-				default:
-				}
-			}
-		}
-		_, _ = io.Copy(io.Discard, out)
-		s.exit = s.cmd.Wait()
-		close(s.dead)
-	}()
-	select {
-	case at := <-ready:
-		s.Addr, s.REST = at.grpc, at.rest
-		return s, nil
-	case <-s.dead:
-		return nil, fmt.Errorf("%s ended before it served (%s)\n%s", p.Binary, s.cmd.ProcessState, s.Log())
-	case <-ctx.Done():
-		err = ctx.Err()
-	case <-time.After(p.Ready):
-		err = fmt.Errorf("no line %q within %v", announced, p.Ready)
-	}
-	_ = s.Kill()
-	return nil, fmt.Errorf("start %s: %w\n%s", p.Binary, err, s.Log())
+	s.Addr, s.REST, s.Pid = addr, rest, s.cmd.Process.Pid
+	return s, nil
 }
 
 // Kill sends SIGKILL and waits for the end of the process.
-func (s *Server) Kill() error {
-	err := s.cmd.Process.Kill()
+func (c *child) Kill() error {
+	err := c.cmd.Process.Kill()
 	if errors.Is(err, os.ErrProcessDone) {
 		err = nil
 	}
-	<-s.dead
+	<-c.dead
 	return err
 }
 
 // Stop sends SIGTERM and waits for a clean exit; after timeout it kills.
-func (s *Server) Stop(timeout time.Duration) error {
-	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+func (c *child) Stop(timeout time.Duration) error {
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
 	select {
-	case <-s.dead:
-		return s.exit
+	case <-c.dead:
+		return c.exit
 	case <-time.After(timeout):
-		_ = s.Kill()
+		_ = c.Kill()
 		return fmt.Errorf("the server did not stop within %v of SIGTERM", timeout)
 	}
 }
 
 // Dead is closed when the process has ended.
-func (s *Server) Dead() <-chan struct{} { return s.dead }
+func (c *child) Dead() <-chan struct{} { return c.dead }
 
 // Log returns the end of what the server wrote to standard error.
-func (s *Server) Log() string { return s.log.String() }
+func (c *child) Log() string { return c.log.String() }
 
 // A tail keeps the last 64 KiB written.
 type tail struct {

@@ -19,7 +19,13 @@ import (
 const (
 	AddrEnv   = "CONFORMANCE_ADDR"
 	BinaryEnv = "CONFORMANCE_TRESTLE"
+	// ClusterEnv, if not empty, makes the binary serve as a cluster of processes
+	// wherever a test does not need another form.
+	ClusterEnv = "CONFORMANCE_CLUSTER"
 )
+
+// OnCluster tells whether a test is to run against a cluster of processes.
+func OnCluster() bool { return os.Getenv(ClusterEnv) != "" }
 
 // Addr returns the gRPC address of a server that accepts any instance, and
 // stops the server at the end of the test if it started it.
@@ -27,6 +33,9 @@ func Addr(t testing.TB) string {
 	t.Helper()
 	if a := os.Getenv(AddrEnv); a != "" {
 		return a
+	}
+	if OnCluster() {
+		return ServeCluster(t, ClusterOptions{}).Addrs[0]
 	}
 	if bin := os.Getenv(BinaryEnv); bin != "" {
 		s, err := Start(t.Context(), Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator"}})

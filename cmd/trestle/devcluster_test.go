@@ -1,0 +1,54 @@
+package main
+
+import (
+	"net"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/trestledb/trestle/conformance/loopback"
+)
+
+// TestDevCluster: a cluster on an address of its own says when it serves, and
+// ends in order; its servers take further flags.
+func TestDevCluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five processes")
+	}
+	host, err := loopback.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer host.Close()
+	first, err := host.Ports(2 + 10 + 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	p := startTrestle(t, "real", dir, "dev-cluster", "-servers=2", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
+		"--", "--http-listen=off")
+	p.line("the cluster serves")
+	for _, port := range []int{2, 4, 5, 6, 12, 14, 15, 16} {
+		c, err := net.Dial("tcp", net.JoinHostPort(host.IP, strconv.Itoa(first+port)))
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		c.Close()
+	}
+	if c, err := net.Dial("tcp", net.JoinHostPort(host.IP, strconv.Itoa(first+3))); err == nil {
+		t.Error("there is HTTP")
+		c.Close()
+	}
+	p.signal(syscall.SIGTERM)
+	if rest, code, _ := p.exit(); code != 0 || strings.Contains(rest, "has ended") {
+		t.Errorf("exit code %d\n%s\n%s", code, rest, p.stderr)
+	}
+	for _, args := range [][]string{{"--host", "10.0.0.1"}, {"x"}, {"x", "--", "--memory=1MiB"}} {
+		p := startTrestle(t, "real", dir, append([]string{"dev-cluster"}, args...)...)
+		if _, code, _ := p.exit(); code != exitUsage {
+			t.Errorf("%q: exit code %d", args, code)
+		}
+	}
+}

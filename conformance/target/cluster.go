@@ -1,0 +1,163 @@
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/conformance/loopback"
+)
+
+// ClusterOptions say what StartCluster starts.
+type ClusterOptions struct {
+	// Binary is trestle.
+	Binary string
+	// Dir is the data directory.
+	Dir string
+	// Servers is the number of tablet servers. Zero means 3.
+	Servers int
+	// HBase serves HBase's clients too.
+	HBase bool
+	// Args are further flags of each tablet server.
+	Args []string
+	// Ready is how long the cluster may take until it serves. Zero means three minutes.
+	Ready time.Duration
+}
+
+// A Cluster is a running `trestle dev-cluster`: etcd, two masters and tablet
+// servers, which are started again when they end.
+type Cluster struct {
+	// Addrs are where the tablet servers serve gRPC, HBase where HBase's RPC, and
+	// ZooKeeper where its clients find them; the latter two are empty without
+	// ClusterOptions.HBase. Any server answers for all rows.
+	Addrs, HBase, ZooKeeper []string
+
+	child
+	host *loopback.Host
+	mu   struct {
+		sync.Mutex
+		pids map[string]int // by the name of the process
+	}
+}
+
+// StartCluster runs a cluster on a loopback address of its own and returns when
+// it serves. ctx ends the wait only.
+func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
+	if o.Servers == 0 {
+		o.Servers = 3
+	}
+	if o.Ready == 0 {
+		o.Ready = 3 * time.Minute
+	}
+	c := new(Cluster)
+	c.mu.pids = map[string]int{}
+	if c.host, err = loopback.Take(); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = c.host.Close()
+		}
+	}()
+	// Two ports of etcd, then five of each server, 10 apart.
+	first, err := c.host.Ports(2 + 10*(o.Servers-1) + 5)
+	if err != nil {
+		return nil, err
+	}
+	first += 2
+	at := func(server, n int) string {
+		return net.JoinHostPort(c.host.IP, strconv.Itoa(first+10*server+n))
+	}
+	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--host", c.host.IP, "--port", strconv.Itoa(first)}
+	for i := range o.Servers {
+		c.Addrs = append(c.Addrs, at(i, 0))
+		if o.HBase {
+			c.HBase, c.ZooKeeper = append(c.HBase, at(i, 3)), append(c.ZooKeeper, at(i, 4))
+		}
+	}
+	if o.HBase {
+		args = append(args, "--hbase")
+	}
+	ready := make(chan struct{})
+	announce := sync.OnceFunc(func() { close(ready) })
+	err = c.start(func(line string) {
+		if name, pid, ok := strings.Cut(line, " is process "); ok {
+			if n, err := strconv.Atoi(pid); err == nil {
+				c.mu.Lock()
+				c.mu.pids[name] = n
+				c.mu.Unlock()
+			}
+		} else if name, _, ok := strings.Cut(line, " has ended"); ok {
+			c.mu.Lock()
+			delete(c.mu.pids, name)
+			c.mu.Unlock()
+		} else if line == announcedCluster {
+			announce()
+		}
+	}, o.Binary, append(append(args, "--"), o.Args...)...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.wait(ctx, ready, o.Ready); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// announcedCluster is what a cluster prints when it serves.
+const announcedCluster = "the cluster serves"
+
+// KillServer sends SIGKILL to a tablet server, which is started again. Servers
+// count from 0.
+func (c *Cluster) KillServer(i int) error {
+	name := fmt.Sprintf("server-%d", i+1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid := c.mu.pids[name]
+	if pid == 0 {
+		return fmt.Errorf("%s does not run", name)
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// Stop sends SIGTERM, waits for a clean exit, and gives the addresses back;
+// after timeout it kills.
+func (c *Cluster) Stop(timeout time.Duration) error {
+	return errors.Join(c.child.Stop(timeout), c.host.Close())
+}
+
+// ServeCluster starts a cluster of the binary that the environment names, and
+// stops it at the end of the test. The zero Binary and Dir of o mean that
+// binary, and a directory of the test.
+func ServeCluster(t testing.TB, o ClusterOptions) *Cluster {
+	t.Helper()
+	if o.Binary == "" {
+		o.Binary = os.Getenv(BinaryEnv)
+	}
+	if o.Binary == "" {
+		t.Fatalf("%s is set, %s is not", ClusterEnv, BinaryEnv)
+	}
+	if o.Dir == "" {
+		o.Dir = t.TempDir()
+	}
+	c, err := StartCluster(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := c.Stop(time.Minute); err != nil {
+			t.Errorf("stop the cluster: %v\n%s", err, c.Log())
+		} else if t.Failed() {
+			t.Logf("the cluster's log:\n%s", c.Log())
+		}
+	})
+	return c
+}

@@ -1,0 +1,56 @@
+package target
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+)
+
+// TestCluster: every server of a cluster answers, and one that is killed comes
+// back.
+func TestCluster(t *testing.T) {
+	if os.Getenv(BinaryEnv) == "" {
+		t.Skip(BinaryEnv + " is not set")
+	}
+	c := ServeCluster(t, ClusterOptions{Servers: 2, HBase: true, Args: []string{"--http-listen=off"}})
+	for i, at := range append(append([]string{}, c.HBase...), c.ZooKeeper...) {
+		conn, err := net.Dial("tcp", at)
+		if err != nil {
+			t.Errorf("address %d: %v", i, err)
+			continue
+		}
+		conn.Close()
+	}
+	for round := range 2 {
+		for i, at := range c.Addrs {
+			conn, err := grpc.NewClient(at, grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			admin, err := bigtable.NewAdminClient(t.Context(), "p", "i", option.WithGRPCConn(conn))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
+				if err = admin.CreateTable(t.Context(), string(rune('a'+2*round+i))); err == nil {
+					break
+				}
+				if round == 0 || time.Now().After(limit) {
+					t.Fatalf("server %d: %v", i, err)
+				}
+			}
+		}
+		if round == 0 {
+			if err := c.KillServer(1); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
