@@ -68,9 +68,10 @@ type Copier struct {
 	last  uint32 // checksum of the items of the last copy
 }
 
-// number returns the number of the newest copy that the lock service knows of.
-func (c *Copier) number(ctx context.Context) (n uint64, item int64, err error) {
-	i, err := c.Lock.Get(ctx, copyKey)
+// copyNumber returns the number of the newest copy that a lock service knows of,
+// and the version of its item.
+func copyNumber(ctx context.Context, l lock.Service) (n uint64, item int64, err error) {
+	i, err := l.Get(ctx, copyKey)
 	if errors.Is(err, fault.NotFound) {
 		return 0, 0, nil
 	}
@@ -107,7 +108,7 @@ func (c *Copier) Check(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n, _, err := c.number(ctx)
+	n, _, err := copyNumber(ctx, c.Lock)
 	if err == nil && n < newest {
 		err = behind(n, newest)
 	}
@@ -115,7 +116,7 @@ func (c *Copier) Check(ctx context.Context) error {
 }
 
 func behind(n, newest uint64) error {
-	return fault.New(fault.FailedPrecondition, "the lock service (etcd) is older than the store: it knows of %d copies of itself, the store has copy %d. "+
+	return fault.New(fault.FailedPrecondition, "the lock service (etcd) is older than the store: it knows of %d copies of itself, there is copy %d. "+
 		"It was restored from a snapshot, or emptied. Nothing is served and nothing deleted, so that nothing is lost: "+
 		"stop all processes and see `trestle cluster recover --help`", n, newest)
 }
@@ -144,7 +145,7 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	if err := c.Check(ctx); err != nil {
 		return err
 	}
-	n, item, err := c.number(ctx)
+	n, item, err := copyNumber(ctx, c.Lock)
 	if err != nil {
 		return err
 	}
@@ -258,8 +259,11 @@ func Epochs(ctx context.Context, l lock.Service) (n int64, err error) {
 	if errors.Is(err, fault.NotFound) {
 		return 0, nil
 	}
-	if err == nil {
-		err = json.Unmarshal(i.Value, &n)
+	if err != nil {
+		return 0, err
 	}
-	return n, err
+	if err := json.Unmarshal(i.Value, &n); err != nil {
+		return 0, fault.New(fault.Corruption, "item %s: %w", EpochsKey, err)
+	}
+	return n, nil
 }

@@ -110,3 +110,45 @@ func TestCopies(t *testing.T) {
 		t.Errorf("the former one is older now: %v", err)
 	}
 }
+
+// TestAge: a process without a store knows a lock service that was put back by
+// what it has seen itself, or was told of, and one that was recovered meanwhile.
+func TestAge(t *testing.T) {
+	ctx := t.Context()
+	l := memory.New().Client(nil, nil)
+	a := NewAge(l)
+	look := func(want error) {
+		t.Helper()
+		if err := a.Look(ctx); !errors.Is(err, want) || (err == nil) != (want == nil) {
+			t.Fatalf("%v, not %v", err, want)
+		}
+	}
+	set := func(key, value string) {
+		t.Helper()
+		i, err := l.Get(ctx, key)
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			t.Fatal(err)
+		}
+		if _, err := l.Put(ctx, key, []byte(value), i.Version); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look(nil)
+	set(copyKey, "7")
+	look(nil)
+	if a.Number() != 7 {
+		t.Errorf("number %d", a.Number())
+	}
+	set(copyKey, "6")
+	look(fault.FailedPrecondition)
+	set(copyKey, "8")
+	look(nil)
+	a.Learn(10)
+	look(fault.FailedPrecondition)
+	set(copyKey, "10")
+	look(nil)
+	set(EpochsKey, "5")
+	look(fault.FailedPrecondition)
+	set(EpochsKey, "six")
+	look(fault.Corruption)
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -32,13 +33,17 @@ func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, erro
 // reserve takes the name of a backup that is going to be made. An expired one
 // gives way, and so does one whose maker has said nothing for a while.
 func (c *Client) reserve(ctx context.Context, want *schema.Backup) (*catalog.Backup, error) {
+	newID, err := c.newIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
 	for {
 		old, err := catalog.ReadBackup(ctx, c.o.Lock, want.Name)
 		if err != nil {
 			return nil, err
 		}
 		b := &catalog.Backup{Backup: want.Clone(), Renewed: time.Now()}
-		b.ID, b.Table = c.o.NewID(), new(schema.Table)
+		b.ID, b.Table = newID(), new(schema.Table)
 		switch {
 		case old == nil:
 		case old.Made && old.Expired(c.o.Now()):
@@ -202,7 +207,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 	if err := each(func(addr string, tablets []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Flush(ctx, tablets) }); err != nil {
 		return nil, nil, err
 	}
-	number := c.o.NewID()
+	number := rand.Uint64()
 	err = each(func(addr string, tablets []metadata.TabletID) error {
 		return c.o.Dialer.Dial(addr).Pause(ctx, number, tablets, hold)
 	})
@@ -402,11 +407,15 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 	if err != nil {
 		return nil, err
 	}
+	newID, err := c.newIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
 	sch := b.Table.Clone()
 	if err := change(sch); err != nil {
 		return nil, err
 	}
-	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, c.o.NewID(), c.o.Now(), time.Time{}
+	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, newID(), c.o.Now(), time.Time{}
 	// Versions go on from those that the SSTables speak of.
 	sch.NextFamily, sch.Version = b.Table.NextFamily, b.Table.Version+1
 	sch.NoteRules(b.Table)
@@ -421,7 +430,7 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 		}
 		rows, err := c.frozen(ctx, b)
 		for _, r := range rows {
-			r.Version, r.Table, r.Tablet = 0, sch.ID, metadata.TabletID(c.o.NewID())
+			r.Version, r.Table, r.Tablet = 0, sch.ID, metadata.TabletID(newID())
 			r.Assignment = &metadata.Assignment{}
 		}
 		return rows, err

@@ -17,8 +17,6 @@ type Options struct {
 	Dialer rpc.Dialer
 	// Schemas are the tables as this process follows them.
 	Schemas *catalog.Schemas
-	// NewID returns a number that nobody else gets, above 2^32.
-	NewID func() uint64
 	// Now is the clock of schemas. Default time.Now.
 	Now func() time.Time
 	// Waited, if set, is told how long a call waited for a tablet that was not
@@ -52,18 +50,16 @@ func New(o Options) *Client {
 // Metadata returns the METADATA that the Client reads.
 func (c *Client) Metadata() *cmeta.Store { return c.meta }
 
-// NewIDs claims a range of numbers and returns a function that gives them out.
-func NewIDs(ctx context.Context, l lock.Service) (func() uint64, error) {
-	n, err := catalog.ClaimIncarnation(ctx, l)
-	if err != nil {
-		return nil, err
-	}
-	var mu sync.Mutex
+// newIDs claims a range of numbers, above 2^32, that nobody else gets, and returns
+// a function that gives them out, not to be called by two at a time. Each
+// operation claims its own: a range that is kept might be one that was given out
+// before, of a lock service that was put back to an earlier state and recovered
+// since.
+func (c *Client) newIDs(ctx context.Context) (func() uint64, error) {
+	n, err := catalog.ClaimIncarnation(ctx, c.o.Lock)
 	last := n << 32
 	return func() uint64 {
-		mu.Lock()
-		defer mu.Unlock()
 		last++
 		return last
-	}, nil
+	}, err
 }

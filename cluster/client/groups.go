@@ -63,7 +63,11 @@ func (c *Client) DeleteGroup(ctx context.Context, table, name string) (*schema.T
 
 // AssignFamilies is that of engine.Store.
 func (c *Client) AssignFamilies(ctx context.Context, table, name string, families []string) (*schema.Table, error) {
-	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Assign(t, name, families, c.o.NewID) })
+	newID, err := c.newIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Assign(t, name, families, newID) })
 }
 
 // details returns what the servers say of the tablets of a table, or of all, by

@@ -104,13 +104,9 @@ func (n *network) client() *client.Client {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	ids, err := client.NewIDs(ctx, l)
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	d := stream.NewDialer(stream.Options{})
 	n.t.Cleanup(func() { cancel(); d.Close() })
-	return client.New(client.Options{Lock: l, Dialer: d, Schemas: schemas, NewID: ids})
+	return client.New(client.Options{Lock: l, Dialer: d, Schemas: schemas})
 }
 
 // TestBackend: what the gateway expects of a backend holds with a network

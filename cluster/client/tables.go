@@ -93,8 +93,12 @@ func exists(n catalog.Name, name string) error {
 
 // CreateTable implements backend.Tables.
 func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][]byte) (*schema.Table, error) {
+	newID, err := c.newIDs(ctx)
+	if err != nil {
+		return nil, err
+	}
 	sch := want.Clone()
-	sch.ID, sch.NextFamily, sch.Version, sch.CreateTime = c.o.NewID(), 0, 1, c.o.Now()
+	sch.ID, sch.NextFamily, sch.Version, sch.CreateTime = newID(), 0, 1, c.o.Now()
 	names, fams := sch.FamilyNames(), sch.Families
 	sch.Families = make(map[string]schema.Family, len(fams))
 	for _, n := range names {
@@ -106,7 +110,7 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 		var rows []*metadata.Row
 		var start []byte
 		for i := range len(splits) + 1 {
-			r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(c.o.NewID()), Start: start, MajorTime: sch.CreateTime.Unix(),
+			r := &metadata.Row{Table: sch.ID, Tablet: metadata.TabletID(newID()), Start: start, MajorTime: sch.CreateTime.Unix(),
 				Assignment: &metadata.Assignment{}}
 			if i < len(splits) {
 				r.End, start = splits[i], splits[i]

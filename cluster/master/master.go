@@ -48,8 +48,9 @@ type Options struct {
 	// one store. Without them the master does not sweep.
 	Objects, Logs objectstore.Store
 	// Copies is the part of the store for copies of the lock service, one each Copy
-	// (default 10 s) in which anything has changed. Without it the master does not
-	// know a lock service that was put back to an earlier state.
+	// (default 10 s) in which anything has changed. Without it the master knows a
+	// lock service that was put back to an earlier state only if it has seen that
+	// itself.
 	Copies objectstore.Store
 	Copy   time.Duration
 	// Sweep is how often it looks for objects and logs that nothing names: they are
@@ -173,8 +174,12 @@ func Run(ctx context.Context, o Options) error {
 			o.Log.Warn("the lock service was not copied, and will be in a while", "error", err)
 		}
 	}
+	age := catalog.NewAge(o.Lock)
+	if err := age.Look(ctx); err != nil {
+		return err
+	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
-	m := &master{o: o, copier: copier, term: ctx, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
+	m := &master{o: o, copier: copier, age: age, term: ctx, end: cancel, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
 		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, making: map[[2]int64]time.Time{}, busy: map[string]bool{}, failing: map[string]telling{}, parting: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	o.Counters.Terms.Add(1)
 	o.Counters.Leading.Store(1)
@@ -185,7 +190,7 @@ func Run(ctx context.Context, o Options) error {
 	}
 	watching.Go(func() { m.sweepAlways(ctx) })
 	if copier != nil {
-		watching.Go(func() { m.copyAlways(ctx, copier, cancel) })
+		watching.Go(func() { m.copyAlways(ctx, copier) })
 	}
 	m.run(ctx)
 	watching.Wait()
@@ -203,6 +208,8 @@ type master struct {
 	calls sync.WaitGroup
 	// copier is nil if there is no store.
 	copier *catalog.Copier
+	age    *catalog.Age
+	end    context.CancelCauseFunc // ends the term
 
 	// tablets is what is known of METADATA.
 	tablets known
@@ -249,7 +256,7 @@ func (m *master) believable(ctx context.Context) error {
 
 // copyAlways copies the lock service into the store. A lock service that is
 // older than the store ends the term.
-func (m *master) copyAlways(ctx context.Context, c *catalog.Copier, end context.CancelCauseFunc) {
+func (m *master) copyAlways(ctx context.Context, c *catalog.Copier) {
 	tick := time.NewTicker(m.o.Copy)
 	defer tick.Stop()
 	// What cannot be found out from the store is copied soon.
@@ -275,7 +282,7 @@ func (m *master) copyAlways(ctx context.Context, c *catalog.Copier, end context.
 		switch {
 		case err == nil || ctx.Err() != nil:
 		case errors.Is(err, fault.FailedPrecondition):
-			end(err)
+			m.end(err)
 		default:
 			m.o.Log.Warn("the lock service was not copied, and will be in a while", "error", err)
 		}
@@ -381,6 +388,13 @@ func (m *master) round(ctx context.Context) error {
 	// METADATA first: everything else is in it.
 	roots, err := m.meta.Roots(ctx)
 	if err != nil {
+		return err
+	}
+	// After what was read of the lock service, which is not older than it was then.
+	if err := m.age.Look(ctx); err != nil {
+		if errors.Is(err, fault.FailedPrecondition) {
+			m.end(err)
+		}
 		return err
 	}
 	if len(roots) == 0 {

@@ -162,7 +162,10 @@ type Status struct {
 	// server splits it by itself. 0 means never.
 	SplitBytes, MetadataSplitBytes int64
 	SplitRate                      float64
-	Tablets                        []TabletStatus
+	// Copy is the number of the newest copy of the lock service that the server
+	// knows of (catalog.Age): it has looked into the store, its callers perhaps not.
+	Copy    uint64
+	Tablets []TabletStatus
 }
 
 // TabletStatus describes a tablet that is served.

@@ -315,15 +315,11 @@ func (c *Cluster) Client(ctx context.Context, name string) (*client.Client, erro
 	c.clients[name] = n
 	c.mu.Unlock()
 	l, _, dial := c.world(n)
-	ids, err := client.NewIDs(ctx, l)
-	if err != nil {
-		return nil, err
-	}
 	schemas, err := catalog.WatchSchemas(ctx, c.life, l)
 	if err != nil {
 		return nil, err
 	}
-	return client.New(client.Options{Lock: l, Dialer: dial, Schemas: schemas, NewID: ids, Now: c.now(n)}), nil
+	return client.New(client.Options{Lock: l, Dialer: dial, Schemas: schemas, Now: c.now(n)}), nil
 }
 
 // Close ends everything, as crashes do.

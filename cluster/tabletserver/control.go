@@ -443,7 +443,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, SplitBytes: max(s.o.SplitBytes, 0),
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, Copy: s.age.Number(), SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
 	for _, t := range s.all() {
 		out.Tablets = append(out.Tablets, t.status())

@@ -39,6 +39,9 @@ type Options struct {
 	Dialer rpc.Dialer
 	// Objects keeps SSTables, Logs commit logs; they may be one store.
 	Objects, Logs objectstore.Store
+	// Copies is the part of the store with copies of the lock service: the server
+	// does not begin with one that is older. Without it, it does not know.
+	Copies objectstore.Store
 	// TTL is the time after which a server that is not heard of is given up.
 	// Default 10 s.
 	TTL time.Duration
@@ -126,6 +129,7 @@ type Server struct {
 	incarnation uint64
 	lastID      atomic.Uint64
 	session     lock.Session
+	age         *catalog.Age
 	meta        *cmeta.Store
 	schemas     *catalog.Schemas
 
@@ -193,6 +197,15 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.cache.Close()
 		}
 	}()
+	if o.Copies != nil {
+		if err = (&catalog.Copier{Lock: o.Lock, Store: o.Copies}).Check(ctx); err != nil {
+			return nil, err
+		}
+	}
+	s.age = catalog.NewAge(o.Lock)
+	if err = s.age.Look(ctx); err != nil {
+		return nil, err
+	}
 	if s.session, err = o.Lock.NewSession(ctx, o.TTL); err != nil {
 		return nil, fmt.Errorf("begin a session: %w", err)
 	}
@@ -235,6 +248,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.started = time.Since(begin)
 	s.running.Go(s.watch)
+	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
 	s.users.work.Start(s.splitting)
 	s.system.work.Start()
@@ -318,6 +332,23 @@ func (s *Server) watch() {
 	case <-s.system.log.Failed():
 		s.fail(fmt.Errorf("METADATA commit log: %w", s.system.log.Err()))
 	case <-s.ctx.Done():
+	}
+}
+
+// watchAge ends the server when the lock service was put back to an earlier
+// state. The session alone does not tell: an earlier state may have it.
+func (s *Server) watchAge() {
+	tick := time.NewTicker(s.o.TTL / 5)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.ctx.Done():
+			return
+		}
+		if err := s.age.Look(s.ctx); errors.Is(err, fault.FailedPrecondition) {
+			s.fail(err)
+		}
 	}
 }
 

@@ -57,6 +57,21 @@ func (c *testCluster) again(dir string, servers ...string) {
 	}
 }
 
+// gateway starts one.
+func (c *testCluster) gateway(etcd string) *proc {
+	c.t.Helper()
+	return startTrestle(c.t, "real", c.dir, "gateway", "--etcd="+etcd, "--cluster=test", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
+		"--memory=64MiB", "--data-dir="+filepath.Join(c.dir, "gateway"))
+}
+
+// refused waits until a process has ended because of the lock service's age.
+func refused(t *testing.T, who string, p *proc, why string) {
+	t.Helper()
+	if out, code, _ := p.exit(); code != 1 || !strings.Contains(p.stderr.String(), why) {
+		t.Fatalf("%s: exit code %d\n%s%s", who, code, out, p.stderr)
+	}
+}
+
 // TestClusterRecover: an etcd that was restored from an older snapshot, or is
 // empty, is noticed: nothing starts on it. `trestle cluster recover` gives it
 // what the store knows, and every acknowledged row is there.
@@ -148,6 +163,32 @@ func TestClusterRecover(t *testing.T) {
 		t.Fatal("the lock service is not copied")
 	}
 	copied()
+	// A gateway has no store: of an etcd that leads to a server, but is older, the
+	// server tells.
+	old, err := startEtcd(filepath.Join(c.dir, "old"), 0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lockAt := func(etcd string) trestlelock.Service {
+		cl, err := clientv3.New(clientv3.Config{Endpoints: []string{etcd}, Logger: zap.NewNop()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cl.Close() })
+		return lock.New(cl, "trestle/test/")
+	}
+	oldURL := "http://" + old.Clients[0].Addr().String()
+	items, _, err := lockAt(c.etcd).List(t.Context(), cmeta.RootPrefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range items {
+		if _, err := lockAt(oldURL).Put(t.Context(), i.Key, i.Value, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	refused(t, "a gateway of an older etcd", c.gateway(oldURL), "is older than the store")
+	old.Close()
 	write(client.Open("later"), "later", "2")
 	write(client.Open("table-of-test"), "table-of-test", "3")
 
@@ -156,17 +197,14 @@ func TestClusterRecover(t *testing.T) {
 		c.closeEtcd()
 		c.again(restored)
 		c.launch("server-1")
-		if out, code, _ := c.servers["server-1"].exit(); code != 1 || !strings.Contains(c.servers["server-1"].stderr.String(), "is older than the store") {
-			t.Fatalf("a server starts: exit code %d\n%s%s", code, out, c.servers["server-1"].stderr)
-		}
+		refused(t, "a server", c.servers["server-1"], "is older than the store")
 		delete(c.servers, "server-1")
 		c.startMaster("master-1")
-		for deadline := time.Now().Add(30 * time.Second); !strings.Contains(c.masters["master-1"].stderr.String(), "is older than the store"); time.Sleep(50 * time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Fatalf("the master does not refuse:\n%s", c.masters["master-1"].stderr)
-			}
-		}
-		c.kill()
+		refused(t, "a master", c.masters["master-1"], "is older than the store")
+		delete(c.masters, "master-1")
+		// Nobody tells this one, and nobody serves it.
+		gateway := c.gateway(c.etcd)
+		gateway.line("export BIGTABLE_EMULATOR_HOST=")
 		store := "--store=" + c.store
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 			// The sessions of the snapshot go on for a while.
@@ -184,6 +222,7 @@ func TestClusterRecover(t *testing.T) {
 		if out, code := c.try("recover", "--yes", store); code != 0 || !strings.Contains(out, "nothing to recover") {
 			t.Fatalf("recover again: exit code %d\n%s", code, out)
 		}
+		refused(t, "a gateway that has seen etcd before", gateway, "was recovered")
 		c.startMaster("master-1")
 		for _, name := range []string{"server-1", "server-2"} {
 			c.launch(name)

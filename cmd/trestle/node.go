@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/etcd"
@@ -49,11 +50,16 @@ type node struct {
 	end       context.CancelFunc
 	watching  sync.WaitGroup
 	checks    []namedCheck
+	age       *catalog.Age
+	// failed is closed when the lock service is not what it was: failure says why.
+	failOnce sync.Once
+	failed   chan struct{}
+	failure  error
 }
 
 // join connects to the lock service, which it waits for.
 func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, err error) {
-	n := &node{cfg: cfg, log: log}
+	n := &node{cfg: cfg, log: log, failed: make(chan struct{})}
 	n.life, n.end = context.WithCancel(context.Background())
 	o := stream.Options{Silence: max(2*time.Second, cfg.TTL/2)}
 	if cfg.ClusterCA != "" {
@@ -79,11 +85,12 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	}
 	n.lock = etcd.New(n.etcd, "trestle/"+cfg.Cluster+"/")
 	n.dialer = stream.NewDialer(o)
+	n.age = catalog.NewAge(n.lock)
 	for waits := false; ; waits = true {
 		one, cancel := context.WithTimeout(ctx, 3*time.Second)
-		_, err := n.lock.Get(one, master.Key)
+		err := n.age.Look(one)
 		cancel()
-		if err == nil || errors.Is(err, fault.NotFound) {
+		if err == nil {
 			break
 		}
 		if ctx.Err() != nil {
@@ -99,15 +106,77 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 		case <-ctx.Done():
 		}
 	}
-	n.watch("lock service", func(ctx context.Context) error {
-		_, err := n.lock.Get(ctx, master.Key)
-		if errors.Is(err, fault.NotFound) {
-			return nil
-		}
-		return err
-	})
+	n.watch("lock service", func(ctx context.Context) error { return n.believe(n.age.Look(ctx)) })
 	return n, nil
 }
+
+// believe ends the process if err says that the lock service was put back to an
+// earlier state. It returns err.
+func (n *node) believe(err error) error {
+	if errors.Is(err, fault.FailedPrecondition) {
+		n.failOnce.Do(func() {
+			n.failure = err
+			close(n.failed)
+		})
+	}
+	return err
+}
+
+// err returns why failed is closed.
+func (n *node) err() error {
+	select {
+	case <-n.failed:
+		return n.failure
+	default:
+		return nil
+	}
+}
+
+// askAge asks the server of a METADATA tablet how old the lock service has to
+// be, for a process that has no store to ask. Who is led to a server is served by
+// it, so it is the one that counts, however old the lock service is that led
+// there. A server that cannot be reached says nothing.
+func (n *node) askAge(ctx context.Context, c *client.Client) error {
+	roots, err := c.Metadata().Roots(ctx)
+	if err != nil {
+		return nil // another check tells
+	}
+	for _, r := range roots {
+		if r.Assignment == nil || r.Assignment.Addr == "" {
+			continue
+		}
+		if st, err := n.dialer.Dial(r.Assignment.Addr).Status(ctx); err == nil {
+			n.age.Learn(st.Copy)
+			return n.believe(n.age.Look(ctx))
+		}
+	}
+	return nil
+}
+
+// watchAge keeps asking, at first before anybody is answered.
+func (n *node) watchAge(c *client.Client) {
+	ask := func() {
+		ctx, cancel := context.WithTimeout(n.life, 2*time.Second)
+		defer cancel()
+		_ = n.askAge(ctx, c)
+	}
+	ask()
+	n.watching.Go(func() {
+		tick := time.NewTicker(askAgeEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				ask()
+			case <-n.life.Done():
+				return
+			}
+		}
+	})
+}
+
+// askAgeEvery is how often a process without a store asks one that has it.
+const askAgeEvery = 10 * time.Second
 
 // etcdTLS returns nil for etcd without TLS.
 func etcdTLS(n *settings.Node) (*tls.Config, error) {

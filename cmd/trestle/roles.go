@@ -20,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
@@ -103,11 +104,7 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
 		return nil, fmt.Errorf("make the data directory: %w", err)
 	}
-	ids, err := client.NewIDs(ctx, n.lock)
-	if err != nil {
-		return nil, err
-	}
-	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, NewID: ids, Waited: m.Waited})
+	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, Waited: m.Waited})
 	n.observe(m, c)
 	n.watchMetadata(c)
 	limitMemory(cfg)
@@ -183,7 +180,11 @@ func openGateway(set *settings.Set) opener {
 			defer n.close()
 			return closeFront(ctx)
 		}
-		f.stack.checks = n.checks
+		n.watchAge(f.client)
+		if err := n.err(); err != nil {
+			return nil, errors.Join(err, f.stack.close(ctx))
+		}
+		f.stack.checks, f.stack.failed, f.stack.ready = n.checks, n.failed, n.err
 		return f.stack, nil
 	}
 }
@@ -221,16 +222,13 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, err
 		}
 		undo = append(undo, n.close)
-		if err := (&catalog.Copier{Lock: n.lock, Store: objectstore.Sub(store, partCopies)}).Check(ctx); err != nil {
-			return nil, err
-		}
 		n.watchMaster()
 		n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, set.Cluster) })
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		ts, err := tabletserver.Start(ctx, tabletserver.Options{
 			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
-			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), TTL: set.TTL,
+			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies), TTL: set.TTL,
 			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
 			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
@@ -321,26 +319,35 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	if at != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
 	}
-	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters)}
-	observeMaster(metrics, o.Counters)
-	if cfg.Store != "" {
-		phase.set("opening the store")
-		// A cache would only have to be told of what is deleted.
-		cfg.Name, cfg.CacheDir = name, ""
-		store, _, _, err := openStore(ctx, &cfg.Node, cfg.Cluster, log)
-		if err != nil {
-			return err
-		}
-		o.Objects, o.Logs = objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)
-		o.Copies = objectstore.Sub(store, partCopies)
-	} else {
-		log.Warn("without store this master deletes no objects that nothing refers to any more, and does not know an etcd that was restored from a snapshot")
+	phase.set("opening the store")
+	// A cache would only have to be told of what is deleted.
+	cfg.Name, cfg.CacheDir = name, ""
+	store, _, _, err := openStore(ctx, &cfg.Node, cfg.Cluster, log)
+	if err != nil {
+		return err
 	}
+	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters),
+		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}
+	observeMaster(metrics, o.Counters)
 	phase.set("")
 	notifySystemd("READY=1")
+	term, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	go func() {
+		select {
+		case <-n.failed: // also of one that waits to be the master
+			cancel(n.failure)
+		case <-term.Done():
+		}
+	}()
 	for ctx.Err() == nil {
-		err := master.Run(ctx, o)
-		if ctx.Err() == nil {
+		err := master.Run(term, o)
+		switch {
+		case n.err() != nil:
+			return n.err()
+		case errors.Is(err, fault.FailedPrecondition): // the lock service is older than the store
+			return err
+		case ctx.Err() == nil:
 			log.Warn("this process is not the master any more", "error", err)
 			select {
 			case <-time.After(500 * time.Millisecond):

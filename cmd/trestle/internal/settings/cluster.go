@@ -108,10 +108,10 @@ func (s *Set) validateNode() (errs []error) {
 	if (n.EtcdCert == "") != (n.EtcdKey == "") {
 		errs = append(errs, errors.New("etcd-cert and etcd-key go together"))
 	}
+	if (s.role == TabletServer || s.role == Master) && n.Store == "" {
+		errs = append(errs, errors.New("store: say where the cluster's data is, as in --store file:///srv/trestle"))
+	}
 	if s.role == TabletServer {
-		if n.Store == "" {
-			errs = append(errs, errors.New("store: say where the cluster's data is, as in --store file:///srv/trestle"))
-		}
 		if !s.Insecure && !IsLoopback(n.ClusterListen) && n.ClusterCA == "" {
 			errs = append(errs, fmt.Errorf("cluster-listen (%s): others could reach %s, and servers do not show each other certificates: "+
 				"use a loopback address, or cluster-cert, cluster-key and cluster-ca, or set insecure to allow it all the same", s.Origin("cluster-listen"), n.ClusterListen))

@@ -1,0 +1,70 @@
+package catalog
+
+import (
+	"context"
+	"sync"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// An Age is what a process has seen of the lock service, by which it knows one
+// that was put back to an earlier state, or recovered, while it ran: it reads
+// the number of the newest copy, which only rises, and EpochsKey, which only
+// Restore changes. It needs no store; who has none is told of the number by who
+// has. It is safe for concurrent use.
+type Age struct {
+	l lock.Service
+
+	mu     sync.Mutex
+	known  bool
+	number uint64
+	epochs int64
+}
+
+// NewAge returns an Age that has seen nothing yet.
+func NewAge(l lock.Service) *Age { return &Age{l: l} }
+
+// Look returns fault.FailedPrecondition if the lock service is not what was seen
+// before. What was read of it before Look returned nil is of a lock service that
+// was not put back.
+func (a *Age) Look(ctx context.Context) error {
+	a.mu.Lock()
+	known, number, epochs := a.known, a.number, a.epochs
+	a.mu.Unlock()
+	n, _, err := copyNumber(ctx, a.l)
+	if err != nil {
+		return err
+	}
+	e, err := Epochs(ctx, a.l)
+	switch {
+	case err != nil:
+		return err
+	case n < number:
+		return behind(n, number)
+	case known && e != epochs:
+		return fault.New(fault.FailedPrecondition, "the lock service (etcd) was recovered from a copy while this process ran, which cannot go on with what it knew: start it again")
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.known {
+		a.known, a.epochs = true, e
+	}
+	a.number = max(a.number, n)
+	return nil
+}
+
+// Number returns the highest number of a copy that was seen.
+func (a *Age) Number() uint64 {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.number
+}
+
+// Learn notes that there is a copy of a number, which somebody has seen who has
+// the store.
+func (a *Age) Learn(number uint64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.number = max(a.number, number)
+}
