@@ -165,7 +165,7 @@ func TestClusterRecover(t *testing.T) {
 	copied()
 	// A gateway has no store: of an etcd that leads to a server, but is older, the
 	// server tells.
-	old, err := startEtcd(filepath.Join(c.dir, "old"), 0, 0)
+	old, err := startEtcd(filepath.Join(c.dir, "old"), "127.0.0.1:0", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
