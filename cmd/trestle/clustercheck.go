@@ -297,7 +297,7 @@ func (o *operator) logs(ctx context.Context) (map[uint64]bool, error) {
 
 // read returns what an object holds.
 func (r *reading) read(ctx context.Context, store objectstore.Store, name string) (data []byte, err error) {
-	f, err := store.Open(ctx, name)
+	f, err := objectstore.OpenStored(ctx, store, name)
 	if err != nil {
 		return nil, err
 	}

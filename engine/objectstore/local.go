@@ -251,6 +251,21 @@ func (l *Local) Create(ctx context.Context, name string) (objstorage.Writable, e
 // Open implements Store. Reads of a ReadHandle that turn out sequential, or are
 // announced as a compaction's, are read ahead by the kernel.
 func (l *Local) Open(ctx context.Context, name string) (objstorage.Readable, error) {
+	return l.openReadable(ctx, name, func(vfs.File) {})
+}
+
+// OpenStored implements Copying: the copy is the one that the system has in
+// memory.
+func (l *Local) OpenStored(ctx context.Context, name string) (objstorage.Readable, error) {
+	return l.openReadable(ctx, name, dropPages)
+}
+
+// Distrust implements Copying. OpenStored has done it.
+func (l *Local) Distrust(string) {}
+
+var _ Copying = (*Local)(nil)
+
+func (l *Local) openReadable(ctx context.Context, name string, before func(vfs.File)) (objstorage.Readable, error) {
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
@@ -259,6 +274,7 @@ func (l *Local) Open(ctx context.Context, name string) (objstorage.Readable, err
 	if err != nil {
 		return nil, err
 	}
+	before(f)
 	// Pebble's own type, since its SSTable reader avoids allocations for it.
 	r, err := objstorageprovider.NewFileReadable(f, l.fs, l.readahead, p)
 	if err != nil {

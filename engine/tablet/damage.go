@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -71,7 +73,11 @@ func (e *Env) damage(t *Tablet, err error) {
 		if e.damages.objects == nil {
 			e.damages.objects = map[string]bool{}
 		}
-		e.damages.objects[d.object] = true
+		if !e.damages.objects[d.object] {
+			// Once: if the store has it no better, fetching it again is in vain.
+			e.damages.objects[d.object] = true
+			objectstore.Distrust(e.Objects, d.object)
+		}
 	}
 	x.Reads++
 	x.Last, x.Err = now, err
@@ -96,6 +102,16 @@ func (e *Env) damaged(object string) bool {
 	e.damages.mu.Lock()
 	defer e.damages.mu.Unlock()
 	return e.damages.objects[object]
+}
+
+// forgive forgets what reads met of an object, and tells whether they did.
+func (e *Env) forgive(object string) bool {
+	e.damages.mu.Lock()
+	defer e.damages.mu.Unlock()
+	was := e.damages.objects[object]
+	delete(e.damages.objects, object)
+	maps.DeleteFunc(e.damages.m, func(d damaged, _ *Damage) bool { return d.object == object })
+	return was
 }
 
 // quarantined tells whether a file of u is damaged. Such a run stays as it is:

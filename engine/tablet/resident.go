@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 
 	"github.com/trestledb/trestle/engine/mutex"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
@@ -193,22 +194,26 @@ func (e *Env) Resident() int64 {
 	return e.objects.resident
 }
 
-// verify reads an SSTable from storage, past the cache and past memory, and
-// checks all checksums.
+// verify reads an SSTable as it is stored, past caches, copies, memory and files
+// that are open, and checks all checksums. If it is sound what reads met of it
+// before is forgotten: it was a copy that was damaged, or it was brought back.
 func (e *Env) verify(ctx context.Context, o *object) error {
-	if o.resident.Load() == nil {
-		return o.reader.VerifyChecksums(ctx)
-	}
-	f, err := e.openStored(ctx, o.name)
+	f, err := objectstore.OpenStored(ctx, e.Objects, o.name)
 	if err != nil {
-		return err
+		return missingIsCorrupt(o.name, err)
 	}
 	r, err := sstable.Open(ctx, e.Cache, f, o.name)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	return r.VerifyChecksums(ctx)
+	if err := r.VerifyChecksums(ctx); err != nil {
+		return err
+	}
+	if e.forgive(o.name) {
+		objectstore.Distrust(e.Objects, o.name)
+	}
+	return nil
 }
 
 // A GroupState is what an operator wants to know of a locality group.

@@ -77,7 +77,7 @@ type Cache struct {
 	}
 }
 
-var _ objectstore.Store = (*Cache)(nil)
+var _ objectstore.Copying = (*Cache)(nil)
 
 // cached is a copy.
 type cached struct {
@@ -186,12 +186,22 @@ func (c *Cache) Delete(ctx context.Context, name string) error {
 	if err := c.Store.Delete(ctx, name); err != nil {
 		return err
 	}
+	c.Distrust(name)
+	return nil
+}
+
+// OpenStored implements objectstore.Copying.
+func (c *Cache) OpenStored(ctx context.Context, name string) (objstorage.Readable, error) {
+	return objectstore.OpenStored(ctx, c.Store, name)
+}
+
+// Distrust implements objectstore.Copying.
+func (c *Cache) Distrust(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if e := c.mu.copies[name]; e != nil {
 		c.dropLocked(name, e)
 	}
-	return nil
 }
 
 // Probe implements objectstore.Store.
