@@ -54,8 +54,8 @@ func runBench(p *process, args []string) int {
 	f.StringVar(&o.Instance, "instance", d.Instance, "instance of the tables; created if need be")
 	f.BoolVar(&o.Keep, "keep", false, "leave the tables behind")
 	f.BoolVar(&o.SkipFinalCheck, "skip-final-check", false, "do not read everything back after workloads that write")
-	f.IntVar(&o.PID, "pid", 0, "process of --endpoint on this machine, to show its processor time")
-	f.IntVar(&o.AgainstPID, "against-pid", 0, "process of --against on this machine")
+	f.IntSliceVar(&o.PIDs, "pid", nil, "processes of --endpoint on this machine, to show their processor time")
+	f.IntSliceVar(&o.AgainstPIDs, "against-pid", nil, "processes of --against on this machine")
 	asJSON := f.Bool("json", false, "print the report as JSON")
 	quiet := f.Bool("quiet", false, "no progress on stderr")
 	profile := f.String("cpuprofile", "", "write a profile of the client to this file")
@@ -90,7 +90,7 @@ func runBench(p *process, args []string) int {
 			return p.failed(err)
 		}
 		defer child()
-		o.Ceiling, o.CeilingPID = addr.addr, addr.pid
+		o.Ceiling, o.CeilingPIDs = addr.addr, []int{addr.pid}
 	}
 	if *profile != "" {
 		w, err := os.Create(*profile)

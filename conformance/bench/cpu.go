@@ -18,13 +18,18 @@ func selfCPU() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
+// processorTime returns the sum of the processor time of some processes.
+func processorTime(pids []int) (sum time.Duration) {
+	for _, pid := range pids {
+		sum += processCPU(pid)
+	}
+	return sum
+}
+
 // processCPU returns the processor time that a process has used, with a
 // resolution of 10 ms; 0 if there is no such process or the system does not
 // tell.
 func processCPU(pid int) time.Duration {
-	if pid == 0 {
-		return 0
-	}
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
 		return 0

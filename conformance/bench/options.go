@@ -18,9 +18,10 @@ type Options struct {
 	// Ceiling is the HOST:PORT of a server run by ServeEcho, measured in turns
 	// with A. Optional.
 	Ceiling string
-	// PID, AgainstPID and CeilingPID are the servers' processes on this machine,
-	// to report their processor time per operation. 0 means unknown.
-	PID, AgainstPID, CeilingPID int
+	// PIDs, AgainstPIDs and CeilingPIDs are the servers' processes on this machine,
+	// to report their processor time per operation, all of a server together. Empty means
+	// unknown.
+	PIDs, AgainstPIDs, CeilingPIDs []int
 
 	// Sessions sends A's MutateRow and reads of one row through sessions, one of
 	// each worker. With Against the same server, both ways are compared.

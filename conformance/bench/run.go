@@ -62,12 +62,12 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	}()
 	for _, e := range []struct {
 		label, addr string
-		pid         int
-	}{{labelA, o.Endpoint, o.PID}, {labelB, o.Against, o.AgainstPID}, {labelCeiling, o.Ceiling, o.CeilingPID}} {
+		pids        []int
+	}{{labelA, o.Endpoint, o.PIDs}, {labelB, o.Against, o.AgainstPIDs}, {labelCeiling, o.Ceiling, o.CeilingPIDs}} {
 		if e.addr == "" {
 			continue
 		}
-		t, err := openTarget(&o, e.label, e.addr, e.pid)
+		t, err := openTarget(&o, e.label, e.addr, e.pids)
 		if err != nil {
 			return nil, err
 		}
@@ -189,7 +189,7 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	var left atomic.Int64
 	left.Store(int64(ops))
 	r.s.round++ // another seed for each slice
-	serverCPU, clientCPU := processCPU(r.t.pid), selfCPU()
+	serverCPU, clientCPU := processorTime(r.t.pids), selfCPU()
 	start := time.Now()
 	deadline := start.Add(d)
 	var wrongOnce sync.Once
@@ -254,7 +254,7 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	}
 	wg.Wait()
 	elapsed := time.Since(start)
-	r.serverCPU += processCPU(r.t.pid) - serverCPU
+	r.serverCPU += processorTime(r.t.pids) - serverCPU
 	r.clientCPU += selfCPU() - clientCPU
 	r.elapsed += elapsed
 	done := uint64(0)

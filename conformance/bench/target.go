@@ -16,7 +16,7 @@ import (
 type target struct {
 	label    string // A, B or ceiling
 	addr     string
-	pid      int
+	pids     []int
 	echo     bool
 	sessions bool // see Options.Sessions
 	conns    []*grpc.ClientConn
@@ -24,12 +24,12 @@ type target struct {
 	made     []string // tables, to be deleted
 }
 
-func openTarget(o *Options, label, addr string, pid int) (*target, error) {
+func openTarget(o *Options, label, addr string, pids []int) (*target, error) {
 	conns, err := dialAll(addr, o.Connections)
 	if err != nil {
 		return nil, err
 	}
-	return &target{label: label, addr: addr, pid: pid, echo: label == labelCeiling, conns: conns, o: o, sessions: o.Sessions && label == labelA}, nil
+	return &target{label: label, addr: addr, pids: pids, echo: label == labelCeiling, conns: conns, o: o, sessions: o.Sessions && label == labelA}, nil
 }
 
 func (t *target) instance() string {
