@@ -334,6 +334,53 @@ func TestSegmentsGather(t *testing.T) {
 	}
 }
 
+// TestSegmentsSlowPut: who comes behind a put that takes much longer than others
+// waits for its end, and not for another put after it. Puts that take as long as
+// others are one at a time.
+func TestSegmentsSlowPut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const usual, slow = 5 * time.Millisecond, 50 * time.Millisecond
+		var flying, most int64
+		takes := usual
+		store := &wrapStore{Store: memStore(t)}
+		var mu sync.Mutex
+		store.put = func(_ context.Context, _ string, _ []byte, put func() error) error {
+			mu.Lock()
+			flying++
+			most = max(most, flying)
+			d := takes
+			takes = usual
+			mu.Unlock()
+			time.Sleep(d)
+			mu.Lock()
+			flying--
+			mu.Unlock()
+			return put()
+		}
+		w := createSegments(t, store, 1, SegmentOptions{})
+		for i := range uint64(10) {
+			first := appendRecord(t, w, 1, 2*i+1, 10, nil)
+			time.Sleep(usual / 2)
+			mustWait(t, w, appendRecord(t, w, 1, 2*i+2, 10, nil)) // waits for the put of the first
+			mustWait(t, w, first)
+		}
+		mu.Lock()
+		if most != 1 {
+			t.Errorf("%d puts at a time", most)
+		}
+		takes = slow
+		mu.Unlock()
+		start := time.Now()
+		first := appendRecord(t, w, 1, 21, 10, nil)
+		time.Sleep(2 * usual) // the wait for others, and a part of the put
+		mustWait(t, w, appendRecord(t, w, 1, 22, 10, nil))
+		if d := time.Since(start); d > slow+2*usual {
+			t.Errorf("who came behind a put of %v waited for %v", slow, d)
+		}
+		mustWait(t, w, first)
+	})
+}
+
 // TestSealChasesWriter: a writer that is alive and faster than the fencer is
 // caught all the same.
 func TestSealChasesWriter(t *testing.T) {

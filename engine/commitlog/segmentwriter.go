@@ -28,7 +28,9 @@ type SegmentOptions struct {
 	// takes (see gatherLocked).
 	CommitInterval time.Duration
 	// InFlight bounds the puts that are under way. Records are acknowledged in
-	// their order in any case. Zero means 4, or 1 if CommitInterval is zero.
+	// their order in any case. Without a CommitInterval a put waits for the one
+	// before, unless that takes much longer than puts do (see waitLocked). Zero
+	// means 4.
 	InFlight int
 	// SegmentBytes is how much a segment holds before the next is begun; one
 	// record may make it larger. Zero means 4 MiB.
@@ -45,9 +47,6 @@ type SegmentOptions struct {
 func (o SegmentOptions) WithDefaults() SegmentOptions {
 	if o.InFlight == 0 {
 		o.InFlight = 4
-		if o.CommitInterval == 0 {
-			o.InFlight = 1
-		}
 	}
 	if o.SegmentBytes == 0 {
 		o.SegmentBytes = 4 << 20
@@ -134,9 +133,10 @@ type SegmentWriter struct {
 
 		changed chan struct{} // closed when a waiting Reserve should look again; may be nil
 
-		// What gather goes by. Of the last acknowledgement: when it was, and how many
+		// What waitLocked goes by. Of the last acknowledgement: when it was, and how many
 		// records there were then, acknowledged by it or waiting.
 		told     time.Time
+		sent     time.Time // when the last group was sent
 		expected int
 		usual    time.Duration // what a put takes, as a rule
 	}
@@ -270,7 +270,7 @@ func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Reco
 	}
 	ordinal, size, next := g.add(tablet, firstSeq, int(r), recs)
 	w.mu.pending += int64(size)
-	if int64(g.size()) >= w.opts.SegmentBytes || len(g.recs) == w.mu.expected && len(w.mu.flying) < w.opts.InFlight {
+	if int64(g.size()) >= w.opts.SegmentBytes || len(g.recs) == w.mu.expected && len(w.mu.flying) == 0 {
 		signal(w.wake) // need not wait for its time
 	}
 	if sink != nil {
@@ -425,7 +425,6 @@ func (w *SegmentWriter) flush() {
 	defer close(w.puts)
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
-	var last time.Time // of the last group sent
 	for {
 		w.acknowledge()
 		// Those who were just told, or wait for a processor, may have something to
@@ -443,14 +442,9 @@ func (w *SegmentWriter) flush() {
 		wait := time.Duration(math.MaxInt64)
 		if len(w.mu.queue) > 0 && len(w.mu.flying) < w.opts.InFlight {
 			g := w.mu.queue[0]
-			if w.opts.CommitInterval > 0 {
-				wait = time.Until(last.Add(w.opts.CommitInterval))
-			} else {
-				wait = w.gatherLocked(g)
-			}
+			wait = w.waitLocked(g)
 			if wait <= 0 || int64(g.size()) >= w.opts.SegmentBytes || w.mu.closing {
 				w.sendLocked(g)
-				last = time.Now()
 				w.mu.Unlock()
 				continue
 			}
@@ -467,8 +461,26 @@ func (w *SegmentWriter) flush() {
 	}
 }
 
-// gatherLocked returns how much longer a group should gather records before it
-// is put. Callers that write again as soon as they are told would else be
+// waitLocked returns how much longer a group should gather records before it is
+// put.
+//
+// A CommitInterval says so alone. Without one there is one put at a time, since
+// groups are to be large; but a put that has taken twice as long as they do as a
+// rule is not waited for. Who comes behind it still waits for its end, and then
+// not for a put of its own after it.
+func (w *SegmentWriter) waitLocked(g *segmentGroup) time.Duration {
+	switch {
+	case w.opts.CommitInterval > 0:
+		return time.Until(w.mu.sent.Add(w.opts.CommitInterval))
+	case len(w.mu.flying) == 0:
+		return w.gatherLocked(g)
+	case w.mu.usual == 0:
+		return math.MaxInt64
+	}
+	return time.Until(w.mu.sent.Add(2 * w.mu.usual))
+}
+
+// gatherLocked is waitLocked when no put is under way. Callers that write again as soon as they are told would else be
 // divided: half of them in the put that is under way, half waiting for it. If
 // the next put waits for those who were just told, all of them are in every
 // one, which halves what puts cost, and none waits longer than for two puts one
@@ -504,6 +516,7 @@ func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 	w.mu.queue[n] = nil
 	w.mu.queue = w.mu.queue[:n]
 	w.mu.flying = append(w.mu.flying, g)
+	w.mu.sent = time.Now()
 	g.acked = w.acked.Load()
 	w.puts <- g
 }
