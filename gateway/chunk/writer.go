@@ -29,6 +29,11 @@ const (
 	// maxRowBytes is the size of the encoded row that still fits, with what may
 	// follow the last row, a message of schema.MaxRow. Clients accept no more.
 	maxRowBytes = schema.MaxRow - 8<<10
+	// pieceMessage is the size from which a piece is passed on: it fills a segment,
+	// where it goes too. tearBytes is the size above which a piece is of one row
+	// only, or of a part of one.
+	pieceMessage = largeSegment - 16<<10
+	tearBytes    = 1 << 20
 	// patchRoom is what a chunk grows by when commit_row is set: the field, and
 	// one more byte of length.
 	patchRoom = 2 + 1
@@ -36,10 +41,19 @@ const (
 	scannedEvery = time.Second
 )
 
+// Encoding is the number of this package's encoding: see scan.EncodedWriter. The
+// bytes of a piece are chunks as they are in messages, each row with all that
+// it needs. Should one of them ever change, so does the number: servers of two
+// versions serve one cluster while it is upgraded.
+const Encoding = 1
+
 // Options are how a Writer meets its client.
 type Options struct {
 	// Send passes an encoded message on and may block. It owns the buffers.
 	Send func(mem.BufferSlice) error
+	// Piece, if set, takes everything in place of Send: pieces for the Writer of
+	// another server. Rows that are large come in several.
+	Piece func(*scan.Piece, mem.BufferSlice) error
 	// Budget is charged for what a stream holds above 1 MiB.
 	Budget *Budget
 	// LastScanned allows last_scanned_row_key messages.
@@ -66,14 +80,18 @@ type Writer struct {
 	family    []byte
 	qualifier []byte
 	cells     int
-	open      bool // between StartRow and EndRow
+	open      bool // between StartRow and EndRow, or pieces of a row
+	sent      int  // bytes of the row in earlier pieces
 	chunkAt   int
 	bodyAt    int
+	// filling says that a piece is coming, from row on unless open.
+	filling bool
 
 	// Where the latest complete row began.
 	lastRow position
 
 	returned  int64  // complete rows so far
+	rowCells  int64  // cells of the complete rows in segs
 	lastKey   []byte // of the last complete row
 	scanned   []byte // what Scanned said last and was not sent
 	scannedAt time.Time
@@ -85,7 +103,7 @@ type position struct {
 	size     int // bytes of the message before it
 }
 
-var _ scan.Writer = (*Writer)(nil)
+var _ scan.EncodedWriter = (*Writer)(nil)
 
 var writers sync.Pool
 
@@ -109,7 +127,7 @@ func NewWriter(o Options) *Writer {
 func (w *Writer) StartRow(key []byte) {
 	w.row = w.position()
 	w.key = append(w.key[:0], key...)
-	w.cells, w.err, w.open = 0, nil, true
+	w.cells, w.sent, w.err, w.open = 0, 0, nil, true
 }
 
 func (w *Writer) position() position {
@@ -156,9 +174,14 @@ func (w *Writer) Cell(c *row.Cell) {
 		n += 1 + uvarintLen(uint64(len(c.Value))) + len(c.Value)
 	}
 	head := 1 + uvarintLen(uint64(n))
-	if w.size-w.row.size+head+n+patchRoom > maxRowBytes {
+	if w.sent+w.size-w.row.size+head+n+patchRoom > maxRowBytes {
 		w.fail(w.tooLarge())
 		return
+	}
+	if w.opt.Piece != nil && w.size > 0 && w.size+head+n > tearBytes {
+		if w.err = w.tear(); w.err != nil {
+			return
+		}
 	}
 	s := w.room(head + n + patchRoom)
 	if s == nil {
@@ -260,6 +283,86 @@ func (w *Writer) tooLarge() error {
 		Metadata: map[string]string{"rowKeyBase64Encoded": base64.StdEncoding.EncodeToString(w.key)}}
 }
 
+// tear passes on what there is: the rows that are complete, then what there is
+// of the current one.
+func (w *Writer) tear() error {
+	rows := scan.Piece{Rows: int64(w.rows), Cells: w.rowCells, Key: w.lastKey}
+	at, part := w.row, w.size-w.row.size
+	before, after := split(w.take(), at)
+	w.row, w.sent = position{seg: -1}, w.sent+part
+	if rows.Rows == 0 {
+		before.Free()
+	} else if err := w.opt.Piece(&rows, before); err != nil {
+		after.Free()
+		return err
+	}
+	if part == 0 {
+		after.Free()
+		return nil
+	}
+	return w.opt.Piece(&scan.Piece{Key: w.key, Open: true}, after)
+}
+
+// take makes a message of what there is.
+func (w *Writer) take() mem.BufferSlice {
+	// The buffers belong to the message from here on.
+	bufs := make(mem.BufferSlice, 0, len(w.segs)+1)
+	for _, s := range w.segs {
+		bufs = append(bufs, s.buffer())
+	}
+	clear(w.segs)
+	w.segs = w.segs[:0]
+	w.size, w.rows, w.rowCells, w.first = 0, 0, 0, false
+	return bufs
+}
+
+// Encoding implements scan.EncodedWriter.
+func (w *Writer) Encoding() uint64 { return Encoding }
+
+// Room implements scan.EncodedWriter.
+func (w *Writer) Room(n int) ([]byte, error) {
+	if !w.filling {
+		if !w.open && w.rows > 0 && w.size+n > maxMessage {
+			if err := w.send(nil); err != nil {
+				return nil, err
+			}
+		}
+		if w.filling = true; !w.open {
+			w.row, w.sent, w.err = w.position(), 0, nil
+		}
+	}
+	if n <= 0 || w.size-w.row.size+n > maxRowBytes {
+		return nil, fault.New(fault.Internal, "a piece of %d bytes behind %d of its row", n, w.size-w.row.size)
+	}
+	free := 0
+	if k := len(w.segs); k > 0 {
+		free = cap(w.segs[k-1].buf) - len(w.segs[k-1].buf)
+	}
+	if free < min(n, smallSegment) {
+		free = largeSegment
+	}
+	n = min(n, free)
+	s := w.room(n)
+	if s == nil {
+		return nil, w.err
+	}
+	at := len(s.buf)
+	s.buf = s.buf[:at+n]
+	w.size += n
+	return s.buf[at:], nil
+}
+
+// Encoded implements scan.EncodedWriter.
+func (w *Writer) Encoded(p *scan.Piece) (full bool, err error) {
+	if w.filling = false; p.Open {
+		w.open, w.key = true, append(w.key[:0], p.Key...)
+		return false, nil
+	}
+	w.open = false
+	w.ended(int(p.Rows), w.row, p.Cells, p.Key)
+	return w.full(), nil
+}
+
 // EndRow implements scan.Writer. After an error the rows before this one are
 // still there to be flushed.
 func (w *Writer) EndRow() (full bool, err error) {
@@ -271,16 +374,26 @@ func (w *Writer) EndRow() (full bool, err error) {
 		return w.full(), nil
 	}
 	w.commit()
-	w.rows++
-	w.returned++
-	w.lastRow = w.row
-	w.lastKey = append(w.lastKey[:0], w.key...)
-	w.scanned = w.scanned[:0]
+	w.ended(1, w.row, int64(w.cells), w.key)
 	return w.full(), nil
 }
 
+// ended counts complete rows, the last of which has the key and begins at at.
+func (w *Writer) ended(rows int, at position, cells int64, key []byte) {
+	w.rows += rows
+	w.returned += int64(rows)
+	w.rowCells += cells
+	w.lastRow = at
+	w.lastKey = append(w.lastKey[:0], key...)
+	w.scanned = w.scanned[:0]
+}
+
 func (w *Writer) full() bool {
-	return w.size >= fullMessage || w.first && w.size >= firstMessage ||
+	most := fullMessage
+	if w.opt.Piece != nil {
+		most = pieceMessage
+	}
+	return w.size >= most || w.first && w.size >= firstMessage ||
 		len(w.scanned) > 0 && w.opt.Now().Sub(w.scannedAt) >= scannedEvery
 }
 
@@ -310,8 +423,8 @@ func (w *Writer) Scanned(key []byte) {
 // Flush implements scan.Writer: it sends the rows that are complete. A read that
 // failed may have left a row without its end; that is dropped.
 func (w *Writer) Flush() error {
-	if w.open {
-		w.open = false
+	if w.open || w.filling {
+		w.open, w.filling = false, false
 		w.truncate(w.row)
 	}
 	return w.send(nil)
@@ -340,15 +453,12 @@ func (w *Writer) send(tail []byte) error {
 		w.release()
 		return nil
 	}
-	// Buffers first: from here on they belong to the messages.
-	bufs := make(mem.BufferSlice, 0, len(w.segs)+1)
-	for _, s := range w.segs {
-		bufs = append(bufs, s.buffer())
-	}
-	clear(w.segs)
-	w.segs = w.segs[:0]
 	size, rows, last := w.size, w.rows, w.lastRow
-	w.size, w.rows, w.first = 0, 0, false
+	cells := w.rowCells
+	bufs := w.take()
+	if w.opt.Piece != nil {
+		return w.opt.Piece(&scan.Piece{Rows: int64(rows), Cells: cells, Key: w.lastKey}, bufs)
+	}
 	if rows > 1 && size > maxMessage {
 		// The last row made it too large: it goes alone.
 		before, after := split(bufs, last)
@@ -387,7 +497,7 @@ func (w *Writer) release() {
 		s.free()
 	}
 	clear(w.segs)
-	w.segs, w.size, w.rows = w.segs[:0], 0, 0
+	w.segs, w.size, w.rows, w.rowCells = w.segs[:0], 0, 0, 0
 }
 
 // Close frees what the Writer holds. Nothing may be called afterwards.

@@ -3,12 +3,16 @@ package stream
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"syscall"
 	"testing"
+
+	"google.golang.org/grpc/mem"
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/gateway/chunk"
 )
 
 // BenchmarkForward measures one call to another server: the processor time of
@@ -63,6 +67,75 @@ func BenchmarkForward(b *testing.B) {
 			})
 		}
 	}
+}
+
+// BenchmarkScan measures a scan of 1,000 rows of 1 KB that another server has,
+// from the rows to the messages for the client: both servers together.
+func BenchmarkScan(b *testing.B) {
+	value := make([]byte, 1<<10)
+	f := &fake{read: func(_ context.Context, _ rpc.Target, _ *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
+		key := []byte("row-0000000000")
+		c := row.Cell{Family: "f", Qualifier: []byte("q"), Timestamp: 1, Value: value}
+		for i := range 1000 {
+			for n, at := i, len(key)-1; n > 0; n, at = n/10, at-1 {
+				key[at] = byte('0' + n%10)
+			}
+			w.StartRow(key)
+			w.Cell(&c)
+			full, err := w.EndRow()
+			if err == nil && full {
+				err = w.Flush()
+			}
+			if err != nil {
+				return nil, scan.Stats{}, err
+			}
+		}
+		return nil, scan.Stats{RowsSeen: 1000, RowsReturned: 1000}, nil
+	}}
+	for _, parallel := range []int{1, 16} {
+		b.Run(strconv.Itoa(parallel), func(b *testing.B) {
+			_, s, _ := serve(b, f, Options{}, ServerOptions{Encoders: encoders})
+			one := func() {
+				w := chunk.NewWriter(chunk.Options{Send: func(m mem.BufferSlice) error { m.Free(); return nil }})
+				defer w.Close()
+				_, _, err := s.ReadRows(b.Context(), rpc.Target{}, &rpc.Read{Ranges: []row.Range{row.All}}, w)
+				if err == nil {
+					err = w.Finish(nil)
+				}
+				if err == nil && w.RowsReturned() != 1000 {
+					err = fmt.Errorf("%d rows", w.RowsReturned())
+				}
+				if err != nil {
+					b.Error(err)
+				}
+			}
+			one()
+			b.SetParallelism(max(parallel/2, 1))
+			b.ReportAllocs()
+			b.ResetTimer()
+			before := cpu()
+			if parallel == 1 {
+				for range b.N {
+					one()
+				}
+			} else {
+				b.RunParallel(func(pb *testing.PB) {
+					for pb.Next() {
+						one()
+					}
+				})
+			}
+			b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-µs/op")
+		})
+	}
+}
+
+// encoders are those of a tablet server.
+func encoders(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) Encoder {
+	if encoding != chunk.Encoding {
+		return nil
+	}
+	return chunk.NewWriter(chunk.Options{Piece: pass})
 }
 
 func cpu() int64 {

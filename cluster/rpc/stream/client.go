@@ -189,10 +189,10 @@ func (p *peer) forget(l *link) {
 	}
 }
 
-// A link is the two connections to a server.
+// A link is the connections to a server.
 type link struct {
 	p      *peer
-	conn   *grpc.ClientConn // connects with the first call
+	grpc   *grpc.ClientConn // connects with the first call
 	mux    net.Conn
 	cancel context.CancelFunc
 	send   *sender
@@ -212,6 +212,11 @@ type link struct {
 	next  uint64
 	calls map[uint64]*call
 	err   error
+	// conns are the connections for scans, idle those that nobody uses. There are
+	// none before plain, by now.
+	conns map[*scanConn]struct{}
+	idle  []*scanConn
+	plain int64
 }
 
 // A call is a question that waits for its answer.
@@ -239,13 +244,13 @@ func newLink(p *peer) (*link, error) {
 		return nil, err
 	}
 	connecting, connected := context.WithTimeout(context.Background(), p.d.o.Connect)
-	mux, err := dialMux(connecting, p.addr, p.d.o.TLS)
+	mux, err := dialMux(connecting, p.addr, p.d.o.TLS, greeting)
 	connected()
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{p: p, conn: conn, mux: mux, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}}
+	l := &link{p: p, grpc: conn, mux: mux, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}, conns: map[*scanConn]struct{}{}}
 	l.heard.Store(now())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -333,6 +338,7 @@ func (l *link) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
+		l.prune()
 		if l.waiting.Load() == 0 {
 			waited = time.Now()
 			continue
@@ -358,12 +364,15 @@ func (l *link) fail(err error) {
 		return
 	}
 	l.err = err
-	lost := l.calls
-	l.calls = nil
+	lost, conns := l.calls, l.conns
+	l.calls, l.conns, l.idle = nil, nil, nil
 	l.mu.Unlock()
 	close(l.failed)
 	l.cancel()
 	_ = l.mux.Close()
+	for c := range conns {
+		_ = c.Close()
+	}
 	for number, c := range lost {
 		c.sent, c.err = number <= taken, err
 		c.done <- struct{}{}
@@ -486,7 +495,7 @@ func (p *peer) askAlone(ctx context.Context, l *link, op byte, body []byte, chan
 	var out raw
 	during, cancel := l.during(ctx)
 	defer cancel()
-	if err := l.conn.Invoke(during, methodCall, in, &out); err != nil {
+	if err := l.grpc.Invoke(during, methodCall, in, &out); err != nil {
 		return decoder{}, p.broken(ctx, err, changes)
 	}
 	l.heard.Store(now())
@@ -551,11 +560,32 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 			return req.Ranges, scan.Stats{}, err
 		}
 	}
-	r := &rowReader{to: w}
-	if err := p.scan(ctx, body, r); err != nil {
+	r := &rowReader{to: w, encoded: scan.Encoded(w)}
+	if err := p.large(ctx, body, r); err != nil {
 		return req.Ranges, scan.Stats{}, err
 	}
 	return r.rest, r.stats, nil
+}
+
+// large asks for what may be more than a short message.
+func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
+	l, err := p.get(ctx)
+	if err != nil {
+		return err
+	}
+	l.hold()
+	defer l.release()
+	var encoding uint64
+	if r.encoded != nil {
+		encoding = r.encoded.Encoding()
+	}
+	question := appendBytes(batches.empty(), binary.AppendUvarint(body, encoding))
+	known, err := p.scan(ctx, l, question, r)
+	batches.Put(&question)
+	if !known {
+		err = p.scanGRPC(ctx, l, body, r)
+	}
+	return err
 }
 
 // small tells whether a read is likely to be answered by a short message.
@@ -573,52 +603,6 @@ func small(req *rpc.Read) bool {
 		}
 	}
 	return true
-}
-
-func (p *peer) scan(ctx context.Context, body []byte, r *rowReader) error {
-	l, err := p.get(ctx)
-	if err != nil {
-		return err
-	}
-	p.d.Forwarded.Add(1)
-	l.hold()
-	defer l.release()
-	during, cancel := l.during(ctx)
-	defer cancel()
-	s, err := l.conn.NewStream(during, &scanDesc, methodScan)
-	if err != nil {
-		return p.broken(ctx, err, false)
-	}
-	if err := s.SendMsg(&raw{b: append([]byte(nil), body...)}); err != nil && !errors.Is(err, io.EOF) {
-		return p.broken(ctx, err, false)
-	}
-	if err := s.CloseSend(); err != nil {
-		return p.broken(ctx, err, false)
-	}
-	m := raw{pooled: true}
-	defer m.free()
-	for !r.ended {
-		m.free() // rows were valid during the calls of the Writer only
-		if err := s.RecvMsg(&m); err != nil {
-			return p.broken(ctx, err, false)
-		}
-		l.heard.Store(now())
-		if len(m.b) == 0 {
-			return errMalformed
-		}
-		switch kind := m.b[0]; kind {
-		case answerOK:
-			if err := r.read(m.b[1:]); err != nil {
-				return err
-			}
-		case answerError:
-			d := decoder{b: m.b[1:]}
-			return d.error()
-		default:
-			return errMalformed
-		}
-	}
-	return nil
 }
 
 // change asks for a change.

@@ -12,9 +12,15 @@ import (
 	"time"
 )
 
-// greeting is what both ends of a Mux connection send first. Whatever else
-// begins a connection is gRPC's.
-const greeting = "trestle\x01"
+// greeting is what both ends of a Mux connection send first, greetingScan those
+// of one for scans. Whatever else begins a connection is gRPC's.
+const (
+	greeting     = "trestle\x01"
+	greetingScan = "trestle\x02"
+)
+
+// errGreeting is wrapped by the error of who expected a greeting.
+var errGreeting = errors.New("the server does not greet")
 
 // muxProtocol names a Mux connection in the TLS handshake.
 const muxProtocol = "trestle-mux/1"
@@ -67,8 +73,8 @@ func (r *frameReader) read() ([]byte, error) {
 	}
 }
 
-// dialMux connects to the Mux of a server.
-func dialMux(ctx context.Context, addr string, security *tls.Config) (net.Conn, error) {
+// dialMux connects to a server, for what a greeting says.
+func dialMux(ctx context.Context, addr string, security *tls.Config, greeting string) (net.Conn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	var c net.Conn
 	var err error
@@ -84,9 +90,12 @@ func dialMux(ctx context.Context, addr string, security *tls.Config) (net.Conn, 
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	if _, err = c.Write([]byte(greeting)); err == nil {
-		err = greeted(c)
+		err = greeted(c, greeting)
 	}
-	if !stop() && err == nil {
+	if err != nil {
+		err = errors.Join(errGreeting, err)
+	}
+	if !stop() {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
@@ -96,12 +105,12 @@ func dialMux(ctx context.Context, addr string, security *tls.Config) (net.Conn, 
 }
 
 // greeted reads a greeting.
-func greeted(c net.Conn) error {
-	var b [len(greeting)]byte
-	if _, err := io.ReadFull(c, b[:]); err != nil {
+func greeted(c net.Conn, greeting string) error {
+	b := make([]byte, len(greeting))
+	if _, err := io.ReadFull(c, b); err != nil {
 		return err
 	}
-	if string(b[:]) != greeting {
+	if string(b) != greeting {
 		return errMalformed
 	}
 	return nil
@@ -111,24 +120,25 @@ func greeted(c net.Conn) error {
 // has vanished.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// A splitter accepts connections for gRPC and for Mux on one address. It is the
+// A splitter accepts connections for gRPC and others on one address. It is the
 // listener of gRPC.
 type splitter struct {
 	net.Listener
 	tls *tls.Config // nil: plain text
-	mux func(net.Conn)
+	// greeted is who has a connection, by the greeting.
+	greeted map[string]func(net.Conn)
 
 	grpc   chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newSplitter(l net.Listener, security *tls.Config, mux func(net.Conn)) *splitter {
+func newSplitter(l net.Listener, security *tls.Config, greeted map[string]func(net.Conn)) *splitter {
 	if security != nil {
 		security = security.Clone()
 		security.NextProtos = []string{"h2", muxProtocol}
 	}
-	return &splitter{Listener: l, tls: security, mux: mux, grpc: make(chan net.Conn), closed: make(chan struct{})}
+	return &splitter{Listener: l, tls: security, greeted: greeted, grpc: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 // run accepts connections until the listener is closed.
@@ -167,13 +177,13 @@ func (s *splitter) sort(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	if string(first) == greeting {
+	if serve := s.greeted[string(first)]; serve != nil {
 		if _, err := c.Write(first); err != nil {
 			_ = c.Close()
 			return
 		}
 		_ = c.SetDeadline(time.Time{})
-		s.mux(c)
+		serve(c)
 		return
 	}
 	_ = c.SetDeadline(time.Time{})

@@ -3,6 +3,8 @@ package stream
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
+	"io"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
@@ -16,6 +18,7 @@ const (
 	recordEnd                // of the row
 	recordScanned            // key
 	recordDone               // stats, rest: the last
+	recordPiece              // rows, cells, key, open, length: encoded rows, behind the message
 )
 
 // A rowWriter takes rows and makes records of them. The first cell of a message
@@ -81,6 +84,17 @@ func (w *rowWriter) EndRow() (bool, error) {
 	return len(w.b) >= w.full, w.err
 }
 
+// piece writes what is said of encoded rows, which follow the message.
+func (w *rowWriter) piece(p *scan.Piece, n int) {
+	w.b = binary.AppendUvarint(append(w.b, recordPiece), uint64(p.Rows))
+	w.b = appendBytes(binary.AppendUvarint(w.b, uint64(p.Cells)), p.Key)
+	var open byte
+	if p.Open {
+		open = 1
+	}
+	w.b = binary.AppendUvarint(append(w.b, open), uint64(n))
+}
+
 // Scanned implements scan.Writer.
 func (w *rowWriter) Scanned(key []byte) { w.b = appendBytes(append(w.b, recordScanned), key) }
 
@@ -114,10 +128,15 @@ func (w *rowWriter) done(stats *scan.Stats, rest []row.Range) {
 type rowReader struct {
 	to    scan.Writer
 	open  bool // a row
+	torn  bool // an encoded row
 	cell  row.Cell
 	stats scan.Stats
 	rest  []row.Range
 	ended bool
+
+	// encoded takes encoded rows, which are read from from. Both may be nil.
+	encoded scan.EncodedWriter
+	from    io.Reader
 }
 
 // read takes a message.
@@ -126,7 +145,7 @@ func (r *rowReader) read(b []byte) error {
 	r.cell.Qualifier = nil
 	for len(d.b) > 0 {
 		record := d.byte()
-		if r.ended || r.open != (record == recordCell || record == recordEnd) {
+		if r.ended || r.open != (record == recordCell || record == recordEnd) || r.torn && record != recordPiece {
 			return errMalformed
 		}
 		switch record {
@@ -136,7 +155,13 @@ func (r *rowReader) read(b []byte) error {
 				return errMalformed
 			}
 			if record == recordScanned {
-				r.to.Scanned(key)
+				// Its reader has let go of the tablet: whoever waits for rows may have
+				// what there is.
+				if r.to.Scanned(key); len(d.b) == 0 {
+					if err := r.to.Flush(); err != nil {
+						return err
+					}
+				}
 				break
 			}
 			r.open = true
@@ -148,11 +173,17 @@ func (r *rowReader) read(b []byte) error {
 			r.to.Cell(&r.cell)
 		case recordEnd:
 			r.open = false
-			full, err := r.to.EndRow()
-			if err == nil && full {
-				err = r.to.Flush()
+			if err := r.flushIf(r.to.EndRow()); err != nil {
+				return err
 			}
-			if err != nil {
+		case recordPiece:
+			p := scan.Piece{Rows: int64(d.uvarint()), Cells: int64(d.uvarint()), Key: d.bytes(), Open: d.byte() != 0}
+			n := d.uvarint()
+			// An open row is the only one, and a row has a cell.
+			if d.bad || r.encoded == nil || n == 0 || n > maxMessage || p.Rows < 0 || p.Cells < p.Rows || p.Open != (p.Rows == 0) || r.torn && p.Rows > 1 {
+				return errMalformed
+			}
+			if err := r.piece(&p, int(n)); err != nil {
 				return err
 			}
 		case recordDone:
@@ -162,6 +193,32 @@ func (r *rowReader) read(b []byte) error {
 		}
 	}
 	return d.err()
+}
+
+// piece takes encoded rows of n bytes.
+func (r *rowReader) piece(p *scan.Piece, n int) error {
+	for n > 0 {
+		b, err := r.encoded.Room(n)
+		if err != nil {
+			return err
+		}
+		if _, err := io.ReadFull(r.from, b); err != nil {
+			return errors.Join(errCut, err)
+		}
+		n -= len(b)
+	}
+	r.torn = p.Open
+	return r.flushIf(r.encoded.Encoded(p))
+}
+
+// errCut is an answer that ends too early.
+var errCut = errors.New("the answer ends in the middle")
+
+func (r *rowReader) flushIf(full bool, err error) error {
+	if err == nil && full {
+		err = r.to.Flush()
+	}
+	return err
 }
 
 // appendFrame appends a frame whose parts after the number are head and body.

@@ -18,7 +18,6 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
-	"github.com/trestledb/trestle/engine/scan"
 )
 
 // ServerOptions are the settings of a Server.
@@ -27,6 +26,9 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Log takes what should not happen. Default: nothing.
 	Log *slog.Logger
+	// Encoders encode the rows of scans for those who can take them so. Default:
+	// none.
+	Encoders Encoders
 }
 
 // A Server lets other processes ask a tablet server.
@@ -34,11 +36,15 @@ type Server struct {
 	to   rpc.TabletServer
 	o    ServerOptions
 	grpc *grpc.Server
+	// plain is set by tests: scans go over gRPC, as those of earlier versions did.
+	plain bool
 
-	mu      sync.Mutex
-	muxes   map[net.Conn]*sender
-	serving sync.WaitGroup // muxes
-	leaving bool
+	mu    sync.Mutex
+	muxes map[net.Conn]*sender
+	// scanning are the connections for scans.
+	scanning map[net.Conn]struct{}
+	serving  sync.WaitGroup // muxes and scanning
+	leaving  bool
 
 	work    chan *question // to who waits for one
 	idle    atomic.Int64   // how many wait
@@ -51,7 +57,7 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	s := &Server{to: to, o: o, muxes: map[net.Conn]*sender{}, work: make(chan *question)}
+	s := &Server{to: to, o: o, muxes: map[net.Conn]*sender{}, scanning: map[net.Conn]struct{}{}, work: make(chan *question)}
 	opts := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}), grpc.MaxRecvMsgSize(maxMessage), grpc.MaxSendMsgSize(maxMessage),
 		grpc.InitialWindowSize(4 << 20), grpc.InitialConnWindowSize(16 << 20),
@@ -87,7 +93,7 @@ func (s *Server) Serve(l net.Listener) error {
 		return l.Close()
 	}
 	s.mu.Unlock()
-	split := newSplitter(l, s.o.TLS, s.mux)
+	split := newSplitter(l, s.o.TLS, s.greeted())
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(split) }()
 	err := split.run()
@@ -95,6 +101,15 @@ func (s *Server) Serve(l net.Listener) error {
 		err = errors.Join(err, e)
 	}
 	return err
+}
+
+// greeted says who has the connections that begin with a greeting.
+func (s *Server) greeted() map[string]func(net.Conn) {
+	m := map[string]func(net.Conn){greeting: s.mux}
+	if !s.plain {
+		m[greetingScan] = s.scans
+	}
+	return m
 }
 
 // Stop asks for no more calls, and returns when those that came are answered.
@@ -127,6 +142,9 @@ func (s *Server) cut() {
 	s.mu.Lock()
 	s.leaving = true
 	for c := range s.muxes {
+		_ = c.Close()
+	}
+	for c := range s.scanning {
 		_ = c.Close()
 	}
 	s.mu.Unlock()
@@ -396,7 +414,8 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 	return b, errMalformed
 }
 
-// scan answers a large read. Nothing is held while a message waits to be sent,
+// scan answers a large read of a server that knows no connections for scans.
+// Nothing is held while a message waits to be sent,
 // except within a row that is larger than tearBytes.
 func (s *Server) scan(st grpc.ServerStream) error {
 	var in raw
@@ -416,38 +435,11 @@ func (s *Server) scan(st grpc.ServerStream) error {
 		}
 		return empty(), nil
 	}
-	var total scan.Stats
-	for {
-		rest, stats, err := s.to.ReadRows(st.Context(), at, req, w)
-		if err != nil {
-			if st.Context().Err() != nil {
-				return st.Context().Err()
-			}
-			// What is complete of the rows is true all the same.
-			w.drop()
-			if err := w.Flush(); err != nil {
-				return err
-			}
-			return st.SendMsg(&raw{b: appendError([]byte{answerError}, err)})
-		}
-		total.RowsSeen += stats.RowsSeen
-		total.RowsReturned += stats.RowsReturned
-		total.CellsSeen += stats.CellsSeen
-		total.CellsReturned += stats.CellsReturned
-		if req.Limit > 0 {
-			if req.Limit -= stats.RowsReturned; req.Limit <= 0 {
-				rest = nil
-			}
-		}
-		if req.Ranges = rest; len(rest) == 0 {
-			break
-		}
-		if err := w.Flush(); err != nil {
-			return err
-		}
+	refused, err := s.scanTo(st.Context(), at, req, w)
+	if refused != nil && err == nil {
+		err = st.SendMsg(&raw{b: appendError([]byte{answerError}, refused)})
 	}
-	w.done(&total, nil)
-	return w.Flush()
+	return err
 }
 
 func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {

@@ -1,0 +1,449 @@
+package stream
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"runtime/debug"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/mem"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+const (
+	// mostConns bounds the connections for scans that are kept though nobody uses
+	// them, idleLimit for how long they are.
+	mostConns = 64
+	idleLimit = 30 * time.Second
+	// plainFor is how long a server that knows no connections for scans is not
+	// asked for one again.
+	plainFor = time.Minute
+)
+
+// An Encoder is a Writer that makes pieces of rows: see scan.EncodedWriter.
+type Encoder interface {
+	scan.Writer
+	// Close frees what the Encoder holds.
+	Close()
+}
+
+// Encoders returns an Encoder of an encoding, nil if it has none of that number.
+// Pieces are given to pass, which owns the buffers.
+type Encoders func(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) Encoder
+
+// An answerer makes messages of the rows of a scan.
+type answerer interface {
+	scan.Writer
+	// drop takes back the row that is open, as far as it was not sent.
+	drop()
+	// end sends what is left, and the last record.
+	end(*scan.Stats) error
+}
+
+// end implements answerer.
+func (w *rowWriter) end(stats *scan.Stats) error {
+	w.done(stats, nil)
+	return w.Flush()
+}
+
+// scanTo gives the rows of a scan to w. refused is the error of the read, which
+// the caller is to be told; what is complete of the rows is true all the same.
+func (s *Server) scanTo(ctx context.Context, at rpc.Target, req *rpc.Read, w answerer) (refused, err error) {
+	var total scan.Stats
+	for {
+		rest, stats, err := s.to.ReadRows(ctx, at, req, w)
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
+			w.drop()
+			return err, w.Flush()
+		}
+		total.RowsSeen += stats.RowsSeen
+		total.RowsReturned += stats.RowsReturned
+		total.CellsSeen += stats.CellsSeen
+		total.CellsReturned += stats.CellsReturned
+		if req.Limit > 0 {
+			if req.Limit -= stats.RowsReturned; req.Limit <= 0 {
+				rest = nil
+			}
+		}
+		if req.Ranges = rest; len(rest) == 0 {
+			return nil, w.end(&total)
+		}
+		if err := w.Flush(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// A pieceWriter sends rows as pieces.
+type pieceWriter struct {
+	Encoder
+	head rowWriter // of the next message
+	send func(head []byte, piece mem.BufferSlice) error
+	// scanned is what Scanned said last, of rows behind those that were sent.
+	scanned []byte
+	told    bool // there is nothing in scanned
+	last    *scan.Stats
+}
+
+var _ answerer = (*pieceWriter)(nil)
+
+// StartRow implements scan.Writer.
+func (w *pieceWriter) StartRow(key []byte) {
+	w.told = true
+	w.Encoder.StartRow(key)
+}
+
+// Scanned implements scan.Writer.
+func (w *pieceWriter) Scanned(key []byte) {
+	w.scanned, w.told = append(w.scanned[:0], key...), false
+}
+
+// pass takes pieces from the Encoder.
+func (w *pieceWriter) pass(p *scan.Piece, b mem.BufferSlice) error {
+	w.head.piece(p, b.Len())
+	return w.message(b)
+}
+
+// message sends a message, with the last record if that is to come and no row
+// is.
+func (w *pieceWriter) message(b mem.BufferSlice) error {
+	if !w.told {
+		w.head.Scanned(w.scanned)
+	}
+	if w.last != nil {
+		w.head.done(w.last, nil)
+	}
+	err := w.send(w.head.b, b)
+	b.Free()
+	w.head.b, w.told, w.last = w.head.b[:1], true, nil
+	return err
+}
+
+// Flush implements scan.Writer.
+func (w *pieceWriter) Flush() error {
+	err := w.Encoder.Flush()
+	if err == nil && (!w.told || w.last != nil) {
+		err = w.message(nil)
+	}
+	return err
+}
+
+func (w *pieceWriter) drop() {} // Flush does
+
+func (w *pieceWriter) end(stats *scan.Stats) error {
+	w.last = stats
+	return w.Flush()
+}
+
+// scans answers the scans that come on a connection, one after the other.
+func (s *Server) scans(c net.Conn) {
+	s.mu.Lock()
+	if s.leaving {
+		s.mu.Unlock()
+		_ = c.Close()
+		return
+	}
+	s.scanning[c] = struct{}{}
+	s.serving.Add(1)
+	s.mu.Unlock()
+	ctx, cancel := context.WithCancel(context.Background())
+	asked := make(chan []byte)
+	var answering sync.WaitGroup
+	answering.Go(func() {
+		for b := range asked {
+			if s.scanOn(ctx, c, b) != nil {
+				_ = c.Close()
+			}
+		}
+	})
+	// The caller closes the connection to give a scan up.
+	for from := (&frameReader{from: c}); ; {
+		b, err := from.read()
+		if err != nil {
+			break
+		}
+		asked <- b
+	}
+	cancel()
+	_ = c.Close()
+	close(asked)
+	answering.Wait()
+	s.mu.Lock()
+	delete(s.scanning, c)
+	s.mu.Unlock()
+	s.serving.Done()
+}
+
+// scanOn answers a scan. An error is that of the connection.
+func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err error) {
+	var length [binary.MaxVarintLen64]byte
+	var parts, rest net.Buffers
+	send := func(head []byte, piece mem.BufferSlice) error {
+		parts = append(parts[:0], length[:binary.PutUvarint(length[:], uint64(len(head)))], head)
+		for _, b := range piece {
+			parts = append(parts, b.ReadOnlyData())
+		}
+		rest = parts // which WriteTo consumes
+		_, err := rest.WriteTo(c)
+		clear(parts)
+		return err
+	}
+	refuse := func(err error) error { return send(appendError([]byte{answerError}, err), nil) }
+	defer func() {
+		if r := recover(); r != nil {
+			s.o.Log.Error("a scan of another server ended in a panic", "panic", r, "stack", string(debug.Stack()))
+			err = refuse(fault.New(fault.Internal, "panic: %v", r))
+		}
+	}()
+	d := decoder{b: question}
+	at, req := d.target(), d.read()
+	encoding := d.uvarint()
+	if d.bad {
+		return errMalformed
+	}
+	b := append(batches.empty(), answerOK)
+	var w answerer
+	pieces := &pieceWriter{head: rowWriter{b: b}, send: send, told: true}
+	if encoding != 0 && s.o.Encoders != nil {
+		pieces.Encoder = s.o.Encoders(encoding, pieces.pass)
+	}
+	if pieces.Encoder != nil {
+		defer func() { pieces.Close(); batches.Put(&pieces.head.b) }()
+		w = pieces
+	} else {
+		cells := &rowWriter{b: b, full: rowsBytes, large: tearBytes, send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
+		defer func() { batches.Put(&cells.b) }()
+		w = cells
+	}
+	refused, err := s.scanTo(ctx, at, req, w)
+	if refused != nil && err == nil {
+		err = refuse(refused)
+	}
+	return err
+}
+
+// A scanConn is a connection for scans, one at a time.
+type scanConn struct {
+	net.Conn
+	from *bufio.Reader
+	// idle is since when it has not been in use, by now.
+	idle int64
+}
+
+// conn returns a connection for a scan: one that was in use before, or a new
+// one; nil if the server knows none.
+func (l *link) conn(ctx context.Context) (*scanConn, error) {
+	l.mu.Lock()
+	n := len(l.idle)
+	switch {
+	case l.err != nil:
+		l.mu.Unlock()
+		return nil, l.p.lost(l.err, false)
+	case n > 0:
+		c := l.idle[n-1]
+		l.idle = l.idle[:n-1]
+		l.mu.Unlock()
+		return c, nil
+	case now() < l.plain:
+		l.mu.Unlock()
+		return nil, nil
+	}
+	l.mu.Unlock()
+	connecting, connected := context.WithTimeout(ctx, l.p.d.o.Connect)
+	nc, err := dialMux(connecting, l.p.addr, l.p.d.o.TLS, greetingScan)
+	connected()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case errors.Is(err, errGreeting):
+		l.plain = now() + int64(plainFor)
+		return nil, nil
+	case err != nil:
+		return nil, l.p.unreachable(err)
+	case l.err != nil:
+		return nil, errors.Join(l.p.unreachable(l.err), nc.Close())
+	}
+	c := &scanConn{Conn: nc, from: bufio.NewReader(nc)}
+	l.conns[c] = struct{}{}
+	return c, nil
+}
+
+// keep takes back a connection on which nothing is to come any more, drop one
+// that is of no use.
+func (l *link) keep(c *scanConn) {
+	l.mu.Lock()
+	if l.err != nil || len(l.idle) >= mostConns {
+		l.mu.Unlock()
+		l.drop(c)
+		return
+	}
+	c.idle = now()
+	l.idle = append(l.idle, c)
+	l.mu.Unlock()
+}
+
+func (l *link) drop(c *scanConn) {
+	_ = c.Close()
+	l.mu.Lock()
+	delete(l.conns, c)
+	l.mu.Unlock()
+}
+
+// prune drops connections that nobody has used for a while.
+func (l *link) prune() {
+	limit := now() - int64(idleLimit)
+	l.mu.Lock()
+	var old []*scanConn
+	l.idle = slices.DeleteFunc(l.idle, func(c *scanConn) bool {
+		if c.idle < limit {
+			old = append(old, c)
+			return true
+		}
+		return false
+	})
+	l.mu.Unlock()
+	for _, c := range old {
+		l.drop(c)
+	}
+}
+
+// scan asks for rows over a connection of its own. known is false if the server
+// knows no such connections: nothing was asked then.
+func (p *peer) scan(ctx context.Context, l *link, body []byte, r *rowReader) (known bool, err error) {
+	c, err := l.conn(ctx)
+	if c == nil {
+		return err != nil, err
+	}
+	p.d.Forwarded.Add(1)
+	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
+	err, whole := c.scan(l, body, r)
+	if !stop() || !whole {
+		l.drop(c)
+	} else {
+		l.keep(c)
+	}
+	switch {
+	case err == nil:
+		return true, nil
+	case ctx.Err() != nil:
+		return true, ctx.Err()
+	case errors.Is(err, errCut):
+		return true, p.lost(err, false)
+	}
+	return true, err
+}
+
+// scan gives the answer of a question to r. whole tells whether all of it has
+// come.
+func (c *scanConn) scan(l *link, question []byte, r *rowReader) (err error, whole bool) {
+	if _, err := c.Write(question); err != nil {
+		return errors.Join(errCut, err), false
+	}
+	r.from = c.from
+	var b []byte
+	defer func() {
+		if b != nil {
+			batches.Put(&b)
+		}
+	}()
+	for !r.ended {
+		if b, err = readMessage(c.from, b); err != nil {
+			return err, false
+		}
+		l.heard.Store(now())
+		if len(b) == 0 {
+			return errMalformed, false
+		}
+		switch b[0] {
+		case answerOK:
+			if err := r.read(b[1:]); err != nil {
+				return err, false
+			}
+		case answerError:
+			d := decoder{b: b[1:]}
+			return d.error(), true
+		default:
+			return errMalformed, false
+		}
+	}
+	return nil, true
+}
+
+// readMessage reads a message over b. Memory comes as bytes do, whatever the
+// length says.
+func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
+	n, err := binary.ReadUvarint(from)
+	if err != nil {
+		return b, errors.Join(errCut, err)
+	}
+	if n > maxMessage {
+		return b, errMalformed
+	}
+	if b == nil {
+		b = batches.empty()
+	}
+	for b = b[:0]; len(b) < int(n); {
+		have := len(b)
+		b = slices.Grow(b, min(int(n)-have, max(have, batchBytes)))
+		b = b[:min(cap(b), int(n))]
+		if _, err := io.ReadFull(from, b[have:]); err != nil {
+			return b, errors.Join(errCut, err)
+		}
+	}
+	return b, nil
+}
+
+// scanGRPC is scan for a server that knows no connections for scans.
+func (p *peer) scanGRPC(ctx context.Context, l *link, body []byte, r *rowReader) error {
+	p.d.Forwarded.Add(1)
+	during, cancel := l.during(ctx)
+	defer cancel()
+	s, err := l.grpc.NewStream(during, &scanDesc, methodScan)
+	if err != nil {
+		return p.broken(ctx, err, false)
+	}
+	if err := s.SendMsg(&raw{b: append([]byte(nil), body...)}); err != nil && !errors.Is(err, io.EOF) {
+		return p.broken(ctx, err, false)
+	}
+	if err := s.CloseSend(); err != nil {
+		return p.broken(ctx, err, false)
+	}
+	m := raw{pooled: true}
+	defer m.free()
+	for !r.ended {
+		m.free() // rows were valid during the calls of the Writer only
+		if err := s.RecvMsg(&m); err != nil {
+			return p.broken(ctx, err, false)
+		}
+		l.heard.Store(now())
+		if len(m.b) == 0 {
+			return errMalformed
+		}
+		switch kind := m.b[0]; kind {
+		case answerOK:
+			if err := r.read(m.b[1:]); err != nil {
+				return err
+			}
+		case answerError:
+			d := decoder{b: m.b[1:]}
+			return d.error()
+		default:
+			return errMalformed
+		}
+	}
+	return nil
+}
