@@ -11,17 +11,18 @@ import (
 	"github.com/trestledb/trestle/engine/scan"
 )
 
-// aheadBytes is how much of the next tablet is read while a tablet is.
+// aheadBytes is how much of a row is kept at most before the rows are taken.
 const aheadBytes = 256 << 10
 
 // An ahead is a read of the next tablet: it finds the tablet and reads the
-// first rows, and goes on when they are taken.
+// first row, and goes on when that is taken. What comes of another server until
+// then waits in the connection.
 type ahead struct {
 	cancel  context.CancelFunc
 	located chan struct{} // closed when ranges is set
 	ranges  []row.Range   // what is read; nil if the tablet was not found
 	taken   chan struct{} // closed when to is set
-	to      scan.Writer
+	to      *tracker
 	done    chan struct{} // closed when all is over
 	rest    []row.Range
 	stats   scan.Stats
@@ -29,7 +30,11 @@ type ahead struct {
 }
 
 // readAhead begins to read what of ranges is in the first tablet of them.
-func (c *Client) readAhead(ctx context.Context, t *catalog.Table, ranges []row.Range, f *scan.Request) *ahead {
+func (c *Client) readAhead(ctx context.Context, t *catalog.Table, ranges []row.Range, f *scan.Request, w scan.Writer) *ahead {
+	var encoding uint64
+	if e := scan.Encoded(w); e != nil {
+		encoding = e.Encoding()
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	a := &ahead{cancel: cancel, located: make(chan struct{}), taken: make(chan struct{}), done: make(chan struct{})}
 	ranges = slices.Clone(ranges)
@@ -44,7 +49,7 @@ func (c *Client) readAhead(ctx context.Context, t *catalog.Table, ranges []row.R
 		if len(a.ranges) == 0 {
 			return
 		}
-		w := &heldRows{a: a, ctx: ctx}
+		w := &heldRows{a: a, ctx: ctx, encoding: encoding}
 		at := rpc.Target{Tablet: l.tablet, Schema: sch.Version}
 		// A server in this process changes the ranges that it is given as it reads.
 		a.rest, a.stats, a.err = c.o.Dialer.Dial(l.addr).ReadRows(ctx, at, &rpc.Read{Ranges: slices.Clone(a.ranges), Filter: f.Filter}, w)
@@ -77,7 +82,7 @@ func (a *ahead) isNot(ranges []row.Range) bool {
 }
 
 // take gives the rows to w, until the end of the read.
-func (a *ahead) take(w scan.Writer) {
+func (a *ahead) take(w *tracker) {
 	a.to = w
 	close(a.taken)
 	<-a.done
@@ -89,18 +94,19 @@ func (a *ahead) stop() {
 	<-a.done
 }
 
-// heldRows keeps rows until they are taken, aheadBytes of them. What comes then
-// waits for that, and goes through.
+// heldRows keeps the first row until it is taken, as far as it is not larger
+// than aheadBytes. What comes then waits for that, and goes through.
 type heldRows struct {
-	a       *ahead
-	ctx     context.Context
-	events  []rowEvent
-	bytes   int
-	through bool
-	err     error
+	a        *ahead
+	ctx      context.Context
+	encoding uint64 // of who will take them
+	events   []rowEvent
+	bytes    int
+	through  bool
+	err      error
 }
 
-var _ scan.Writer = (*heldRows)(nil)
+var _ scan.EncodedWriter = (*heldRows)(nil)
 
 // A rowEvent is a call of a scan.Writer.
 type rowEvent struct {
@@ -186,8 +192,8 @@ func (w *heldRows) EndRow() (bool, error) {
 	if w.through {
 		return w.a.to.EndRow()
 	}
-	w.hold(rowEvent{kind: endRow}, 16)
-	return w.bytes >= aheadBytes, nil
+	w.hold(rowEvent{kind: endRow}, 0)
+	return true, nil
 }
 
 // Scanned implements scan.Writer.
@@ -206,3 +212,17 @@ func (w *heldRows) Flush() error {
 	}
 	return w.release()
 }
+
+// Encoding implements scan.EncodedWriter.
+func (w *heldRows) Encoding() uint64 { return w.encoding }
+
+// Room implements scan.EncodedWriter.
+func (w *heldRows) Room(n int) ([]byte, error) {
+	if err := w.release(); err != nil {
+		return nil, err
+	}
+	return w.a.to.Room(n)
+}
+
+// Encoded implements scan.EncodedWriter.
+func (w *heldRows) Encoded(p *scan.Piece) (bool, error) { return w.a.to.Encoded(p) }

@@ -18,13 +18,17 @@ import (
 	"github.com/trestledb/trestle/engine/scan"
 )
 
-// errRowOpen is wrapped by the error of a read that ended within a row.
-var errRowOpen = errors.New("the read ended within a row")
+// errFinal is the error of a read that cannot go on elsewhere: it ended within a
+// row, or the Writer wants no more.
+type errFinal struct{ error }
+
+func (e errFinal) Unwrap() error { return e.error }
 
 // A tracker passes rows on and knows how far a read has come, so that it can go
 // on elsewhere.
 type tracker struct {
 	scan.Writer
+	encoded  scan.EncodedWriter // nil: rows come as cells only
 	ctx      context.Context
 	reversed bool
 	open     bool   // within a row
@@ -33,6 +37,13 @@ type tracker struct {
 	done     bool   // whether last is done
 	stats    scan.Stats
 	full     bool
+	err      error // of the Writer
+}
+
+var _ scan.EncodedWriter = (*tracker)(nil)
+
+func newTracker(ctx context.Context, to scan.Writer, reversed bool) *tracker {
+	return &tracker{Writer: to, encoded: scan.Encoded(to), ctx: ctx, reversed: reversed}
 }
 
 func (w *tracker) StartRow(key []byte) {
@@ -46,27 +57,61 @@ func (w *tracker) Cell(c *row.Cell) {
 }
 
 func (w *tracker) EndRow() (bool, error) {
-	w.open, w.done = false, true
-	if w.cells > 0 {
-		w.stats.RowsReturned++
-		w.stats.CellsReturned += w.cells
-	}
 	full, err := w.Writer.EndRow()
-	w.full = w.full || full
-	if err == nil && w.ctx.Err() != nil {
-		err = context.Cause(w.ctx) // many rows may have come at once
+	return full, w.ended(min(w.cells, 1), w.cells, full, err)
+}
+
+// ended notes what the Writer said of the end of some rows.
+func (w *tracker) ended(rows, cells int64, full bool, err error) error {
+	w.open, w.full, w.err = false, w.full || full, err
+	if err != nil {
+		return err
 	}
-	return full, err
+	w.done = true
+	w.stats.RowsReturned += rows
+	w.stats.CellsReturned += cells
+	if w.ctx.Err() != nil {
+		return context.Cause(w.ctx) // many rows may have come at once
+	}
+	return nil
 }
 
 func (w *tracker) Scanned(key []byte) {
-	w.done, w.last = true, append(w.last[:0], key...)
+	// The reader is at a place where one that writes to the client itself would
+	// flush.
+	w.done, w.full, w.last = true, true, append(w.last[:0], key...)
 	w.Writer.Scanned(key)
 }
 
 func (w *tracker) Flush() error {
 	w.full = false
-	return w.Writer.Flush()
+	w.err = w.Writer.Flush()
+	return w.err
+}
+
+// Encoding implements scan.EncodedWriter.
+func (w *tracker) Encoding() uint64 {
+	if w.encoded == nil {
+		return 0
+	}
+	return w.encoded.Encoding()
+}
+
+// Room implements scan.EncodedWriter.
+func (w *tracker) Room(n int) (b []byte, err error) {
+	b, w.err = w.encoded.Room(n)
+	return b, w.err
+}
+
+// Encoded implements scan.EncodedWriter.
+func (w *tracker) Encoded(p *scan.Piece) (bool, error) {
+	w.last = append(w.last[:0], p.Key...)
+	full, err := w.encoded.Encoded(p)
+	if p.Open {
+		w.open, w.done, w.err = true, false, err
+		return full, err
+	}
+	return full, w.ended(p.Rows, p.Cells, full, err)
 }
 
 // rest returns what of ranges comes after the last row that is done.
@@ -145,7 +190,7 @@ func (r *reading) one() error {
 		if r.req.Limit > 0 {
 			ask.Limit = r.req.Limit - r.stats.RowsReturned
 		}
-		track := &tracker{Writer: r.to, ctx: r.ctx, reversed: r.req.Reversed}
+		track := newTracker(r.ctx, r.to, r.req.Reversed)
 		rest, stats, err := s.ReadRows(r.ctx, at, ask, track)
 		return r.note(track, mine, other, rest, stats, err)
 	})
@@ -158,7 +203,7 @@ func (r *reading) ahead(ranges []row.Range) {
 		r.end() // tablets have changed
 	}
 	if r.next == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed {
-		r.next = r.c.readAhead(r.ctx, r.t, ranges, r.req)
+		r.next = r.c.readAhead(r.ctx, r.t, ranges, r.req, r.to)
 	}
 }
 
@@ -169,7 +214,7 @@ func (r *reading) takeNext() error {
 	defer a.stop()
 	other := r.left[len(a.ranges):]
 	r.ahead(other)
-	track := &tracker{Writer: r.to, ctx: r.ctx}
+	track := newTracker(r.ctx, r.to, false)
 	a.take(track)
 	err := r.note(track, a.ranges, other, a.rest, a.stats, a.err)
 	if err != nil && again(err) && r.ctx.Err() == nil {
@@ -185,8 +230,8 @@ func (r *reading) note(track *tracker, mine, other, rest []row.Range, stats scan
 		r.stats.RowsReturned += track.stats.RowsReturned
 		r.stats.CellsReturned += track.stats.CellsReturned
 		rest = track.rest(mine)
-		if track.open {
-			return errors.Join(errRowOpen, err)
+		if track.open || track.err != nil {
+			return errFinal{err}
 		}
 	} else {
 		r.stats.RowsSeen += stats.RowsSeen

@@ -166,7 +166,8 @@ func (c *Client) waited(since time.Time) {
 
 // again tells whether a call that failed so did nothing and may do better.
 func again(err error) bool {
-	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.Is(err, errRowOpen)
+	var final errFinal
+	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final)
 }
 
 // pause waits between two attempts.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/grpc/mem"
+
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
@@ -22,8 +24,10 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/rest"
 )
 
@@ -244,7 +248,7 @@ func openTabletServer(set *settings.Set) opener {
 			_ = ts.Close(now)
 		})
 		n.dialer.Here(set.ClusterAddress, ts)
-		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.serverTLS, Log: log})
+		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.serverTLS, Log: log, Encoders: encoders})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
 		stopServer := func(ctx context.Context) {
@@ -356,4 +360,12 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 		}
 	}
 	return nil
+}
+
+// encoders encode rows as the gateways of a cluster send them to their clients.
+func encoders(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) stream.Encoder {
+	if encoding != chunk.Encoding {
+		return nil
+	}
+	return chunk.NewWriter(chunk.Options{Piece: pass})
 }

@@ -393,7 +393,8 @@ func (w *Writer) full() bool {
 	if w.opt.Piece != nil {
 		most = pieceMessage
 	}
-	return w.size >= most || w.first && w.size >= firstMessage ||
+	// The end of a row that is in pieces is a piece of its own.
+	return w.size >= most || w.sent > 0 || w.first && w.size >= firstMessage ||
 		len(w.scanned) > 0 && w.opt.Now().Sub(w.scannedAt) >= scannedEvery
 }
 

@@ -18,6 +18,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 )
 
 type testRow struct {
@@ -206,16 +207,65 @@ func genRows(t *rapid.T) []testRow {
 	return rows
 }
 
+// pieces returns what gives pieces to w as another server's do.
+func pieces(w *Writer) func(*scan.Piece, mem.BufferSlice) error {
+	return func(p *scan.Piece, b mem.BufferSlice) error {
+		raw := b.Materialize()
+		b.Free()
+		if p.Rows > 1 && len(raw) > maxMessage {
+			return fmt.Errorf("a piece of %d rows in %d bytes", p.Rows, len(raw))
+		}
+		for len(raw) > 0 {
+			room, err := w.Room(len(raw))
+			if err != nil {
+				return err
+			}
+			raw = raw[copy(room, raw):]
+		}
+		full, err := w.Encoded(p)
+		if err == nil && full {
+			err = w.Flush()
+		}
+		return err
+	}
+}
+
 // The bytes are those that the generated code makes of the same rows, the
-// stream is one that a strict client accepts, and nothing stays in use.
+// stream is one that a strict client accepts, and nothing stays in use. All this
+// too if rows come as pieces from elsewhere, or some of them do.
 func TestAgainstGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := genRows(rt)
 		out := &collect{t: t}
 		budget := NewBudget(1 << 30)
 		w := NewWriter(Options{Send: out.send, Budget: budget})
-		if err := write(w, rows); err != nil {
-			rt.Fatal(err)
+		for rest, encoded := rows, rapid.Bool().Draw(rt, "encoded"); len(rest) > 0; encoded = !encoded {
+			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
+			if !encoded {
+				err := write(w, rest[:n])
+				if err == nil && w.full() {
+					err = w.Flush()
+				}
+				if err != nil {
+					rt.Fatal(err)
+				}
+			} else {
+				e := NewWriter(Options{Piece: pieces(w)})
+				if err := errors.Join(write(e, rest[:n]), e.Flush()); err != nil {
+					rt.Fatal(err)
+				}
+				e.Close()
+			}
+			rest = rest[n:]
+		}
+		var returned int64
+		for _, r := range rows {
+			if len(r.cells) > 0 {
+				returned++
+			}
+		}
+		if w.RowsReturned() != returned {
+			rt.Fatalf("%d rows, want %d", w.RowsReturned(), returned)
 		}
 		if err := w.Finish(nil); err != nil {
 			rt.Fatal(err)
@@ -339,6 +389,105 @@ func TestAbandonedRow(t *testing.T) {
 			t.Errorf("%d rows instead of %d, %v", len(rows), before, err)
 		}
 	}
+}
+
+// What is said of pieces is true: rows, cells, keys, and which row goes on.
+func TestPieces(t *testing.T) {
+	var got []scan.Piece
+	size := 0
+	e := NewWriter(Options{Piece: func(p *scan.Piece, b mem.BufferSlice) error {
+		n := b.Len()
+		b.Free()
+		if size += n; n > 3<<20 {
+			t.Errorf("a piece of %d bytes", n)
+		}
+		c := *p
+		c.Key = bytes.Clone(p.Key)
+		got = append(got, c)
+		return nil
+	}})
+	rows := []testRow{bigRow("a", 3, 10), bigRow("b", 2, 10), bigRow("c", 5, 800<<10), bigRow("d", 1, 2<<20), {key: []byte("e")}, bigRow("f", 1, 1)}
+	if err := errors.Join(write(e, rows), e.Flush()); err != nil {
+		t.Fatal(err)
+	}
+	want := []scan.Piece{
+		{Rows: 2, Cells: 5, Key: []byte("b")},
+		{Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Rows: 1, Cells: 5, Key: []byte("c")},
+		{Rows: 1, Cells: 1, Key: []byte("d")}, {Rows: 1, Cells: 1, Key: []byte("f")},
+	}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %+v\nwant %+v", got, want)
+	}
+	// A row that is too large is, also if most of it is gone.
+	e.StartRow([]byte("g"))
+	for i := range 300 {
+		e.Cell(&row.Cell{Family: "f", Qualifier: fmt.Append(nil, i), Value: make([]byte, 1<<20)})
+	}
+	if _, err := e.EndRow(); !errors.Is(err, fault.FailedPrecondition) || !strings.Contains(fmt.Sprintf("%+v", err), "256 MiB") {
+		t.Error(err)
+	}
+	if size > 262<<20 {
+		t.Errorf("%d bytes were passed on", size)
+	}
+	e.Close()
+}
+
+// Pieces that are not whole leave nothing behind, and no row is larger than it
+// may be, whatever a peer sends.
+func TestBrokenPieces(t *testing.T) {
+	out := &collect{t: t}
+	w := NewWriter(Options{Send: out.send})
+	defer w.Close()
+	if err := write(w, []testRow{bigRow("a", 1, 10)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Room(100); err != nil { // and nothing comes
+		t.Fatal(err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	open := func(n int) (err error) {
+		for n > 0 && err == nil {
+			var b []byte
+			if b, err = w.Room(n); err == nil && (len(b) == 0 || len(b) > n) {
+				t.Fatalf("room for %d of %d bytes", len(b), n)
+			}
+			n -= len(b)
+		}
+		if err == nil {
+			_, err = w.Encoded(&scan.Piece{Key: []byte("b"), Open: true})
+		}
+		return err
+	}
+	var err error
+	pieces := 0
+	for ; err == nil && pieces < 1000; pieces++ {
+		err = open(1 << 20)
+	}
+	if !errors.Is(err, fault.Internal) || pieces < 250 || pieces > 256 {
+		t.Errorf("%d pieces, %v", pieces, err)
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Room(0); err == nil {
+		t.Error("room for nothing")
+	}
+	if err := w.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(w, []testRow{bigRow("c", 1, 10)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Finish(nil); err != nil {
+		t.Fatal(err)
+	}
+	got, err := validate(out.msgs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sameRows(t, got, []testRow{bigRow("a", 1, 10), bigRow("c", 1, 10)})
 }
 
 func TestTooLargeRow(t *testing.T) {

@@ -146,11 +146,18 @@ func (f *fake) DropDamaged(_ context.Context, t metadata.TabletID, o string) (*r
 // serve returns a server of f and the way to it.
 func serve(t testing.TB, f *fake, o Options, so ServerOptions) (*Server, rpc.TabletServer, *Dialer) {
 	t.Helper()
+	return serveAs(t, f, o, so, func(*Server) {})
+}
+
+// serveAs is serve with a server that as has changed.
+func serveAs(t testing.TB, f *fake, o Options, so ServerOptions, as func(*Server)) (*Server, rpc.TabletServer, *Dialer) {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	s := NewServer(f, so)
+	as(s)
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	d := NewDialer(o)
