@@ -10,17 +10,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	"github.com/trestledb/trestle/cluster/master"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -287,5 +290,64 @@ func TestServerRestarts(t *testing.T) {
 	t.Logf("%d calls, the outcome of %d unknown", calls.Load(), lost.Load())
 	if lost.Load() > 0 {
 		t.Errorf("the outcome of %d writes was unknown, though servers ended in order", lost.Load())
+	}
+}
+
+// A slowStore takes its time to begin an object.
+type slowStore struct {
+	objectstore.Store
+	delay time.Duration
+}
+
+func (s *slowStore) Create(ctx context.Context, name string) (objstorage.Writable, error) {
+	time.Sleep(s.delay)
+	return s.Store.Create(ctx, name)
+}
+
+// TestAllLeave: servers that are told to end at the same time all give their
+// tablets up, though each has to change rows of METADATA for that, which one of
+// them serves.
+func TestAllLeave(t *testing.T) {
+	const servers, tablets = 3, 20
+	n := newNetwork(t, 0)
+	n.objects = &slowStore{n.objects, 200 * time.Millisecond} // to write a memtable out
+	var stops []func()
+	for i := range servers {
+		stop, _ := n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
+		stops = append(stops, stop)
+	}
+	c := n.client()
+	fill(t, c, tablets, 300, 10)
+	// The server of METADATA has nothing else to give up, so it is done first.
+	home := ""
+	if err := c.Rows(t.Context(), func(r *metadata.Row) error {
+		switch {
+		case r.Table == cmeta.Table:
+			home = r.Assignment.Server
+		case r.Assignment.Server == home:
+			other := "server-1"
+			if other == home {
+				other = "server-2"
+			}
+			return c.Move(t.Context(), r, other, true)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	var all sync.WaitGroup
+	for _, stop := range stops {
+		all.Go(stop)
+	}
+	all.Wait()
+	// A server that cannot give a tablet up tries to for a minute.
+	if d := time.Since(start); d > 50*time.Second {
+		t.Errorf("it took them %v", d)
+	}
+	n.start("later", "127.0.0.1:0")
+	k := new(keys)
+	if _, err := n.client().ReadRows(t.Context(), &scan.Request{Table: table, Ranges: []row.Range{row.All}}, k); err != nil || len(k.rows) != 300 {
+		t.Error(err, len(k.rows))
 	}
 }

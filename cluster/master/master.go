@@ -738,24 +738,31 @@ func (m *master) news(call string, err error) bool {
 }
 
 // pick returns the server that a tablet is to be served by: the one that is
-// wanted for it, or the one with the fewest tablets.
+// wanted for it, or the one with the fewest tablets. Only METADATA is better
+// served by one that is to have none than by nobody: without it no server can
+// give up what it has.
 func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
-	var best catalog.Registration
-	found := false
 	if n, ok := m.heading[r.Tablet]; ok {
 		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.wanted[r.Tablet].Key == "" {
 			return s, true
 		}
 	}
-	for n, s := range v.servers {
-		if string(v.wanted[r.Tablet].Value) == s.Name && !v.drained[s.Name] {
-			return s, true
+	var best catalog.Registration
+	found := false
+	for _, drained := range []bool{false, true} {
+		for n, s := range v.servers {
+			if v.drained[s.Name] != drained {
+				continue
+			}
+			if string(v.wanted[r.Tablet].Value) == s.Name {
+				return s, true
+			}
+			if !found || v.load[n] < v.load[best.Incarnation] || v.load[n] == v.load[best.Incarnation] && n < best.Incarnation {
+				best, found = s, true
+			}
 		}
-		if v.drained[s.Name] {
-			continue
-		}
-		if !found || v.load[n] < v.load[best.Incarnation] || v.load[n] == v.load[best.Incarnation] && n < best.Incarnation {
-			best, found = s, true
+		if found || r.Table != cmeta.Table {
+			break
 		}
 	}
 	return best, found

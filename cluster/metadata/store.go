@@ -255,6 +255,11 @@ func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error 
 	return s.scan(ctx, row.All, each)
 }
 
+// ScanWithin is Scan of the rows whose keys are in a range.
+func (s *Store) ScanWithin(ctx context.Context, keys row.Range, each func(*metadata.Row) error) error {
+	return s.scan(ctx, keys, each)
+}
+
 // ScanTable is Scan of the rows of one table.
 func (s *Store) ScanTable(ctx context.Context, table uint64, each func(*metadata.Row) error) error {
 	return s.scan(ctx, row.Range{Start: binary.BigEndian.AppendUint64(nil, table), End: binary.BigEndian.AppendUint64(nil, table+1)}, each)

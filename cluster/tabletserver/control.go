@@ -64,7 +64,7 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 			errs = append(errs, err)
 			continue
 		}
-		if !s.mine(r) || !s.claim(r.Tablet) {
+		if !s.mine(r) || !s.claim(r) {
 			continue
 		}
 		log := r.Assignment.Log
@@ -86,13 +86,13 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 
 // claim notes that a tablet is being loaded. It returns false if it is, or is
 // served.
-func (s *Server) claim(id metadata.TabletID) bool {
+func (s *Server) claim(r *metadata.Row) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || s.loading[id] || s.tablets[id] != nil {
+	if s.halfOf(r.Table).closed || s.loading[r.Tablet] || s.tablets[r.Tablet] != nil {
 		return false
 	}
-	s.loading[id] = true
+	s.loading[r.Tablet] = true
 	return true
 }
 
@@ -182,7 +182,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed {
+	if t.half.closed {
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t

@@ -142,7 +142,6 @@ type Server struct {
 	mu      sync.RWMutex
 	tablets map[metadata.TabletID]*served
 	loading map[metadata.TabletID]bool
-	closed  bool // nothing is to be loaded any more
 	pauses  pauses
 	// stopping says that nothing new is to run.
 	stopping bool
@@ -162,6 +161,8 @@ type half struct {
 	env  *tablet.Env
 	work *worker.Worker
 	log  *guardedLog
+	// closed says that it takes no tablets any more. Server.mu guards it.
+	closed bool
 }
 
 // served is a tablet that is served.
@@ -478,20 +479,79 @@ func (s *Server) others(ctx context.Context) bool {
 	return false
 }
 
+// outlast waits, as long as it goes on, for servers that leave too: to give a
+// tablet up they have to change its row, which METADATA tablets of this server
+// may hold.
+func (s *Server) outlast(ctx context.Context) {
+	for last, since := -1, time.Now(); s.Err() == nil; {
+		n := s.dependent(ctx)
+		if n != last {
+			last, since = n, time.Now()
+		}
+		if n == 0 || time.Since(since) > s.o.TTL {
+			return
+		}
+		select {
+		case <-time.After(s.o.TTL / 40):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// dependent returns how many tablets servers that leave have whose rows are in
+// METADATA tablets of this one; 0 if that cannot be found out.
+func (s *Server) dependent(ctx context.Context) (n int) {
+	ctx, cancel := context.WithTimeout(ctx, s.o.TTL)
+	defer cancel()
+	servers, _, err := catalog.Servers(ctx, s.o.Lock)
+	if err != nil {
+		return 0
+	}
+	drained, err := catalog.Drained(ctx, s.o.Lock)
+	if err != nil {
+		return 0
+	}
+	leaving := map[string]bool{}
+	for _, r := range servers {
+		if r.Name != s.o.Name && drained[r.Name] {
+			leaving[r.Name] = true
+		}
+	}
+	if len(leaving) == 0 {
+		return 0
+	}
+	for _, t := range s.tabletsOf(s.system) {
+		if err := s.meta.ScanWithin(ctx, t.Bounds(), func(r *metadata.Row) error {
+			if a := r.Assignment; a != nil && a.State != metadata.Unassigned && leaving[a.Server] {
+				n++
+			}
+			return nil
+		}); err != nil {
+			return 0
+		}
+	}
+	return n
+}
+
 // Close gives the tablets to other servers if there are some, writes everything
-// to the store, gives up what is left, cleanly, and ends the session. With a context that has ended it stops at once: what was
-// acknowledged is safe in any case.
+// to the store, gives up what is left, cleanly, and ends the session. With a
+// context that has ended it stops at once: what was acknowledged is safe in any
+// case.
 func (s *Server) Close(ctx context.Context) error {
 	s.leave(ctx)
-	s.mu.Lock()
-	s.closed = true
-	s.mu.Unlock()
 	var errs []error
 	// METADATA tablets last: the others' rows are in them, perhaps.
 	for _, h := range []*half{s.users, s.system} {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
 		}
+		if h == s.system {
+			s.outlast(ctx)
+		}
+		s.mu.Lock()
+		h.closed = true
+		s.mu.Unlock()
 		err := s.detached(ctx, func(live context.Context) error {
 			for _, t := range s.tabletsOf(h) {
 				if ctx.Err() != nil {
@@ -518,7 +578,7 @@ func (s *Server) Close(ctx context.Context) error {
 func (s *Server) stop() {
 	s.mu.Lock()
 	again := s.stopping
-	s.closed, s.stopping = true, true
+	s.users.closed, s.system.closed, s.stopping = true, true, true
 	s.mu.Unlock()
 	if again {
 		<-s.stopped
