@@ -115,15 +115,19 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 // announcedCluster is what a cluster prints when it serves.
 const announcedCluster = "the cluster serves"
 
-// KillServer sends SIGKILL to a tablet server, which is started again. Servers
+// Pid returns the process id of a tablet server, 0 if it does not run. Servers
 // count from 0.
-func (c *Cluster) KillServer(i int) error {
-	name := fmt.Sprintf("server-%d", i+1)
+func (c *Cluster) Pid(server int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	pid := c.mu.pids[name]
+	return c.mu.pids[fmt.Sprintf("server-%d", server+1)]
+}
+
+// KillServer sends SIGKILL to a tablet server, which is started again.
+func (c *Cluster) KillServer(server int) error {
+	pid := c.Pid(server)
 	if pid == 0 {
-		return fmt.Errorf("%s does not run", name)
+		return fmt.Errorf("server %d does not run", server)
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
