@@ -16,8 +16,7 @@ public class Differ {
 
   static Connection connect(String at) throws Exception {
     Configuration conf = HBaseConfiguration.create();
-    conf.set("hbase.zookeeper.quorum", at.split(":")[0]);
-    conf.set("hbase.zookeeper.property.clientPort", at.split(":")[1]);
+    conf.set("hbase.zookeeper.quorum", at);
     conf.setInt("hbase.client.retries.number", 3);
     return ConnectionFactory.createConnection(conf);
   }

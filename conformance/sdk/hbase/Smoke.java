@@ -6,7 +6,7 @@ import org.apache.hadoop.hbase.client.*;
 import org.apache.hadoop.hbase.filter.*;
 import org.apache.hadoop.hbase.util.Bytes;
 
-/** What an application does with HBase's client. Usage: Smoke zk|rpc host:port. Prints a line per step. */
+/** What an application does with HBase's client. Usage: Smoke zk|rpc host:port,... Prints a line per step. */
 public class Smoke {
   static byte[] b(String s) { return Bytes.toBytes(s); }
   static final byte[] F = b("f"), G = b("g");
@@ -66,10 +66,8 @@ public class Smoke {
 
   public static void main(String[] args) throws Exception {
     Configuration conf = HBaseConfiguration.create();
-    String[] at = args[1].split(":");
     if (args[0].equals("zk")) {
-      conf.set("hbase.zookeeper.quorum", at[0]);
-      conf.set("hbase.zookeeper.property.clientPort", at[1]);
+      conf.set("hbase.zookeeper.quorum", args[1]);
     } else {
       conf.set("hbase.client.registry.impl", "org.apache.hadoop.hbase.client.RpcConnectionRegistry");
       conf.set("hbase.client.bootstrap.servers", args[1]);

@@ -3,12 +3,15 @@ package hbase
 import (
 	"context"
 	"errors"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -17,12 +20,18 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/engine"
 )
 
-// serve starts a server and returns its address and that of its ZooKeeper.
+// serve starts a server, or a cluster, and returns its addresses and those of
+// its ZooKeeper, as clients take them.
 func serve(t *testing.T) (rpc, zookeeper string) {
 	t.Helper()
+	if target.OnCluster() {
+		c := target.ServeCluster(t, target.ClusterOptions{HBase: true})
+		return strings.Join(c.HBase, ","), strings.Join(c.ZooKeeper, ",")
+	}
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
 	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
@@ -74,18 +83,27 @@ func serve(t *testing.T) (rpc, zookeeper string) {
 	return l.Addr().String(), zl.Addr().String()
 }
 
+// jars returns the directory with the jars of a program and of what it depends
+// on, one of those that testdata/fetch.sh makes.
+func jars(t *testing.T, of string) string {
+	t.Helper()
+	dir := os.Getenv(jarsEnv)
+	if dir == "" {
+		t.Skip(jarsEnv + " is not set")
+	}
+	return filepath.Join(dir, of)
+}
+
+const jarsEnv = "HBASE_JARS"
+
 // java runs a program of one file with the client's jars, and the settings of
 // the hbase-site.xml in a directory, if one is given. It returns what the
 // program prints.
 func java(t *testing.T, conf, program string, args ...string) string {
 	t.Helper()
-	jars := os.Getenv("HBASE_CLIENT_JARS")
-	if jars == "" {
-		t.Skip("HBASE_CLIENT_JARS is not set")
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	path := jars + "/*"
+	path := jars(t, "client") + "/*"
 	if conf != "" {
 		path = conf + ":" + path
 	}
@@ -105,26 +123,22 @@ func java(t *testing.T, conf, program string, args ...string) string {
 }
 
 func TestSmoke(t *testing.T) {
-	// A server that runs already: one of a cluster, for instance.
-	if rpc, zookeeper := os.Getenv("HBASE_ADDR"), os.Getenv("HBASE_QUORUM"); rpc != "" || zookeeper != "" {
-		if rpc != "" {
-			java(t, "", "Smoke.java", "rpc", rpc)
-		}
-		if zookeeper != "" {
-			java(t, "", "Smoke.java", "zk", zookeeper)
-		}
-		return
-	}
+	jars(t, "client")
 	rpc, zookeeper := serve(t)
 	t.Run("registry", func(t *testing.T) { java(t, "", "Smoke.java", "rpc", rpc) })
 	t.Run("zookeeper", func(t *testing.T) { java(t, "", "Smoke.java", "zk", zookeeper) })
 }
 
+// differ is how many calls TestAgainstHBase makes.
+var differ = flag.Int("differ.calls", 2000, "how many random calls to make to both clusters")
+
+// TestAgainstHBase makes the same calls to a real HBase.
 func TestAgainstHBase(t *testing.T) {
+	jars(t, "client")
 	peer := os.Getenv("HBASE_PEER")
 	if peer == "" {
-		t.Skip("HBASE_PEER is not set")
+		peer, _ = startHBase(t)
 	}
 	_, zookeeper := serve(t)
-	java(t, "", "Differ.java", zookeeper, peer, time.Now().Format("150405"), "2000")
+	java(t, "", "Differ.java", zookeeper, peer, time.Now().Format("150405"), strconv.Itoa(*differ))
 }

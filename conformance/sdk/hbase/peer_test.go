@@ -53,10 +53,7 @@ func first(t *testing.T, dir, pattern string) string {
 // returns the address of its ZooKeeper and its process id.
 func startHBase(t *testing.T) (zookeeper string, pid int) {
 	t.Helper()
-	jars := os.Getenv("HBASE_SERVER_JARS")
-	if jars == "" {
-		t.Skip("HBASE_SERVER_JARS is not set")
-	}
+	jars := jars(t, "server")
 	dir := t.TempDir()
 	host, err := loopback.TakeLocal()
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 // TestReadme runs the README's example for HBase's client as it stands there,
 // but for the server's address.
 func TestReadme(t *testing.T) {
+	jars(t, "client")
 	readme, err := os.ReadFile("../../../README.md")
 	if err != nil {
 		t.Fatal(err)

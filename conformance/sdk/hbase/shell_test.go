@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	_ "embed"
-	"os"
 	"os/exec"
 	"regexp"
 	"strings"
@@ -18,10 +17,7 @@ var script string
 // TestShell types shell.txt into HBase's shell, which ends with the first
 // command that fails.
 func TestShell(t *testing.T) {
-	jars := os.Getenv("HBASE_SHELL_JARS")
-	if jars == "" {
-		t.Skip("HBASE_SHELL_JARS is not set")
-	}
+	jars := jars(t, "shell")
 	_, zookeeper := serve(t)
 	conf := t.TempDir()
 	configuration(t, conf, map[string]string{"hbase.zookeeper.quorum": zookeeper, "hbase.client.retries.number": "5"})

@@ -2,7 +2,6 @@ package hbase
 
 import (
 	"context"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -13,10 +12,7 @@ import (
 // tool runs a main class of HBase's test jars and returns what it prints.
 func tool(t *testing.T, zookeeper, class string, args ...string) []byte {
 	t.Helper()
-	jars := os.Getenv("HBASE_TOOLS_JARS")
-	if jars == "" {
-		t.Skip("HBASE_TOOLS_JARS is not set")
-	}
+	jars := jars(t, "tools")
 	conf := t.TempDir()
 	configuration(t, conf, map[string]string{"hbase.zookeeper.quorum": zookeeper, "hbase.client.retries.number": "5"})
 	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
@@ -32,6 +28,7 @@ func tool(t *testing.T, zookeeper, class string, args ...string) []byte {
 // TestPerformanceEvaluation runs every command of HBase's own benchmark that
 // needs no more of a cluster than tables.
 func TestPerformanceEvaluation(t *testing.T) {
+	jars(t, "tools")
 	_, zookeeper := serve(t)
 	for _, command := range []string{
 		"sequentialWrite", "randomWrite", "sequentialRead", "randomRead", "scan", "filterScan", "scanRange10", "scanRange100", "randomSeekScan",
@@ -51,6 +48,7 @@ func TestPerformanceEvaluation(t *testing.T) {
 // TestBigLinkedList writes linked lists of 80,000 nodes and looks for holes,
 // both as local MapReduce jobs.
 func TestBigLinkedList(t *testing.T) {
+	jars(t, "tools")
 	_, zookeeper := serve(t)
 	out := tool(t, zookeeper, "org.apache.hadoop.hbase.test.IntegrationTestBigLinkedList", "loop", "1", "2", "40000", filepath.Join(t.TempDir(), "itbll"), "1", "1000", "10")
 	if !regexp.MustCompile(`REFERENCED=80000\s`).Match(out) || regexp.MustCompile(`(UNDEFINED|UNREFERENCED|LOST_FAMILIES|CORRUPT)=`).Match(out) {
