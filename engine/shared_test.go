@@ -157,7 +157,7 @@ func TestSharedStoreTakenOver(t *testing.T) {
 	s := mustOpen(t, o)
 	table := mustCreate(t, s, newSchema("t", 1000, "f"))
 	mustPut(t, s, table, "r", setCell("f", "q", 1000, "v"))
-	if _, err := commitlog.Seal(ctx, objectstore.Sub(o.Objects, "ulog"), 1, commitlog.Pos{}); err != nil {
+	if _, err := commitlog.Seal(ctx, objectstore.Sub(o.Objects, "ulog"), 1, commitlog.Pos{}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.MutateRow(ctx, table, entry("r", setCell("f", "q", 2000, "w"))); err == nil {

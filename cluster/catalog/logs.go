@@ -21,6 +21,11 @@ import (
 type LogState struct {
 	Kept   commitlog.Pos // everything at or after it is there; zero: everything
 	Frozen bool
+	// Server is the name of its owner, for operators.
+	Server string `json:",omitempty"`
+	// GivenUp is what an operator has given up of a frozen log, so that whoever
+	// takes a tablet over leaves out the same.
+	GivenUp commitlog.GivenUp `json:",omitempty"`
 }
 
 // LogsPrefix is where the lock service has the items of commit logs.
@@ -58,45 +63,72 @@ func Logs(ctx context.Context, l lock.Service) (map[commitlog.ID]lock.Item, erro
 	return logs, nil
 }
 
-// LogKept returns from where on a log is there, NotFound if it has no item.
-func LogKept(ctx context.Context, l lock.Service, id commitlog.ID) (commitlog.Pos, error) {
+// ReadLog returns the state of a log and the version of its item, NotFound if it
+// has none.
+func ReadLog(ctx context.Context, l lock.Service, id commitlog.ID) (state LogState, version int64, err error) {
 	item, err := l.Get(ctx, LogKey(id))
 	if err != nil {
-		return commitlog.Pos{}, fmt.Errorf("commit log %v: %w", id, err)
+		return state, 0, fmt.Errorf("commit log %v: %w", id, err)
 	}
-	var state LogState
 	if err := json.Unmarshal(item.Value, &state); err != nil {
-		return commitlog.Pos{}, fault.New(fault.Corruption, "item of commit log %v: %w", id, err)
+		return state, 0, fault.New(fault.Corruption, "item of commit log %v: %w", id, err)
 	}
-	return state.Kept, nil
+	return state, item.Version, nil
+}
+
+// writeLog changes the state of a log.
+func writeLog(ctx context.Context, l lock.Service, id commitlog.ID, state LogState, version int64) error {
+	value, err := json.Marshal(state)
+	if err == nil {
+		_, err = l.Put(ctx, LogKey(id), value, version)
+	}
+	return err
+}
+
+// GiveUp gives up segments of a frozen log, beside what was given up of it
+// before.
+func GiveUp(ctx context.Context, l lock.Service, id commitlog.ID, what commitlog.GivenUp) error {
+	for {
+		state, version, err := ReadLog(ctx, l, id)
+		if err != nil {
+			return err
+		}
+		if !state.Frozen {
+			return fault.New(fault.FailedPrecondition, "commit log %v is written to, or nobody has taken over from its owner yet", id)
+		}
+		for index, tablets := range what {
+			state.GivenUp = state.GivenUp.With(index, tablets)
+		}
+		if err := writeLog(ctx, l, id, state, version); !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+// A SealedLog is what is to be replayed of a log: [From, End) without what was
+// given up.
+type SealedLog struct {
+	From, End commitlog.Pos
+	GivenUp   commitlog.GivenUp
 }
 
 // SealLog makes sure that nobody writes to a log any more and returns what is
 // to be replayed of it.
-func SealLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID) (from, end commitlog.Pos, err error) {
-	var state LogState
+func SealLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID) (SealedLog, error) {
 	for {
-		item, err := l.Get(ctx, LogKey(id))
+		state, version, err := ReadLog(ctx, l, id)
+		if err == nil && !state.Frozen {
+			state.Frozen = true
+			err = writeLog(ctx, l, id, state, version)
+			if errors.Is(err, fault.Aborted) {
+				continue
+			}
+		}
 		if err != nil {
-			return from, end, fmt.Errorf("commit log %v: %w", id, err)
+			return SealedLog{}, err
 		}
-		if err := json.Unmarshal(item.Value, &state); err != nil {
-			return from, end, fault.New(fault.Corruption, "item of commit log %v: %w", id, err)
-		}
-		if state.Frozen {
-			break
-		}
-		state.Frozen = true
-		value, err := json.Marshal(state)
-		if err != nil {
-			return from, end, err
-		}
-		if _, err = l.Put(ctx, LogKey(id), value, item.Version); err == nil {
-			break
-		} else if !errors.Is(err, fault.Aborted) {
-			return from, end, err
-		}
+		s := SealedLog{From: state.Kept, GivenUp: state.GivenUp}
+		s.End, err = commitlog.Seal(ctx, store, id, s.From, s.GivenUp)
+		return s, err
 	}
-	end, err = commitlog.Seal(ctx, store, id, state.Kept)
-	return state.Kept, end, err
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
@@ -183,8 +184,16 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 	if deleted > 0 {
 		w.m.o.Log.Info("deleted objects that nothing names", "objects", deleted)
 	}
+	if err := w.forgetDamage(ctx, s); err != nil {
+		return deleted, err
+	}
 	for id := range logs {
-		if err := w.log(ctx, s, id, now); err != nil {
+		err := w.log(ctx, s, id, now)
+		if errors.Is(err, fault.Corruption) {
+			w.m.o.Log.Warn("a commit log that nobody needs is damaged, and is not deleted", "log", id.String(), "error", err)
+			continue
+		}
+		if err != nil {
 			return deleted, err
 		}
 	}
@@ -239,9 +248,9 @@ func (w *sweeper) log(ctx context.Context, s *seen, id commitlog.ID, now time.Ti
 	}
 	end, sealed := w.ends[id]
 	if !sealed {
-		_, end, err := catalog.SealLog(ctx, w.m.o.Lock, w.m.o.Logs, id)
+		l, err := catalog.SealLog(ctx, w.m.o.Lock, w.m.o.Logs, id)
 		if err == nil {
-			w.ends[id] = end
+			w.ends[id] = l.End
 		}
 		return err
 	}
@@ -256,6 +265,18 @@ func (w *sweeper) log(ctx context.Context, s *seen, id commitlog.ID, now time.Ti
 	delete(w.idle, id)
 	w.m.o.Log.Info("deleted a commit log that nobody needs", "log", id.String())
 	return w.m.o.Lock.Delete(ctx, catalog.LogKey(id), item.Version)
+}
+
+// forgetDamage removes what was noted of damaged logs that no row names any more:
+// tables were deleted whose tablets waited for them.
+func (w *sweeper) forgetDamage(ctx context.Context, s *seen) error {
+	damaged, err := catalog.DamagedLogs(ctx, w.m.o.Lock)
+	for _, d := range damaged {
+		if err == nil && !s.logs[uint64(d.Log)] {
+			err = catalog.NoteOpened(ctx, w.m.o.Lock, d.Log)
+		}
+	}
+	return err
 }
 
 // sweepAlways does passes until ctx ends.

@@ -71,7 +71,7 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 		byLog[log] = append(byLog[log], r)
 	}
 	for log, rows := range byLog {
-		err := s.recover(ctx, commitlog.ID(log), rows)
+		err := s.recoverSound(ctx, commitlog.ID(log), rows)
 		if err != nil && s.Err() == nil {
 			errs = append(errs, err)
 		}
@@ -125,10 +125,13 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	}
 	records := 0
 	if log != 0 {
-		from, end, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
+		l, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
+			if len(l.GivenUp) > 0 {
+				s.o.Log.Warn("recovers from a commit log without what was given up of it", "server", s.o.Name, "log", log.String(), "segments", len(l.GivenUp), "tablets", len(opened))
+			}
 			want := func(id uint64) bool { return opened[id] != nil }
-			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, from, end, want, func(rec commitlog.Record) error {
+			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, l.From, l.End, l.GivenUp, want, func(rec commitlog.Record) error {
 				records++
 				// The position is one of another log: it holds up no trimming of ours.
 				rec.Pos = commitlog.Pos{}

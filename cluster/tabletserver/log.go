@@ -24,6 +24,8 @@ type guardedLog struct {
 	*commitlog.SegmentWriter
 	id   commitlog.ID
 	lock lock.Service
+	// server is the owner's name.
+	server string
 
 	// needed is the position that Trim was called with last: what is before it is
 	// only there because it was not trimmed yet.
@@ -36,8 +38,8 @@ type guardedLog struct {
 	frozen  bool
 }
 
-func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID, o commitlog.SegmentOptions) (*guardedLog, error) {
-	value, err := json.Marshal(catalog.LogState{})
+func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID, server string, o commitlog.SegmentOptions) (*guardedLog, error) {
+	value, err := json.Marshal(catalog.LogState{Server: server})
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +51,7 @@ func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id 
 	if err != nil {
 		return nil, err
 	}
-	return &guardedLog{SegmentWriter: w, id: id, lock: l, version: version}, nil
+	return &guardedLog{SegmentWriter: w, id: id, lock: l, server: server, version: version}, nil
 }
 
 // Bytes implements commitlog.Writer. It counts what tablets need, whether or not
@@ -86,7 +88,7 @@ func (g *guardedLog) keep(ctx context.Context, before commitlog.Pos) error {
 			return err
 		}
 	}
-	value, err := json.Marshal(catalog.LogState{Kept: before})
+	value, err := json.Marshal(catalog.LogState{Kept: before, Server: g.server})
 	if err != nil {
 		return err
 	}
@@ -101,18 +103,14 @@ func (g *guardedLog) keep(ctx context.Context, before commitlog.Pos) error {
 
 // reread finds out what became of the item.
 func (g *guardedLog) reread(ctx context.Context) error {
-	item, err := g.lock.Get(ctx, catalog.LogKey(g.id))
+	state, version, err := catalog.ReadLog(ctx, g.lock, g.id)
 	if err != nil {
 		return err
-	}
-	var state catalog.LogState
-	if err := json.Unmarshal(item.Value, &state); err != nil {
-		return fault.New(fault.Corruption, "item of commit log %v: %w", g.id, err)
 	}
 	if g.frozen = state.Frozen; g.frozen {
 		return fault.New(fault.Fenced, "the log has been sealed")
 	}
-	g.version = item.Version
+	g.version = version
 	return nil
 }
 
@@ -121,7 +119,7 @@ func (g *guardedLog) reread(ctx context.Context) error {
 // ended.
 func (g *guardedLog) begin(ctx context.Context) error {
 	if err := g.reread(ctx); err != nil {
-		return fmt.Errorf("commit log %v: %w", g.id, err)
+		return fmt.Errorf("begin commit log %v: %w", g.id, err)
 	}
 	return nil
 }

@@ -142,6 +142,7 @@ type Server struct {
 	mu      sync.RWMutex
 	tablets map[metadata.TabletID]*served
 	loading map[metadata.TabletID]bool
+	damaged map[commitlog.ID]*damagedLog
 	pauses  pauses
 	// stopping says that nothing new is to run.
 	stopping bool
@@ -179,7 +180,7 @@ type served struct {
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	o = o.WithDefaults()
 	begin := time.Now()
-	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, failed: make(chan struct{}), stopped: make(chan struct{})}
+	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err == nil {
@@ -260,7 +261,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*half, error) {
 	h := new(half)
 	var err error
-	if h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Segments); err != nil {
+	if h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Name, s.o.Segments); err != nil {
 		return nil, fmt.Errorf("create commit log: %w", err)
 	}
 	h.env = &tablet.Env{

@@ -35,16 +35,17 @@ type clusterVerb struct {
 }
 
 var clusterVerbs = map[string]clusterVerb{
-	"status":  {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
-	"check":   {"", "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", (*operator).check},
-	"recover": {"", "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", (*operator).recover},
-	"drain":   {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
-	"undrain": {"SERVER", "let a server have tablets again", (*operator).undrain},
-	"move":    {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
-	"split":   {"TABLET", "split a tablet at --key, or in its middle", (*operator).split},
-	"merge":   {"TABLET", "merge a tablet with the next one, which is moved to its server first", (*operator).merge},
-	"flush":   {"TABLET...", "write memtables to SSTables; of all tablets of --table if none is named", (*operator).flush},
-	"compact": {"TABLET...", "rewrite tablets without what is deleted or expired; all of --table if none is named", (*operator).compact},
+	"status":           {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
+	"check":            {"", "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", (*operator).check},
+	"recover":          {"", "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", (*operator).recover},
+	"drop-damaged-log": {"LOG/SEGMENT...", "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", (*operator).dropDamagedLog},
+	"drain":            {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
+	"undrain":          {"SERVER", "let a server have tablets again", (*operator).undrain},
+	"move":             {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
+	"split":            {"TABLET", "split a tablet at --key, or in its middle", (*operator).split},
+	"merge":            {"TABLET", "merge a tablet with the next one, which is moved to its server first", (*operator).merge},
+	"flush":            {"TABLET...", "write memtables to SSTables; of all tablets of --table if none is named", (*operator).flush},
+	"compact":          {"TABLET...", "rewrite tablets without what is deleted or expired; all of --table if none is named", (*operator).compact},
 }
 
 // An operator asks a cluster.
@@ -88,7 +89,7 @@ func clusterCommand(p *process, args []string) int {
 	flags.BoolVar(&o.json, "json", false, "print status as JSON")
 	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
 	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
-	flags.BoolVar(&o.yes, "yes", false, "change the lock service, for recover")
+	flags.BoolVar(&o.yes, "yes", false, "do it, for recover and drop-damaged-log")
 	flags.BoolVar(&o.blocks, "blocks", false, "verify every checksum of SSTables and commit logs, for check")
 	flags.Var((*settings.ByteRate)(&o.rate), "rate", "bytes per second that check --blocks reads at most, as in 50MiB; 0: as fast as it goes")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
@@ -138,6 +139,16 @@ type clusterStatus struct {
 	Master  string
 	Servers []serverStatus
 	Tables  []tableStatus
+	// Damaged are segments of commit logs of servers that are gone, which tablets
+	// wait for.
+	Damaged []damagedStatus `json:",omitempty"`
+}
+
+type damagedStatus struct {
+	Object, Server, Error string
+	Since                 time.Time
+	Table, Tablet         string
+	Start, End            string
 }
 
 type serverStatus struct {
@@ -211,7 +222,9 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 	}
 	one, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+	rows := map[metadata.TabletID]*metadata.Row{}
 	err = o.rows(one, func(r *metadata.Row) error {
+		rows[r.Tablet] = r
 		name := names[r.Table]
 		if name == "" {
 			name = fmt.Sprintf("table %x", r.Table)
@@ -233,6 +246,19 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		return nil
 	})
 	missing := err
+	damaged, err := catalog.DamagedLogs(ctx, o.n.lock)
+	if err != nil {
+		return err
+	}
+	if missing == nil {
+		damaged = stillWaiting(damaged, rows)
+	}
+	for _, d := range damaged {
+		for _, t := range d.Tablets {
+			out.Damaged = append(out.Damaged, damagedStatus{Object: t.Object, Server: d.Server, Error: t.Error, Since: t.Since, Table: t.Table,
+				Tablet: fmt.Sprintf("%x", uint64(t.Tablet)), Start: ops.EscapeKey(t.Start), End: ops.EscapeKey(t.End)})
+		}
+	}
 	if o.json {
 		enc := json.NewEncoder(o.p.stdout)
 		enc.SetIndent("", "  ")
@@ -273,6 +299,12 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 			}
 		}
 		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t\n", t.Name, len(t.Tablets), byteSize(bytes), closed)
+	}
+	if len(c.Damaged) > 0 {
+		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged\ntablet\tstart\tend\ttable\tserver\tsegment\n")
+		for _, d := range c.Damaged {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Tablet, d.Start, d.End, d.Table, d.Server, d.Object)
+		}
 	}
 	if tablets {
 		for _, t := range c.Tables {

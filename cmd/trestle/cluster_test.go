@@ -27,12 +27,13 @@ type testCluster struct {
 	servers   map[string]*proc
 	masters   map[string]*proc
 	addrs     map[string]string // of the Bigtable API, by server
+	addrsHTTP map[string]string // of metrics and health, of servers that extra gives an http-listen
 }
 
 // startCluster runs masters and n servers, which change may give other settings.
 func startCluster(t *testing.T, n int, change ...func(*testCluster)) *testCluster {
 	t.Helper()
-	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}}
+	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}, addrsHTTP: map[string]string{}}
 	c.store = "file://" + filepath.Join(c.dir, "store")
 	for _, f := range change {
 		f(c)
@@ -86,6 +87,9 @@ func (c *testCluster) launch(name string) {
 
 func (c *testCluster) ready(name string) {
 	c.t.Helper()
+	if c.extra != nil && slices.ContainsFunc(c.extra(name), func(arg string) bool { return strings.HasPrefix(arg, "--http-listen") }) {
+		c.addrsHTTP[name] = c.servers[name].line("metrics and health   ")
+	}
 	c.addrs[name] = c.servers[name].line("export BIGTABLE_EMULATOR_HOST=")
 }
 

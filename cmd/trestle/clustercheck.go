@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,6 +156,24 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 			}
 		}
 	}
+	damaged, err := catalog.DamagedLogs(ctx, o.n.lock)
+	if err != nil {
+		return nil, err
+	}
+	if whole {
+		byID := map[metadata.TabletID]*metadata.Row{}
+		for _, rows := range tablets {
+			for _, r := range rows {
+				byID[r.Tablet] = r
+			}
+		}
+		damaged = stillWaiting(damaged, byID)
+	}
+	for _, d := range damaged {
+		for _, t := range d.Tablets {
+			wrong("commit log segment %s of %s is damaged (%s), and %s is not served without it", t.Object, cmp.Or(d.Server, "a server that is gone"), t.Error, waiting(t))
+		}
+	}
 	infos, err := objects.List(ctx, "", "", 0)
 	if err != nil {
 		return nil, fmt.Errorf("list the store: %w", err)
@@ -267,10 +286,21 @@ func (r *reading) run(ctx context.Context) error {
 	for _, id := range slices.Sorted(maps.Keys(r.found.logs)) {
 		log := commitlog.ID(id)
 		// What is written meanwhile is read too, if it comes in time.
+		var givenUp commitlog.GivenUp
 		c, err := commitlog.CheckSegments(ctx, r.logs, log,
-			func(ctx context.Context) (commitlog.Pos, error) { return catalog.LogKept(ctx, r.o.n.lock, log) },
+			func(ctx context.Context) (commitlog.Pos, error) {
+				state, _, err := catalog.ReadLog(ctx, r.o.n.lock, log)
+				givenUp = state.GivenUp
+				return state.Kept, err
+			},
 			func(ctx context.Context, name string) ([]byte, error) { return r.read(ctx, r.logs, name) },
-			func(object string, err error) { r.bad("commit log segment %s: %v", object, err) })
+			func(object string, err error) {
+				if _, index, ok := commitlog.ParseObject(object); ok && givenUp.Has(index) {
+					fmt.Fprintf(r.o.p.stdout, "given up: commit log segment %s: %v\n", object, err)
+					return
+				}
+				r.bad("commit log segment %s: %v", object, err)
+			})
 		if errors.Is(err, fault.NotFound) {
 			r.bad("commit log %v is named by tablets, and the lock service has no item of it", log)
 			continue

@@ -13,6 +13,7 @@ import (
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -51,6 +52,7 @@ type node struct {
 	watching  sync.WaitGroup
 	checks    []namedCheck
 	age       *catalog.Age
+	damaged   atomic.Pointer[[]catalog.DamagedLog]
 	// failed is closed when the lock service is not what it was: failure says why.
 	failOnce sync.Once
 	failed   chan struct{}
@@ -106,7 +108,16 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 		case <-ctx.Done():
 		}
 	}
-	n.watch("lock service", func(ctx context.Context) error { return n.believe(n.age.Look(ctx)) })
+	n.watch("lock service", func(ctx context.Context) error {
+		err := n.believe(n.age.Look(ctx))
+		if err == nil {
+			var logs []catalog.DamagedLog
+			if logs, err = catalog.DamagedLogs(ctx, n.lock); err == nil {
+				n.damaged.Store(&logs)
+			}
+		}
+		return err
+	})
 	return n, nil
 }
 
@@ -287,6 +298,7 @@ func (n *node) close() {
 
 // observe adds the metrics of a client and the way to other servers.
 func (n *node) observe(m *ops.Metrics, c *client.Client) {
+	m.Registry.MustRegister(damageCollector{n})
 	for _, r := range []struct {
 		name, help string
 		get        func() int64

@@ -158,6 +158,7 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 		operator: clusterOperator{c, func() []tablet.TableDamage { return nil }},
 		stats:    func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
 		ready:    func() error { return nil },
+		warnings: n.warnings,
 	}}, nil
 }
 
@@ -314,6 +315,8 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	for _, c := range n.checks {
 		health.Set(c.name, c.fn)
 	}
+	health.SetWarnings(n.warnings)
+	metrics.Registry.MustRegister(damageCollector{n})
 	name := cfg.Name
 	if name == "" {
 		host, _ := os.Hostname()

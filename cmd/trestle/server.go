@@ -60,6 +60,8 @@ type stack struct {
 	rest http.Handler
 	// notices are what an administrator should be told once.
 	notices []string
+	// warnings are what an operator should know, a line each; may be nil.
+	warnings func() []string
 	// checks tell what else keeps the server from being ready.
 	checks []namedCheck
 	// stopLimit is how long stopping may take if that is not the constant.
@@ -174,6 +176,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	})
 	if st.tablets != nil {
 		metrics.ObserveTablets(st.tablets)
+	}
+	if st.warnings != nil {
+		health.SetWarnings(func() []string { return append(admin.Warnings(), st.warnings()...) })
 	}
 	health.Set("store", st.ready)
 	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })

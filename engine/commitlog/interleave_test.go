@@ -580,7 +580,7 @@ func (v *simServer) takeOver(ctx context.Context, i int) bool {
 	if v.plant == plantStaleRedo {
 		redo = stale.redo
 	}
-	end, err := Seal(ctx, store, redo.Log, redo)
+	end, err := Seal(ctx, store, redo.Log, redo, nil)
 	if err != nil {
 		return v.refused(ctx, err)
 	}
@@ -591,7 +591,7 @@ func (v *simServer) takeOver(ctx context.Context, i int) bool {
 	var got []simRecord
 	for range 2 { // replay changes nothing, so it may be done again
 		got = nil
-		err = ReplaySealed(ctx, store, redo.Log, redo, end, func(t uint64) bool { return t == uint64(i) }, func(rec Record) error {
+		err = ReplaySealed(ctx, store, redo.Log, redo, end, nil, func(t uint64) bool { return t == uint64(i) }, func(rec Record) error {
 			if rec.Tablet == uint64(i) && rec.FirstSeq > r.flushed {
 				got = append(got, simRecord{seq: rec.FirstSeq, id: uint64(rec.Payload[0]) | uint64(rec.Payload[1])<<8, pos: rec.Pos})
 			}

@@ -37,21 +37,22 @@ const (
 // lands in the hole. The zero Pos stands for the oldest segment that is kept,
 // for who recovers all tablets of the log at once and knows that nobody trims.
 //
-// It fails with fault.Corruption if the log was trimmed beyond from, and with
-// the errors of the store; the caller tries again.
-func Seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (end Pos, err error) {
-	end, err = seal(ctx, store, id, from)
+// It fails with fault.Corruption, a *DamagedError, if the log was trimmed beyond
+// from, or if what is in the way is neither segment nor fence; and with the errors
+// of the store: the caller tries again. What without gives up it does not ask for.
+func Seal(ctx context.Context, store objectstore.Store, id ID, from Pos, without GivenUp) (end Pos, err error) {
+	end, err = seal(ctx, store, id, from, without)
 	if err != nil {
 		return Pos{}, fmt.Errorf("seal commit log %v: %w", id, err)
 	}
 	return end, nil
 }
 
-func seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (Pos, error) {
+func seal(ctx context.Context, store objectstore.Store, id ID, from Pos, without GivenUp) (Pos, error) {
 	if id == 0 || from != (Pos{}) && from.Log != id {
 		return Pos{}, fault.New(fault.Invalid, "the redo point %v is not in it", from)
 	}
-	s := sealer{store: store, id: id, nonce: newIncarnation(), listed: map[uint64]int64{}}
+	s := sealer{store: store, id: id, nonce: newIncarnation(), listed: map[uint64]int64{}, without: without}
 	next := max(from.Segment, 1)
 	newest, err := s.list(ctx, next)
 	if err != nil {
@@ -61,7 +62,7 @@ func seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (Pos, e
 		// What the newest segment calls acknowledged need not be tried.
 		h, err := readObjectHeader(ctx, store, id, newest)
 		if err != nil {
-			return Pos{}, err
+			return Pos{}, damagedAt(id, newest, err)
 		}
 		if h.acked >= next {
 			if from != (Pos{}) {
@@ -73,6 +74,9 @@ func seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (Pos, e
 		}
 	}
 	for lost := 0; ; next++ {
+		if _, ok := s.listed[next]; !ok && without.before(next) {
+			return Pos{}, damagedAt(id, next, fault.New(fault.Corruption, "segment %s is missing, or was never stored: what would tell was given up", objectName(id, next)))
+		}
 		fenced, err := s.fence(ctx, next)
 		if err != nil {
 			return Pos{}, err
@@ -80,7 +84,7 @@ func seal(ctx context.Context, store objectstore.Store, id ID, from Pos) (Pos, e
 		if fenced {
 			return Pos{Log: id, Segment: next}, nil
 		}
-		if _, ok := s.listed[next]; ok {
+		if _, ok := s.listed[next]; ok || without.whole(next) {
 			continue
 		}
 		if lost++; lost%farAfter == 0 && s.far < next {
@@ -99,10 +103,12 @@ type sealer struct {
 	nonce  uint64
 	listed map[uint64]int64 // sizes of the objects that a listing showed
 	far    uint64           // the last fence that was put ahead
+	// without are indexes at which there is, or was, something that was given up.
+	without GivenUp
 }
 
-// list finds the objects from index on, and the newest segment among them: 0 if
-// there is none.
+// list finds the objects from index on, and the newest segment among them that
+// was not given up: 0 if there is none.
 func (s *sealer) list(ctx context.Context, from uint64) (newest uint64, err error) {
 	infos, err := s.store.List(ctx, s.id.String()+"/", objectName(s.id, from-1), 0)
 	if err != nil {
@@ -114,7 +120,7 @@ func (s *sealer) list(ctx context.Context, from uint64) (newest uint64, err erro
 			return 0, fault.New(fault.Corruption, "%s is no object of a commit log", info.Name)
 		}
 		s.listed[index] = info.Size
-		if info.Size != fenceLen {
+		if info.Size != fenceLen && !s.without.whole(index) {
 			newest = max(newest, index)
 		}
 	}
@@ -124,25 +130,29 @@ func (s *sealer) list(ctx context.Context, from uint64) (newest uint64, err erro
 // mustExist fails if the segment at index, which was acknowledged, is gone. The
 // listing alone does not say so: it may be older than the segment.
 func (s *sealer) mustExist(ctx context.Context, index uint64) error {
-	if _, ok := s.listed[index]; ok {
+	if _, ok := s.listed[index]; ok || s.without.whole(index) {
 		return nil
 	}
 	_, err := readObjectHeader(ctx, s.store, s.id, index)
 	if errors.Is(err, fault.NotFound) {
-		return fault.New(fault.Corruption, "segment %d of the redo point is gone, though it was acknowledged: the log was trimmed too far", index)
+		err = fault.New(fault.Corruption, "segment %d of the redo point is gone, though it was acknowledged: the log was trimmed too far", index)
 	}
-	return err
+	return damagedAt(s.id, index, err)
 }
 
 // fence makes sure that there is an object at index, and reports whether it is
 // a fence.
 func (s *sealer) fence(ctx context.Context, index uint64) (bool, error) {
-	if size, ok := s.listed[index]; ok && size != fenceLen {
+	size, ok := s.listed[index]
+	if ok && (size != fenceLen || s.without.whole(index)) {
 		return false, nil
 	}
 	delay := retryFirst
 	for {
 		err := s.put(ctx, index)
+		if s.without.whole(index) && (err == nil || errors.Is(err, fault.AlreadyExists)) {
+			return false, nil // the writer has no place here, and it is not the end
+		}
 		if err == nil {
 			return true, nil
 		}
@@ -156,7 +166,7 @@ func (s *sealer) fence(ctx context.Context, index uint64) (bool, error) {
 			// for a cache of the file system's.
 		}
 		if k := fault.KindOf(err); k != 0 && k != fault.Unavailable && k != fault.Exhausted && k != fault.NotFound {
-			return false, err
+			return false, damagedAt(s.id, index, err)
 		}
 		select {
 		case <-ctx.Done():
@@ -196,22 +206,77 @@ func readObjectHeader(ctx context.Context, store objectstore.Store, id ID, index
 // appended. If want is not nil, only records of tablets for which it returns
 // true are read. An error of fn ends the replay and is returned as it is.
 //
-// It fails with fault.Corruption, naming the object, if a segment is missing or
-// not what was written; fn may have seen records before it.
-func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end Pos, want func(tablet uint64) bool,
+// It fails with fault.Corruption, a *DamagedError, if a segment is missing or not
+// what was written; fn may have seen records before it. What without gives up is
+// left out.
+func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end Pos, without GivenUp, want func(tablet uint64) bool,
 	fn func(Record) error,
 ) error {
 	if from != (Pos{}) && from.Log != id || end.Log != id {
 		return fault.New(fault.Invalid, "replay commit log %v: %v to %v are not in it", id, from, end)
 	}
-	first := max(from.Segment, 1)
-	if first >= end.Segment {
+	var fnErr error
+	var nonce uint64
+	err := readSegments(ctx, store, id, max(from.Segment, 1), end.Segment, without, want, func(index uint64, s readSegment) error {
+		if s.err == nil {
+			s.err = s.sameWriter(&nonce)
+		}
+		if s.err != nil {
+			return damagedAt(id, index, s.err)
+		}
+		for i := range s.extents {
+			e := &s.extents[i]
+			b, ok := s.data[e.tablet]
+			if !ok || without.has(index, e.tablet) {
+				continue
+			}
+			var err error
+			err, fnErr = s.header.eachRecord(e, b, func(r Record) error {
+				if r.Pos.Less(from) {
+					return nil
+				}
+				return fn(r)
+			})
+			if fnErr != nil {
+				return fnErr
+			}
+			if err != nil {
+				return damagedAt(id, index, err)
+			}
+		}
+		return nil
+	})
+	if err != nil && fnErr == nil {
+		err = fmt.Errorf("replay commit log %v: %w", id, err)
+	}
+	return err
+}
+
+// sameWriter returns an error unless a segment is by the writer of those before
+// it, whose nonce it is given, 0 for the first.
+func (s *readSegment) sameWriter(nonce *uint64) error {
+	if *nonce == 0 {
+		*nonce = s.header.nonce
+	}
+	if s.header.nonce != *nonce {
+		return s.header.corrupt("it is of another writer than the one before")
+	}
+	return nil
+}
+
+// readSegments reads the segments from first on that are before end and are not
+// given up as a whole, several at a time, and calls each with them in their
+// order. An error of each ends it.
+func readSegments(ctx context.Context, store objectstore.Store, id ID, first, end uint64, without GivenUp, want func(uint64) bool,
+	each func(index uint64, s readSegment) error,
+) error {
+	if first >= end {
 		return nil
 	}
 	// Many a segment is a few rows: whose size is known is read by one request.
-	infos, err := store.List(ctx, id.String()+"/", objectName(id, first-1), int(end.Segment-first))
+	infos, err := store.List(ctx, id.String()+"/", objectName(id, first-1), int(end-first))
 	if err != nil {
-		return fmt.Errorf("replay commit log %v: %w", id, err)
+		return err
 	}
 	small := map[uint64]bool{}
 	for _, info := range infos {
@@ -223,51 +288,29 @@ func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end
 	var running sync.WaitGroup
 	defer running.Wait()
 	defer cancel()
-	reads := make(chan chan readSegment, readers)
+	type read struct {
+		index uint64
+		c     chan readSegment
+	}
+	reads := make(chan read, readers)
 	running.Go(func() {
 		defer close(reads)
-		for i := first; i < end.Segment; i++ {
+		for i := first; i < end; i++ {
+			if without.whole(i) {
+				continue
+			}
 			c := make(chan readSegment, 1)
 			select {
-			case reads <- c:
+			case reads <- read{i, c}:
 			case <-ctx.Done():
 				return
 			}
 			running.Go(func() { c <- readObject(ctx, store, id, i, small[i], want) })
 		}
 	})
-	var nonce uint64
-	for c := range reads {
-		s := <-c
-		if s.err == nil {
-			if nonce == 0 {
-				nonce = s.header.nonce
-			}
-			if s.header.nonce != nonce {
-				s.err = s.header.corrupt("it is of another writer than the one before")
-			}
-		}
-		if s.err != nil {
-			return fmt.Errorf("replay commit log %v: %w", id, s.err)
-		}
-		for i := range s.extents {
-			e := &s.extents[i]
-			b, ok := s.data[e.tablet]
-			if !ok {
-				continue
-			}
-			err, fnErr := s.header.eachRecord(e, b, func(r Record) error {
-				if r.Pos.Less(from) {
-					return nil
-				}
-				return fn(r)
-			})
-			if fnErr != nil {
-				return fnErr
-			}
-			if err != nil {
-				return fmt.Errorf("replay commit log %v: %w", id, err)
-			}
+	for r := range reads {
+		if err := each(r.index, <-r.c); err != nil {
+			return err
 		}
 	}
 	return ctx.Err()
@@ -536,7 +579,7 @@ func OpenSegments(ctx context.Context, store objectstore.Store, id ID, opts Segm
 				"the object store has the commit log of incarnation %d, this is only incarnation %d: is the data directory an old copy?", s.id, id)
 		}
 		for ; next < s.id; next++ { // those that never came to write
-			if _, err := Seal(ctx, store, next, Pos{}); err != nil {
+			if _, err := Seal(ctx, store, next, Pos{}, nil); err != nil {
 				return nil, fmt.Errorf("open commit log: %w", err)
 			}
 		}
@@ -544,7 +587,7 @@ func OpenSegments(ctx context.Context, store objectstore.Store, id ID, opts Segm
 		if len(s.segments) == 0 {
 			continue // sealed, and trimmed
 		}
-		if s.end, err = Seal(ctx, store, s.id, Pos{}); err != nil {
+		if s.end, err = Seal(ctx, store, s.id, Pos{}, nil); err != nil {
 			return nil, fmt.Errorf("open commit log: %w", err)
 		}
 		// Again, as now nothing more can come.
@@ -557,7 +600,7 @@ func OpenSegments(ctx context.Context, store objectstore.Store, id ID, opts Segm
 		l.older = append(l.older, sealed)
 	}
 	for ; next < id; next++ {
-		if _, err := Seal(ctx, store, next, Pos{}); err != nil {
+		if _, err := Seal(ctx, store, next, Pos{}, nil); err != nil {
 			return nil, fmt.Errorf("open commit log: %w", err)
 		}
 	}
@@ -578,7 +621,7 @@ func (l *SegmentLog) Replay(from Pos, fn func(Record) error) error {
 			}
 			start = from
 		}
-		if err := ReplaySealed(l.ctx, l.store, s.id, start, s.end, nil, fn); err != nil {
+		if err := ReplaySealed(l.ctx, l.store, s.id, start, s.end, nil, nil, fn); err != nil {
 			return err
 		}
 	}

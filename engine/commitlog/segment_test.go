@@ -42,7 +42,7 @@ func createSegments(t testing.TB, store objectstore.Store, id ID, o SegmentOptio
 
 func mustSeal(t testing.TB, store objectstore.Store, id ID, from Pos) Pos {
 	t.Helper()
-	end, err := Seal(t.Context(), store, id, from)
+	end, err := Seal(t.Context(), store, id, from, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func mustSeal(t testing.TB, store objectstore.Store, id ID, from Pos) Pos {
 // their content is what payload makes of them.
 func replaySealed(t testing.TB, store objectstore.Store, id ID, from, end Pos, want func(uint64) bool) (map[uint64][]rec, error) {
 	out := map[uint64][]rec{}
-	err := ReplaySealed(t.Context(), store, id, from, end, want, func(r Record) error {
+	err := ReplaySealed(t.Context(), store, id, from, end, nil, want, func(r Record) error {
 		if want := payload(nil, r.Tablet, r.FirstSeq, len(r.Payload)); !bytes.Equal(want, r.Payload) {
 			return fmt.Errorf("record %v has wrong content", r.Pos)
 		}
@@ -470,7 +470,7 @@ func TestI8_TrimKeepsWhatIsNeeded(t *testing.T) {
 			if _, err := store.Get(t.Context(), objectName(3, i)); err == nil {
 				continue
 			}
-			if _, err := Seal(t.Context(), store, 3, Pos{Log: 3, Segment: i}); !errors.Is(err, fault.Corruption) {
+			if _, err := Seal(t.Context(), store, 3, Pos{Log: 3, Segment: i}, nil); !errors.Is(err, fault.Corruption) {
 				t.Errorf("seed %d: sealing from the trimmed segment %d: %v", seed, i, err)
 			}
 		}

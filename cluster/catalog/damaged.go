@@ -1,0 +1,139 @@
+package catalog
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// A DamagedLog is a commit log of which something is damaged that tablets wait
+// for: they are not served without it.
+type DamagedLog struct {
+	Log commitlog.ID `json:"-"`
+	// Server is the name of the log's owner, empty if nobody knows.
+	Server  string
+	Tablets []WaitingTablet
+	version int64
+}
+
+// A WaitingTablet is a tablet that was to be opened.
+type WaitingTablet struct {
+	Table      string // full name
+	Tablet     metadata.TabletID
+	Start, End []byte
+	// Object is the first of the segments that it waits for; Error says what is
+	// wrong with that.
+	Object, Error string
+	// Since is when that was found.
+	Since time.Time
+}
+
+// DamagedPrefix is where the lock service has the items of damaged logs. Who
+// tries to take tablets over writes them, so that everybody can tell.
+const DamagedPrefix = "damaged/"
+
+func damagedKey(id commitlog.ID) string { return DamagedPrefix + id.String() }
+
+func parseDamaged(i lock.Item) (d DamagedLog, err error) {
+	var id uint64
+	if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, DamagedPrefix), "%x", &id); err != nil || damagedKey(commitlog.ID(id)) != i.Key {
+		return d, fault.New(fault.Corruption, "item %s is of no commit log", i.Key)
+	}
+	if err := json.Unmarshal(i.Value, &d); err != nil {
+		return d, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
+	}
+	d.Log, d.version = commitlog.ID(id), i.Version
+	return d, nil
+}
+
+// DamagedLogs returns the logs that tablets wait for, in the order of their ids.
+func DamagedLogs(ctx context.Context, l lock.Service) ([]DamagedLog, error) {
+	items, _, err := l.List(ctx, DamagedPrefix)
+	if err != nil {
+		return nil, err
+	}
+	var out []DamagedLog
+	for _, i := range items {
+		d, err := parseDamaged(i)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, d)
+	}
+	return out, nil
+}
+
+// NoteWaiting notes that tablets wait for a log.
+func NoteWaiting(ctx context.Context, l lock.Service, id commitlog.ID, tablets []WaitingTablet) error {
+	return changeDamaged(ctx, l, id, func(d *DamagedLog) bool {
+		changed := false
+		for _, t := range tablets {
+			at := slices.IndexFunc(d.Tablets, func(x WaitingTablet) bool { return x.Tablet == t.Tablet })
+			switch {
+			case at < 0:
+				d.Tablets = append(d.Tablets, t)
+			case d.Tablets[at].Object == t.Object && d.Tablets[at].Error == t.Error:
+				continue
+			default:
+				d.Tablets[at] = t
+			}
+			changed = true
+		}
+		if changed && d.Server == "" {
+			if state, _, err := ReadLog(ctx, l, id); err == nil {
+				d.Server = state.Server
+			}
+		}
+		return changed
+	})
+}
+
+// NoteOpened notes that tablets, or all if none is named, wait for a log no more.
+func NoteOpened(ctx context.Context, l lock.Service, id commitlog.ID, tablets ...metadata.TabletID) error {
+	return changeDamaged(ctx, l, id, func(d *DamagedLog) bool {
+		n := len(d.Tablets)
+		d.Tablets = slices.DeleteFunc(d.Tablets, func(x WaitingTablet) bool { return len(tablets) == 0 || slices.Contains(tablets, x.Tablet) })
+		return len(d.Tablets) < n
+	})
+}
+
+// changeDamaged changes the item of a damaged log if change returns true.
+func changeDamaged(ctx context.Context, l lock.Service, id commitlog.ID, change func(*DamagedLog) bool) error {
+	for {
+		d := DamagedLog{Log: id}
+		i, err := l.Get(ctx, damagedKey(id))
+		if err == nil {
+			d, err = parseDamaged(i)
+		}
+		if err != nil && !errors.Is(err, fault.NotFound) || !change(&d) {
+			return ignoreMissing(err)
+		}
+		if len(d.Tablets) == 0 {
+			err = ignoreMissing(l.Delete(ctx, damagedKey(id), d.version))
+		} else {
+			var value []byte
+			if value, err = json.Marshal(d); err == nil {
+				_, err = l.Put(ctx, damagedKey(id), value, d.version)
+			}
+		}
+		if !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fault.NotFound) {
+		return nil
+	}
+	return err
+}

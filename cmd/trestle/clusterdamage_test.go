@@ -1,0 +1,179 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+)
+
+// TestClusterDropDamagedLog: a server dies and two segments of its log are
+// damaged. Everybody tells which tablets wait for which segment; what is not
+// damaged is not given up; given up, the tablets are served without what the two
+// segments had, and with everything else.
+func TestClusterDropDamagedLog(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts five processes")
+	}
+	c := startCluster(t, 2, func(c *testCluster) {
+		c.extra = func(string) []string { return []string{"--http-listen=127.0.0.1:0"} }
+	})
+	dir, store := strings.TrimPrefix(c.store, "file://"), "--store="+c.store
+	tbl := c.table(c.addrs["server-2"])
+	status := func() (s clusterStatus) {
+		t.Helper()
+		if err := json.Unmarshal([]byte(c.cluster("status", "--json")), &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	var inc uint64
+	mine := map[string]bool{} // first letters of the rows that server-1 has
+	eventually(t, func() string {
+		s := status()
+		clear(mine)
+		for _, x := range s.Servers {
+			if x.Name == "server-1" {
+				inc = x.Incarnation
+			}
+		}
+		for _, tt := range s.Tables {
+			for _, x := range tt.Tablets {
+				if !strings.Contains(tt.Name, "table-of-test") {
+					continue
+				}
+				if x.State != "open" {
+					return "a tablet is not open"
+				}
+				for l := 'a'; x.Server == "server-1" && l <= 'z'; l++ {
+					if string(l) >= x.Start && (x.End == "" || string(l) < x.End) {
+						mine[string(l)] = true
+					}
+				}
+			}
+		}
+		if len(mine) == 0 {
+			return "server-1 has no tablet"
+		}
+		return ""
+	})
+	log := catalog.UserLog(inc).String()
+	logDir := filepath.Join(dir, "log", log)
+	newest := func() string {
+		t.Helper()
+		names, err := filepath.Glob(filepath.Join(logDir, "*"))
+		if err != nil || len(names) == 0 {
+			t.Fatal(names, err)
+		}
+		return slices.Max(names)
+	}
+	write := func(row string) {
+		t.Helper()
+		if err := writeWithin(t, tbl, row, "in a log", 30*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	letters := slices.Sorted(maps.Keys(mine))
+	all := map[string]bool{}
+	for _, l := range letters { // one segment each, as nobody else writes
+		write(l + "1")
+		all[l+"1"] = true
+	}
+	lost := [2]string{letters[0] + "2", letters[len(letters)-1] + "2"}
+	var segments [2]string
+	for i, row := range lost {
+		write(row)
+		segments[i] = newest()
+		write(letters[0] + fmt.Sprint("3", i))
+		all[letters[0]+fmt.Sprint("3", i)] = true
+	}
+	name := func(i int) string { return log + "/" + filepath.Base(segments[i]) }
+	damage(t, segments[0])
+	if err := os.Remove(segments[1]); err != nil {
+		t.Fatal(err)
+	}
+	if out, code := c.try("drop-damaged-log", name(0), "--yes", store); code != 1 || !strings.Contains(out, "lives and has in memory what is in it") {
+		t.Errorf("of a living server: exit code %d\n%s", code, out)
+	}
+	c.servers["server-1"].signal(os.Kill)
+	c.servers["server-1"].exit()
+
+	// Everybody tells.
+	url := strings.TrimSuffix(strings.Fields(c.addrsHTTP["server-2"])[0], "/metrics")
+	waits := regexp.MustCompile(`commit log segment ` + name(0) + ` of server-1 is damaged \(.*\) since .*; not served without it: tablet [0-9a-f]+ of projects/project/instances/instance/tables/table-of-test, rows \[`)
+	eventually(t, func() string {
+		if body := httpGet(t, url+"/readyz"); !waits.MatchString(body) {
+			return "readyz: " + body
+		}
+		return ""
+	})
+	if body := httpGet(t, url+"/metrics"); !regexp.MustCompile(`bigtable_cluster_tablet_waits_for_damaged_log\{object="` + name(0) + `",table="projects/project/instances/instance/tables/table-of-test",tablet="[0-9a-f]+"\} 1`).MatchString(body) {
+		t.Error("the metrics do not tell of it")
+	}
+	if d := status().Damaged; len(d) == 0 || d[0].Object != name(0) || d[0].Server != "server-1" || d[0].Error == "" || d[0].Tablet == "" {
+		t.Errorf("status: %+v", d)
+	}
+	if out := c.cluster("status"); !regexp.MustCompile(`not served: .*\n.*\n[0-9a-f]+ .* server-1 +` + name(0)).MatchString(out) {
+		t.Errorf("status:\n%s", out)
+	}
+	if out, code := c.try("check", store); code != 1 || !regexp.MustCompile(`commit log segment `+name(0)+` of server-1 is damaged .* is not served without it`).MatchString(out) {
+		t.Errorf("check: exit code %d\n%s", code, out)
+	}
+
+	// What is refused.
+	for _, r := range []struct {
+		why  string
+		args []string
+	}{
+		{"say what is to be given up", nil},
+		{"is neither LOG/SEGMENT nor LOG", []string{"users"}},
+		{"is of METADATA", []string{catalog.MetadataLog(inc).String()}},
+		{"there is no commit log", []string{catalog.UserLog(inc + 1000).String()}},
+		{"is not damaged", []string{log + "/" + fmt.Sprintf("%015d", 999), "--yes"}},
+		{`(?s)\d+ tablets wait for it:.*segment ` + name(0) + ` .*damaged index.*lost: .*segment ` + name(1) + ` \(missing\).*give --yes.*nothing was changed`, []string{log}},
+	} {
+		if out, code := c.try(append(append([]string{"drop-damaged-log"}, r.args...), store)...); code != 1 || !regexp.MustCompile(r.why).MatchString(out) {
+			t.Errorf("%v: exit code %d\n%s", r.args, code, out)
+		}
+	}
+	if out, code := c.try("drop-damaged-log", name(0), "--yes", store); code != 1 || !strings.Contains(out, "gave up commit log segment "+name(0)) || !strings.Contains(out, "waits for segment "+name(1)+" too") {
+		t.Errorf("of one of two: exit code %d\n%s", code, out)
+	}
+	if out, code := c.try("drop-damaged-log", log, "--yes", store); code != 0 || !strings.Contains(out, "gave up commit log segment "+name(1)) || !strings.Contains(out, "served again") || strings.Contains(out, name(0)) {
+		t.Fatalf("of the rest: exit code %d\n%s", code, out)
+	}
+	for row := range all {
+		if got, err := rowWithin(t, tbl, row, 30*time.Second); err != nil || got != "in a log" {
+			t.Errorf("row %s: %q, %v", row, got, err)
+		}
+	}
+	for _, row := range lost {
+		if got, err := rowWithin(t, tbl, row, 30*time.Second); err != nil || got != "" {
+			t.Errorf("row %s, which was given up: %q, %v", row, got, err)
+		}
+	}
+	write(lost[0])
+	if d := status().Damaged; len(d) > 0 {
+		t.Errorf("status: %+v", d)
+	}
+	if out, code := c.try("check", "--blocks", "--rate=0", store); code != 0 {
+		t.Errorf("check: exit code %d\n%s", code, out)
+	}
+	if out, code := c.try("drop-damaged-log", log, "--yes", store); code != 1 || !strings.Contains(out, "no tablet waits for commit log") {
+		t.Errorf("again: exit code %d\n%s", code, out)
+	}
+	eventually(t, func() string {
+		if body := httpGet(t, url+"/readyz"); strings.Contains(body, "[!]") {
+			return "readyz: " + body
+		}
+		return ""
+	})
+}
