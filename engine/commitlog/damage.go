@@ -8,8 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/objstorage"
-
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
@@ -178,7 +176,8 @@ func FindDamage(ctx context.Context, store objectstore.Store, id ID, from Pos, w
 	return out, nil
 }
 
-// unchanged is a store into which fences are put for show.
+// unchanged is a store into which fences, which are all that Seal puts, are put for
+// show.
 type unchanged struct{ objectstore.Store }
 
 func (u *unchanged) PutIfAbsent(ctx context.Context, name string, _ []byte) error {
@@ -190,12 +189,4 @@ func (u *unchanged) PutIfAbsent(ctx context.Context, name string, _ []byte) erro
 		err = errors.Join(fault.New(fault.AlreadyExists, "object %s is there", name), r.Close())
 	}
 	return err
-}
-
-func (u *unchanged) Create(context.Context, string) (objstorage.Writable, error) {
-	return nil, fault.New(fault.Internal, "the store is only read")
-}
-
-func (u *unchanged) Delete(context.Context, string) error {
-	return fault.New(fault.Internal, "the store is only read")
 }
