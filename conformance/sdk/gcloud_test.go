@@ -36,12 +36,12 @@ func gcloudBinary(t *testing.T) string {
 func restURL(t *testing.T) string {
 	t.Helper()
 	if bin := os.Getenv(target.BinaryEnv); bin != "" {
-		s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: t.TempDir(), HTTP: "127.0.0.1:0"})
+		s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: t.TempDir(), HTTP: "127.0.0.1:0", Cluster: target.OnCluster()})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			if err := s.Stop(10 * time.Second); err != nil {
+			if err := s.Stop(time.Minute); err != nil {
 				t.Errorf("stop the server: %v\n%s", err, s.Log())
 			}
 		})

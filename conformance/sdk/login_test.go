@@ -33,18 +33,27 @@ func startSecured(t *testing.T, p target.Process) secured {
 	if p.Binary == "" {
 		t.Skip("set " + target.BinaryEnv + " to a trestle binary")
 	}
-	p.Dir, p.HTTP = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0"
+	p.Dir, p.HTTP, p.Cluster = filepath.Join(t.TempDir(), "data"), "127.0.0.1:0", target.OnCluster()
 	p.Args = append(p.Args, "--tls-auto", "--auth=on", "--audit-log=off")
 	s, err := target.Start(t.Context(), p)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := s.Stop(10 * time.Second); err != nil {
+		if err := s.Stop(time.Minute); err != nil {
 			t.Errorf("stop the server: %v\n%s", err, s.Log())
 		}
 	})
-	return secured{s, filepath.Join(p.Dir, "tls", "ca.pem"), filepath.Join(p.Dir, "root-key.json"), p.Binary}
+	// One of the servers of a cluster has made the key.
+	keys, err := filepath.Glob(filepath.Join(p.Dir, "server-*", "root-key.json"))
+	if err != nil || s.Cluster != nil && len(keys) != 1 {
+		t.Fatalf("%d servers have made a first key: %v, %v", len(keys), keys, err)
+	}
+	root := filepath.Join(p.Dir, "root-key.json")
+	if s.Cluster != nil {
+		root = keys[0]
+	}
+	return secured{s, filepath.Join(s.Dir, "tls", "ca.pem"), root, p.Binary}
 }
 
 // iam runs trestle iam as root and returns what it prints.

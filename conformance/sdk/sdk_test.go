@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/grpc"
@@ -22,19 +23,41 @@ import (
 	"github.com/trestledb/trestle/gateway"
 )
 
-// serveEnv makes the test binary a server over the model: what the suites run
-// against when there is no trestle binary.
-const serveEnv = "CONFORMANCE_SERVE_MODEL"
+// serveEnv makes the test binary a server: one over the model, which is what the
+// suites run against when there is no trestle binary, or a cluster with all data
+// in a directory.
+const (
+	serveEnv  = "CONFORMANCE_SERVE"
+	ofModel   = "model"
+	ofCluster = "cluster"
+)
 
 func TestMain(m *testing.M) {
-	if os.Getenv(serveEnv) != "" {
-		if err := serveModel(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		return
+	var err error
+	switch os.Getenv(serveEnv) {
+	case ofModel:
+		err = serveModel()
+	case ofCluster:
+		err = serveCluster(os.Args[1])
+	default:
+		os.Exit(m.Run())
 	}
-	os.Exit(m.Run())
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+
+func serveCluster(dir string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	c, err := target.StartCluster(ctx, target.ClusterOptions{Binary: os.Getenv(target.BinaryEnv), Dir: dir})
+	if err != nil {
+		return err
+	}
+	fmt.Println("Bigtable gRPC API", c.Addrs[0])
+	<-ctx.Done()
+	return c.Stop(time.Minute)
 }
 
 func serveModel() error {
@@ -85,14 +108,18 @@ func prepare(t *testing.T, w Workspace) {
 // command returns the command line of a server of its own.
 func command(t *testing.T) string {
 	t.Helper()
-	if bin := os.Getenv(target.BinaryEnv); bin != "" {
-		return bin + " serve --data-dir {dir}/data --listen 127.0.0.1:0 --http-listen off --emulator --log-level warn"
-	}
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return "/usr/bin/env " + serveEnv + "=1 " + exe
+	bin := os.Getenv(target.BinaryEnv)
+	switch {
+	case bin != "" && target.OnCluster():
+		return "/usr/bin/env " + serveEnv + "=" + ofCluster + " " + exe + " {dir}/data"
+	case bin != "":
+		return bin + " serve --data-dir {dir}/data --listen 127.0.0.1:0 --http-listen off --emulator --log-level warn"
+	}
+	return "/usr/bin/env " + serveEnv + "=" + ofModel + " " + exe
 }
 
 func compare(t *testing.T, list string, results []Result) {

@@ -2,10 +2,11 @@ package target
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -22,6 +23,9 @@ type ClusterOptions struct {
 	Binary string
 	// Dir is the data directory.
 	Dir string
+	// Listen is where the first tablet server serves gRPC; the ports of the others
+	// follow, and etcd's come before. Empty means an address of the cluster's own.
+	Listen string
 	// Servers is the number of tablet servers. Zero means 3.
 	Servers int
 	// HBase serves HBase's clients too.
@@ -35,14 +39,15 @@ type ClusterOptions struct {
 // A Cluster is a running `trestle dev-cluster`: etcd, two masters and tablet
 // servers, which are started again when they end.
 type Cluster struct {
-	// Addrs are where the tablet servers serve gRPC, HBase where HBase's RPC, and
-	// ZooKeeper where its clients find them; the latter two are empty without
-	// ClusterOptions.HBase. Any server answers for all rows.
-	Addrs, HBase, ZooKeeper []string
+	// Addrs are where the tablet servers serve gRPC, HTTP where REST and metrics,
+	// HBase where HBase's RPC, and ZooKeeper where its clients find them; the latter
+	// two are empty without ClusterOptions.HBase. Any server answers for all rows.
+	Addrs, HTTP, HBase, ZooKeeper []string
+	// Etcd is the URL of the lock service, Dir the data directory.
+	Etcd, Dir string
 
 	child
-	host *loopback.Host
-	mu   struct {
+	mu struct {
 		sync.Mutex
 		pids map[string]int // by the name of the process
 	}
@@ -50,35 +55,44 @@ type Cluster struct {
 
 // StartCluster runs a cluster on a loopback address of its own and returns when
 // it serves. ctx ends the wait only.
-func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
+func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	if o.Servers == 0 {
 		o.Servers = 3
 	}
 	if o.Ready == 0 {
 		o.Ready = 3 * time.Minute
 	}
-	c := new(Cluster)
+	c := &Cluster{Dir: o.Dir}
 	c.mu.pids = map[string]int{}
-	if c.host, err = loopback.Take(); err != nil {
-		return nil, err
-	}
-	defer func() {
+	var ip string
+	var first int
+	if o.Listen != "" {
+		host, port, err := net.SplitHostPort(o.Listen)
 		if err != nil {
-			_ = c.host.Close()
+			return nil, err
 		}
-	}()
-	// Two ports of etcd, then five of each server, 10 apart.
-	first, err := c.host.Ports(2 + 10*(o.Servers-1) + 5)
-	if err != nil {
-		return nil, err
+		ip = host
+		if first, err = strconv.Atoi(port); err != nil {
+			return nil, fmt.Errorf("port of %s: %w", o.Listen, err)
+		}
+	} else {
+		host, err := loopback.Take()
+		if err != nil {
+			return nil, err
+		}
+		ip, c.end = host.IP, func() { _ = host.Close() }
+		// Two ports of etcd, then five of each server, 10 apart.
+		if first, err = host.Ports(2 + 10*(o.Servers-1) + 5); err != nil {
+			c.end()
+			return nil, err
+		}
+		first += 2
 	}
-	first += 2
-	at := func(server, n int) string {
-		return net.JoinHostPort(c.host.IP, strconv.Itoa(first+10*server+n))
-	}
-	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--host", c.host.IP, "--port", strconv.Itoa(first)}
+	at := func(server, n int) string { return net.JoinHostPort(ip, strconv.Itoa(first+10*server+n)) }
+	c.Etcd = "http://" + at(0, -2)
+	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--host", ip, "--port", strconv.Itoa(first)}
 	for i := range o.Servers {
-		c.Addrs = append(c.Addrs, at(i, 0))
+		c.Addrs, c.HTTP = append(c.Addrs, at(i, 0)), append(c.HTTP, at(i, 1))
 		if o.HBase {
 			c.HBase, c.ZooKeeper = append(c.HBase, at(i, 3)), append(c.ZooKeeper, at(i, 4))
 		}
@@ -88,7 +102,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	}
 	ready := make(chan struct{})
 	announce := sync.OnceFunc(func() { close(ready) })
-	err = c.start(func(line string) {
+	err := c.start(func(line string) {
 		if name, pid, ok := strings.Cut(line, " is process "); ok {
 			if n, err := strconv.Atoi(pid); err == nil {
 				c.mu.Lock()
@@ -104,6 +118,9 @@ func StartCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		}
 	}, o.Binary, append(append(args, "--"), o.Args...)...)
 	if err != nil {
+		if c.end != nil {
+			c.end()
+		}
 		return nil, err
 	}
 	if err := c.wait(ctx, ready, o.Ready); err != nil {
@@ -132,10 +149,16 @@ func (c *Cluster) KillServer(server int) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// Stop sends SIGTERM, waits for a clean exit, and gives the addresses back;
-// after timeout it kills.
-func (c *Cluster) Stop(timeout time.Duration) error {
-	return errors.Join(c.child.Stop(timeout), c.host.Close())
+// Check holds METADATA against the tables and the store, every byte of which it
+// reads, and returns a summary.
+func (c *Cluster) Check(ctx context.Context) (string, error) {
+	cmd := exec.CommandContext(ctx, c.cmd.Path, "cluster", "check", "--blocks", "--rate=0", "--cluster=dev", "--etcd="+c.Etcd,
+		"--store=file://"+filepath.Join(c.Dir, "store"))
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("trestle cluster check: %w\n%s", err, out)
+	}
+	return string(out), err
 }
 
 // ServeCluster starts a cluster of the binary that the environment names, and

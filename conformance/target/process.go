@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -25,8 +26,12 @@ type Process struct {
 	HTTP string
 	// Args are further flags of serve.
 	Args []string
-	// Ready is how long the server may take to announce itself. Zero means two minutes.
+	// Ready is how long the server may take to announce itself. Zero means two
+	// minutes, or three for a cluster.
 	Ready time.Duration
+	// Cluster runs `trestle dev-cluster` instead: Dir is the cluster's, Listen and
+	// Args are for its tablet servers, of which Server is the first. HTTP is ignored.
+	Cluster bool
 }
 
 // A Server is a running child process.
@@ -37,8 +42,13 @@ type Server struct {
 	REST string
 	// Pid is its process id.
 	Pid int
+	// Dir is its data directory.
+	Dir string
+	// Cluster is what the server is one of, nil if it is alone. Kill and Stop are
+	// those of the whole cluster.
+	Cluster *Cluster
 
-	child
+	*child
 }
 
 // A child is a process that ends with the test.
@@ -46,6 +56,7 @@ type child struct {
 	cmd  *exec.Cmd
 	dead chan struct{} // closed when the process has ended
 	exit error         // of the process, once dead is closed
+	end  func()        // called when the process has ended, if not nil
 	log  tail
 }
 
@@ -74,6 +85,9 @@ func (c *child) start(line func(string), binary string, args ...string) error {
 		}
 		_, _ = io.Copy(io.Discard, out)
 		c.exit = c.cmd.Wait()
+		if c.end != nil {
+			c.end()
+		}
 		close(c.dead)
 	}()
 	return nil
@@ -108,6 +122,14 @@ const (
 // Start runs the server and returns when it has announced itself. ctx ends the
 // wait only.
 func Start(ctx context.Context, p Process) (*Server, error) {
+	if p.Cluster {
+		c, err := StartCluster(ctx, ClusterOptions{Binary: p.Binary, Dir: p.Dir, Listen: p.Listen, Ready: p.Ready,
+			Args: append([]string{"--emulator=false"}, p.Args...)})
+		if err != nil {
+			return nil, err
+		}
+		return &Server{Addr: c.Addrs[0], REST: "http://" + c.HTTP[0] + "/v2/", Pid: c.cmd.Process.Pid, Dir: filepath.Join(p.Dir, "server-1"), Cluster: c, child: &c.child}, nil
+	}
 	if p.Listen == "" {
 		p.Listen = "127.0.0.1:0"
 	}
@@ -118,7 +140,7 @@ func Start(ctx context.Context, p Process) (*Server, error) {
 		p.Ready = 2 * time.Minute
 	}
 	args := append([]string{"serve", "--data-dir", p.Dir, "--listen", p.Listen, "--http-listen", p.HTTP, "--log-level", "warn"}, p.Args...)
-	s := new(Server)
+	s := &Server{Dir: p.Dir, child: new(child)}
 	var addr, rest string
 	ready := make(chan struct{})
 	announce := sync.OnceFunc(func() { close(ready) })
