@@ -41,17 +41,19 @@ type node struct {
 	dir  string
 	stop func(kill bool)
 	conn *grpc.ClientConn
+	// cluster is what the server is one of, if any.
+	cluster *target.Cluster
 }
 
-// start starts the server: the binary that the environment names, or else one in
-// this process, for which a kill is a stop.
+// start starts the server: the binary that the environment names, as a cluster
+// if it says so, or else one in this process, for which a kill is a stop.
 func (n *node) start() {
 	n.t.Helper()
 	var addr string
 	if bin := os.Getenv(target.BinaryEnv); bin != "" {
-		p, err := target.Start(n.t.Context(), target.Process{Binary: bin, Dir: n.dir})
+		p, err := target.Start(n.t.Context(), target.Process{Binary: bin, Dir: n.dir, Cluster: target.OnCluster()})
 		n.ok(err)
-		addr = p.Addr
+		addr, n.cluster = p.Addr, p.Cluster
 		n.stop = func(kill bool) {
 			if kill {
 				n.ok(p.Kill())
@@ -168,7 +170,11 @@ func (n *node) load(instance, table string) {
 func (n *node) bytes() int64 {
 	n.t.Helper()
 	var sum int64
-	files, err := filepath.Glob(filepath.Join(n.dir, "sst", "*.sst"))
+	dir := n.dir
+	if n.cluster != nil {
+		dir = filepath.Join(dir, "store")
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "sst", "*.sst"))
 	n.ok(err)
 	for _, f := range files {
 		if info, err := os.Stat(f); err == nil {
@@ -254,6 +260,13 @@ func TestBackupAndRestore(t *testing.T) {
 	timed("kill the server and start it again", func() { n.end(true); n.start() })
 	same("at last", "instance-1", "t")
 	same("at last", "instance-2", "t")
+	if n.cluster != nil {
+		sum, err := n.cluster.Check(ctx)
+		n.ok(err)
+		t.Log("in the end: ", sum)
+		n.end(false)
+		return
+	}
 	n.end(false)
 	sum, err := engine.Check(ctx, vfs.Default, n.dir, func(f engine.Finding) {
 		if !f.Harmless {

@@ -107,6 +107,8 @@ type Integration struct {
 	Timeout time.Duration
 	// Each is told of every result, if not nil.
 	Each func(Result)
+
+	tmp string // what tests leave behind, such as the data of servers that they do not close
 }
 
 // Emulator runs every test against a fresh server: command is the server's
@@ -163,7 +165,11 @@ const ownFake = "TestIntegration_SessionVRpc_"
 var complaint = regexp.MustCompile(`(?m)^\s*\w+_test\.go:\d+: (.*)$`)
 
 // Run runs the tests one after the other.
-func (in *Integration) Run(ctx context.Context) ([]Result, error) {
+func (in *Integration) Run(ctx context.Context) (_ []Result, err error) {
+	if in.tmp, err = os.MkdirTemp("", "sdk-"); err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(in.tmp)
 	// The tests' main function sets up and cleans up even to list them.
 	out, err := run(in.command(ctx, "-test.list", "^TestIntegration_"))
 	if err != nil {
@@ -206,7 +212,7 @@ func (in *Integration) environ() []string {
 			env = append(env, kv)
 		}
 	}
-	return append(env, in.Env...)
+	return append(append(env, "TMPDIR="+in.tmp), in.Env...)
 }
 
 func (in *Integration) one(ctx context.Context, name string) Result {

@@ -2,6 +2,7 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -49,7 +50,9 @@ type Cluster struct {
 	child
 	mu struct {
 		sync.Mutex
-		pids map[string]int // by the name of the process
+		pids   map[string]int  // by the name of the process
+		killed map[string]bool // by KillServer, and not ended yet
+		ended  []error         // processes that ended though nobody had killed them
 	}
 }
 
@@ -63,7 +66,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 		o.Ready = 3 * time.Minute
 	}
 	c := &Cluster{Dir: o.Dir}
-	c.mu.pids = map[string]int{}
+	c.mu.pids, c.mu.killed = map[string]int{}, map[string]bool{}
 	var ip string
 	var first int
 	if o.Listen != "" {
@@ -112,6 +115,10 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 		} else if name, _, ok := strings.Cut(line, " has ended"); ok {
 			c.mu.Lock()
 			delete(c.mu.pids, name)
+			if !c.mu.killed[name] {
+				c.mu.ended = append(c.mu.ended, errors.New(line))
+			}
+			delete(c.mu.killed, name)
 			c.mu.Unlock()
 		} else if line == announcedCluster {
 			announce()
@@ -146,7 +153,18 @@ func (c *Cluster) KillServer(server int) error {
 	if pid == 0 {
 		return fmt.Errorf("server %d does not run", server)
 	}
+	c.mu.killed[name] = true
 	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+// Stop sends SIGTERM and waits for a clean exit; after timeout it kills. It is
+// an error too if a process had ended that KillServer had not killed: it would be
+// started again, and nobody notice what it stopped for.
+func (c *Cluster) Stop(timeout time.Duration) error {
+	err := c.child.Stop(timeout)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return errors.Join(append(c.mu.ended, err)...)
 }
 
 // Check holds METADATA against the tables and the store, every byte of which it

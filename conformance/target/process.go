@@ -51,6 +51,14 @@ type Server struct {
 	*child
 }
 
+// Stop sends SIGTERM and waits for a clean exit; after timeout it kills.
+func (s *Server) Stop(timeout time.Duration) error {
+	if s.Cluster != nil {
+		return s.Cluster.Stop(timeout)
+	}
+	return s.child.Stop(timeout)
+}
+
 // A child is a process that ends with the test.
 type child struct {
 	cmd  *exec.Cmd
