@@ -144,14 +144,19 @@ const announcedCluster = "the cluster serves"
 func (c *Cluster) Pid(server int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.pids[fmt.Sprintf("server-%d", server+1)]
+	return c.mu.pids[serverName(server)]
 }
+
+func serverName(server int) string { return fmt.Sprintf("server-%d", server+1) }
 
 // KillServer sends SIGKILL to a tablet server, which is started again.
 func (c *Cluster) KillServer(server int) error {
-	pid := c.Pid(server)
+	name := serverName(server)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	pid := c.mu.pids[name]
 	if pid == 0 {
-		return fmt.Errorf("server %d does not run", server)
+		return fmt.Errorf("%s does not run", name)
 	}
 	c.mu.killed[name] = true
 	return syscall.Kill(pid, syscall.SIGKILL)

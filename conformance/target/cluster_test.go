@@ -3,6 +3,8 @@ package target
 import (
 	"net"
 	"os"
+	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -52,5 +54,24 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// TestClusterNoticesEnds: a server that ends by itself is an error, though it is
+// started again.
+func TestClusterNoticesEnds(t *testing.T) {
+	bin := os.Getenv(BinaryEnv)
+	if bin == "" {
+		t.Skip(BinaryEnv + " is not set")
+	}
+	c, err := StartCluster(t.Context(), ClusterOptions{Binary: bin, Dir: t.TempDir(), Servers: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(c.Pid(0), syscall.SIGKILL); err != nil {
+		t.Error(err)
+	}
+	if err := c.Stop(time.Minute); err == nil || !strings.Contains(err.Error(), "server-1 has ended: signal: killed") {
+		t.Errorf("a server was killed, and the cluster says: %v", err)
 	}
 }
