@@ -142,7 +142,7 @@ func (m *Master) manages(ctx context.Context, c *server.Call) (context.Context, 
 
 // table returns a table, or the exception that says that there is none.
 func (m *Master) table(ctx context.Context, name model.Name) (*model.Table, error) {
-	t, err := m.catalog.Table(ctx, name)
+	t, err := m.catalog.TableNow(ctx, name)
 	if errors.Is(err, fault.NotFound) {
 		return nil, wire.TableNotFound.New("%s", name)
 	}

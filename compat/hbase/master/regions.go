@@ -21,7 +21,7 @@ import (
 // region returns a region that is here, with its table, which is nil for those
 // of computed tables.
 func (m *Master) region(ctx context.Context, c *server.Call, change bool, s *pb.RegionSpecifier) (context.Context, *model.Region, *model.Table, error) {
-	r, t, err := m.catalog.Region(ctx, s)
+	r, t, err := m.catalog.RegionNow(ctx, s)
 	if errors.Is(err, model.ErrMoved) {
 		return ctx, nil, nil, wire.UnknownRegion.New("%s", s.GetValue())
 	}

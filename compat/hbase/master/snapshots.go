@@ -246,7 +246,7 @@ func (m *Master) restoreSnapshot(ctx context.Context, c *server.Call, req *pb.Re
 				return err
 			}
 		}
-		return m.catalog.Update(ctx, made.ID, func(s *model.Stored) error {
+		return m.catalog.Update(ctx, made, func(s *model.Stored) error {
 			*s = model.Stored{State: int32(state), Descriptor: slices.Clone(x.Descriptor)}
 			return nil
 		})

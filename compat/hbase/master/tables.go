@@ -88,7 +88,7 @@ func (m *Master) create(ctx context.Context, name model.Name, d *pb.TableSchema,
 		return err
 	}
 	// A crash here leaves the table as if it had been made through another API.
-	return m.catalog.Update(ctx, made.ID, func(s *model.Stored) error {
+	return m.catalog.Update(ctx, made, func(s *model.Stored) error {
 		*s = model.Stored{State: int32(pb.TableState_ENABLED), Descriptor: stored}
 		return nil
 	})
@@ -161,7 +161,7 @@ func (m *Master) truncateTable(ctx context.Context, c *server.Call, req *pb.Trun
 }
 
 func (m *Master) setState(ctx context.Context, t *model.Table, state pb.TableState_State) error {
-	return m.catalog.Update(ctx, t.Schema.ID, func(s *model.Stored) error {
+	return m.catalog.Update(ctx, t.Schema, func(s *model.Stored) error {
 		s.State = int32(state)
 		return nil
 	})
@@ -252,7 +252,7 @@ func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model
 		if err != nil {
 			return err
 		}
-		return m.catalog.Update(ctx, made.ID, func(s *model.Stored) error {
+		return m.catalog.Update(ctx, made, func(s *model.Stored) error {
 			s.Descriptor = stored
 			return nil
 		})

@@ -92,7 +92,8 @@ type cached struct {
 	read time.Time
 }
 
-// recheck is how old a cached record may be: another process may change it.
+// recheck is how old a cached record may be: another process may have changed it,
+// and have died before it told of that.
 const recheck = time.Second
 
 // Open returns a catalog of the tables of b for server, where all regions are
@@ -135,8 +136,19 @@ func (c *Catalog) Backend() backend.Backend { return c.b }
 
 func recordOf(id uint64) string { return fmt.Sprintf("%s%016x", recordTables, id) }
 
-// Table returns a table, or fault.NotFound.
+// Table returns a table, or fault.NotFound. What Update changes is seen when that
+// has returned, or in a process without tablets a moment later.
 func (c *Catalog) Table(ctx context.Context, name Name) (*Table, error) {
+	return c.table(ctx, name, recheck)
+}
+
+// TableNow returns a table as it is now, whoever has changed it.
+func (c *Catalog) TableNow(ctx context.Context, name Name) (*Table, error) {
+	return c.table(ctx, name, 0)
+}
+
+// table returns a table whose record was read at most so long ago.
+func (c *Catalog) table(ctx context.Context, name Name, age time.Duration) (*Table, error) {
 	if name.System() {
 		return nil, fault.New(fault.NotFound, "table %s is computed", name)
 	}
@@ -149,7 +161,7 @@ func (c *Catalog) Table(ctx context.Context, name Name) (*Table, error) {
 	c.mu.Lock()
 	have := c.mu.tables[resource]
 	c.mu.Unlock()
-	if have.t != nil && have.t.Schema == s && now.Sub(have.read) < recheck {
+	if have.t != nil && have.t.Schema == s && now.Sub(have.read) < age {
 		return have.t, nil
 	}
 	stored, _, err := c.stored(ctx, s.ID)
@@ -228,11 +240,11 @@ func (c *Catalog) Tables(ctx context.Context, namespace string) ([]*Table, error
 	return out, nil
 }
 
-// Update changes what is stored beside the schema of the table with a schema
-// id. An error of change is returned as it is and stores nothing.
-func (c *Catalog) Update(ctx context.Context, id uint64, change func(*Stored) error) error {
+// Update changes what is stored beside the schema of a table. An error of change
+// is returned as it is and stores nothing.
+func (c *Catalog) Update(ctx context.Context, t *schema.Table, change func(*Stored) error) error {
 	for {
-		s, version, err := c.stored(ctx, id)
+		s, version, err := c.stored(ctx, t.ID)
 		if err != nil {
 			return err
 		}
@@ -243,10 +255,25 @@ func (c *Catalog) Update(ctx context.Context, id uint64, change func(*Stored) er
 		if err != nil {
 			return err
 		}
-		if _, err = c.b.PutRecord(ctx, recordOf(id), b, version); !errors.Is(err, fault.Aborted) {
-			c.forget()
+		if _, err = c.b.PutRecord(ctx, recordOf(t.ID), b, version); errors.Is(err, fault.Aborted) {
+			continue
+		}
+		c.forget()
+		if err != nil || c.tablets == nil {
 			return err
 		}
+		// Others have read the record together with a schema. They learn of a new one
+		// before this returns, and read the record again.
+		_, err = c.b.UpdateTable(ctx, t.Name, func(s *schema.Table) error {
+			if s.ID != t.ID {
+				return fault.New(fault.NotFound, "table %s was made anew", t.Name)
+			}
+			return nil
+		})
+		if errors.Is(err, fault.NotFound) {
+			return nil
+		}
+		return err
 	}
 }
 
@@ -288,31 +315,105 @@ func (c *Catalog) Region(ctx context.Context, s *pb.RegionSpecifier) (*Region, *
 		r, old = c.find(s)
 	}
 	if r == nil {
-		return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
+		return nil, nil, unknown(s)
 	}
-	if r.Table.System() {
-		return r, nil, nil
-	}
-	t, err := c.Table(ctx, r.Table)
-	switch {
-	case errors.Is(err, fault.NotFound):
-		return nil, nil, fmt.Errorf("%w: %v: table %s does not exist", ErrMoved, r, r.Table)
-	case err != nil:
-		return nil, nil, err
-	case t.Schema.ID != r.TableID:
-		return nil, nil, fmt.Errorf("%w: %v: table %s was made anew", ErrMoved, r, r.Table)
-	case !t.Enabled():
-		return nil, nil, fmt.Errorf("%w: %v: table %s is disabled", ErrMoved, r, r.Table)
+	t, err := c.tableOf(ctx, r, recheck)
+	if err != nil || t == nil {
+		return r, nil, err
 	}
 	if old {
 		if err := c.refresh(ctx, t); err != nil {
 			return nil, nil, err
 		}
 		if r, _ = c.find(s); r == nil {
-			return nil, nil, fmt.Errorf("%w: %q", ErrMoved, s.GetValue())
+			return nil, nil, unknown(s)
 		}
 	}
 	return r, t, nil
+}
+
+func unknown(s *pb.RegionSpecifier) error { return fmt.Errorf("%w: %q", ErrMoved, s.GetValue()) }
+
+// tableOf returns the table of a region, nil if that is computed, from a record
+// that was read at most so long ago. Without table there is no region.
+func (c *Catalog) tableOf(ctx context.Context, r *Region, age time.Duration) (*Table, error) {
+	if r.Table.System() {
+		return nil, nil
+	}
+	t, err := c.table(ctx, r.Table, age)
+	switch {
+	case errors.Is(err, fault.NotFound):
+		return nil, fmt.Errorf("%w: %v: table %s does not exist", ErrMoved, r, r.Table)
+	case err != nil:
+		return nil, err
+	case t.Schema.ID != r.TableID:
+		return nil, fmt.Errorf("%w: %v: table %s was made anew", ErrMoved, r, r.Table)
+	case !t.Enabled():
+		return nil, fmt.Errorf("%w: %v: table %s is disabled", ErrMoved, r, r.Table)
+	}
+	return t, nil
+}
+
+// RegionNow is Region for whoever works on the region itself, and asks once: it
+// looks at the tablets as they are now, for a name that is not known at those of
+// all tables. Another process may have split or merged them a moment ago.
+func (c *Catalog) RegionNow(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {
+	r, _ := c.find(s)
+	if r != nil && r.Table.System() {
+		return r, nil, nil
+	}
+	if err := c.look(ctx, r, s); err != nil {
+		return nil, nil, err
+	}
+	if r, _ = c.find(s); r == nil {
+		return nil, nil, unknown(s)
+	}
+	t, err := c.tableOf(ctx, r, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, t, nil
+}
+
+// look reads the layouts of the tables that may have a region: r as it was last
+// known, or nil.
+func (c *Catalog) look(ctx context.Context, r *Region, s *pb.RegionSpecifier) error {
+	var tables []*Table
+	switch {
+	case r != nil || s.GetType() == pb.RegionSpecifier_REGION_NAME:
+		var name Name
+		if r != nil {
+			name = r.Table
+		} else if name, _ = splitName(s.GetValue()); name.System() {
+			return nil
+		}
+		t, err := c.TableNow(ctx, name)
+		if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Invalid) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		tables = append(tables, t)
+	default: // an encoded name does not say of which table
+		namespaces, err := c.Namespaces(ctx)
+		if err != nil {
+			return err
+		}
+		for _, ns := range namespaces {
+			list, err := c.Tables(ctx, ns)
+			if err != nil {
+				return err
+			}
+			tables = append(tables, list...)
+		}
+	}
+	for _, t := range tables {
+		if _, err := c.Regions(ctx, t); err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+	}
+	return nil
 }
 
 // find returns a known region; old says that nobody looked at its table's

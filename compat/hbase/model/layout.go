@@ -204,13 +204,14 @@ func (c *Catalog) refresh(ctx context.Context, t *Table) error {
 }
 
 // learn reads the layout of the table of a region's name, unless that was done
-// a moment ago: the name may be of an earlier start of the server.
+// a moment ago and the region is not newer than all that were there: the name may
+// be of an earlier start of the server, or given by another one.
 func (c *Catalog) learn(ctx context.Context, name []byte) error {
-	table, _, ok := bytes.Cut(name, []byte{','})
-	if !ok {
+	table, id := splitName(name)
+	if table.System() {
 		return nil
 	}
-	t, err := c.Table(ctx, ParseName(string(table)))
+	t, err := c.Table(ctx, table)
 	if errors.Is(err, fault.NotFound) || errors.Is(err, fault.Invalid) {
 		return nil
 	}
@@ -220,7 +221,11 @@ func (c *Catalog) learn(ctx context.Context, name []byte) error {
 	l := c.layout(t.Schema.ID)
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if time.Since(l.checked) < recheck {
+	var newest uint64
+	for _, r := range l.regions {
+		newest = max(newest, r.ID)
+	}
+	if id <= newest && time.Since(l.checked) < recheck {
 		return nil
 	}
 	_, err = c.update(ctx, t, l)

@@ -168,7 +168,7 @@ func TestCatalog(t *testing.T) {
 	split = merged
 
 	d, _ := proto.Marshal(&pb.TableSchema{Attributes: []*pb.BytesBytesPair{{First: []byte("X"), Second: []byte("y")}}})
-	if err := c.Update(ctx, s.ID, func(s *Stored) error {
+	if err := c.Update(ctx, s, func(s *Stored) error {
 		s.State, s.Descriptor = int32(pb.TableState_DISABLED), d
 		return nil
 	}); err != nil {

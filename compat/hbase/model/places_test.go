@@ -1,11 +1,16 @@
 package model
 
 import (
+	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"testing"
 
+	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -73,5 +78,93 @@ func TestPlaces(t *testing.T) {
 	}
 	if got := c.At(MetaRegion); got != me {
 		t.Errorf("hbase:meta is at %v", got)
+	}
+}
+
+// TestOthers: what one server does to a table and its regions is true for whoever
+// asks another one next.
+func TestOthers(t *testing.T) {
+	ctx := t.Context()
+	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(context.Background())
+	mapping := Mapping{Project: "p", Instance: "i"}
+	var each [2]*Catalog
+	for i := range each {
+		c, err := Open(ctx, store, mapping, Server{Host: fmt.Sprint(i), Port: 1, StartCode: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Spread(func(ctx context.Context, table string, each func([]byte, string) error) error {
+			return store.SampleRowKeys(ctx, table, row.All, func(s scan.Sample) error { return each(bytes.Clone(s.Key), "") })
+		})
+		each[i] = c
+	}
+	one, other := each[0], each[1]
+	name := ParseName("t")
+	sch, err := store.CreateTable(ctx, &schema.Table{Name: mapping.Resource(name)}, [][]byte{[]byte("m")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	regions := func(c *Catalog) []*Region {
+		t.Helper()
+		table, err := c.Table(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list, err := c.Regions(ctx, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return list
+	}
+	for _, state := range []pb.TableState_State{pb.TableState_DISABLED, pb.TableState_ENABLED} {
+		if _, err := other.Table(ctx, name); err != nil {
+			t.Fatal(err)
+		}
+		if err := one.Update(ctx, sch, func(s *Stored) error { s.State = int32(state); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		table, err := other.Table(ctx, name)
+		if err != nil || table.Stored.State != int32(state) {
+			t.Errorf("%v, and another server has %+v, %v", state, table, err)
+		}
+	}
+	before := regions(other)
+	if err := store.SplitTablet(ctx, sch.Name, []byte("c")); err != nil {
+		t.Fatal(err)
+	}
+	after := regions(one)
+	named := func(r *Region, encoded bool) *pb.RegionSpecifier {
+		if encoded {
+			return &pb.RegionSpecifier{Type: pb.RegionSpecifier_ENCODED_REGION_NAME.Enum(), Value: []byte(r.Encoded())}
+		}
+		return r.Specifier()
+	}
+	// Clients come with the new name at once, be it to a row of the region or, under
+	// another name, to the region itself.
+	if got, _, err := other.Region(ctx, named(after[0], false)); err != nil || got.ID != after[0].ID {
+		t.Errorf("a new region is %v, %v", got, err)
+	}
+	for _, encoded := range []bool{true, false} {
+		if err := store.SplitTablet(ctx, sch.Name, []byte{'f', byte(len(regions(one)))}); err != nil {
+			t.Fatal(err)
+		}
+		after = regions(one)
+		if got, _, err := other.RegionNow(ctx, named(after[1], encoded)); err != nil || got.ID != after[1].ID {
+			t.Errorf("encoded %v: a new region is %v, %v", encoded, got, err)
+		}
+		if got, _, err := other.RegionNow(ctx, named(before[0], encoded)); !errors.Is(err, ErrMoved) {
+			t.Errorf("encoded %v: the region that was split is %v, %v", encoded, got, err)
+		}
+	}
+	for _, none := range []string{"", "t", "t,,x", "no such table,,1.e.", "hbase:meta,,2.e.", ",,,..,", "a:b:c,,1.e."} {
+		for _, kind := range []pb.RegionSpecifier_RegionSpecifierType{pb.RegionSpecifier_REGION_NAME, pb.RegionSpecifier_ENCODED_REGION_NAME} {
+			if got, _, err := other.RegionNow(ctx, &pb.RegionSpecifier{Type: &kind, Value: []byte(none)}); !errors.Is(err, ErrMoved) {
+				t.Errorf("%v %q is %v, %v", kind, none, got, err)
+			}
+		}
 	}
 }

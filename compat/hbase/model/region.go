@@ -70,6 +70,26 @@ func NewRegion(table Name, tableID uint64, start, end []byte, id uint64) *Region
 	return r
 }
 
+// splitName returns the table and the id that a region's name has, the computed
+// table without a name and 0 if it is none.
+func splitName(name []byte) (Name, uint64) {
+	table, rest, _ := bytes.Cut(name, []byte{','})
+	rest, encoded, _ := cutLast(bytes.TrimSuffix(rest, []byte{'.'}), '.')
+	_, id, ok := cutLast(rest, ',')
+	n, err := strconv.ParseUint(string(id), 10, 64)
+	if !ok || err != nil || len(encoded) == 0 {
+		return Name{Namespace: SystemNamespace}, 0
+	}
+	return ParseName(string(table)), n
+}
+
+func cutLast(b []byte, sep byte) (before, after []byte, found bool) {
+	if i := bytes.LastIndexByte(b, sep); i >= 0 {
+		return b[:i], b[i+1:], true
+	}
+	return b, nil, false
+}
+
 // Name returns <table>,<start>,<id>.<encoded>., which is the region's row in
 // hbase:meta.
 func (r *Region) Name() []byte { return r.name }

@@ -105,7 +105,7 @@ func (f *fixture) table(name string, families map[string]model.Family, attribute
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if err := f.catalog.Update(ctx, s.ID, func(s *model.Stored) error { s.Descriptor = b; return nil }); err != nil {
+	if err := f.catalog.Update(ctx, s, func(s *model.Stored) error { s.Descriptor = b; return nil }); err != nil {
 		f.t.Fatal(err)
 	}
 	t, err := f.catalog.Table(ctx, n)
