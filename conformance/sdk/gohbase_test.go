@@ -2,6 +2,7 @@ package sdk
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +21,42 @@ const gohbase = "github.com/tsuna/gohbase"
 // gohbaseTests is how many tests its package has with them: 41 need a server.
 const gohbaseTests = 70
 
-// TestGohbase runs gohbase's integration tests, unchanged, against a server.
-// One of them calls a script of HBase that starts and stops region servers; the
-// script here does nothing, as one server has every region.
+// serveHBase starts a server, or a cluster, and returns the addresses of its
+// ZooKeeper. One of gohbase's tests calls a script in HBase's home that starts and
+// stops region servers, and expects a read to succeed meanwhile. There it tells a
+// tablet server to stop, which is started again a second later; to one server that
+// has every region it does nothing.
+func serveHBase(t *testing.T, bin, home string) string {
+	t.Helper()
+	script, quorum := "#!/bin/sh\n", ""
+	if target.OnCluster() {
+		c := target.ServeCluster(t, target.ClusterOptions{Binary: bin, HBase: true})
+		script += "action=$1; shift\n[ \"$action\" = stop ] || exit 0\nfor server; do case $server in\n"
+		for i := range c.Addrs {
+			script += fmt.Sprintf("%d) kill -TERM %d ;;\n", i+1, c.Pid(i))
+		}
+		script += "esac; done\n"
+		quorum = strings.Join(c.ZooKeeper, ",")
+	} else {
+		quorum = loopback.Addr(t)
+		s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: t.TempDir(),
+			Args: []string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", quorum}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := s.Stop(10 * time.Second); err != nil {
+				t.Errorf("stop the server: %v\n%s", err, s.Log())
+			}
+		})
+	}
+	if err := os.WriteFile(filepath.Join(home, "local-regionservers.sh"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return quorum
+}
+
+// TestGohbase runs gohbase's integration tests, unchanged.
 func TestGohbase(t *testing.T) {
 	bin := os.Getenv(target.BinaryEnv)
 	if os.Getenv("CONFORMANCE_SDK") == "" || bin == "" {
@@ -42,20 +76,7 @@ func TestGohbase(t *testing.T) {
 	if err := os.MkdirAll(home, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(home, "local-regionservers.sh"), []byte("#!/bin/sh\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	zk := loopback.Addr(t)
-	s, err := target.Start(ctx, target.Process{Binary: bin, Dir: filepath.Join(dir, "data"),
-		Args: []string{"--emulator", "--hbase-listen", "127.0.0.1:0", "--hbase-zookeeper-listen", zk}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := s.Stop(10 * time.Second); err != nil {
-			t.Errorf("stop the server: %v\n%s", err, s.Log())
-		}
-	}()
+	zk := serveHBase(t, bin, home)
 	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-tags=integration", "-v", ".", "-args", "-host", zk)
 	cmd.Dir = module
 	cmd.Env = append(os.Environ(), "HBASE_HOME="+filepath.Dir(home), "GOFLAGS=-mod=mod")

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -71,29 +72,73 @@ func (a *authority) sign(t *testing.T, name string) (*x509.Certificate, *ecdsa.P
 	return c, key, file
 }
 
-// TestTLS runs HBase's client over TLS against a server that asks who calls: the
-// client's certificate says it, and policies say what that caller may do.
-func TestTLS(t *testing.T) {
-	bin := os.Getenv(target.BinaryEnv)
-	if bin == "" || os.Getenv("HBASE_CLIENT_JARS") == "" {
-		t.Skip(target.BinaryEnv + " or HBASE_CLIENT_JARS is not set")
+// secured is a server, or a cluster, over TLS that asks who calls.
+type secured struct {
+	grpc, rpc string
+	trust     string // file with the authorities of its certificates
+	key       string // file with the key of the account that may do everything
+}
+
+// serveSecured starts one that believes certificates of ca.
+func serveSecured(t *testing.T, bin string, ca *authority) (s secured) {
+	t.Helper()
+	dir := t.TempDir()
+	args := []string{"--tls-auto", "--auth=on", "--audit-log=off", "--tls-client-ca", ca.file}
+	if target.OnCluster() {
+		c := target.ServeCluster(t, target.ClusterOptions{Dir: dir, HBase: true, Args: append(args, "--emulator=false")})
+		s.grpc, s.rpc = c.Addrs[0], strings.Join(c.HBase, ",")
+		dir = filepath.Join(dir, "server-*")
+	} else {
+		s.rpc = loopback.Addr(t)
+		p, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: dir, HTTP: "127.0.0.1:0",
+			Args: append(args, "--hbase-listen", s.rpc, "--hbase-instance", "p/main")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := p.Stop(10 * time.Second); err != nil {
+				t.Errorf("stop the server: %v\n%s", err, p.Log())
+			}
+		})
+		s.grpc = p.Addr
 	}
-	at := loopback.Addr(t)
-	ca := newAuthority(t)
-	p := target.Process{Binary: bin, Dir: filepath.Join(t.TempDir(), "data"), HTTP: "127.0.0.1:0",
-		Args: []string{"--tls-auto", "--auth=on", "--audit-log=off", "--tls-client-ca", ca.file, "--hbase-listen", at, "--hbase-instance", "p/main"}}
-	s, err := target.Start(t.Context(), p)
+	// Each server has made an authority, one of them the key.
+	authorities, err := filepath.Glob(filepath.Join(dir, "tls", "ca.pem"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer func() {
-		if err := s.Stop(10 * time.Second); err != nil {
-			t.Errorf("stop the server: %v\n%s", err, s.Log())
+	var all []byte
+	for _, file := range authorities {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}()
-	trust := filepath.Join(p.Dir, "tls", "ca.pem")
+		all = append(all, b...)
+	}
+	s.trust = filepath.Join(t.TempDir(), "ca.pem")
+	if err := os.WriteFile(s.trust, all, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	keys, err := filepath.Glob(filepath.Join(dir, "root-key.json"))
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %q, %v", keys, err)
+	}
+	s.key = keys[0]
+	return s
+}
+
+// TestTLS runs HBase's client over TLS against a server that asks who calls: the
+// client's certificate says it, and policies say what that caller may do.
+func TestTLS(t *testing.T) {
+	jars(t, "client")
+	bin := os.Getenv(target.BinaryEnv)
+	if bin == "" {
+		t.Skip(target.BinaryEnv + " is not set")
+	}
+	ca := newAuthority(t)
+	s := serveSecured(t, bin, ca)
 	for member, role := range map[string]string{"user:olga": "roles/bigtable.admin", "user:rita": "roles/bigtable.reader"} {
-		cmd := exec.CommandContext(t.Context(), bin, "iam", "--server", s.Addr, "--ca", trust, "--credentials", filepath.Join(p.Dir, "root-key.json"),
+		cmd := exec.CommandContext(t.Context(), bin, "iam", "--server", s.grpc, "--ca", s.trust, "--credentials", s.key,
 			"policy", "add-binding", "projects/p", "--member", member, "--role", role)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			t.Fatalf("%v\n%s", err, out)
@@ -104,9 +149,9 @@ func TestTLS(t *testing.T) {
 		_, _, key := ca.sign(t, who)
 		configuration(t, dir, map[string]string{
 			"hbase.client.registry.impl":        "org.apache.hadoop.hbase.client.RpcConnectionRegistry",
-			"hbase.client.bootstrap.servers":    at,
+			"hbase.client.bootstrap.servers":    s.rpc,
 			"hbase.client.netty.tls.enabled":    "true",
-			"hbase.rpc.tls.truststore.location": trust, "hbase.rpc.tls.truststore.type": "PEM",
+			"hbase.rpc.tls.truststore.location": s.trust, "hbase.rpc.tls.truststore.type": "PEM",
 			"hbase.rpc.tls.keystore.location": key, "hbase.rpc.tls.keystore.type": "PEM",
 		})
 		return dir
@@ -114,5 +159,5 @@ func TestTLS(t *testing.T) {
 	for _, c := range []struct{ who, may string }{{"olga", "owner"}, {"rita", "reader"}, {"nora", "none"}} {
 		t.Run(c.may, func(t *testing.T) { java(t, settings(c.who), "Access.java", c.may) })
 	}
-	t.Run("smoke", func(t *testing.T) { java(t, settings("olga"), "Smoke.java", "rpc", at) })
+	t.Run("smoke", func(t *testing.T) { java(t, settings("olga"), "Smoke.java", "rpc", s.rpc) })
 }

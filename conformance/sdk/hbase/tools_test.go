@@ -2,11 +2,22 @@ package hbase
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/filter"
+	"github.com/tsuna/gohbase/hrpc"
+
+	"github.com/trestledb/trestle/conformance/target"
 )
 
 // tool runs a main class of HBase's test jars and returns what it prints.
@@ -50,8 +61,84 @@ func TestPerformanceEvaluation(t *testing.T) {
 func TestBigLinkedList(t *testing.T) {
 	jars(t, "tools")
 	_, zookeeper := serve(t)
-	out := tool(t, zookeeper, "org.apache.hadoop.hbase.test.IntegrationTestBigLinkedList", "loop", "1", "2", "40000", filepath.Join(t.TempDir(), "itbll"), "1", "1000", "10")
-	if !regexp.MustCompile(`REFERENCED=80000\s`).Match(out) || regexp.MustCompile(`(UNDEFINED|UNREFERENCED|LOST_FAMILIES|CORRUPT)=`).Match(out) {
+	bigLinkedList(t, zookeeper, 80_000)
+}
+
+// bigLinkedList writes and verifies that many nodes, a multiple of 20,000.
+func bigLinkedList(t *testing.T, zookeeper string, nodes int) {
+	t.Helper()
+	out := tool(t, zookeeper, "org.apache.hadoop.hbase.test.IntegrationTestBigLinkedList", "loop", "1", "2", strconv.Itoa(nodes/2), filepath.Join(t.TempDir(), "itbll"), "1", "1000", "10")
+	if !regexp.MustCompile(fmt.Sprintf(`\sREFERENCED=%d\s`, nodes)).Match(out) || regexp.MustCompile(`(UNDEFINED|UNREFERENCED|LOST_FAMILIES|CORRUPT)=`).Match(out) {
 		t.Errorf("nodes are lost\n%s", out[max(len(out)-3000, 0):])
+	}
+}
+
+// TestBigLinkedListKilled kills each tablet server of a cluster once while nodes
+// are written: the client's own retries get it through.
+func TestBigLinkedListKilled(t *testing.T) {
+	jars(t, "tools")
+	if !target.OnCluster() {
+		t.Skip(target.ClusterEnv + " is not set")
+	}
+	c := target.ServeCluster(t, target.ClusterOptions{HBase: true})
+	zookeeper := strings.Join(c.ZooKeeper, ",")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		bigLinkedList(t, zookeeper, 400_000)
+	}()
+	defer func() { <-done }()
+	client := gohbase.NewClient(zookeeper)
+	defer client.Close()
+	for i := range c.Addrs {
+		if !newNodes(t, client, done) {
+			t.Errorf("the job has ended before server %d was killed", i)
+			return
+		}
+		if err := c.KillServer(i); err != nil {
+			t.Error(err)
+			return
+		}
+		t.Logf("server %d is killed", i)
+	}
+	if !newNodes(t, client, done) {
+		t.Error("the job has ended before it wrote to a cluster that has lost all its servers once")
+	}
+}
+
+// newNodes returns when many more nodes were written, or false if the job has ended
+// before.
+func newNodes(t *testing.T, client gohbase.Client, done <-chan struct{}) bool {
+	var first int
+	for seen := false; ; {
+		n, err := nodes(t.Context(), client)
+		switch {
+		case err == nil && !seen:
+			first, seen = n, true
+		case err == nil && n >= first+2000:
+			return true
+		}
+		select {
+		case <-done:
+			return false
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// nodes counts the nodes of the list.
+func nodes(ctx context.Context, client gohbase.Client) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	s, err := hrpc.NewScanStr(ctx, "IntegrationTestBigLinkedList", hrpc.NumberOfRows(10_000), hrpc.Filters(filter.NewFirstKeyOnlyFilter()))
+	if err != nil {
+		return 0, err
+	}
+	for rows := client.Scan(s); ; n++ {
+		if _, err := rows.Next(); errors.Is(err, io.EOF) {
+			return n, nil
+		} else if err != nil {
+			return 0, err
+		}
 	}
 }
