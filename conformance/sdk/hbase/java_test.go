@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/trestledb/trestle/compat/hbase/master"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/server"
@@ -23,6 +25,12 @@ import (
 	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/engine"
 )
+
+// TestMain keeps gohbase from logging each attempt as an error.
+func TestMain(m *testing.M) {
+	logrus.SetOutput(io.Discard)
+	os.Exit(m.Run())
+}
 
 // serve starts a server, or a cluster, and returns its addresses and those of
 // its ZooKeeper, as clients take them.
@@ -129,8 +137,10 @@ func TestSmoke(t *testing.T) {
 	t.Run("zookeeper", func(t *testing.T) { java(t, "", "Smoke.java", "zk", zookeeper) })
 }
 
-// differ is how many calls TestAgainstHBase makes.
-var differ = flag.Int("differ.calls", 2000, "how many random calls to make to both clusters")
+var (
+	differCalls = flag.Int("differ.calls", 2000, "how many random calls to make to both clusters")
+	differSeed  = flag.Int64("differ.seed", 0, "which ones; 0 is others each time")
+)
 
 // TestAgainstHBase makes the same calls to a real HBase.
 func TestAgainstHBase(t *testing.T) {
@@ -140,5 +150,10 @@ func TestAgainstHBase(t *testing.T) {
 		peer, _ = startHBase(t)
 	}
 	_, zookeeper := serve(t)
-	java(t, "", "Differ.java", zookeeper, peer, time.Now().Format("150405"), strconv.Itoa(*differ))
+	seed := *differSeed
+	if seed == 0 {
+		seed = time.Now().UnixMilli()
+	}
+	t.Logf("seed %d", seed)
+	java(t, "", "Differ.java", zookeeper, peer, strconv.FormatInt(seed, 10), strconv.Itoa(*differCalls))
 }
