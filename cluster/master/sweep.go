@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -39,6 +40,9 @@ type sweeper struct {
 	idle   map[commitlog.ID]time.Time
 	// ends are the fences of the logs that were sealed in an earlier pass.
 	ends map[commitlog.ID]commitlog.Pos
+	// litter says since when there are segments of a log without an item, as a put
+	// leaves them that arrived when its log had been deleted.
+	litter map[commitlog.ID]time.Time
 }
 
 // sweepAge is how long an object whose writer may live must have been unused.
@@ -146,6 +150,10 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	stored, err := commitlog.ListStored(ctx, w.m.o.Logs)
+	if err != nil {
+		return 0, err
+	}
 	s, err := w.look(ctx)
 	if err != nil {
 		return 0, err
@@ -203,7 +211,32 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 			delete(w.ends, id)
 		}
 	}
-	return deleted, nil
+	return deleted, w.collectLitter(ctx, s, logs, stored, now)
+}
+
+// collectLitter deletes the segments of logs that have no item and that nobody
+// can need: who makes a log makes its item first. Its fences stay.
+func (w *sweeper) collectLitter(ctx context.Context, s *seen, logs map[commitlog.ID]lock.Item, stored []commitlog.Stored, now time.Time) error {
+	litter := map[commitlog.ID]time.Time{}
+	for _, l := range stored {
+		if _, ok := logs[l.ID]; ok || l.Segments == 0 || s.owners[catalog.LogOwner(l.ID)] || s.logs[uint64(l.ID)] {
+			continue
+		}
+		since, before := w.litter[l.ID]
+		if !before {
+			since = now
+		}
+		litter[l.ID] = since
+		if !before || now.Sub(since) < 10*w.m.o.ServerTTL {
+			continue
+		}
+		if err := commitlog.TrimSealed(ctx, w.m.o.Logs, l.ID, commitlog.Pos{Log: l.ID + 1}); err != nil {
+			return err
+		}
+		w.m.o.Log.Info("deleted segments of a commit log that is no more", "log", l.ID.String(), "segments", l.Segments)
+	}
+	w.litter = litter
+	return nil
 }
 
 // writerOf returns the incarnation that wrote an SSTable; ok is false of other

@@ -183,6 +183,13 @@ func TestI7_Sweep(t *testing.T) {
 		}
 		everyTablet(t, c, b, sch.ID, func(s rpc.TabletServer, r *metadata.Row) error { return s.Compact(ctx, []metadata.TabletID{r.Tablet}) })
 	}
+	// A segment and a fence of a log that is no more.
+	gone := catalog.UserLog(1 << 20)
+	for i, size := range []int{100, 64} {
+		if err := c.objects.PutIfAbsent(ctx, fmt.Sprintf("%v/%015d", gone, i+1), make([]byte, size)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// One server dies with rows in memory.
 	put(t, b, upkeepTable, "a0", "last")
 	dead := c.Server("server-1").Incarnation()
@@ -217,6 +224,13 @@ func TestI7_Sweep(t *testing.T) {
 			}
 		}
 		return nil
+	})
+	eventually(t, func() error {
+		objects, err := c.objects.List(ctx, gone.String()+"/", "", 0)
+		if err == nil && (len(objects) != 1 || objects[0].Size != 64) {
+			err = fmt.Errorf("of a log without an item there is %v", objects)
+		}
+		return err
 	})
 	if got := contents(t, b, upkeepTable); got["a0"] != "last" || got["b1"] != "new" || len(got) != len(want) {
 		t.Errorf("the table holds %v", got)

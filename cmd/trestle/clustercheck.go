@@ -41,7 +41,8 @@ func (o *operator) check(ctx context.Context, _ []string) error {
 		return err
 	}
 	objects := objectstore.Sub(store, partSSTables)
-	found, err := o.findings(ctx, objects)
+	logs := objectstore.Sub(store, partLogs)
+	found, err := o.findings(ctx, objects, logs)
 	if err == nil && len(found.wrong) > 0 {
 		first := found.wrong
 		select {
@@ -50,7 +51,7 @@ func (o *operator) check(ctx context.Context, _ []string) error {
 			return ctx.Err()
 		}
 		// What is wrong twice is not just changing.
-		if found, err = o.findings(ctx, objects); err == nil {
+		if found, err = o.findings(ctx, objects, logs); err == nil {
 			maps.DeleteFunc(found.wrong, func(k string, _ bool) bool { return !first[k] })
 		}
 	}
@@ -62,7 +63,7 @@ func (o *operator) check(ctx context.Context, _ []string) error {
 	}
 	wrong, read := len(found.wrong), ""
 	if o.blocks {
-		r := &reading{o: o, objects: objects, logs: objectstore.Sub(store, partLogs), found: found, start: time.Now()}
+		r := &reading{o: o, objects: objects, logs: logs, found: found, start: time.Now()}
 		if err := r.run(ctx); err != nil {
 			return err
 		}
@@ -72,8 +73,14 @@ func (o *operator) check(ctx context.Context, _ []string) error {
 	for _, i := range found.loose {
 		fmt.Fprintf(o.p.stdout, "unused: SSTable %s, %s, %s old, is named by nothing\n", i.Name, byteSize(i.Size), time.Since(i.Modified).Round(time.Second))
 	}
+	loose := len(found.loose)
+	for _, l := range found.looseLogs {
+		loose += l.Segments
+		fmt.Fprintf(o.p.stdout, "unused: commit log %v, %d segments, %s, the newest %s old, is needed by no tablet, and its server is gone\n",
+			l.ID, l.Segments, byteSize(l.Bytes), time.Since(l.Newest).Round(time.Second))
+	}
 	fmt.Fprintf(o.p.stdout, "%d findings; %d tables, %d tablets, %d backups, %d SSTables (%s) named;%s %d objects (%s) are named by none: the master sweeps them\n",
-		wrong, found.tables, found.tablets, found.backups, found.named, byteSize(found.namedBytes), read, len(found.loose), byteSize(found.looseBytes))
+		wrong, found.tables, found.tablets, found.backups, found.named, byteSize(found.namedBytes), read, loose, byteSize(found.looseBytes))
 	if wrong > 0 {
 		return errors.New("the cluster is not as it should be")
 	}
@@ -87,7 +94,8 @@ type findings struct {
 	used                            map[string]use // by object
 	logs                            map[uint64]bool
 	loose                           []objectstore.Info // SSTables that nothing names, the oldest first
-	looseBytes                      int64
+	looseLogs                       []commitlog.Stored // commit logs that have segments which no tablet needs
+	looseBytes                      int64              // of both
 }
 
 // A use is what a METADATA row says of an SSTable.
@@ -96,7 +104,7 @@ type use struct {
 	by   *metadata.Row
 }
 
-func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*findings, error) {
+func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store) (*findings, error) {
 	f := &findings{wrong: map[string]bool{}, used: map[string]use{}, logs: map[uint64]bool{}}
 	wrong := func(format string, args ...any) { f.wrong[fmt.Sprintf(format, args...)] = true }
 	// Before the rows: what is stored later is not named by those.
@@ -114,9 +122,18 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 			names[catalog.BackupTable(b.ID)] = "backup " + b.Name
 		}
 	}
+	// A log is written to by who was registered before.
+	stored, err := commitlog.ListStored(ctx, logs)
+	if err != nil {
+		return nil, err
+	}
 	servers, _, err := catalog.Servers(ctx, o.n.lock)
 	if err != nil {
 		return nil, err
+	}
+	owners := map[uint64]bool{} // incarnations that live, or that rows name
+	for n := range servers {
+		owners[n] = true
 	}
 	tablets := map[uint64][]*metadata.Row{}
 	err = o.rows(ctx, func(r *metadata.Row) error {
@@ -124,8 +141,11 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 		for _, file := range r.Files {
 			f.used[file.Object] = use{file, r}
 		}
-		if a := r.Assignment; a != nil && a.Log != 0 {
-			f.logs[a.Log] = true
+		if a := r.Assignment; a != nil {
+			owners[a.Incarnation] = true
+			if a.Log != 0 {
+				f.logs[a.Log] = true
+			}
 		}
 		return nil
 	})
@@ -192,6 +212,12 @@ func (o *operator) findings(ctx context.Context, objects objectstore.Store) (*fi
 		case whole:
 			f.loose = append(f.loose, i)
 			f.looseBytes += i.Size
+		}
+	}
+	for _, l := range stored {
+		if whole && l.Segments > 0 && !f.logs[uint64(l.ID)] && !owners[catalog.LogOwner(l.ID)] {
+			f.looseLogs = append(f.looseLogs, l)
+			f.looseBytes += l.Bytes
 		}
 	}
 	slices.SortFunc(f.loose, func(a, b objectstore.Info) int { return a.Modified.Compare(b.Modified) })

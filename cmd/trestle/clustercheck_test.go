@@ -121,7 +121,18 @@ func TestClusterCheck(t *testing.T) {
 	if err := os.WriteFile(extra, []byte("left over"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	expect(0, nil, `unused: SSTable 00000001000000ff.sst, 9 B, \d+s old, is named by nothing`, `0 findings;.* 1 objects \(9 B\) are named by none`)
+	// A log of a server long gone, and the fence of another, which stays for ever.
+	for name, size := range map[string]int{"0000000000f00000/000000000000007": 100, "0000000000f00002/000000000000001": 64} {
+		path := filepath.Join(dir, "log", name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, size), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(0, nil, `unused: commit log 0000000000f00000, 1 segments, 100 B, the newest \d+s old, is needed by no tablet`,
+		`unused: SSTable 00000001000000ff.sst, 9 B, \d+s old, is named by nothing`, `0 findings;.* 2 objects \(109 B\) are named by none`)
 	if out, code := c.try("check", "--store=file://"+filepath.Join(c.dir, "nowhere")); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
 		t.Errorf("check of another store: exit code %d\n%s", code, out)
 	}

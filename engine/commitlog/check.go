@@ -114,15 +114,53 @@ func checkSegment(b []byte, id ID, index uint64) (objectHeader, error) {
 	return h, nil
 }
 
-// A Remains is what the store has of a log.
-type Remains struct {
+// A Stored log is what a listing of the store shows of one.
+type Stored struct {
 	ID       ID
 	Segments int
+	Bytes    int64 // of them
+	// Newest is when the last of its segments was stored, by the clock of the store.
+	Newest time.Time
+}
+
+// ListStored returns what is in store of all logs, in ascending order. An object
+// that is none of a log's is left out.
+func ListStored(ctx context.Context, store objectstore.Store) ([]Stored, error) {
+	infos, err := store.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("list commit logs: %w", err)
+	}
+	return storedOf(infos), nil
+}
+
+func storedOf(infos []objectstore.Info) (out []Stored) {
+	for _, i := range infos {
+		id, _, ok := parseObjectName(i.Name)
+		if !ok {
+			continue
+		}
+		if n := len(out); n == 0 || out[n-1].ID != id {
+			out = append(out, Stored{ID: id})
+		}
+		if i.Size == fenceLen {
+			continue
+		}
+		s := &out[len(out)-1]
+		s.Segments++
+		s.Bytes += i.Size
+		if i.Modified.After(s.Newest) {
+			s.Newest = i.Modified
+		}
+	}
+	return out
+}
+
+// A Remains is what the store has of a log.
+type Remains struct {
+	Stored
 	// First is the index from which on the log is there: what is before it was
 	// trimmed, or is what trimming has left behind. 0 if there are no segments.
 	First uint64
-	// Newest is when the last of its segments was stored, by the clock of the store.
-	Newest time.Time
 }
 
 // ListRemains returns what is in store of all logs. Nobody may write to them.
@@ -131,19 +169,13 @@ func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error
 	if err != nil {
 		return nil, fmt.Errorf("list commit logs: %w", err)
 	}
-	newest := map[ID]time.Time{}
-	for _, i := range infos {
-		if id, _, ok := parseObjectName(i.Name); ok && i.Size != fenceLen && i.Modified.After(newest[id]) {
-			newest[id] = i.Modified
-		}
-	}
-	logs, err := listLogs(ctx, store)
+	logs, err := logsOf(infos)
 	if err != nil {
 		return nil, fmt.Errorf("list commit logs: %w", err)
 	}
 	var out []Remains
-	for _, l := range logs {
-		r := Remains{ID: l.id, Segments: len(l.segments), Newest: newest[l.id]}
+	for i, s := range storedOf(infos) {
+		l, r := logs[i], Remains{Stored: s}
 		if r.Segments > 0 {
 			last := l.segments[r.Segments-1].index
 			h, err := readObjectHeader(ctx, store, l.id, last)

@@ -453,7 +453,10 @@ func listLogs(ctx context.Context, store objectstore.Store) ([]*sealedLog, error
 	if err != nil {
 		return nil, err
 	}
-	var logs []*sealedLog
+	return logsOf(infos)
+}
+
+func logsOf(infos []objectstore.Info) (logs []*sealedLog, err error) {
 	for len(infos) > 0 {
 		id, _, ok := parseObjectName(infos[0].Name)
 		if !ok {
