@@ -13,6 +13,9 @@
 //	                  enc:utf8      CE B1
 //	                  enc:utf16     03 B1
 //
+// With -cluster the server is one of a cluster, all processes of which are killed
+// at once.
+//
 // The official Go client loads one table; with -cbt the cbt CLI imports the
 // same rows as CSV into a second, and the two are compared.
 package main

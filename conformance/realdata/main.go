@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/csv"
+	"errors"
 	"flag"
 	"fmt"
 	"hash/fnv"
@@ -42,8 +43,9 @@ func main() {
 	rows := flag.Int("rows", 1_000_000, "load at least so many rows")
 	dir := flag.String("dir", "", "data directory; empty means a temporary one")
 	kills := flag.Int("kills", 1, "how often to kill the server")
+	cluster := flag.Bool("cluster", target.OnCluster(), "run a cluster of processes, all of which are killed at once")
 	flag.Parse()
-	if err := run(*binary, *cbt, *dir, *rows, *kills); err != nil {
+	if err := run(*binary, *cbt, *dir, *rows, *kills, *cluster); err != nil {
 		fmt.Fprintln(os.Stderr, "realdata:", err)
 		os.Exit(1)
 	}
@@ -114,13 +116,15 @@ type bench struct {
 	copies int
 	dir    string
 	binary string
-	server *target.Server
-	client *bigtable.Client
-	admin  *bigtable.AdminClient
-	table  *bigtable.Table
+	// cluster says that the server is one of a cluster.
+	cluster bool
+	server  *target.Server
+	client  *bigtable.Client
+	admin   *bigtable.AdminClient
+	table   *bigtable.Table
 }
 
-func run(bin, cbt, dir string, rows, kills int) (err error) {
+func run(bin, cbt, dir string, rows, kills int, cluster bool) (err error) {
 	ctx := context.Background()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "realdata"); err != nil {
@@ -128,14 +132,14 @@ func run(bin, cbt, dir string, rows, kills int) (err error) {
 		}
 		defer os.RemoveAll(dir)
 	}
-	b := &bench{chars: characters(), dir: dir, binary: bin}
+	b := &bench{chars: characters(), dir: dir, binary: bin, cluster: cluster}
 	b.copies = (rows + len(b.chars) - 1) / len(b.chars)
 	fmt.Printf("Unicode Character Database %s: %d code points x %d copies = %d rows, %d cells\n",
 		unicode.Version, len(b.chars), b.copies, b.rows(), 5*b.rows())
 	if err := b.start(ctx); err != nil {
 		return err
 	}
-	defer func() { b.stop() }()
+	defer func() { err = errors.Join(err, b.stop()) }()
 	if err := b.admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: "ucd",
 		Families:  map[string]bigtable.GCPolicy{"id": bigtable.MaxVersionsPolicy(1), "prop": bigtable.NoGcPolicy(), "enc": bigtable.NoGcPolicy()},
 		SplitKeys: []string{"Common", "Han", "Han#20000", "Hangul", "Latin"}}); err != nil {
@@ -163,18 +167,29 @@ func run(bin, cbt, dir string, rows, kills int) (err error) {
 	if err := b.step("filters, ranges, point reads", b.queries); err != nil {
 		return err
 	}
-	if cbt == "" {
+	if cbt != "" {
+		if _, err := exec.LookPath(cbt); err != nil {
+			fmt.Printf("cbt import: left out, %v\n", err)
+			cbt = ""
+		}
+	}
+	if cbt != "" {
+		if err := b.step("cbt import of the same rows", func(ctx context.Context) error { return b.cbtImport(ctx, cbt) }); err != nil {
+			return err
+		}
+		b.table = b.client.Open("imported")
+		if err := b.step("read the import back", check); err != nil {
+			return err
+		}
+	}
+	if b.server.Cluster == nil {
 		return nil
 	}
-	if _, err := exec.LookPath(cbt); err != nil {
-		fmt.Printf("cbt import: left out, %v\n", err)
-		return nil
-	}
-	if err := b.step("cbt import of the same rows", func(ctx context.Context) error { return b.cbtImport(ctx, cbt) }); err != nil {
+	return b.step("trestle cluster check --blocks", func(ctx context.Context) error {
+		out, err := b.server.Cluster.Check(ctx)
+		fmt.Printf("  %s\n", lastLine([]byte(out)))
 		return err
-	}
-	b.table = b.client.Open("imported")
-	return b.step("read the import back", check)
+	})
 }
 
 func (b *bench) rows() int { return len(b.chars) * b.copies }
@@ -190,7 +205,7 @@ func (b *bench) step(what string, do func(context.Context) error) error {
 }
 
 func (b *bench) start(ctx context.Context) (err error) {
-	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}}); err != nil {
+	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}, Cluster: b.cluster}); err != nil {
 		return err
 	}
 	opts := []option.ClientOption{option.WithEndpoint(b.server.Addr), option.WithoutAuthentication(),
@@ -208,12 +223,16 @@ func (b *bench) start(ctx context.Context) (err error) {
 	return nil
 }
 
-func (b *bench) stop() {
+func (b *bench) stop() error {
+	if b.server == nil {
+		return nil // it did not start again
+	}
 	b.client.Close()
 	b.admin.Close()
-	if err := b.server.Stop(30 * time.Second); err != nil {
-		fmt.Println("stop the server:", err)
+	if err := b.server.Stop(time.Minute); err != nil {
+		return fmt.Errorf("stop the server: %w\n%s", err, b.server.Log())
 	}
+	return nil
 }
 
 // each calls f for every row, from several goroutines, in batches.
