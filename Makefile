@@ -23,16 +23,17 @@ LOAD ?= 5s             # for each workload that records a history
 BENCH ?= .             # which Go benchmarks
 BENCHTIME ?= 1s        # for each of them
 ROWS ?= 1000000        # of the real data set, and of the table that is backed up
+CLUSTER ?= 0           # 1: conformance, kills, backups and realdata run a cluster of processes
 SDK ?= 1               # 0: leave out the client's own suites, which download and compile
 
 # What is listed with a comment behind it has spaces in its value.
-$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK ROWS CRASH_SEEDS CLUSTER_ROUNDS,$(eval $(v) := $(strip $($(v)))))
+$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK CLUSTER ROWS CRASH_SEEDS CLUSTER_ROUNDS,$(eval $(v) := $(strip $($(v)))))
 
-# Conformance tests run against this binary.
-CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN)
+# Conformance tests run against this binary, as one process or as a cluster.
+CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta conformance realdata backups cluster hdfs bench sim sim-scale check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs bench sim sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,14 +80,17 @@ meta: ## Run META_CHECKS random histories against the models
 	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
 	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./engine -run '^TestGC$$' -count=1 -timeout 60m
 
-conformance: build ## Check a server: all RPCs, abuse, histories, the client's own suites, cbt
+sweep: build ## Call all RPCs of a server and mistreat it: the first part of conformance
 	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/sweep
+
+conformance: sweep ## Check a server (CLUSTER=1: a cluster): all RPCs, abuse, histories, the client's own suites, cbt
+	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/trestletest -run '^TestLargeRows$$'
 	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
 	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/backups
 	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
-	$(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
+	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
 
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)

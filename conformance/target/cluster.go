@@ -33,6 +33,9 @@ type ClusterOptions struct {
 	HBase bool
 	// Args are further flags of each tablet server.
 	Args []string
+	// TTL is the time after which a server that is not heard of is given up, and
+	// ends. Zero means what is usual for dev-cluster.
+	TTL time.Duration
 	// Ready is how long the cluster may take until it serves. Zero means three minutes.
 	Ready time.Duration
 }
@@ -102,6 +105,9 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	}
 	if o.HBase {
 		args = append(args, "--hbase")
+	}
+	if o.TTL > 0 {
+		args = append(args, "--ttl", o.TTL.String())
 	}
 	ready := make(chan struct{})
 	announce := sync.OnceFunc(func() { close(ready) })

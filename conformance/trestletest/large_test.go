@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"testing"
 
 	"cloud.google.com/go/bigtable"
@@ -16,6 +17,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/conformance/target"
 )
 
 const largeTable = "projects/p/instances/i/tables/t"
@@ -54,15 +57,25 @@ func readLarge(t *testing.T, c bigtablepb.BigtableClient, req *bigtablepb.ReadRo
 	}
 }
 
-// A row of 100,000 columns, one of 180 MB and one that is too large, through a
-// whole server.
-func TestLargeRows(t *testing.T) {
+// largeAddr returns the address of a server: of the binary or the cluster that the
+// environment names, or else one of this package.
+func largeAddr(t *testing.T) string {
+	t.Helper()
+	if os.Getenv(target.BinaryEnv) != "" || os.Getenv(target.AddrEnv) != "" {
+		return target.Addr(t)
+	}
 	s, err := NewServer("localhost:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close()
-	conn := dial(t, s.Addr, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(300<<20), grpc.MaxCallSendMsgSize(300<<20)))
+	t.Cleanup(s.Close)
+	return s.Addr
+}
+
+// A row of 100,000 columns, one of 180 MB and one that is too large, through a
+// whole server.
+func TestLargeRows(t *testing.T) {
+	conn := dial(t, largeAddr(t), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(300<<20), grpc.MaxCallSendMsgSize(300<<20)))
 	ctx := t.Context()
 	admin, err := bigtable.NewAdminClient(ctx, "p", "i", option.WithGRPCConn(conn))
 	if err != nil {
