@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -24,6 +25,8 @@ import (
 	"google.golang.org/grpc/health"
 	"google.golang.org/grpc/health/grpc_health_v1"
 
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/loopback"
@@ -44,8 +47,17 @@ func TestMain(m *testing.M) {
 	case "failing":
 		openStack = failingStack
 	}
+	// What TestClusterMetadata sets.
+	if n, err := strconv.ParseInt(os.Getenv(envMetadataSplit), 10, 64); err == nil {
+		tuneTabletServer = func(o *tabletserver.Options) { o.MetadataSplitBytes, o.SplitCheck = n, 200*time.Millisecond }
+	}
+	if d, err := time.ParseDuration(os.Getenv(envMerge)); err == nil {
+		tuneMaster = func(o *master.Options) { o.Merge, o.Balance = d, 300*time.Millisecond }
+	}
 	main()
 }
+
+const envMetadataSplit, envMerge = "TEST_METADATA_SPLIT", "TEST_MERGE"
 
 // bareStack is a gRPC server with nothing but health, to test the life of a
 // server by itself.

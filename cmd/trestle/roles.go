@@ -39,6 +39,12 @@ const announcedAPI = "Bigtable gRPC API"
 // from its log.
 const leaveLimit = time.Minute
 
+// tuneTabletServer and tuneMaster change settings that have no flag, for tests.
+var (
+	tuneTabletServer = func(*tabletserver.Options) {}
+	tuneMaster       = func(*master.Options) {}
+)
+
 // runTabletServer serves tablets, and clients, until it is told to stop.
 func runTabletServer(p *process, args []string) int {
 	return runNode(p, args, settings.TabletServer, openTabletServer, "Runs a tablet server of a cluster, which answers every client, whichever server its rows are on.")
@@ -231,7 +237,7 @@ func openTabletServer(set *settings.Set) opener {
 		n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, set.Cluster) })
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
-		ts, err := tabletserver.Start(ctx, tabletserver.Options{
+		to := tabletserver.Options{
 			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
 			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies), TTL: set.TTL,
 			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
@@ -239,7 +245,9 @@ func openTabletServer(set *settings.Set) opener {
 			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
 			InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
 			Held:          m.Held, Log: log,
-		})
+		}
+		tuneTabletServer(&to)
+		ts, err := tabletserver.Start(ctx, to)
 		if err != nil {
 			return nil, err
 		}
@@ -335,6 +343,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	}
 	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters),
 		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}
+	tuneMaster(&o)
 	observeMaster(metrics, o.Counters)
 	phase.set("")
 	notifySystemd("READY=1")
