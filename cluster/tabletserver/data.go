@@ -72,7 +72,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 			}
 		}
 		var full bool
-		rest, full, err = t.Read(ctx, q, rest, limit, &vouched{w, s}, &stats)
+		rest, full, err = t.Read(ctx, q, rest, limit, &vouched{Writer: w, s: s}, &stats)
 		if err != nil {
 			return rest, stats, notServing(err)
 		}
@@ -89,15 +89,26 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 
 // A vouched writer ends no row, and says of none that it is behind the reader,
 // unless the session had not ended by then: what is with the caller counts even
-// if the read fails later.
+// if the read fails later. The rows of one call of tablet.Read are all of one
+// instant, before the first of them: once is enough.
 type vouched struct {
 	scan.Writer
-	s *Server
+	s     *Server
+	alive bool
+}
+
+func (w *vouched) vouch() error {
+	if w.alive {
+		return nil
+	}
+	err := w.s.alive()
+	w.alive = err == nil
+	return err
 }
 
 // EndRow implements scan.Writer.
 func (w *vouched) EndRow() (bool, error) {
-	if err := w.s.alive(); err != nil {
+	if err := w.vouch(); err != nil {
 		return false, err
 	}
 	return w.Writer.EndRow()
@@ -105,7 +116,7 @@ func (w *vouched) EndRow() (bool, error) {
 
 // Scanned implements scan.Writer.
 func (w *vouched) Scanned(key []byte) {
-	if w.s.alive() == nil {
+	if w.vouch() == nil {
 		w.Writer.Scanned(key)
 	}
 }
