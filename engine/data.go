@@ -21,7 +21,7 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 	if err != nil {
 		return stats, err
 	}
-	q, err := t.query(req)
+	q, err := t.queries.For(t.schema.Load(), req.Filter, req.Reversed)
 	if err != nil {
 		return stats, err
 	}
@@ -74,23 +74,6 @@ func (s *Store) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 		}
 	}
 	return stats, nil
-}
-
-// query prepares a read. The query for everything, in ascending order, is made
-// once per schema.
-func (t *table) query(req *scan.Request) (*tablet.Query, error) {
-	s := t.schema.Load()
-	if req.Filter != nil || req.Reversed {
-		return tablet.NewQuery(s, req.Filter, req.Reversed)
-	}
-	if p := t.everything.Load(); p != nil && p.of == s {
-		return p.query, nil
-	}
-	q, err := tablet.NewQuery(s, nil, false)
-	if err == nil {
-		t.everything.Store(&everything{of: s, query: q})
-	}
-	return q, err
 }
 
 // wait returns nil once what is at pos in the commit log is durable and

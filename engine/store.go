@@ -178,14 +178,7 @@ type table struct {
 	schema atomic.Pointer[schema.Table]
 	// tablets ascend and tile the key space. A split or merge replaces the list.
 	tablets atomic.Pointer[[]*tablet.Tablet]
-	// everything is what most reads ask for, nil before the first of them.
-	everything atomic.Pointer[everything]
-}
-
-// everything is the query for all cells under one schema.
-type everything struct {
-	of    *schema.Table
-	query *tablet.Query
+	queries tablet.Queries
 }
 
 // metaSchema is the METADATA tablet's: rows with one column.

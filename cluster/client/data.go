@@ -42,10 +42,6 @@ type tracker struct {
 
 var _ scan.EncodedWriter = (*tracker)(nil)
 
-func newTracker(ctx context.Context, to scan.Writer, reversed bool) *tracker {
-	return &tracker{Writer: to, encoded: scan.Encoded(to), ctx: ctx, reversed: reversed}
-}
-
 func (w *tracker) StartRow(key []byte) {
 	w.open, w.done, w.cells, w.last = true, false, 0, append(w.last[:0], key...)
 	w.Writer.StartRow(key)
@@ -146,6 +142,7 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		return scan.Stats{}, err
 	}
 	r := &reading{c: c, ctx: ctx, t: t, req: req, to: w, left: slices.Clone(req.Ranges)}
+	r.track = tracker{Writer: w, encoded: scan.Encoded(w), ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
 	defer r.end()
 	for len(r.left) > 0 && (req.Limit == 0 || r.stats.RowsReturned < req.Limit) {
 		if r.next != nil && r.next.is(r.left) {
@@ -170,6 +167,17 @@ type reading struct {
 	left  []row.Range // to be read
 	stats scan.Stats
 	next  *ahead // may be nil
+
+	track tracker  // of the tablet that is being read
+	ask   rpc.Read // likewise
+	key   [64]byte // room for a short one
+}
+
+// begin returns the tracker of another tablet.
+func (r *reading) begin() *tracker {
+	t := &r.track
+	t.open, t.done, t.full, t.stats, t.err = false, false, false, scan.Stats{}, nil
+	return t
 }
 
 // one reads from the tablet that has the first of what is left.
@@ -186,12 +194,12 @@ func (r *reading) one() error {
 			return nil
 		}
 		r.ahead(other)
-		ask := &rpc.Read{Ranges: mine, Reversed: r.req.Reversed, Filter: r.req.Filter}
+		r.ask = rpc.Read{Ranges: mine, Reversed: r.req.Reversed, Filter: r.req.Filter}
 		if r.req.Limit > 0 {
-			ask.Limit = r.req.Limit - r.stats.RowsReturned
+			r.ask.Limit = r.req.Limit - r.stats.RowsReturned
 		}
-		track := newTracker(r.ctx, r.to, r.req.Reversed)
-		rest, stats, err := s.ReadRows(r.ctx, at, ask, track)
+		track := r.begin()
+		rest, stats, err := s.ReadRows(r.ctx, at, &r.ask, track)
 		return r.note(track, mine, other, rest, stats, err)
 	})
 }
@@ -214,7 +222,7 @@ func (r *reading) takeNext() error {
 	defer a.stop()
 	other := r.left[len(a.ranges):]
 	r.ahead(other)
-	track := newTracker(r.ctx, r.to, false)
+	track := r.begin()
 	a.take(track)
 	err := r.note(track, a.ranges, other, a.rest, a.stats, a.err)
 	if err != nil && again(err) && r.ctx.Err() == nil {

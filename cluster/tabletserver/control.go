@@ -252,10 +252,9 @@ func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := *t
-	next.Tablet = tablet.Open(t.half.env, right, t.table.Schema)
+	next := &served{Tablet: tablet.Open(t.half.env, right, t.table.Schema), table: t.table, epoch: t.epoch, half: t.half, since: t.since}
 	next.Start()
-	return &next, nil
+	return next, nil
 }
 
 // Unload implements rpc.Control.

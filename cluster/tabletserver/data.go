@@ -58,11 +58,12 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 	if err != nil {
 		return req.Ranges, stats, err
 	}
-	q, err := tablet.NewQuery(t.table.Schema(), req.Filter, req.Reversed)
+	q, err := t.queries.For(t.table.Schema(), req.Filter, req.Reversed)
 	if err != nil {
 		return req.Ranges, stats, err
 	}
 	rest := req.Ranges
+	v := &vouched{Writer: w, s: s}
 	for len(rest) > 0 {
 		limit := int64(0)
 		if req.Limit > 0 {
@@ -72,17 +73,18 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 			}
 		}
 		var full bool
-		rest, full, err = t.Read(ctx, q, rest, limit, &vouched{Writer: w, s: s}, &stats)
+		v.alive = false
+		rest, full, err = t.Read(ctx, q, rest, limit, v, &stats)
 		if err != nil {
 			return rest, stats, notServing(err)
+		}
+		// That there is no row is true too only if the session had not ended.
+		if err := v.vouch(); err != nil {
+			return req.Ranges, stats, err
 		}
 		if full {
 			break
 		}
-	}
-	// What was read is true if the session had not ended by then.
-	if err := s.alive(); err != nil {
-		return req.Ranges, stats, err
 	}
 	return rest, stats, nil
 }

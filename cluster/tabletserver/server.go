@@ -169,10 +169,11 @@ type half struct {
 // served is a tablet that is served.
 type served struct {
 	*tablet.Tablet
-	table *catalog.Table
-	epoch uint64
-	half  *half
-	since time.Time
+	table   *catalog.Table
+	queries tablet.Queries
+	epoch   uint64
+	half    *half
+	since   time.Time
 }
 
 // Start begins a new incarnation. It returns once the server may be given

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"sync/atomic"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -42,6 +43,32 @@ type Query struct {
 	oneColumn bool
 	// runs are those that may hold cells of the families that are wanted.
 	runs choice
+}
+
+// Queries keeps the query of one table that is asked for most. The zero value is
+// ready, and safe for concurrent use.
+type Queries struct{ everything atomic.Pointer[everything] }
+
+// everything is the query for all cells under one schema.
+type everything struct {
+	of    *schema.Table
+	query *Query
+}
+
+// For is NewQuery, but makes the query for everything, in ascending order, once
+// per schema.
+func (c *Queries) For(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
+	if f != nil || reversed {
+		return NewQuery(s, f, reversed)
+	}
+	if e := c.everything.Load(); e != nil && e.of == s {
+		return e.query, nil
+	}
+	q, err := NewQuery(s, nil, false)
+	if err == nil {
+		c.everything.Store(&everything{of: s, query: q})
+	}
+	return q, err
 }
 
 type family struct {

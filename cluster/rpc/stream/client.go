@@ -545,12 +545,16 @@ func (p *peer) broken(ctx context.Context, err error, changes bool) error {
 // ReadRows implements rpc.Data. Rows that have come are the caller's, also if
 // the answer ends early.
 func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
-	body := appendRead(appendTarget(batches.empty(), at), req)
-	defer func() { batches.Put(&body) }()
+	body := batches.Get(0)
+	defer batches.Put(body)
+	*body = appendRead(appendTarget((*body)[:0], at), req)
+	r := readers.Get().(*rowReader)
+	defer readers.Put(r)
+	*r = rowReader{to: w}
+	defer func() { *r = rowReader{} }()
 	if small(req) {
-		answer, err := p.ask(ctx, opReadRows, body, false)
+		answer, err := p.ask(ctx, opReadRows, *body, false)
 		if err == nil {
-			r := &rowReader{to: w}
 			if err = r.read(answer.b); err == nil && !r.ended {
 				err = errMalformed
 			}
@@ -560,12 +564,14 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 			return req.Ranges, scan.Stats{}, err
 		}
 	}
-	r := &rowReader{to: w, encoded: scan.Encoded(w)}
-	if err := p.large(ctx, body, r); err != nil {
+	r.encoded = scan.Encoded(w)
+	if err := p.large(ctx, *body, r); err != nil {
 		return req.Ranges, scan.Stats{}, err
 	}
 	return r.rest, r.stats, nil
 }
+
+var readers = sync.Pool{New: func() any { return new(rowReader) }}
 
 // large asks for what may be more than a short message.
 func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
@@ -579,9 +585,10 @@ func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
 	if r.encoded != nil {
 		encoding = r.encoded.Encoding()
 	}
-	question := appendBytes(batches.empty(), binary.AppendUvarint(body, encoding))
-	known, err := p.scan(ctx, l, question, r)
-	batches.Put(&question)
+	question := batches.Get(0)
+	*question = appendBytes((*question)[:0], binary.AppendUvarint(body, encoding))
+	known, err := p.scan(ctx, l, *question, r)
+	batches.Put(question)
 	if !known {
 		err = p.scanGRPC(ctx, l, body, r)
 	}
