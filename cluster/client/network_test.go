@@ -36,6 +36,7 @@ type network struct {
 	t       testing.TB
 	lock    *memory.Service
 	objects objectstore.Store
+	dialers []*stream.Dialer // of the servers
 }
 
 func newNetwork(t testing.TB, servers int) *network {
@@ -74,7 +75,8 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 		n.t.Fatal(err)
 	}
 	d.Here(at, ts)
-	s := stream.NewServer(ts, stream.ServerOptions{})
+	n.dialers = append(n.dialers, d)
+	s := stream.NewServer(ts, stream.ServerOptions{Encoders: encoders})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	var once sync.Once
@@ -98,8 +100,16 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	return stop, at
 }
 
-// client returns a client that has no server in its process, and its dialer.
+// client returns a client that has no server in its process.
 func (n *network) client() *client.Client {
+	n.t.Helper()
+	d := stream.NewDialer(stream.Options{})
+	n.t.Cleanup(d.Close)
+	return n.clientOver(d)
+}
+
+// clientOver returns a client that reaches servers over d.
+func (n *network) clientOver(d *stream.Dialer) *client.Client {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := n.lock.Client(nil, nil)
@@ -107,8 +117,7 @@ func (n *network) client() *client.Client {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	d := stream.NewDialer(stream.Options{})
-	n.t.Cleanup(func() { cancel(); d.Close() })
+	n.t.Cleanup(cancel)
 	return client.New(client.Options{Lock: l, Dialer: d, Schemas: schemas})
 }
 
