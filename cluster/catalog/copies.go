@@ -173,7 +173,7 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 }
 
 // marshal encodes a copy: a CRC-32C of the rest, then JSON.
-func (c *Copy) marshal() []byte { return metadata.EncodeChecked(c) }
+func (cp *Copy) marshal() []byte { return metadata.EncodeChecked(cp) }
 
 func unmarshalCopy(b []byte) (*Copy, error) {
 	c := new(Copy)
@@ -242,7 +242,8 @@ func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 			return fmt.Errorf("restore item %s: %w", key, err)
 		}
 	}
-	value, err := json.Marshal(newest)
+	// A copy that was on its way when everything ended may yet arrive.
+	value, err := json.Marshal(newest + skippedCopies)
 	if err != nil {
 		return err
 	}

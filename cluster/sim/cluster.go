@@ -41,6 +41,9 @@ type Options struct {
 	LogBytes                       int64
 	// CacheBytes is the size of a server's cache. Default 8 MiB.
 	CacheBytes int64
+	// Copy, if set, is how often masters copy the lock service into the store. Then
+	// nobody works with a lock service that is older than the store.
+	Copy time.Duration
 	// Sweep, Purge, Rest and MakeLimit are those of masters. Default: never sweep.
 	Sweep, Purge, Rest, MakeLimit time.Duration
 	// Now is the clock of cells.
@@ -148,6 +151,18 @@ func New(o Options) (*Cluster, error) {
 	return c, nil
 }
 
+// copiesPart is what names of copies of the lock service begin with.
+const copiesPart = "etcd"
+
+// copies returns the part of a store for copies of the lock service, nil if there
+// are none.
+func (c *Cluster) copies(s objectstore.Store) objectstore.Store {
+	if c.o.Copy == 0 {
+		return nil
+	}
+	return objectstore.Sub(s, copiesPart)
+}
+
 // Lock returns the lock service as a node that is no tablet server sees it.
 func (c *Cluster) Lock(node string) lock.Service { return c.lockOf(c.node(node)) }
 
@@ -172,7 +187,7 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 	p := &process{node: c.node(name), stopped: make(chan struct{})}
 	l, store, dial := c.world(p.node)
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
-		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, TTL: c.o.TTL,
+		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, Copies: c.copies(store), TTL: c.o.TTL,
 		Segments: c.o.Segments, CacheBytes: cmp.Or(c.o.CacheBytes, 8<<20), MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
 		SplitBytes: c.o.SplitBytes, MetadataSplitBytes: c.o.MetadataSplitBytes, SplitCheck: c.o.SplitCheck, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
 	})
@@ -263,7 +278,7 @@ func (c *Cluster) StartMaster(name string) {
 			err := master.Run(ctx, master.Options{Name: name, Lock: l, Dialer: dial, TTL: c.o.TTL,
 				// What is waited for by the master's clock takes so long by the true one.
 				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
-				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Sweep: c.o.Sweep, Purge: c.o.Purge,
+				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Copies: c.copies(store), Copy: c.o.Copy, Sweep: c.o.Sweep, Purge: c.o.Purge,
 				Counters: c.o.Masters, Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
 			if err != nil && ctx.Err() == nil && !p.ended.Load() && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)

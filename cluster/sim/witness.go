@@ -135,7 +135,7 @@ type witnessedStore struct {
 
 func (s *witnessedStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	err := s.Store.PutIfAbsent(ctx, name, data)
-	if log, number, ok := strings.Cut(name, "/"); ok && err == nil {
+	if log, number, ok := strings.Cut(name, "/"); ok && err == nil && log != copiesPart {
 		var index uint64
 		if _, err := fmt.Sscanf(number, "%d", &index); err != nil {
 			return fmt.Errorf("object %s: %w", name, err)
