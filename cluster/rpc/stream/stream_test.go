@@ -33,6 +33,7 @@ import (
 
 // A fake serves what its functions do.
 type fake struct {
+	mu     sync.Mutex
 	read   func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error)
 	mutate func(ctx context.Context, at rpc.Target, e *row.Entry) error
 	many   func(entries []row.Entry) ([]error, error)
@@ -43,10 +44,20 @@ type fake struct {
 }
 
 func (f *fake) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
-	if f.read == nil {
+	f.mu.Lock()
+	read := f.read
+	f.mu.Unlock()
+	if read == nil {
 		return nil, scan.Stats{}, nil
 	}
-	return f.read(ctx, at, req, w)
+	return read(ctx, at, req, w)
+}
+
+// reads sets what a read does.
+func (f *fake) reads(read func(context.Context, rpc.Target, *rpc.Read, scan.Writer) ([]row.Range, scan.Stats, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.read = read
 }
 
 func (f *fake) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
@@ -389,7 +400,7 @@ func TestReads(t *testing.T) {
 		{"rows that are torn", 3, 10 << 20, rpc.Read{Ranges: all}, 3, 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f.read = rows(c.rows, c.bytes)
+			f.reads(rows(c.rows, c.bytes))
 			w := &collect{every: c.flushesEvery}
 			rest, stats, err := s.ReadRows(t.Context(), rpc.Target{}, &c.req, w)
 			if err != nil || len(rest) > 0 {
@@ -419,14 +430,14 @@ func TestReads(t *testing.T) {
 		})
 	}
 	t.Run("error after rows", func(t *testing.T) {
-		f.read = func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
+		f.reads(func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 			w.StartRow([]byte("a"))
 			if _, err := w.EndRow(); err != nil {
 				return nil, scan.Stats{}, err
 			}
 			w.StartRow([]byte("b"))
 			return nil, scan.Stats{}, rpc.ErrNotServing
-		}
+		})
 		w := &collect{}
 		_, _, err := s.ReadRows(t.Context(), rpc.Target{}, &rpc.Read{Ranges: []row.Range{row.All}}, w)
 		if !errors.Is(err, rpc.ErrNotServing) || len(w.rows) != 1 || !w.rows[0].Done {
@@ -434,7 +445,7 @@ func TestReads(t *testing.T) {
 		}
 	})
 	t.Run("the writer has enough", func(t *testing.T) {
-		f.read = rows(1<<30, 1000)
+		f.reads(rows(1<<30, 1000))
 		enough := errors.New("enough")
 		_, _, err := s.ReadRows(t.Context(), rpc.Target{}, &rpc.Read{Ranges: all}, &stopping{after: 500, err: enough})
 		if err != enough {
@@ -461,11 +472,11 @@ func TestBackpressure(t *testing.T) {
 	var given atomic.Int64
 	f := &fake{}
 	inner := rows(1<<20, 10_000)
-	f.read = func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
+	f.reads(func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 		rest, st, err := inner(ctx, at, req, w)
 		given.Add(st.RowsReturned)
 		return rest, st, err
-	}
+	})
 	_, s, _ := serve(t, f, Options{}, ServerOptions{})
 	ctx, cancel := context.WithCancel(t.Context())
 	held := &holding{until: make(chan struct{})}
@@ -567,11 +578,11 @@ func TestLost(t *testing.T) {
 		<-hold
 		return nil
 	}
-	f.read = func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
+	f.reads(func(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 		came <- struct{}{}
 		<-hold
 		return nil, scan.Stats{}, nil
-	}
+	})
 	server, s, d := serve(t, f, Options{}, ServerOptions{})
 	calls := map[string]func() error{
 		"write":       func() error { return s.MutateRow(t.Context(), rpc.Target{}, &row.Entry{}) },
