@@ -13,4 +13,8 @@
 // written, is then patched.
 //
 // A row is never split over two messages, since clients refuse that.
+//
+// In a cluster the server that has the rows writes the chunks, and the one that
+// has the client puts them into its messages as they come: see
+// scan.EncodedWriter.
 package chunk

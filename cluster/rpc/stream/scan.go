@@ -330,7 +330,7 @@ func (p *peer) scan(ctx context.Context, l *link, body []byte, r *rowReader) (kn
 	}
 	p.d.Forwarded.Add(1)
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
-	err, whole := c.scan(l, body, r)
+	whole, err := c.scan(l, body, r)
 	if !stop() || !whole {
 		l.drop(c)
 	} else {
@@ -349,42 +349,39 @@ func (p *peer) scan(ctx context.Context, l *link, body []byte, r *rowReader) (kn
 
 // scan gives the answer of a question to r. whole tells whether all of it has
 // come.
-func (c *scanConn) scan(l *link, question []byte, r *rowReader) (err error, whole bool) {
+func (c *scanConn) scan(l *link, question []byte, r *rowReader) (whole bool, err error) {
 	if _, err := c.Write(question); err != nil {
-		return errors.Join(errCut, err), false
+		return false, errors.Join(errCut, err)
 	}
 	r.from = c.from
-	var b []byte
-	defer func() {
-		if b != nil {
-			batches.Put(&b)
-		}
-	}()
+	message := batches.Get(0)
+	defer batches.Put(message)
 	for !r.ended {
-		if b, err = readMessage(c.from, b); err != nil {
-			return err, false
+		b, err := readMessage(c.from, (*message)[:0])
+		if *message = b; err != nil {
+			return false, err
 		}
 		l.heard.Store(now())
 		if len(b) == 0 {
-			return errMalformed, false
+			return false, errMalformed
 		}
 		switch b[0] {
 		case answerOK:
 			if err := r.read(b[1:]); err != nil {
-				return err, false
+				return false, err
 			}
 		case answerError:
 			d := decoder{b: b[1:]}
-			return d.error(), true
+			return true, d.error()
 		default:
-			return errMalformed, false
+			return false, errMalformed
 		}
 	}
-	return nil, true
+	return true, nil
 }
 
-// readMessage reads a message over b. Memory comes as bytes do, whatever the
-// length says.
+// readMessage reads a message behind b, which is empty. Memory comes as bytes
+// do, whatever the length says.
 func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
 	n, err := binary.ReadUvarint(from)
 	if err != nil {
@@ -393,10 +390,7 @@ func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
 	if n > maxMessage {
 		return b, errMalformed
 	}
-	if b == nil {
-		b = batches.empty()
-	}
-	for b = b[:0]; len(b) < int(n); {
+	for len(b) < int(n) {
 		have := len(b)
 		b = slices.Grow(b, min(int(n)-have, max(have, batchBytes)))
 		b = b[:min(cap(b), int(n))]

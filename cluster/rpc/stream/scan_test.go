@@ -362,7 +362,7 @@ func FuzzScanAnswer(f *testing.F) {
 		defer w.Close()
 		c := &scanConn{Conn: nowhere{}, from: bufio.NewReader(bytes.NewReader(b))}
 		r := &rowReader{to: w, encoded: w}
-		err, whole := c.scan(l, nil, r)
+		whole, err := c.scan(l, nil, r)
 		if err == nil && (!whole || !r.ended || r.open || r.torn) {
 			t.Error("an answer without an end")
 		}
