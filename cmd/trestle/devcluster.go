@@ -130,7 +130,7 @@ func (d *devRun) run(ctx context.Context, servers int) error {
 	}
 	running.Go(func() {
 		starting.Wait()
-		d.announce(ctx, exe)
+		d.announce(ctx, exe, servers)
 	})
 	<-ctx.Done()
 	running.Wait()
@@ -143,17 +143,36 @@ func (p *process) sayf(format string, args ...any) { fmt.Fprintf(p.stdout, forma
 
 // announce says so when the cluster can be used: its servers serve, and METADATA
 // can be read, which takes a master.
-func (d *devRun) announce(ctx context.Context, exe string) {
+func (d *devRun) announce(ctx context.Context, exe string, servers int) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, exe, "cluster", "status", "--etcd="+d.etcd, "--cluster=dev")
 		cmd.SysProcAttr = childAttr()
 		if cmd.Run() == nil {
+			d.tellSecrets(servers)
 			d.p.sayf("the cluster serves\n")
 			return
 		}
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-ctx.Done():
+		}
+	}
+}
+
+// tellSecrets says what clients need, if the servers were told to ask for TLS or
+// login: each has an authority of its own, one of them has made the first key.
+func (d *devRun) tellSecrets(servers int) {
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	for i := range servers {
+		cfg := &settings.Serve{DataDir: filepath.Join(d.dir, fmt.Sprintf("server-%d", i+1))}
+		if ca := autoTLS(cfg).CA(); there(ca) {
+			d.p.sayf("authority of %s: %s\n", d.at(d.port+10*i), ca)
+		}
+		if key := rootKey(cfg); there(key) {
+			d.p.sayf("key of an account that may do everything: %s\n", key)
 		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -27,8 +28,12 @@ func TestDevCluster(t *testing.T) {
 	}
 	dir := t.TempDir()
 	p := startTrestle(t, "real", dir, "dev-cluster", "-servers=2", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
-		"--", "--http-listen=off")
+		"--", "--http-listen=off", "--tls-auto", "--auth=on", "--audit-log=off")
+	p.line("authority of " + net.JoinHostPort(host.IP, strconv.Itoa(first+12)) + ": " + filepath.Join(dir, "server-2", "tls", "ca.pem"))
 	p.line("the cluster serves")
+	if keys, err := filepath.Glob(filepath.Join(dir, "server-*", "root-key.json")); err != nil || len(keys) != 1 {
+		t.Errorf("keys %v, %v", keys, err)
+	}
 	for _, port := range []int{2, 4, 5, 6, 12, 14, 15, 16} {
 		c, err := net.Dial("tcp", net.JoinHostPort(host.IP, strconv.Itoa(first+port)))
 		if err != nil {
