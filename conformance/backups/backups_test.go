@@ -51,7 +51,7 @@ func (n *node) start() {
 	n.t.Helper()
 	var addr string
 	if bin := os.Getenv(target.BinaryEnv); bin != "" {
-		p, err := target.Start(n.t.Context(), target.Process{Binary: bin, Dir: n.dir, Cluster: target.OnCluster()})
+		p, err := target.Start(n.t.Context(), target.Process{Binary: bin, Dir: n.dir, Cluster: target.OnCluster(), TTL: 3 * time.Second})
 		n.ok(err)
 		addr, n.cluster = p.Addr, p.Cluster
 		n.stop = func(kill bool) {

@@ -73,7 +73,7 @@ func TestCrash(t *testing.T) {
 		t.Skipf("set %s to a trestle binary; `make crash` does", target.BinaryEnv)
 	}
 	t.Logf("-history.seed=%d", *seed)
-	r, err := Crash(t.Context(), CrashOptions{Process: target.Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator"}, Cluster: target.OnCluster()},
+	r, err := Crash(t.Context(), CrashOptions{Process: target.Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator"}, Cluster: target.OnCluster(), TTL: 3 * time.Second},
 		Rounds: *rounds + 1, Seed: *seed, Log: os.Stdout})
 	if err != nil {
 		t.Fatal(err)

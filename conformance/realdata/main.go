@@ -205,7 +205,7 @@ func (b *bench) step(what string, do func(context.Context) error) error {
 }
 
 func (b *bench) start(ctx context.Context) (err error) {
-	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}, Cluster: b.cluster}); err != nil {
+	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}, Cluster: b.cluster, TTL: 3 * time.Second}); err != nil {
 		return err
 	}
 	opts := []option.ClientOption{option.WithEndpoint(b.server.Addr), option.WithoutAuthentication(),

@@ -51,7 +51,7 @@ func TestMain(m *testing.M) {
 func serveCluster(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	c, err := target.StartCluster(ctx, target.ClusterOptions{Binary: os.Getenv(target.BinaryEnv), Dir: dir})
+	c, err := target.StartCluster(ctx, target.ClusterOptions{Binary: os.Getenv(target.BinaryEnv), Dir: dir, TTL: target.Patience})
 	if err != nil {
 		return err
 	}

@@ -2,6 +2,7 @@ package target
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,6 +33,8 @@ type Process struct {
 	// Cluster runs `trestle dev-cluster` instead: Dir is the cluster's, Listen and
 	// Args are for its tablet servers, of which Server is the first. HTTP is ignored.
 	Cluster bool
+	// TTL is a cluster's. Zero means Patience; who kills it waits for that long.
+	TTL time.Duration
 }
 
 // A Server is a running child process.
@@ -131,7 +134,7 @@ const (
 // wait only.
 func Start(ctx context.Context, p Process) (*Server, error) {
 	if p.Cluster {
-		c, err := StartCluster(ctx, ClusterOptions{Binary: p.Binary, Dir: p.Dir, Listen: p.Listen, Ready: p.Ready,
+		c, err := StartCluster(ctx, ClusterOptions{Binary: p.Binary, Dir: p.Dir, Listen: p.Listen, Ready: p.Ready, TTL: cmp.Or(p.TTL, Patience),
 			Args: append([]string{"--emulator=false"}, p.Args...)})
 		if err != nil {
 			return nil, err

@@ -27,9 +27,9 @@ const (
 // OnCluster tells whether a test is to run against a cluster of processes.
 func OnCluster() bool { return os.Getenv(ClusterEnv) != "" }
 
-// patience is the TTL of clusters of which no process is killed: long enough for
+// Patience is the TTL of clusters of which no process is killed: long enough for
 // a busy machine not to end one.
-const patience = 15 * time.Second
+const Patience = 15 * time.Second
 
 // Addr returns the gRPC address of a server that accepts any instance, and
 // stops the server at the end of the test if it started it.
@@ -39,7 +39,7 @@ func Addr(t testing.TB) string {
 		return a
 	}
 	if OnCluster() {
-		return ServeCluster(t, ClusterOptions{TTL: patience}).Addrs[0]
+		return ServeCluster(t, ClusterOptions{TTL: Patience}).Addrs[0]
 	}
 	if bin := os.Getenv(BinaryEnv); bin != "" {
 		s, err := Start(t.Context(), Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator"}})
