@@ -33,7 +33,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs bench sim sim-scale check clean
+.PHONY: help build run test race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,6 +107,17 @@ $(HDFS_JARS):
 hdfs: $(HDFS_JARS) ## Run the tests that need a real HDFS: fetches it from Maven Central; wants Java 17 and Maven
 	TRESTLE_TEST_HDFS=$(HDFS_JARS) $(GO) test ./engine/objectstore/hdfs -run '^TestReal' -count=1 -v -timeout 20m
 	TRESTLE_TEST_HDFS=$(HDFS_JARS) $(GO) test ./cmd/trestle -run '^TestClusterHDFS' -count=1 -v -timeout 20m
+
+HBASE_JARS ?= $(CURDIR)/bin/hbase
+$(HBASE_JARS):
+	conformance/sdk/hbase/testdata/fetch.sh $@
+
+hbase: build $(HBASE_JARS) ## Run HBase's client, shell, tools and gohbase's tests on one process and on a cluster, beside a real HBase: fetches it from Maven Central; wants Java 17 and Maven
+	for cluster in "" 1; do \
+		export $(CONFORM) CONFORMANCE_CLUSTER=$$cluster HBASE_JARS=$(HBASE_JARS); \
+		$(GO) test ./conformance/sdk/hbase -skip '^TestSpeed$$' -count=1 -v -timeout 30m; \
+		CONFORMANCE_SDK=1 $(GO) test ./conformance/sdk -run '^TestGohbase$$' -count=1 -v -timeout 20m; \
+	done
 
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)

@@ -34,25 +34,26 @@ func devCluster(p *process, args []string) int {
 	f.Usage = func() {}
 	dir := f.String("dir", "", "directory that holds all data; empty for a temporary one")
 	servers := f.Int("servers", 3, "tablet servers")
+	gateways := f.Int("gateways", 0, "processes that answer clients without serving tablets")
 	host := f.IP("host", net.IPv4(127, 0, 0, 1), "loopback address that everything listens on")
-	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 10 apart, and etcd two below")
+	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 10 apart, then each gateway, and etcd two below")
 	hbase := f.Bool("hbase", false, "serve HBase's clients too, and those that look for ZooKeeper: each server takes two ports more")
 	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
 	memory := f.String("memory", "256MiB", "memory of each tablet server")
 	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
-		printHelp(p, f, "Usage: trestle dev-cluster [flags] [-- FLAGS]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on a loopback address only. FLAGS are further ones of each tablet server.")
+		printHelp(p, f, "Usage: trestle dev-cluster [flags] [-- FLAGS]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on a loopback address only. FLAGS are further ones of each tablet server and gateway.")
 		return exitOK
 	} else if err != nil {
 		return p.misused(settings.FlagError(f, err))
 	}
-	if *servers < 1 || *servers > 50 {
-		return p.misused(fmt.Errorf("%d servers are not between 1 and 50", *servers))
+	if *servers < 1 || *servers > 50 || *gateways < 0 || *gateways > 50 {
+		return p.misused(fmt.Errorf("%d servers are not between 1 and 50, or %d gateways not between 0 and 50", *servers, *gateways))
 	}
 	if !host.IsLoopback() {
 		return p.misused(fmt.Errorf("--host %s is no loopback address", host))
 	}
 	if more := f.Args(); len(more) > 0 && f.ArgsLenAtDash() != 0 {
-		return p.misused(fmt.Errorf("%q is no flag; flags of tablet servers follow --", more[0]))
+		return p.misused(fmt.Errorf("%q is no flag; flags of the processes follow --", more[0]))
 	}
 	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
 	ctx, release := untilSignal(log, leaveLimit)
@@ -66,7 +67,7 @@ func devCluster(p *process, args []string) int {
 		*dir = d
 	}
 	d := &devRun{p: p, dir: absolute(*dir), host: host.String(), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory, more: f.Args()}
-	if err := d.run(ctx, *servers); err != nil {
+	if err := d.run(ctx, *servers, *gateways); err != nil {
 		return p.failed(err)
 	}
 	return exitOK
@@ -80,14 +81,14 @@ type devRun struct {
 	hbase  bool
 	ttl    time.Duration
 	memory string
-	more   []string // flags of tablet servers
+	more   []string // flags of tablet servers and gateways
 	etcd   string
 }
 
 // at returns the address of a port.
 func (d *devRun) at(port int) string { return net.JoinHostPort(d.host, strconv.Itoa(port)) }
 
-func (d *devRun) run(ctx context.Context, servers int) error {
+func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 	e, err := startEtcd(filepath.Join(d.dir, "etcd"), d.at(d.port-2), d.at(d.port-1))
 	if err != nil {
 		return err
@@ -110,18 +111,22 @@ func (d *devRun) run(ctx context.Context, servers int) error {
 			d.keep(mastersEnd, nil, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=file://" + filepath.Join(d.dir, "store")}, common...))
 		})
 	}
-	for i := range servers {
-		name := fmt.Sprintf("server-%d", i+1)
+	for i := range servers + gateways {
 		at := func(n int) string { return d.at(d.port + 10*i + n) }
-		args := append([]string{"tabletserver", "--name=" + name, "--emulator", "--store=file://" + filepath.Join(d.dir, "store"),
-			"--data-dir=" + filepath.Join(d.dir, name), "--listen=" + at(0), "--http-listen=" + at(1), "--cluster-listen=" + at(2)}, common...)
+		name := fmt.Sprintf("server-%d", i+1)
+		args := []string{"tabletserver", "--name=" + name, "--cluster-listen=" + at(2), "--store=file://" + filepath.Join(d.dir, "store")}
+		if i >= servers {
+			name = fmt.Sprintf("gateway-%d", i-servers+1)
+			args = []string{"gateway"}
+		}
+		args = append(append(args, "--emulator", "--data-dir="+filepath.Join(d.dir, name), "--listen="+at(0), "--http-listen="+at(1)), common...)
 		if d.hbase {
 			args = append(args, "--hbase-listen="+at(3), "--hbase-zookeeper-listen="+at(4), "--hbase-instance=p/i")
 		}
 		starting.Add(1)
 		running.Go(func() { d.keep(ctx, sync.OnceFunc(starting.Done), exe, name, append(args, d.more...)) })
 	}
-	d.p.sayf("cluster dev: %d tablet servers, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, d.etcd, d.dir)
+	d.p.sayf("cluster dev: %d tablet servers, %d gateways, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, gateways, d.etcd, d.dir)
 	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=%s   # any server will do: they are 10 ports apart\n", d.at(d.port))
 	d.p.sayf("  cbt -project p -instance i createtable t families=f\n  cbt -project p -instance i set t row f:q=value\n  cbt -project p -instance i read t\n")
 	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told below; it is started again\n\n", d.etcd)

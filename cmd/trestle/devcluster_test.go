@@ -15,26 +15,26 @@ import (
 // ends in order; its servers take further flags.
 func TestDevCluster(t *testing.T) {
 	if testing.Short() {
-		t.Skip("starts five processes")
+		t.Skip("starts six processes")
 	}
 	host, err := loopback.Take()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer host.Close()
-	first, err := host.Ports(2 + 10 + 5)
+	first, err := host.Ports(2 + 20 + 5)
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
-	p := startTrestle(t, "real", dir, "dev-cluster", "-servers=2", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
+	p := startTrestle(t, "real", dir, "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
 		"--", "--http-listen=off", "--tls-auto", "--auth=on", "--audit-log=off")
 	p.line("authority of " + net.JoinHostPort(host.IP, strconv.Itoa(first+12)) + ": " + filepath.Join(dir, "server-2", "tls", "ca.pem"))
 	p.line("the cluster serves")
-	if keys, err := filepath.Glob(filepath.Join(dir, "server-*", "root-key.json")); err != nil || len(keys) != 1 {
+	if keys, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json")); err != nil || len(keys) != 1 {
 		t.Errorf("keys %v, %v", keys, err)
 	}
-	for _, port := range []int{2, 4, 5, 6, 12, 14, 15, 16} {
+	for _, port := range []int{2, 4, 5, 6, 12, 14, 15, 16, 22, 25, 26} {
 		c, err := net.Dial("tcp", net.JoinHostPort(host.IP, strconv.Itoa(first+port)))
 		if err != nil {
 			t.Error(err)

@@ -30,9 +30,10 @@ func serveHBase(t *testing.T, bin, home string) string {
 	t.Helper()
 	script, quorum := "#!/bin/sh\n", ""
 	if target.OnCluster() {
-		c := target.ServeCluster(t, target.ClusterOptions{Binary: bin, HBase: true})
+		c := target.ServeCluster(t, target.ClusterOptions{Binary: bin, Gateways: 1, HBase: true})
 		script += "action=$1; shift\n[ \"$action\" = stop ] || exit 0\nfor server; do case $server in\n"
 		for i := range c.Addrs {
+			c.MayEnd(i)
 			script += fmt.Sprintf("%d) kill -TERM %d ;;\n", i+1, c.Pid(i))
 		}
 		script += "esac; done\n"

@@ -29,9 +29,11 @@ type ClusterOptions struct {
 	Listen string
 	// Servers is the number of tablet servers. Zero means 3.
 	Servers int
+	// Gateways is the number of processes that answer without serving tablets.
+	Gateways int
 	// HBase serves HBase's clients too.
 	HBase bool
-	// Args are further flags of each tablet server.
+	// Args are further flags of each tablet server and gateway.
 	Args []string
 	// TTL is the time after which a server that is not heard of is given up, and
 	// ends. Zero means what is usual for dev-cluster.
@@ -40,21 +42,23 @@ type ClusterOptions struct {
 	Ready time.Duration
 }
 
-// A Cluster is a running `trestle dev-cluster`: etcd, two masters and tablet
-// servers, which are started again when they end.
+// A Cluster is a running `trestle dev-cluster`: etcd, two masters, tablet servers
+// and gateways, which are started again when they end.
 type Cluster struct {
-	// Addrs are where the tablet servers serve gRPC, HTTP where REST and metrics,
-	// HBase where HBase's RPC, and ZooKeeper where its clients find them; the latter
-	// two are empty without ClusterOptions.HBase. Any server answers for all rows.
+	// Addrs are where the tablet servers, then the gateways, serve gRPC, HTTP where
+	// REST and metrics, HBase where HBase's RPC, and ZooKeeper where its clients find
+	// them; the latter two are empty without ClusterOptions.HBase. Each answers for
+	// all rows.
 	Addrs, HTTP, HBase, ZooKeeper []string
 	// Etcd is the URL of the lock service, Dir the data directory.
 	Etcd, Dir string
 
 	child
-	mu struct {
+	servers int // without gateways
+	mu      struct {
 		sync.Mutex
 		pids   map[string]int  // by the name of the process
-		killed map[string]bool // by KillServer, and not ended yet
+		killed map[string]bool // by KillServer or with leave, and not ended yet
 		ended  []error         // processes that ended though nobody had killed them
 	}
 }
@@ -68,7 +72,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	if o.Ready == 0 {
 		o.Ready = 3 * time.Minute
 	}
-	c := &Cluster{Dir: o.Dir}
+	c, all := &Cluster{Dir: o.Dir, servers: o.Servers}, o.Servers+o.Gateways
 	c.mu.pids, c.mu.killed = map[string]int{}, map[string]bool{}
 	var ip string
 	var first int
@@ -87,8 +91,8 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 			return nil, err
 		}
 		ip, c.end = host.IP, func() { _ = host.Close() }
-		// Two ports of etcd, then five of each server, 10 apart.
-		if first, err = host.Ports(2 + 10*(o.Servers-1) + 5); err != nil {
+		// Two ports of etcd, then five of each process, 10 apart.
+		if first, err = host.Ports(2 + 10*(all-1) + 5); err != nil {
 			c.end()
 			return nil, err
 		}
@@ -96,8 +100,9 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	}
 	at := func(server, n int) string { return net.JoinHostPort(ip, strconv.Itoa(first+10*server+n)) }
 	c.Etcd = "http://" + at(0, -2)
-	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--host", ip, "--port", strconv.Itoa(first)}
-	for i := range o.Servers {
+	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--gateways", strconv.Itoa(o.Gateways),
+		"--host", ip, "--port", strconv.Itoa(first)}
+	for i := range all {
 		c.Addrs, c.HTTP = append(c.Addrs, at(i, 0)), append(c.HTTP, at(i, 1))
 		if o.HBase {
 			c.HBase, c.ZooKeeper = append(c.HBase, at(i, 3)), append(c.ZooKeeper, at(i, 4))
@@ -145,19 +150,31 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 // announcedCluster is what a cluster prints when it serves.
 const announcedCluster = "the cluster serves"
 
-// Pid returns the process id of a tablet server, 0 if it does not run. Servers
-// count from 0.
-func (c *Cluster) Pid(server int) int {
+// Pid returns the process id of a tablet server or gateway, 0 if it does not run.
+// They are numbered as in Addrs.
+func (c *Cluster) Pid(i int) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.mu.pids[serverName(server)]
+	return c.mu.pids[c.name(i)]
 }
 
-func serverName(server int) string { return fmt.Sprintf("server-%d", server+1) }
+func (c *Cluster) name(i int) string {
+	if i >= c.servers {
+		return fmt.Sprintf("gateway-%d", i-c.servers+1)
+	}
+	return fmt.Sprintf("server-%d", i+1)
+}
 
-// KillServer sends SIGKILL to a tablet server, which is started again.
-func (c *Cluster) KillServer(server int) error {
-	name := serverName(server)
+// MayEnd says that somebody may end a tablet server or gateway once.
+func (c *Cluster) MayEnd(i int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.mu.killed[c.name(i)] = true
+}
+
+// KillServer sends SIGKILL to a tablet server or gateway, which is started again.
+func (c *Cluster) KillServer(i int) error {
+	name := c.name(i)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	pid := c.mu.pids[name]

@@ -14,13 +14,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// TestCluster: every server of a cluster answers, and one that is killed comes
+// TestCluster: every process of a cluster answers, and those that are killed come
 // back.
 func TestCluster(t *testing.T) {
 	if os.Getenv(BinaryEnv) == "" {
 		t.Skip(BinaryEnv + " is not set")
 	}
-	c := ServeCluster(t, ClusterOptions{Servers: 2, HBase: true, Args: []string{"--http-listen=off"}})
+	c := ServeCluster(t, ClusterOptions{Servers: 2, Gateways: 1, HBase: true, Args: []string{"--http-listen=off"}})
 	for i, at := range append(append([]string{}, c.HBase...), c.ZooKeeper...) {
 		conn, err := net.Dial("tcp", at)
 		if err != nil {
@@ -41,7 +41,7 @@ func TestCluster(t *testing.T) {
 				t.Fatal(err)
 			}
 			for limit := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-				if err = admin.CreateTable(t.Context(), string(rune('a'+2*round+i))); err == nil {
+				if err = admin.CreateTable(t.Context(), string(rune('a'+3*round+i))); err == nil {
 					break
 				}
 				if round == 0 || time.Now().After(limit) {
@@ -50,8 +50,10 @@ func TestCluster(t *testing.T) {
 			}
 		}
 		if round == 0 {
-			if err := c.KillServer(1); err != nil {
-				t.Fatal(err)
+			for i := 1; i < 3; i++ {
+				if err := c.KillServer(i); err != nil {
+					t.Fatal(err)
+				}
 			}
 		}
 	}

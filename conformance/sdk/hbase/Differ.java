@@ -89,6 +89,34 @@ public class Differ {
     return g;
   }
 
+  /** The scan of the call, if it is one. */
+  static Scan scan;
+
+  /** What a scan returns of so many rows at most. */
+  static String rows(Table t, Scan s, int most) throws Exception {
+    StringBuilder out = new StringBuilder();
+    Set<String> seen = new HashSet<>();
+    try (ResultScanner rs = t.getScanner(new Scan(s))) {
+      for (Result r : rs) {
+        if (seen.add(Bytes.toStringBinary(r.getRow())) && seen.size() > most) break;
+        out.append(text(r)).append(" | ");
+      }
+    }
+    return out.toString();
+  }
+
+  /**
+   * Of a scan with a batch and a limit of rows, clients up to 2.6 may miss what comes last: they count a row
+   * twice whose last piece is shorter than the batch, and one that fills it at the end of a region of HBase.
+   */
+  static boolean miscounted(Table hbase, String ours, String theirs) throws Exception {
+    if (scan == null || scan.getBatch() <= 0 || scan.getLimit() <= 0) return false;
+    return now(rows(hbase, new Scan(scan).setLimit(-1), scan.getLimit())).startsWith(ours) && ours.startsWith(theirs);
+  }
+
+  /** Increments have the time of each cluster's clock. */
+  static String now(String answer) { return answer.replaceAll("n:i@\\d+", "n:i@now"); }
+
   static Op op(StringBuilder what) throws Exception {
     byte[] row = b(row());
     switch (rnd.nextInt(12)) {
@@ -110,7 +138,8 @@ public class Differ {
         if (rnd.nextInt(3) == 0) s.setFilter(filter());
         else if (rnd.nextInt(4) == 0) s.setBatch(1 + rnd.nextInt(3));
         what.append(s).append(s.getFilter() == null ? "" : " " + s.getFilter());
-        return t -> { StringBuilder out = new StringBuilder(); try (ResultScanner rs = t.getScanner(new Scan(s))) { for (Result r : rs) out.append(text(r)).append(" | "); } return out.toString(); };
+        scan = s;
+        return t -> rows(t, s, Integer.MAX_VALUE);
       }
       case 8: {
         CompareOperator c = pick(CompareOperator.values());
@@ -162,14 +191,15 @@ public class Differ {
       ts[i] = conns[i].getTable(tn);
     }
     List<String> log = new ArrayList<>();
-    int differ = 0, writes = 0;
+    int differ = 0, miscounted = 0;
     for (int n = 0; n < calls && differ < 5; n++) {
       StringBuilder what = new StringBuilder();
+      scan = null;
       Op op = op(what);
       String[] got = new String[2];
       for (int i = 0; i < 2; i++) {
         try {
-          got[i] = op.run(ts[i]).replaceAll("n:i@\\d+", "n:i@now");
+          got[i] = now(op.run(ts[i]));
         } catch (Exception e) {
           Throwable c = e;
           while (c.getCause() != null && !(c instanceof DoNotRetryIOException)) c = c.getCause();
@@ -177,21 +207,28 @@ public class Differ {
         }
       }
       log.add(what + " -> " + got[0]);
-      if (!got[0].equals(got[1])) {
+      if (!got[0].equals(got[1]) && miscounted(ts[1], got[0], got[1])) {
+        miscounted++;
+      } else if (!got[0].equals(got[1])) {
         differ++;
         System.out.println("DIFFER at call " + n + ": " + what + "\n  A " + got[0] + "\n  B " + got[1]);
         for (int i = 0; i < 2; i++) {
           StringBuilder all = new StringBuilder();
           try (ResultScanner rs = ts[i].getScanner(new Scan().readAllVersions())) { for (Result r : rs) all.append(text(r)).append(" | "); }
-          System.out.println("  now " + all.toString().replaceAll("n:i@\\d+", "n:i@now"));
+          System.out.println("  now " + now(all.toString()));
         }
         for (int i = Math.max(0, log.size() - 12); i < log.size() - 1; i++) System.out.println("    " + log.get(i));
+      }
+      // Where there are several servers, regions move.
+      if (n % 25 == 24) try (Admin a = conns[0].getAdmin()) {
+        List<RegionInfo> regions = a.getRegions(tn);
+        if (a.getRegionServers().size() > 1) a.move(regions.get(n / 25 % regions.size()).getEncodedNameAsBytes());
       }
       // Rows begin afresh now and then, or markers would cover everything.
       if (n % 150 == 149) for (int i = 0; i < 2; i++) try (Admin a = conns[i].getAdmin()) { a.disableTable(tn); a.truncateTable(tn, true); }
     }
     for (int i = 0; i < 2; i++) try (Admin a = conns[i].getAdmin()) { a.disableTable(tn); a.deleteTable(tn); }
-    System.out.println(log.size() + " calls, " + differ + " differ");
+    System.out.println(log.size() + " calls, " + differ + " differ, " + miscounted + " that the client miscounts on HBase");
     System.exit(differ == 0 ? 0 : 1);
   }
 }

@@ -37,7 +37,7 @@ func TestMain(m *testing.M) {
 func serve(t *testing.T) (rpc, zookeeper string) {
 	t.Helper()
 	if target.OnCluster() {
-		c := target.ServeCluster(t, target.ClusterOptions{HBase: true})
+		c := target.ServeCluster(t, target.ClusterOptions{Gateways: 1, HBase: true})
 		return strings.Join(c.HBase, ","), strings.Join(c.ZooKeeper, ",")
 	}
 	ctx := context.Background()

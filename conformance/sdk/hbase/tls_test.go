@@ -85,9 +85,9 @@ func serveSecured(t *testing.T, bin string, ca *authority) (s secured) {
 	dir := t.TempDir()
 	args := []string{"--tls-auto", "--auth=on", "--audit-log=off", "--tls-client-ca", ca.file}
 	if target.OnCluster() {
-		c := target.ServeCluster(t, target.ClusterOptions{Dir: dir, HBase: true, Args: append(args, "--emulator=false")})
+		c := target.ServeCluster(t, target.ClusterOptions{Dir: dir, Gateways: 1, HBase: true, Args: append(args, "--emulator=false")})
 		s.grpc, s.rpc = c.Addrs[0], strings.Join(c.HBase, ",")
-		dir = filepath.Join(dir, "server-*")
+		dir = filepath.Join(dir, "*")
 	} else {
 		s.rpc = loopback.Addr(t)
 		p, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: dir, HTTP: "127.0.0.1:0",

@@ -80,7 +80,7 @@ func TestBigLinkedListKilled(t *testing.T) {
 	if !target.OnCluster() {
 		t.Skip(target.ClusterEnv + " is not set")
 	}
-	c := target.ServeCluster(t, target.ClusterOptions{HBase: true})
+	c := target.ServeCluster(t, target.ClusterOptions{Gateways: 1, HBase: true})
 	zookeeper := strings.Join(c.ZooKeeper, ",")
 	done := make(chan struct{})
 	go func() {
