@@ -113,10 +113,9 @@ func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 	}
 	for i := range servers + gateways {
 		at := func(n int) string { return d.at(d.port + 10*i + n) }
-		name := fmt.Sprintf("server-%d", i+1)
+		name := processName(i, servers)
 		args := []string{"tabletserver", "--name=" + name, "--cluster-listen=" + at(2), "--store=file://" + filepath.Join(d.dir, "store")}
 		if i >= servers {
-			name = fmt.Sprintf("gateway-%d", i-servers+1)
 			args = []string{"gateway"}
 		}
 		args = append(append(args, "--emulator", "--data-dir="+filepath.Join(d.dir, name), "--listen="+at(0), "--http-listen="+at(1)), common...)
@@ -135,7 +134,7 @@ func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 	}
 	running.Go(func() {
 		starting.Wait()
-		d.announce(ctx, exe, servers)
+		d.announce(ctx, exe, servers, gateways)
 	})
 	<-ctx.Done()
 	running.Wait()
@@ -144,16 +143,24 @@ func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 	return nil
 }
 
+// processName names a tablet server, or after so many of them a gateway.
+func processName(i, servers int) string {
+	if i >= servers {
+		return fmt.Sprintf("gateway-%d", i-servers+1)
+	}
+	return fmt.Sprintf("server-%d", i+1)
+}
+
 func (p *process) sayf(format string, args ...any) { fmt.Fprintf(p.stdout, format, args...) }
 
 // announce says so when the cluster can be used: its servers serve, and METADATA
 // can be read, which takes a master.
-func (d *devRun) announce(ctx context.Context, exe string, servers int) {
+func (d *devRun) announce(ctx context.Context, exe string, servers, gateways int) {
 	for ctx.Err() == nil {
 		cmd := exec.CommandContext(ctx, exe, "cluster", "status", "--etcd="+d.etcd, "--cluster=dev")
 		cmd.SysProcAttr = childAttr()
 		if cmd.Run() == nil {
-			d.tellSecrets(servers)
+			d.tellSecrets(servers, gateways)
 			d.p.sayf("the cluster serves\n")
 			return
 		}
@@ -166,13 +173,13 @@ func (d *devRun) announce(ctx context.Context, exe string, servers int) {
 
 // tellSecrets says what clients need, if the servers were told to ask for TLS or
 // login: each has an authority of its own, one of them has made the first key.
-func (d *devRun) tellSecrets(servers int) {
+func (d *devRun) tellSecrets(servers, gateways int) {
 	there := func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	}
-	for i := range servers {
-		cfg := &settings.Serve{DataDir: filepath.Join(d.dir, fmt.Sprintf("server-%d", i+1))}
+	for i := range servers + gateways {
+		cfg := &settings.Serve{DataDir: filepath.Join(d.dir, processName(i, servers))}
 		if ca := autoTLS(cfg).CA(); there(ca) {
 			d.p.sayf("authority of %s: %s\n", d.at(d.port+10*i), ca)
 		}

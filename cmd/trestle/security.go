@@ -29,7 +29,27 @@ import (
 
 // autoTLS is where --tls-auto keeps its authority and certificate.
 func autoTLS(cfg *settings.Serve) servertls.Auto {
-	return servertls.Auto{Dir: absolute(cfg.DataDir, "tls"), Hosts: append(hostsOf(cfg), cfg.ServerNames()...)}
+	hosts := append(hostsOf(cfg), cfg.ServerNames()...)
+	if host := hbaseHost(cfg); host != "" && !slices.Contains(hosts, host) {
+		hosts = append(hosts, host)
+	}
+	return servertls.Auto{Dir: absolute(cfg.DataDir, "tls"), Hosts: hosts}
+}
+
+// hbaseHost returns the host that HBase clients are told to connect to unless
+// that is one of the server's names, empty if it is not known or there are none.
+func hbaseHost(cfg *settings.Serve) string {
+	switch {
+	case cfg.HBaseListen == "":
+		return ""
+	case cfg.HBaseName == "":
+		host, _, _ := net.SplitHostPort(cfg.HBaseListen)
+		return host
+	}
+	if host, _, err := net.SplitHostPort(cfg.HBaseName); err == nil {
+		return host
+	}
+	return cfg.HBaseName
 }
 
 // hostsOf returns the hosts that the server listens on.

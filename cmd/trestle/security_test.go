@@ -3,6 +3,7 @@ package main
 import (
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
@@ -38,6 +39,25 @@ func TestRESTReach(t *testing.T) {
 			if w.Code != want {
 				t.Errorf("%s: %s got %d, want %d", tc.name, path, w.Code, want)
 			}
+		}
+	}
+}
+
+// TestAutoTLSForHBase: the certificate is for the host that HBase clients connect
+// to as well.
+func TestAutoTLSForHBase(t *testing.T) {
+	for _, c := range []struct{ listen, advertise, want string }{
+		{"", "", "127.0.0.1"},
+		{"", "db.example.org", "127.0.0.1"},
+		{"127.9.9.9:16020", "", "127.0.0.1 127.9.9.9"},
+		{"127.0.0.1:16020", "", "127.0.0.1"},
+		{":16020", "db.example.org", "127.0.0.1 db.example.org"},
+		{":16020", "db.example.org:1", "127.0.0.1 db.example.org"},
+		{":16020", "", "127.0.0.1"},
+	} {
+		cfg := &settings.Serve{DataDir: t.TempDir(), Listen: "127.0.0.1:1", HBaseListen: c.listen, HBaseName: c.advertise}
+		if got := strings.Join(autoTLS(cfg).Hosts, " "); got != c.want {
+			t.Errorf("%+v: %q", c, got)
 		}
 	}
 }
