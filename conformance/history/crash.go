@@ -149,6 +149,11 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 		return fmt.Errorf("the server ended by itself\n%s", s.Log())
 	default:
 	}
+	if s.Cluster != nil {
+		if err := s.Cluster.Ended(); err != nil {
+			return fmt.Errorf("of the cluster %w\n%s", err, s.Log())
+		}
+	}
 	if err := s.Kill(); err != nil {
 		return err
 	}

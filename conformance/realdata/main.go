@@ -439,6 +439,11 @@ func (b *bench) kill(ctx context.Context) error {
 		}()
 	}
 	time.Sleep(2 * time.Second)
+	if b.server.Cluster != nil {
+		if err := b.server.Cluster.Ended(); err != nil {
+			return fmt.Errorf("of the cluster %w\n%s", err, b.server.Log())
+		}
+	}
 	if err := b.server.Kill(); err != nil {
 		return err
 	}

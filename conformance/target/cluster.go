@@ -185,14 +185,19 @@ func (c *Cluster) KillServer(i int) error {
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
 
-// Stop sends SIGTERM and waits for a clean exit; after timeout it kills. It is
-// an error too if a process had ended that KillServer had not killed: it would be
-// started again, and nobody notice what it stopped for.
-func (c *Cluster) Stop(timeout time.Duration) error {
-	err := c.child.Stop(timeout)
+// Ended returns an error if a process has ended that nobody was said to end: it
+// was started again, and nobody would notice what it stopped for.
+func (c *Cluster) Ended() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return errors.Join(append(c.mu.ended, err)...)
+	return errors.Join(c.mu.ended...)
+}
+
+// Stop sends SIGTERM and waits for a clean exit; after timeout it kills. What
+// Ended returns is an error then too.
+func (c *Cluster) Stop(timeout time.Duration) error {
+	err := c.child.Stop(timeout)
+	return errors.Join(c.Ended(), err)
 }
 
 // Check holds METADATA against the tables and the store, every byte of which it
