@@ -3,8 +3,10 @@ package client_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -128,6 +130,40 @@ func TestBackend(t *testing.T) {
 		t.Skip("a cluster for each part of the suite")
 	}
 	backendtest.Run(t, func(t testing.TB) backend.Backend { return newNetwork(t, 3).client() })
+}
+
+// TestBackendReopened: what a cluster has answered is there after all of its
+// servers have ended at once and others have begun.
+func TestBackendReopened(t *testing.T) {
+	if testing.Short() {
+		t.Skip("a cluster for each history")
+	}
+	if os.Getenv("RAPID_CHECKS") == "" {
+		all := flag.Lookup("rapid.checks").Value
+		defer func(was string) { _ = all.Set(was) }(all.String())
+		if err := all.Set("4"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	networks := map[string]*network{}
+	backendtest.Reopened(t, func(dir string) (backend.Backend, func(), error) {
+		if networks[dir] == nil {
+			networks[dir] = newNetwork(t, 0)
+		}
+		n := networks[dir]
+		var stops []func()
+		for i := range 3 {
+			stop, _ := n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
+			stops = append(stops, stop)
+		}
+		return n.client(), func() {
+			var all sync.WaitGroup
+			for _, stop := range stops {
+				all.Go(stop)
+			}
+			all.Wait()
+		}, nil
+	})
 }
 
 const table = "projects/p/instances/i/tables/t"
