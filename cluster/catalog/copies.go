@@ -118,7 +118,7 @@ func (c *Copier) Check(ctx context.Context) error {
 func behind(n, newest uint64) error {
 	return fault.New(fault.FailedPrecondition, "the lock service (etcd) is older than the store: it knows of %d copies of itself, there is copy %d. "+
 		"It was restored from a snapshot, or emptied. Nothing is served and nothing deleted, so that nothing is lost: "+
-		"stop all processes and see `trestle cluster recover --help`", n, newest)
+		"stop all processes and run `trestle cluster recover`, which says first what it would do", n, newest)
 }
 
 // Take puts a copy into the store if anything has changed since the last one. It

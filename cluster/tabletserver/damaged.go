@@ -66,7 +66,9 @@ func (s *Server) recoverSound(ctx context.Context, log commitlog.ID, rows []*met
 			w.Table = t.Schema().Name
 		}
 		waiting = append(waiting, w)
-		damaged[r.Tablet] = fmt.Errorf("recover from commit log %v: %w", log, d.Err)
+		// The same each time: who asks logs what is new.
+		failed = fmt.Errorf("recover from commit log %v: %w", log, d.Err)
+		damaged[r.Tablet] = failed
 	}
 	s.mu.Lock()
 	known := s.damaged[log]

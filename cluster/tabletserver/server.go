@@ -240,6 +240,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if i, err := o.Lock.Get(ctx, catalog.ServersPrefix+o.Name); err == nil {
+		// Of this server before it was started again, most likely.
+		var r catalog.Registration
+		_ = json.Unmarshal(i.Value, &r)
+		o.Log.Info("waits until the tablet server that is registered under this name has ended", "name", o.Name, "addr", r.Addr, "incarnation", r.Incarnation, "ttl", o.TTL)
+	}
 	// The name is taken until the last incarnation's session has ended.
 	if _, err = lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value); err != nil {
 		return nil, fmt.Errorf("register: %w", err)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"log/slog"
 	"maps"
+	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -26,26 +27,29 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 // A clusterVerb is a command below `trestle cluster`.
 type clusterVerb struct {
 	args, help string
 	run        func(o *operator, ctx context.Context, args []string) error
+	// empty says that the lock service may know nothing of the cluster.
+	empty bool
 }
 
 var clusterVerbs = map[string]clusterVerb{
-	"status":           {"", "print master, servers and tables; with --tablets each tablet", (*operator).status},
-	"check":            {"", "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", (*operator).check},
-	"recover":          {"", "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", (*operator).recover},
-	"drop-damaged-log": {"LOG/SEGMENT...", "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", (*operator).dropDamagedLog},
-	"drain":            {"SERVER", "move all tablets away from a server and give it none, and wait for that", (*operator).drain},
-	"undrain":          {"SERVER", "let a server have tablets again", (*operator).undrain},
-	"move":             {"TABLET SERVER", "move a tablet; with --pin it is kept there", (*operator).move},
-	"split":            {"TABLET", "split a tablet at --key, or in its middle", (*operator).split},
-	"merge":            {"TABLET", "merge a tablet with the next one, which is moved to its server first", (*operator).merge},
-	"flush":            {"TABLET...", "write memtables to SSTables; of all tablets of --table if none is named", (*operator).flush},
-	"compact":          {"TABLET...", "rewrite tablets without what is deleted or expired; all of --table if none is named", (*operator).compact},
+	"status":           {help: "print master, servers and tables; with --tablets each tablet", run: (*operator).status},
+	"check":            {help: "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", run: (*operator).check},
+	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", run: (*operator).recover, empty: true},
+	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", run: (*operator).dropDamagedLog},
+	"drain":            {args: "SERVER", help: "move all tablets away from a server and give it none, and wait for that", run: (*operator).drain},
+	"undrain":          {args: "SERVER", help: "let a server have tablets again", run: (*operator).undrain},
+	"move":             {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", run: (*operator).move},
+	"split":            {args: "TABLET", help: "split a tablet at --key, or in its middle", run: (*operator).split},
+	"merge":            {args: "TABLET", help: "merge a tablet with the next one, which is moved to its server first", run: (*operator).merge},
+	"flush":            {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", run: (*operator).flush},
+	"compact":          {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", run: (*operator).compact},
 }
 
 // An operator asks a cluster.
@@ -69,7 +73,7 @@ type operator struct {
 func clusterCommand(p *process, args []string) int {
 	help := "Usage: trestle cluster VERB [ARGUMENTS] [flags]\n\n"
 	for _, v := range slices.Sorted(maps.Keys(clusterVerbs)) {
-		help += fmt.Sprintf("  %-20s %s\n", v+" "+clusterVerbs[v].args, clusterVerbs[v].help)
+		help += fmt.Sprintf("  %-32s %s\n", v+" "+clusterVerbs[v].args, clusterVerbs[v].help)
 	}
 	help += "\nTABLET is an id as status prints it, TABLE the full name of a table or the last part of it. In KEY, \\xNN stands for any byte."
 	verb := ""
@@ -101,6 +105,9 @@ func clusterCommand(p *process, args []string) int {
 	v, ok := clusterVerbs[verb]
 	if err == nil && !ok {
 		err = fmt.Errorf("cluster takes a verb: %s", strings.Join(slices.Sorted(maps.Keys(clusterVerbs)), ", "))
+		if verb != "" {
+			err = fmt.Errorf("there is no verb %q: %w", verb, err)
+		}
 	}
 	if want := strings.Fields(v.args); err == nil && len(words) != len(want) && !strings.HasSuffix(v.args, "...") {
 		err = fmt.Errorf("cluster %s takes %d arguments: %s", verb, len(want), v.args)
@@ -119,9 +126,14 @@ func clusterCommand(p *process, args []string) int {
 	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
 	defer cancelReach()
 	if o.n, err = join(reach, cfg, slog.New(slog.DiscardHandler)); err != nil {
-		return p.failed(fmt.Errorf("reach the lock service at %s: %w", cfg.Etcd, err))
+		return p.failed(fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err))
 	}
 	defer o.n.close()
+	if !v.empty {
+		if err := o.n.known(reach); err != nil {
+			return p.failed(err)
+		}
+	}
 	schemas, err := catalog.WatchSchemas(reach, o.n.life, o.n.lock)
 	if err != nil {
 		return p.failed(err)
@@ -259,6 +271,9 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 				Tablet: fmt.Sprintf("%x", uint64(t.Tablet)), Start: ops.EscapeKey(t.Start), End: ops.EscapeKey(t.End)})
 		}
 	}
+	slices.SortFunc(out.Damaged, func(a, b damagedStatus) int {
+		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Start, b.Start))
+	})
 	if o.json {
 		enc := json.NewEncoder(o.p.stdout)
 		enc.SetIndent("", "  ")
@@ -298,13 +313,18 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 				closed++
 			}
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t\n", t.Name, len(t.Tablets), byteSize(bytes), closed)
+		notOpen := strconv.Itoa(closed)
+		if strings.HasSuffix(t.Name, deletedMark) {
+			notOpen = "-" // they are not served after a while
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t\n", t.Name, len(t.Tablets), byteSize(bytes), notOpen)
 	}
 	if len(c.Damaged) > 0 {
 		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged\ntablet\tstart\tend\ttable\tserver\tsegment\n")
 		for _, d := range c.Damaged {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Tablet, d.Start, d.End, d.Table, d.Server, d.Object)
 		}
+		fmt.Fprintf(w, "Bring the segment back to its place in the store (log/%s), or ask what it costs to give it up: trestle cluster drop-damaged-log %[1]s\n", c.Damaged[0].Object)
 	}
 	if tablets {
 		for _, t := range c.Tables {
@@ -315,6 +335,24 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		}
 	}
 	return w.Flush()
+}
+
+// openStore opens the store for a verb, which makes nothing of it.
+func (o *operator) openStore(ctx context.Context, verb string) (objectstore.Store, error) {
+	cfg := &o.n.cfg.Node
+	if cfg.Store == "" {
+		return nil, fmt.Errorf("%s needs --store, as the servers have it", verb)
+	}
+	if dir, ok := strings.CutPrefix(cfg.Store, "file://"); ok {
+		if _, err := os.Stat(dir); err != nil {
+			return nil, fmt.Errorf("the store %s: %w", cfg.Store, err)
+		}
+	}
+	store, err := openObjects(ctx, cfg, verb)
+	if err == nil {
+		err = checkMark(ctx, store, o.n.cfg.Cluster)
+	}
+	return store, err
 }
 
 // tableNames returns the names of tables, by id.
@@ -331,12 +369,15 @@ func (o *operator) tableNames(ctx context.Context) (map[uint64]string, error) {
 		}
 		for _, t := range n {
 			if names[t.ID] = t.Name; !t.DeleteTime.IsZero() {
-				names[t.ID] += " (deleted)"
+				names[t.ID] += deletedMark
 			}
 		}
 	}
 	return names, nil
 }
+
+// deletedMark ends the names of tables that can be undeleted.
+const deletedMark = " (deleted)"
 
 // rows calls each with the METADATA rows of all tablets, METADATA's own first.
 func (o *operator) rows(ctx context.Context, each func(*metadata.Row) error) error {
@@ -375,8 +416,15 @@ func (o *operator) drain(ctx context.Context, args []string) error {
 	if _, err := o.n.lock.Put(ctx, catalog.DrainingPrefix+name, []byte("operator"), 0); err != nil && !errors.Is(err, fault.Aborted) {
 		return err
 	}
+	servers, _, err := catalog.Servers(ctx, o.n.lock)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(slices.Collect(maps.Values(servers)), func(r catalog.Registration) bool { return r.Name == name }) {
+		fmt.Fprintf(o.p.stdout, "no tablet server of the name %s lives at the moment\n", name)
+	}
 	last := -1
-	err := o.poll(ctx, "drain "+name, func() (bool, error) {
+	err = o.poll(ctx, "drain "+name, func() (bool, error) {
 		left := 0
 		err := o.rows(ctx, func(r *metadata.Row) error {
 			if a := r.Assignment; a != nil && a.Server == name && a.State != metadata.Unassigned {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -30,13 +31,7 @@ const checkAgain = 2 * time.Second
 // said to have. With blocks it reads all SSTables and commit logs that METADATA
 // names.
 func (o *operator) check(ctx context.Context, _ []string) error {
-	if o.n.cfg.Store == "" {
-		return errors.New("check needs --store, as the servers have it")
-	}
-	store, err := openObjects(ctx, &o.n.cfg.Node, "check")
-	if err == nil {
-		err = checkMark(ctx, store, o.n.cfg.Cluster)
-	}
+	store, err := o.openStore(ctx, "check")
 	if err != nil {
 		return err
 	}
@@ -167,6 +162,9 @@ func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store
 		}
 		f.tables++
 		f.tablets += len(rows)
+		if strings.HasSuffix(name, deletedMark) {
+			continue // its tablets are given up after a while, until it is undeleted
+		}
 		for _, r := range rows {
 			a := r.Assignment
 			if a == nil || a.State != metadata.Open {

@@ -133,7 +133,18 @@ func TestClusterCheck(t *testing.T) {
 	}
 	expect(0, nil, `unused: commit log 0000000000f00000, 1 segments, 100 B, the newest \d+s old, is needed by no tablet`,
 		`unused: SSTable 00000001000000ff.sst, 9 B, \d+s old, is named by nothing`, `0 findings;.* 2 objects \(109 B\) are named by none`)
-	if out, code := c.try("check", "--store=file://"+filepath.Join(c.dir, "nowhere")); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
+	if out, code := c.try("check", "--store=file://"+t.TempDir()); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
 		t.Errorf("check of another store: exit code %d\n%s", code, out)
+	}
+	nowhere := filepath.Join(c.dir, "nowhere")
+	if out, code := c.try("check", "--store=file://"+nowhere); code != 1 || !strings.Contains(out, "no such file") {
+		t.Errorf("check of no store: exit code %d\n%s", code, out)
+	}
+	if _, err := os.Stat(nowhere); !os.IsNotExist(err) {
+		t.Errorf("check made a store: %v", err)
+	}
+	other := startTrestle(t, "real", c.dir, "cluster", "status", "--etcd="+c.etcd, "--cluster=other")
+	if out, code, _ := other.exit(); code != 1 || !strings.Contains(other.stderr.String(), `knows of no cluster "other"`) || !strings.Contains(other.stderr.String(), "it knows of test") {
+		t.Errorf("status of no cluster: exit code %d\n%s%s", code, out, other.stderr)
 	}
 }

@@ -100,16 +100,10 @@ func waitsFor(r *metadata.Row, log commitlog.ID) bool {
 // dropDamagedLog gives up what is damaged in the commit log of a server that is
 // gone, so that its tablets are served without.
 func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
-	if o.n.cfg.Store == "" {
-		return errors.New("drop-damaged-log needs --store, as the servers have it")
-	}
 	if len(args) == 0 {
 		return errors.New("say what is to be given up, as LOG/SEGMENT, or LOG for all that is damaged of it: trestle cluster status names what tablets wait for")
 	}
-	store, err := openObjects(ctx, &o.n.cfg.Node, "drop-damaged-log")
-	if err == nil {
-		err = checkMark(ctx, store, o.n.cfg.Cluster)
-	}
+	store, err := o.openStore(ctx, "drop-damaged-log")
 	if err != nil {
 		return err
 	}

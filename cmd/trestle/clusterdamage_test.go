@@ -30,9 +30,17 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	tbl := c.table(c.addrs["server-2"])
 	status := func() (s clusterStatus) {
 		t.Helper()
-		if err := json.Unmarshal([]byte(c.cluster("status", "--json")), &s); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, func() string {
+			out, code := c.try("status", "--json")
+			if code != 0 { // METADATA is away for a moment
+				return out
+			}
+			s = clusterStatus{}
+			if err := json.Unmarshal([]byte(out), &s); err != nil {
+				t.Fatal(err)
+			}
+			return ""
+		})
 		return s
 	}
 	var inc uint64

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,9 +25,17 @@ func TestClusterMetadata(t *testing.T) {
 	c := startCluster(t, 3)
 	status := func() (s clusterStatus) {
 		t.Helper()
-		if err := json.Unmarshal([]byte(c.cluster("status", "--json")), &s); err != nil {
-			t.Fatal(err)
-		}
+		eventually(t, func() string {
+			out, code := c.try("status", "--json")
+			if code != 0 { // METADATA is away for a moment
+				return out
+			}
+			s = clusterStatus{}
+			if err := json.Unmarshal([]byte(out), &s); err != nil {
+				t.Fatal(err)
+			}
+			return ""
+		})
 		return s
 	}
 	metadata := func() []clusterTablet {
@@ -37,7 +46,15 @@ func TestClusterMetadata(t *testing.T) {
 		}
 		return nil
 	}
-	victim := metadata()[0].Server
+	var victim string
+	eventually(t, func() string {
+		m := metadata()
+		if len(m) != 1 || m[0].State != "open" {
+			return fmt.Sprintf("METADATA is not served: %v", m)
+		}
+		victim = m[0].Server
+		return ""
+	})
 	near := "server-1" // who is asked
 	if victim == near {
 		near = "server-2"
@@ -135,6 +152,21 @@ func TestClusterMetadata(t *testing.T) {
 		return ""
 	})
 	found(client)
+	// The tablets of a deleted table are given up, and nobody misses them.
+	admin, _ = clients(t, c.addrs["server-3"])
+	if err := admin.DeleteTable(t.Context(), "wide"); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() string {
+		for _, x := range status().Tables {
+			for _, y := range x.Tablets {
+				if strings.HasSuffix(x.Name, deletedMark) && y.State == "open" {
+					return "a tablet of the deleted table is served"
+				}
+			}
+		}
+		return ""
+	})
 	if out, code := c.try("check", "--store="+c.store); code != 0 {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}

@@ -18,13 +18,7 @@ import (
 // written to another log, or flushed and its log trimmed, after the copy: then
 // it refuses.
 func (o *operator) recover(ctx context.Context, _ []string) error {
-	if o.n.cfg.Store == "" {
-		return errors.New("recover needs --store, as the servers have it")
-	}
-	store, err := openObjects(ctx, &o.n.cfg.Node, "recover")
-	if err == nil {
-		err = checkMark(ctx, store, o.n.cfg.Cluster)
-	}
+	store, err := o.openStore(ctx, "recover")
 	if err != nil {
 		return err
 	}

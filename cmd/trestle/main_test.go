@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 		tuneTabletServer = func(o *tabletserver.Options) { o.MetadataSplitBytes, o.SplitCheck = n, 200*time.Millisecond }
 	}
 	if d, err := time.ParseDuration(os.Getenv(envMerge)); err == nil {
-		tuneMaster = func(o *master.Options) { o.Merge, o.Balance = d, 300*time.Millisecond }
+		tuneMaster = func(o *master.Options) { o.Merge, o.Balance, o.Rest = d, 300*time.Millisecond, time.Second }
 	}
 	main()
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,7 +87,7 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd: %w", err)
 	}
-	n.lock = etcd.New(n.etcd, "trestle/"+cfg.Cluster+"/")
+	n.lock = etcd.New(n.etcd, etcdRoot+cfg.Cluster+"/")
 	n.dialer = stream.NewDialer(o)
 	n.age = catalog.NewAge(n.lock)
 	for waits := false; ; waits = true {
@@ -119,6 +121,32 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 		return err
 	})
 	return n, nil
+}
+
+// etcdRoot is what the keys of all clusters begin with.
+const etcdRoot = "trestle/"
+
+// known returns an error if the lock service knows nothing of the cluster: the
+// name is wrong, perhaps.
+func (n *node) known(ctx context.Context) error {
+	if _, err := n.lock.Get(ctx, catalog.IncarnationKey); !errors.Is(err, fault.NotFound) {
+		return err
+	}
+	others := map[string]bool{}
+	r, err := n.etcd.Get(ctx, etcdRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return err
+	}
+	for _, kv := range r.Kvs {
+		if name, key, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), etcdRoot), "/"); key == catalog.IncarnationKey {
+			others[name] = true
+		}
+	}
+	err = fmt.Errorf("etcd at %s knows of no cluster %q (--cluster): no master has begun there, or etcd was emptied", n.cfg.Etcd, n.cfg.Cluster)
+	if len(others) > 0 {
+		err = fmt.Errorf("%w; it knows of %s", err, strings.Join(slices.Sorted(maps.Keys(others)), ", "))
+	}
+	return err
 }
 
 // believe ends the process if err says that the lock service was put back to an

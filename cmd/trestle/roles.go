@@ -196,6 +196,7 @@ func openGateway(set *settings.Set) opener {
 			return nil, errors.Join(err, f.stack.close(ctx))
 		}
 		f.stack.checks, f.stack.failed, f.stack.ready = n.checks, n.failed, n.err
+		f.stack.whatFailed = "the gateway cannot go on"
 		return f.stack, nil
 	}
 }
@@ -289,6 +290,7 @@ func openTabletServer(set *settings.Set) opener {
 			return err
 		}
 		st.operator = clusterOperator{f.client, ts.Damage}
+		st.whatFailed = "the tablet server cannot go on, and has to be started again"
 		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
 		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
 		return st, nil
@@ -320,9 +322,6 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 		return err
 	}
 	defer n.close()
-	for _, c := range n.checks {
-		health.Set(c.name, c.fn)
-	}
 	health.SetWarnings(n.warnings)
 	metrics.Registry.MustRegister(damageCollector{n})
 	name := cfg.Name
@@ -340,6 +339,10 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	store, _, _, err := openStore(ctx, &cfg.Node, cfg.Cluster, log)
 	if err != nil {
 		return err
+	}
+	n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, cfg.Cluster) })
+	for _, c := range n.checks {
+		health.Set(c.name, c.fn)
 	}
 	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters),
 		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}

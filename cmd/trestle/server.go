@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -48,6 +49,8 @@ type stack struct {
 	// failed is closed when the store can no longer be trusted: the process ends,
 	// and the next start recovers what was acknowledged.
 	failed <-chan struct{}
+	// whatFailed says what that means, if not that the store has.
+	whatFailed string
 	// operator is the store for those who run it; nil if it cannot be operated.
 	operator ops.Operator
 	// operatedBy says what to use in place of the admin service, if there is none.
@@ -214,7 +217,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		log.Error("gRPC server ended", "error", serveErr)
 	case <-st.failed:
 		finish = failedLimit
-		serveErr = fmt.Errorf("the store has failed, restart to recover: %w", st.ready())
+		serveErr = fmt.Errorf("%s: %w", cmp.Or(st.whatFailed, "the store has failed, restart to recover"), st.ready())
 	}
 	phase.set("draining")
 	if stopping != nil {
