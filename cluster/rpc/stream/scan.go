@@ -220,11 +220,18 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 		pieces.Encoder = s.o.Encoders(encoding, pieces.pass)
 	}
 	if pieces.Encoder != nil {
-		defer func() { pieces.Close(); batches.Put(&pieces.head.b) }()
+		defer func() {
+			pieces.Close()
+			b := pieces.head.b
+			batches.Put(&b)
+		}()
 		w = pieces
 	} else {
 		cells := &rowWriter{b: b, full: rowsBytes, large: tearBytes, send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
-		defer func() { batches.Put(&cells.b) }()
+		defer func() {
+			b := cells.b
+			batches.Put(&b)
+		}()
 		w = cells
 	}
 	refused, err := s.scanTo(ctx, at, req, w)
