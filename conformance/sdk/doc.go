@@ -8,8 +8,9 @@
 // gcloud, if it is installed.
 //
 // CBT and the production mode ask a server that runs already if $CONFORMANCE_ADDR
-// names it, smoke/run.sh the one that it is given: any of a cluster's, such as
-// those of `trestle dev-cluster`.
+// names it, smoke/run.sh the one that it is given. If $CONFORMANCE_CLUSTER is set
+// all suites run against clusters of their own instead (`make conformance
+// CLUSTER=1`), with the same lists of what is expected.
 //
 // A list in expect/ names every test with "pass", or with the feature that it
 // waits for. A test that should pass and fails is a regression; one that waits
