@@ -167,6 +167,7 @@ func TestClusterHBase(t *testing.T) {
 		}
 	}
 
+	t.Logf("the regions are at %v", at)
 	hbaseCalls(ctx, t, client)
 
 	const writers = 4
