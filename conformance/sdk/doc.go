@@ -12,6 +12,9 @@
 // all suites run against clusters of their own instead (`make conformance
 // CLUSTER=1`), with the same lists of what is expected.
 //
+// TestGohbase runs the integration tests of an HBase client, gohbase; package hbase
+// has those of HBase itself.
+//
 // A list in expect/ names every test with "pass", or with the feature that it
 // waits for. A test that should pass and fails is a regression; one that waits
 // and passes is news, to be written into the list. Both fail the run.
