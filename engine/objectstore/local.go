@@ -1,6 +1,7 @@
 package objectstore
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -174,6 +175,9 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	}
 	if err != nil {
 		return wrap(err, "create object", name)
+	}
+	if f.Fd() == vfs.InvalidFd {
+		data = bytes.Clone(data) // a vfs.File may change what it is given; one of the system's does not
 	}
 	_, err = f.Write(data)
 	return wrap(l.publish(tmp, f, name, err), "put object", name)
