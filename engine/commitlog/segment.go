@@ -57,7 +57,7 @@ type objectHeader struct {
 	// it was trimmed, and is not a place for a fence.
 	acked    uint64
 	extents  uint32
-	padding  uint32 // zeros behind the extents
+	padding  uint32 // zeros behind the extents, which nothing writes any more
 	indexCRC uint32 // of the extent entries
 }
 
@@ -249,9 +249,8 @@ func (b *builder) add(tablet, firstSeq uint64, most int, recs Records) (ordinal 
 }
 
 // build returns the segment as an object: the buffer itself if all records are
-// of one tablet, else a copy in the order of tablets. It orders b.recs. fit
-// returns the size that an object of some bytes is to be given.
-func (b *builder) build(h objectHeader, fit func(int) int) []byte {
+// of one tablet, else a copy in the order of tablets. It orders b.recs.
+func (b *builder) build(h objectHeader) []byte {
 	slices.SortStableFunc(b.recs, func(x, y builtRecord) int { return cmp.Compare(x.tablet, y.tablet) })
 	var extents []extent
 	for i, r := range b.recs {
@@ -278,18 +277,6 @@ func (b *builder) build(h objectHeader, fit func(int) int) []byte {
 		next += e.length
 		e.crc = checksum(out[e.offset:next])
 		e.put(out[objectHeaderLen+i*extentLen:])
-	}
-	n := len(out)
-	if pad := fit(n) - n; pad > 0 {
-		out = slices.Grow(out, pad)[:n+pad]
-		clear(out[n:])
-		h.padding = uint32(pad)
-		// What has grown is kept for the next segment.
-		if len(extents) == 1 {
-			b.buf = out[:n]
-		} else {
-			b.out = out
-		}
 	}
 	h.extents = uint32(len(extents))
 	h.indexCRC = checksum(out[objectHeaderLen : objectHeaderLen+extentLen*len(extents)])

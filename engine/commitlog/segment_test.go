@@ -424,9 +424,13 @@ func TestSealChasesWriter(t *testing.T) {
 // point, nor the newest acknowledged one, nor a fence; and a redo point in what
 // was trimmed is found out instead of getting a fence.
 func TestI8_TrimKeepsWhatIsNeeded(t *testing.T) {
-	for seed := range uint64(30) {
+	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 8))
 		store := memStore(t)
+		alone := seed%2 == 0 // each segment a file, which is deleted by itself
+		if alone {
+			store = &wrapStore{Store: store}
+		}
 		w := createSegments(t, store, 3, SegmentOptions{SegmentBytes: 64})
 		var all []rec
 		var oldest Pos
@@ -455,7 +459,7 @@ func TestI8_TrimKeepsWhatIsNeeded(t *testing.T) {
 		for _, i := range infos {
 			sum += i.Size
 		}
-		if sum != w.Bytes() {
+		if sum != w.Bytes() && alone || sum < w.Bytes() {
 			t.Errorf("seed %d: the log says it has %d bytes, it has %d", seed, w.Bytes(), sum)
 		}
 		needed := slices.DeleteFunc(slices.Clone(all), func(r rec) bool { return r.pos.Less(oldest) })
@@ -481,7 +485,7 @@ func TestI8_TrimKeepsWhatIsNeeded(t *testing.T) {
 			}
 			infos, _ := store.List(t.Context(), "", "", 0)
 			for _, i := range infos {
-				if _, index, _ := parseObjectName(i.Name); index < end.Segment && (before.Log > 3 || index < before.Segment) {
+				if _, index, _ := parseObjectName(i.Name); index < end.Segment && (before.Log > 3 || index < before.Segment && alone) {
 					t.Errorf("seed %d: %s is kept, trimmed before %v", seed, i.Name, before)
 				}
 			}
@@ -632,7 +636,7 @@ func TestSegmentDamage(t *testing.T) {
 	for i := range uint64(10) {
 		b.add(i%3, i+1, 30, record(func(dst []byte) []byte { return payload(dst, i%3, i+1, 30) }))
 	}
-	data := slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, nonce: 9, acked: 4}, exactly))
+	data := slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, nonce: 9, acked: 4}))
 	if err := decodeAll(data, 1, 5); err != nil {
 		t.Fatal(err)
 	}
@@ -656,7 +660,7 @@ func TestSegmentDamage(t *testing.T) {
 	for i := uint64(1); i < 4; i++ {
 		var b builder
 		b.add(1, i, 10, record(func(dst []byte) []byte { return payload(dst, 1, i, 10) }))
-		if err := store.PutIfAbsent(ctx, objectName(1, i), b.build(objectHeader{kind: kindSegment, log: 1, index: i, nonce: 1 + i/3, acked: i - 1}, exactly)); err != nil {
+		if err := store.PutIfAbsent(ctx, objectName(1, i), b.build(objectHeader{kind: kindSegment, log: 1, index: i, nonce: 1 + i/3, acked: i - 1})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -690,7 +694,7 @@ func FuzzSegmentObject(f *testing.F) {
 	for i := range uint64(6) {
 		b.add(i%2, i+1, 30, record(func(dst []byte) []byte { return payload(dst, i%2, i+1, 30) }))
 	}
-	f.Add(slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, acked: 4}, exactly)), true)
+	f.Add(slices.Clone(b.build(objectHeader{kind: kindSegment, log: 1, index: 5, acked: 4})), true)
 	f.Add(fence(1, 5, 3), false)
 	f.Fuzz(func(t *testing.T, data []byte, fix bool) {
 		if len(data) > 8<<10 {
@@ -741,6 +745,3 @@ func FuzzSegmentObject(f *testing.F) {
 		}
 	})
 }
-
-// exactly gives an object no padding.
-func exactly(n int) int { return n }

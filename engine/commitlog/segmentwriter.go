@@ -100,6 +100,7 @@ func putTimeout(n int) time.Duration {
 // CreateSegments.
 type SegmentWriter struct {
 	store objectstore.Store
+	seq   objectstore.Sequence // of the log's objects
 	id    ID
 	opts  SegmentOptions
 	nonce uint64
@@ -183,7 +184,7 @@ func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts Se
 		return nil, fault.New(fault.AlreadyExists, "commit log %v exists already: it has %s", id, found[0].Name)
 	}
 	w := &SegmentWriter{
-		store: store, id: id, opts: opts.WithDefaults(), nonce: newIncarnation(),
+		store: store, seq: objectstore.NewSequence(store, id.String(), 1), id: id, opts: opts.WithDefaults(), nonce: newIncarnation(),
 		failed: make(chan struct{}), wake: make(chan struct{}, 1),
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
@@ -416,7 +417,7 @@ func (w *SegmentWriter) Close() error {
 	w.stopped.Wait()
 	giveUp.Stop()
 	w.cancel()
-	return w.Err()
+	return errors.Join(w.Err(), w.seq.Close())
 }
 
 // flush is the flusher: it sends groups on their way and acknowledges them in
@@ -526,7 +527,7 @@ func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 func (w *SegmentWriter) put(g *segmentGroup) {
 	start := time.Now()
 	h := objectHeader{kind: kindSegment, log: w.id, index: g.index, nonce: w.nonce, acked: g.acked}
-	data := g.build(h, func(n int) int { return objectstore.ReuseSize(w.store, n) })
+	data := g.build(h)
 	name := objectName(w.id, g.index)
 	delay := retryFirst
 	for attempt := 1; ; attempt++ {
@@ -578,7 +579,7 @@ func (w *SegmentWriter) put(g *segmentGroup) {
 func (w *SegmentWriter) attempt(name string, index uint64, data []byte) error {
 	ctx, cancel := context.WithTimeout(w.ctx, putTimeout(len(data)))
 	defer cancel()
-	err := w.store.PutIfAbsent(ctx, name, data)
+	err := w.seq.PutIfAbsent(ctx, index, data)
 	if !errors.Is(err, fault.AlreadyExists) {
 		return err
 	}
@@ -674,25 +675,25 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		w.mu.Unlock()
 		return err // a server that was taken over may not trim
 	}
-	var doomed, mine []string
+	var doomed []string
 	for _, l := range w.mu.older {
 		doomed = append(doomed, l.before(before)...)
 	}
-	own := 0
+	own, limit := 0, uint64(0)
 	if n := len(w.mu.kept); n > 0 && before.Log >= w.id {
-		limit := w.mu.kept[n-1].acked + 1
+		limit = w.mu.kept[n-1].acked + 1
 		if before.Log == w.id {
 			limit = min(limit, before.Segment)
 		}
-		for ; w.mu.kept[own].index < limit; own++ {
-			mine = append(mine, objectName(w.id, w.mu.kept[own].index))
+		for w.mu.kept[own].index < limit {
+			own++
 		}
 	}
 	w.mu.Unlock()
 	err := objectstore.DeleteAll(w.ctx, w.store, doomed)
 	if err == nil {
 		// Whoever replays this log begins after these.
-		err = objectstore.ReuseAll(w.ctx, w.store, mine)
+		err = w.seq.Trim(w.ctx, limit)
 	}
 	if err != nil {
 		return fmt.Errorf("trim commit log: %w", err)

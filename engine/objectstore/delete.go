@@ -26,15 +26,6 @@ func DeleteAll(ctx context.Context, s Store, names []string) error {
 	return each(ctx, names, s.Delete)
 }
 
-// ReuseAll is DeleteAll of objects that nobody reads any more: see Reuser.
-func ReuseAll(ctx context.Context, s Store, names []string) error {
-	s, names = whole(s, names)
-	if r, ok := s.(Reuser); ok {
-		return each(ctx, names, r.Reuse)
-	}
-	return DeleteAll(ctx, s, names)
-}
-
 // whole returns the store that s is a part of, and what names are in it.
 func whole(s Store, names []string) (Store, []string) {
 	for {

@@ -44,17 +44,13 @@ type Local struct {
 	mu struct {
 		sync.Mutex
 		dirs map[string]bool // directories, relative to dir, known to be durable
-		// Files of deleted objects: spares, by size, and, by the directory that held
-		// them, those whose old names a power failure may still bring back.
-		spares     map[int][]string
-		parting    map[string][]spareFile
-		spareBytes int // of both
+		runs map[string]*run // some that are closed, by name
 	}
 }
 
 var (
-	_ Store  = (*Local)(nil)
-	_ Reuser = (*Local)(nil)
+	_ Store     = (*Local)(nil)
+	_ Sequencer = (*Local)(nil)
 )
 
 // OpenLocal opens the store in dir, which it creates if need be. It removes
@@ -66,7 +62,7 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		return nil, fault.New(fault.Invalid, "%q cannot name the owner of an object store's temporary files", opts.Owner)
 	}
 	l := &Local{fs: fsys, dir: dir, readahead: objstorageprovider.NewReadaheadConfig()}
-	l.mu.dirs, l.mu.spares, l.mu.parting = map[string]bool{}, map[int][]string{}, map[string][]spareFile{}
+	l.mu.dirs, l.mu.runs = map[string]bool{}, map[string]*run{}
 	// A nonce, so that two processes that wrongly go by one name do not write to
 	// one file.
 	l.temp = l.path(tempDir, opts.Owner+"."+rand.Text()+".")
@@ -169,10 +165,13 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	if err := l.makeDir(path.Dir(name)); err != nil {
 		return wrap(err, "create object", name)
 	}
-	tmp, f, err := l.spare(len(data))
-	if f == nil && err == nil {
-		tmp, f, err = l.createTemp()
+	dir, index, inSequence := parseNumbered(name)
+	if inSequence {
+		if r, err := l.closeRuns(dir, index); r != nil || err != nil {
+			return wrap(inRun(name, err), "put object", name)
+		}
 	}
+	tmp, f, err := l.createTemp()
 	if err != nil {
 		return wrap(err, "create object", name)
 	}
@@ -180,7 +179,23 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 		data = bytes.Clone(data) // a vfs.File may change what it is given; one of the system's does not
 	}
 	_, err = f.Write(data)
-	return wrap(l.publish(tmp, f, name, err), "put object", name)
+	err = l.publish(tmp, f, name, err)
+	if inSequence && err == nil {
+		// A run that has begun since wins.
+		var r *run
+		if r, err = l.closeRuns(dir, index); r != nil {
+			err = inRun(name, l.fs.Remove(l.path(name)))
+		}
+	}
+	return wrap(err, "put object", name)
+}
+
+// inRun returns the error of a put of an object that a run has, or err.
+func inRun(name string, err error) error {
+	if err != nil {
+		return err
+	}
+	return fault.New(fault.AlreadyExists, "object %s already exists", name)
 }
 
 // tempName returns a name that no temporary file has had.
@@ -211,11 +226,8 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	// A loser syncs too: it may act on the winner's object, which therefore must
 	// not vanish if the winner dies before its own sync.
 	if err == nil || errors.Is(err, fault.AlreadyExists) {
-		parting := l.takeParting(path.Dir(name))
 		if e := l.sync(l.path(path.Dir(name))); e != nil {
 			err = e
-		} else {
-			l.keepSpares(parting)
 		}
 	}
 	// What is left of a failed removal is removed when the store is next opened.
@@ -273,6 +285,14 @@ func (l *Local) openReadable(ctx context.Context, name string, before func(vfs.F
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
+	if dir, index, ok := parseNumbered(name); ok {
+		if r, err := l.findRun(dir, index); err != nil {
+			return nil, wrap(err, "open object", name)
+		} else if r != nil {
+			o, err := l.readMember(r, index)
+			return o, wrap(err, "open object", name)
+		}
+	}
 	p := l.path(name)
 	f, err := l.open(p, name, vfs.RandomReadsOption)
 	if err != nil {
@@ -300,6 +320,14 @@ func (l *Local) open(p, name string, opt vfs.OpenOption) (vfs.File, error) {
 func (l *Local) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := check(ctx, name); err != nil {
 		return nil, err
+	}
+	if dir, index, ok := parseNumbered(name); ok {
+		if r, err := l.findRun(dir, index); err != nil {
+			return nil, wrap(err, "get object", name)
+		} else if r != nil {
+			data, err := l.getMember(r, index)
+			return data, wrap(err, "get object", name)
+		}
 	}
 	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
 	if err != nil {
@@ -332,8 +360,16 @@ func (l *Local) Delete(ctx context.Context, name string) error {
 	if err := check(ctx, name); err != nil {
 		return err
 	}
+	if dir, index, ok := parseNumbered(name); ok {
+		return wrap(l.deleteNumbered(dir, index), "delete object", name)
+	}
+	return wrap(l.remove(name), "delete object", name)
+}
+
+// remove removes a file, if it is there.
+func (l *Local) remove(name string) error {
 	if err := l.fs.Remove(l.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return wrap(err, "delete object", name)
+		return err
 	}
 	return nil
 }
@@ -367,15 +403,24 @@ func (l *Local) list(ctx context.Context, dir, prefix, after string, n int, out 
 		return err
 	}
 	type entry struct {
-		key  string // the full name, with a slash behind that of a directory
-		info vfs.FileInfo
+		Info  // the name has a slash behind it if it is a directory's
+		isDir bool
 	}
 	var entries []entry
+	runs, err := l.listRuns(strings.TrimSuffix(dir, "/"), names)
+	if err != nil {
+		return err
+	}
+	for _, r := range runs {
+		for i, m := range r.members {
+			entries = append(entries, entry{Info: Info{Name: numbered(r.dir, r.first+uint64(i)), Size: m.n, Modified: r.written}})
+		}
+	}
 	for _, name := range names {
 		full := dir + name
 		if name[0] == '.' ||
 			!strings.HasPrefix(full, prefix) && !strings.HasPrefix(prefix, full+"/") ||
-			allBefore(full, after) {
+			allBefore(full, after) || inRuns(runs, full) {
 			continue
 		}
 		info, err := l.fs.Stat(l.path(full))
@@ -388,21 +433,21 @@ func (l *Local) list(ctx context.Context, dir, prefix, after string, n int, out 
 		if info.IsDir() {
 			full += "/"
 		}
-		entries = append(entries, entry{full, info})
+		entries = append(entries, entry{Info{Name: full, Size: info.Size(), Modified: info.ModTime()}, info.IsDir()})
 	}
-	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(entries, func(a, b entry) int { return strings.Compare(a.Name, b.Name) })
 	for _, e := range entries {
 		if len(*out) == n {
 			return nil
 		}
 		switch {
-		case allBefore(e.key, after):
-		case e.info.IsDir():
-			if err := l.list(ctx, e.key, prefix, after, n, out); err != nil {
+		case allBefore(e.Name, after):
+		case e.isDir:
+			if err := l.list(ctx, e.Name, prefix, after, n, out); err != nil {
 				return err
 			}
-		case strings.HasPrefix(e.key, prefix) && e.key > after:
-			*out = append(*out, Info{Name: e.key, Size: e.info.Size(), Modified: e.info.ModTime()})
+		case strings.HasPrefix(e.Name, prefix) && e.Name > after:
+			*out = append(*out, e.Info)
 		}
 	}
 	return nil

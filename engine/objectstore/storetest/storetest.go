@@ -35,6 +35,7 @@ func Run(t *testing.T, open func(t *testing.T) objectstore.Store) {
 		{"probe", testProbe},
 		{"cancelled", testCancelled},
 		{"delete all", testDeleteAll},
+		{"sequence", testSequence},
 	} {
 		t.Run(tt.name, func(t *testing.T) { tt.test(t, open(t)) })
 	}
@@ -356,31 +357,91 @@ func testCancelled(t *testing.T, s objectstore.Store) {
 
 func testDeleteAll(t *testing.T, s objectstore.Store) {
 	part := objectstore.Sub(objectstore.Sub(s, "p"), "q")
-	for name, del := range map[string]func(context.Context, objectstore.Store, []string) error{"delete": objectstore.DeleteAll, "reuse": objectstore.ReuseAll} {
-		var names []string
-		for i := range 21 {
-			names = append(names, fmt.Sprintf("%s/%d", name, i))
-			must(t, part.PutIfAbsent(t.Context(), names[i], make([]byte, 4096)))
+	var names []string
+	for i := range 21 {
+		names = append(names, fmt.Sprintf("delete/%d", i))
+		must(t, part.PutIfAbsent(t.Context(), names[i], make([]byte, 4096)))
+	}
+	must(t, s.PutIfAbsent(t.Context(), names[0], []byte("another")))
+	for _, some := range [][]string{nil, names[:1], append(names[2:], "delete/missing")} {
+		if err := objectstore.DeleteAll(t.Context(), part, some); err != nil {
+			t.Errorf("delete of %d objects: %v", len(some), err)
 		}
-		must(t, s.PutIfAbsent(t.Context(), names[0], []byte("another")))
-		for _, some := range [][]string{nil, names[:1], append(names[2:], name+"/missing")} {
-			if err := del(t.Context(), part, some); err != nil {
-				t.Errorf("%s of %d objects: %v", name, len(some), err)
-			}
+	}
+	infos, err := part.List(t.Context(), "delete/", "", 0)
+	must(t, err)
+	if len(infos) != 1 || infos[0].Name != names[1] {
+		t.Errorf("left are %v", infos)
+	}
+	wantObject(t, s, names[0], []byte("another"))
+	wantKind(t, "delete of a wrong name", objectstore.DeleteAll(t.Context(), part, []string{names[1], "delete//x"}), fault.Invalid)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := objectstore.DeleteAll(ctx, part, names[:2]); !errors.Is(err, context.Canceled) {
+		t.Errorf("delete, cancelled: %v", err)
+	}
+}
+
+// testSequence: what a Sequence puts are objects like others, to this store and
+// to those who open it anew, and another's object ends it.
+func testSequence(t *testing.T, s objectstore.Store) {
+	part := objectstore.Sub(s, "log")
+	q := objectstore.NewSequence(part, "7", 1)
+	name := func(i int) string { return fmt.Sprintf("7/%015d", i) }
+	object := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, i*i*13%50_000) }
+	const n = 300
+	for i := 1; i <= n; i++ {
+		must(t, q.PutIfAbsent(t.Context(), uint64(i), object(i)))
+		if i%40 == 0 {
+			wantObject(t, s, "log/"+name(i-7), object(i-7))
+			wantObject(t, part, name(i), object(i))
 		}
-		infos, err := part.List(t.Context(), name+"/", "", 0)
-		must(t, err)
-		if len(infos) != 1 || infos[0].Name != names[1] {
-			t.Errorf("%s left %v", name, infos)
+	}
+	wantKind(t, "second put", q.PutIfAbsent(t.Context(), 5, nil), fault.AlreadyExists)
+	infos, err := part.List(t.Context(), "7/", name(20), 0)
+	must(t, err)
+	if len(infos) != n-20 {
+		t.Fatalf("%d objects are listed, want %d", len(infos), n-20)
+	}
+	for i, info := range infos {
+		if info.Name != name(21+i) || info.Size != int64(len(object(21+i))) || info.Modified.IsZero() {
+			t.Fatalf("object %d is listed as %+v", 21+i, info)
 		}
-		wantObject(t, s, names[0], []byte("another"))
-		if err := del(t.Context(), part, []string{names[1], name + "//x"}); !errors.Is(err, fault.Invalid) {
-			t.Errorf("%s of a wrong name: %v", name, err)
-		}
-		ctx, cancel := context.WithCancel(t.Context())
-		cancel()
-		if err := del(ctx, part, names[:2]); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s, cancelled: %v", name, err)
-		}
+	}
+	if got := names(t, part, "7/", name(100), 3); !slices.Equal(got, []string{name(101), name(102), name(103)}) {
+		t.Errorf("a page is %v", got)
+	}
+	r, err := part.Open(t.Context(), name(200))
+	must(t, err)
+	p := make([]byte, 100)
+	must(t, r.ReadAt(t.Context(), p, 50))
+	if r.Size() != int64(len(object(200))) || !bytes.Equal(p, object(200)[50:150]) {
+		t.Errorf("object 200 has %d bytes, or not these", r.Size())
+	}
+	must(t, r.Close())
+
+	// Another puts an object that is there, one behind the next, and the next.
+	wantKind(t, "put of an object of the sequence", part.PutIfAbsent(t.Context(), name(n), []byte("x")), fault.AlreadyExists)
+	must(t, part.PutIfAbsent(t.Context(), name(n+3), []byte("fence")))
+	must(t, q.PutIfAbsent(t.Context(), n+1, []byte("one more")))
+	must(t, part.PutIfAbsent(t.Context(), name(n+2), []byte("another")))
+	wantKind(t, "put where another has put", q.PutIfAbsent(t.Context(), n+2, []byte("mine")), fault.AlreadyExists)
+	wantObject(t, part, name(n+1), []byte("one more"))
+	wantObject(t, part, name(n+2), []byte("another"))
+	wantKind(t, "put where another has put", q.PutIfAbsent(t.Context(), n+3, []byte("mine")), fault.AlreadyExists)
+
+	must(t, q.Trim(t.Context(), 150))
+	for i := 150; i <= n; i++ {
+		wantObject(t, part, name(i), object(i))
+	}
+	must(t, q.Trim(t.Context(), n+2))
+	must(t, q.Close())
+	var rest []string
+	for i := 1; i < n+3; i++ {
+		rest = append(rest, name(i))
+	}
+	must(t, objectstore.DeleteAll(t.Context(), part, rest))
+	if got := names(t, s, "", "", 0); !slices.Equal(got, []string{"log/" + name(n+3)}) {
+		t.Errorf("left are %v", got)
 	}
 }

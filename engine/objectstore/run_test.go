@@ -1,0 +1,442 @@
+package objectstore_test
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// A turns gives the calls of several parties to a file system their turns, one at
+// a time, at random.
+type turns struct {
+	mu      sync.Mutex
+	parties int // that run, or wait for their turn
+	waiting []turn
+	given   int // turns
+	rng     *rand.Rand
+}
+
+type turn struct {
+	due  int // the least is the next
+	turn chan struct{}
+}
+
+// join adds n parties. The first turn is given when all wait.
+func (s *turns) join(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parties += n
+}
+
+// leave takes a party out: it has ended, or waits for another.
+func (s *turns) leave() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.parties--
+	s.give()
+}
+
+func (s *turns) wait() {
+	s.mu.Lock()
+	mine := turn{s.given + s.rng.IntN(4), make(chan struct{})}
+	if s.rng.IntN(8) == 0 {
+		mine.due += s.rng.IntN(80) // much may happen meanwhile
+	}
+	s.waiting = append(s.waiting, mine)
+	s.give()
+	s.mu.Unlock()
+	<-mine.turn
+}
+
+func (s *turns) give() {
+	// Who makes files for the writer is no party.
+	if n := len(s.waiting); n > 0 && n >= s.parties {
+		next := slices.MinFunc(s.waiting, func(a, b turn) int { return cmp.Compare(a.due, b.due) })
+		s.waiting = slices.DeleteFunc(s.waiting, func(t turn) bool { return t == next })
+		s.given++
+		close(next.turn)
+	}
+}
+
+// TestRunInterleaved interleaves, call by call of the file system, a Sequence with
+// others who put objects of its indexes, read and list, and cuts the power. What a
+// put has returned of stays true to all, for ever.
+func TestRunInterleaved(t *testing.T) {
+	seeds := 1000
+	if v, err := strconv.Atoi(os.Getenv("TRESTLE_TEST_SEEDS")); err == nil {
+		seeds = v
+	}
+	var acked, fenced, lost, crashes int
+	for seed := range uint64(seeds) {
+		a, f, l, c := interleaveRun(t, seed)
+		acked, fenced, lost, crashes = acked+a, fenced+f, lost+l, crashes+c
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+	t.Logf("%d objects of the writer, %d of others, %d puts that found another's, %d power failures", acked, fenced, lost, crashes)
+	if acked < seeds || fenced < seeds/2 || lost < seeds/4 || crashes < seeds/4 {
+		t.Error("that is too few")
+	}
+}
+
+func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int) {
+	ctx := context.Background()
+	rng := rand.New(rand.NewPCG(seed, 3))
+	mem := vfs.NewCrashableMem()
+	sched := &turns{rng: rng}
+	type truth struct {
+		data  string
+		store string // who put it
+	}
+	var mu sync.Mutex
+	known := map[uint64]truth{} // what puts have returned of
+	cut := -1
+	if rng.IntN(2) == 0 {
+		cut = rng.IntN(400)
+	}
+	var crashed *vfs.MemFS
+	var survives map[uint64]truth
+	calls := 0
+	armed := false
+	fsys := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		mu.Lock()
+		on := armed
+		mu.Unlock()
+		if !on {
+			return nil
+		}
+		sched.wait()
+		mu.Lock()
+		defer mu.Unlock()
+		if calls++; calls == cut {
+			crashed = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rng})
+			survives = map[uint64]truth{}
+			for i, k := range known {
+				survives[i] = k
+			}
+		}
+		return nil
+	}))
+	name := func(i uint64) string { return fmt.Sprintf("log/%015d", i) }
+	open := func(owner string) *objectstore.Local {
+		s, err := objectstore.OpenLocal(fsys, "objects", objectstore.LocalOptions{Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Now the directory is there for all: who makes it keeps others of the process
+		// from their turn.
+		if err := s.PutIfAbsent(ctx, "log/"+owner, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Delete(ctx, "log/"+owner); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	writer, others, reader := open("writer"), []*objectstore.Local{open("a"), open("b")}, open("reader")
+	armed = true
+	tell := func(i uint64, v truth) {
+		mu.Lock()
+		defer mu.Unlock()
+		if was, ok := known[i]; ok && was != v {
+			t.Errorf("object %d was put by %s, and by %s", i, was.store, v.store)
+		}
+		known[i] = v
+	}
+	var wg sync.WaitGroup
+	party := func(do func(rng *rand.Rand)) {
+		own := rand.New(rand.NewPCG(seed, rng.Uint64()))
+		wg.Go(func() {
+			defer sched.leave()
+			do(own)
+		})
+	}
+	// see checks one object, or tells that it is there.
+	see := func(who string, s *objectstore.Local, i uint64) (string, bool) {
+		mu.Lock()
+		want, sure := known[i]
+		mu.Unlock()
+		got, err := s.Get(ctx, name(i))
+		switch {
+		case errors.Is(err, fault.NotFound) && !sure:
+			return "", false
+		case err != nil:
+			t.Errorf("%s: get of object %d, put by %q: %v", who, i, want.store, err)
+		case sure && string(got) != want.data:
+			t.Errorf("%s: object %d, put by %s, is another", who, i, want.store)
+		}
+		return string(got), err == nil
+	}
+	sched.join(4)
+	party(func(rng *rand.Rand) {
+		q := objectstore.NewSequence(writer, "log", 1)
+		for i := uint64(1); i <= 12; i++ {
+			data := fmt.Sprintf("writer %d %s", i, strings.Repeat("x", rng.IntN(2)*rng.IntN(300<<10)))
+			err := q.PutIfAbsent(ctx, i, []byte(data))
+			if errors.Is(err, fault.AlreadyExists) {
+				got, ok := see("writer", writer, i)
+				if !ok {
+					t.Errorf("object %d exists, and is not there", i)
+				}
+				if got != data {
+					lost++
+					break
+				}
+				// Whoever closed the run found it there.
+			} else if err != nil {
+				t.Errorf("put %d: %v", i, err)
+				break
+			}
+			tell(i, truth{data, "writer"})
+			acked++
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for n, s := range others {
+		party(func(rng *rand.Rand) {
+			who := fmt.Sprint("other ", n)
+			for i := uint64(1 + rng.IntN(14)); i <= 16; i++ {
+				err := s.PutIfAbsent(ctx, name(i), []byte(who))
+				if err == nil {
+					tell(i, truth{who, who})
+					mu.Lock()
+					fenced++
+					mu.Unlock()
+					if rng.IntN(2) == 0 {
+						break
+					}
+					continue
+				}
+				if !errors.Is(err, fault.AlreadyExists) {
+					t.Errorf("%s, object %d: %v", who, i, err)
+					break
+				}
+				if got, ok := see(who, s, i); !ok {
+					t.Errorf("%s: object %d exists, and is not there", who, i)
+				} else if strings.HasPrefix(got, "writer") {
+					// What exists is durable, acknowledged or not.
+					tell(i, truth{got, "writer"})
+					if rng.IntN(4) == 0 {
+						mu.Lock()
+						cut = calls + 1
+						mu.Unlock()
+					}
+				}
+			}
+		})
+	}
+	party(func(rng *rand.Rand) {
+		s := reader
+		for range 6 {
+			mu.Lock()
+			sure := map[uint64]truth{}
+			for i, k := range known {
+				sure[i] = k
+			}
+			mu.Unlock()
+			infos, err := s.List(ctx, "log/", "", 0)
+			if err != nil {
+				t.Error(err)
+			}
+			for _, info := range infos {
+				var i uint64
+				if _, err := fmt.Sscanf(info.Name, "log/%d", &i); err != nil {
+					t.Error(err)
+				}
+				if k, ok := sure[i]; ok && info.Size != int64(len(k.data)) {
+					t.Errorf("object %d, put by %s, is listed with %d bytes", i, k.store, info.Size)
+				}
+				delete(sure, i)
+			}
+			for i, k := range sure {
+				t.Errorf("object %d, put by %s, is not listed", i, k.store)
+			}
+			see("reader", s, 1+rng.Uint64N(12))
+		}
+	})
+	wg.Wait()
+	armed = false
+	check := func(when string, fsys vfs.FS, known map[uint64]truth) {
+		s, err := objectstore.OpenLocal(fsys, "objects", objectstore.LocalOptions{Owner: "check"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for pass := range 2 {
+			for i, k := range known {
+				if got, err := s.Get(ctx, name(i)); err != nil || string(got) != k.data {
+					t.Errorf("%s, pass %d: object %d, put by %s: %v", when, pass, i, k.store, err)
+				}
+			}
+			infos, err := s.List(ctx, "", "", 0)
+			if err != nil {
+				t.Errorf("%s, pass %d: %v", when, pass, err)
+			}
+			for _, info := range infos {
+				if got, err := s.Get(ctx, info.Name); err != nil || int64(len(got)) != info.Size {
+					t.Errorf("%s: %s is listed with %d bytes and has %d: %v", when, info.Name, info.Size, len(got), err)
+				}
+			}
+			// Whoever takes over puts an object at the first index that is free.
+			for i := uint64(1); pass == 0; i++ {
+				err := s.PutIfAbsent(ctx, name(i), []byte("the end"))
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, fault.AlreadyExists) {
+					t.Fatalf("%s: %v", when, err)
+				}
+			}
+		}
+	}
+	check("in the end", mem, known)
+	if crashed != nil {
+		crashes = 1
+		check("after a power failure", crashed, survives)
+	}
+	return acked, fenced, lost, crashes
+}
+
+// TestRunReuse: objects of runs are there, again and again, across stores that
+// are opened anew, and files are used again.
+func TestRunReuse(t *testing.T) {
+	for name, fsys := range map[string]vfs.FS{"memory": vfs.NewMem(), "disk": vfs.Default} {
+		t.Run(name, func(t *testing.T) {
+			dir := "objects"
+			if name == "disk" {
+				dir = filepath.Join(t.TempDir(), dir)
+			}
+			s := openLocal(t, fsys, dir)
+			q := objectstore.NewSequence(s, "log", 1)
+			object := func(i uint64) []byte { return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, i), 12_500) } // 100 KB
+			var trimmed uint64 = 1
+			for i := uint64(1); i <= 600; i++ {
+				if err := q.PutIfAbsent(t.Context(), i, object(i)); err != nil {
+					t.Fatal(err)
+				}
+				if i%100 == 0 {
+					trimmed = i - 50
+					if err := q.Trim(t.Context(), trimmed); err != nil {
+						t.Fatal(err)
+					}
+					again := openLocalAs(t, fsys, dir, "again")
+					for k := trimmed; k <= i; k++ {
+						if got, err := again.Get(t.Context(), fmt.Sprintf("log/%015d", k)); err != nil || !bytes.Equal(got, object(k)) {
+							t.Fatalf("object %d of %d: %v", k, i, err)
+						}
+					}
+				}
+			}
+			if err := q.Close(); err != nil {
+				t.Fatal(err)
+			}
+			files, err := fsys.List(fsys.PathJoin(dir, "log"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			// 60 MB in files of 8 MiB, of which those with the last 50 are there.
+			if len(files) > 3*5 {
+				t.Errorf("left are %v", files)
+			}
+		})
+	}
+}
+
+// openLocalAs opens a store as one of several processes.
+func openLocalAs(t *testing.T, fsys vfs.FS, dir, owner string) *objectstore.Local {
+	t.Helper()
+	s, err := objectstore.OpenLocal(fsys, dir, objectstore.LocalOptions{Owner: owner})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// TestRunDamage flips the bytes of a run that its writer has left open: nothing
+// but its last object may be lost without a word, and nothing is ever another.
+func TestRunDamage(t *testing.T) {
+	const n = 5
+	object := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 40+i) }
+	name := func(i int) string { return fmt.Sprintf("log/%015d", i) }
+	build := func(closed bool) *vfs.MemFS {
+		mem := vfs.NewMem()
+		s := openLocal(t, mem, "objects")
+		q := objectstore.NewSequence(s, "log", 1)
+		for i := 1; i <= n; i++ {
+			if err := q.PutIfAbsent(t.Context(), uint64(i), object(i)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if closed {
+			if err := s.PutIfAbsent(t.Context(), name(n+1), nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return mem
+	}
+	size := func(mem *vfs.MemFS, file string) int64 {
+		info, err := mem.Stat(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			return 0
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return info.Size()
+	}
+	for _, closed := range []bool{false, true} {
+		for _, file := range []string{"objects/" + name(1), fmt.Sprintf("objects/log/.%015d.end", 1)} {
+			for at := range size(build(closed), file) {
+				mem := build(closed)
+				f, err := mem.OpenReadWrite(file, vfs.WriteCategoryUnspecified)
+				if err != nil {
+					t.Fatal(err)
+				}
+				b := make([]byte, 1)
+				if _, err := f.ReadAt(b, at); err != nil {
+					t.Fatal(err)
+				}
+				b[0] ^= 0x41
+				if _, err := f.WriteAt(b, at); err != nil {
+					t.Fatal(err)
+				}
+				_ = f.Close()
+				s := openLocal(t, mem, "objects")
+				err = s.PutIfAbsent(t.Context(), name(n+2), nil)
+				found := 0
+				for i := 1; i <= n; i++ {
+					got, e := s.Get(t.Context(), name(i))
+					if e == nil && !bytes.Equal(got, object(i)) {
+						t.Errorf("byte %d of %s, closed %t: object %d is another", at, file, closed, i)
+					}
+					if e == nil {
+						found++
+					}
+				}
+				if err == nil && found < n-1 {
+					t.Errorf("byte %d of %s, closed %t: only %d objects are left, and nobody says so", at, file, closed, found)
+				}
+			}
+		}
+	}
+}
