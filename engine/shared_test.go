@@ -107,6 +107,7 @@ func TestSharedStoreLosesSegments(t *testing.T) {
 	for _, log := range []string{"log", "ulog"} {
 		fs := vfs.NewMem()
 		o := sharedOptions(t, fs)
+		o.Objects = struct{ objectstore.Store }{o.Objects} // each segment a file, which is deleted by itself
 		s := mustOpen(t, o)
 		table := mustCreate(t, s, newSchema("t", 1000, "f"))
 		tt := s.catalog.byName[table].list()[0]

@@ -70,12 +70,12 @@
 // is ever changed. The name is log/index, the log in 16 hexadecimal digits, the
 // index in 15 decimal ones, from 1 on.
 //
-//	segment := header entry* extent* zeros   fence := header
+//	segment := header entry* extent*   fence := header
 //
 //	header (64 bytes)
 //	  0  magic "trestseg"     8  version u32    12  kind u32: 1 segment, 2 fence
 //	 16  log u64             24  index u64      32  nonce of the writer u64
-//	 40  acknowledged u64    48  extents u32    52  zeros u32
+//	 40  acknowledged u64    48  extents u32    52  zero u32
 //	 56  crc u32 of the entries                 60  crc u32 of bytes 0-59
 //
 //	entry (24 bytes), one for each tablet, in ascending order

@@ -180,10 +180,14 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	}
 	_, err = f.Write(data)
 	err = l.publish(tmp, f, name, err)
-	if inSequence && err == nil {
-		// A run that has begun since wins.
-		var r *run
-		if r, err = l.closeRuns(dir, index); r != nil {
+	if inSequence && (err == nil || errors.Is(err, fault.AlreadyExists)) {
+		// A run that has begun since wins. It must be known by now what is in it, also
+		// for who is told that there is something.
+		r, e := l.closeRuns(dir, index)
+		switch {
+		case e != nil:
+			err = e
+		case r != nil && err == nil:
 			err = inRun(name, l.fs.Remove(l.path(name)))
 		}
 	}

@@ -252,10 +252,21 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	end, err := l.open(l.path(beside(dir, first, "end")), name, vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
 		rest, err := r.readLive(f)
-		if err == nil && closing {
-			err = r.checkRest(rest)
+		if err != nil {
+			return nil, err
 		}
-		return r, err
+		if closing {
+			return r, r.checkRest(rest)
+		}
+		// What is there while the writer has the token stays. If somebody has taken
+		// it, a last object that was seen only now may come to nothing.
+		switch _, err := l.fs.Stat(l.path(beside(dir, first, "closed"))); {
+		case errors.Is(err, fs.ErrNotExist):
+			return r, nil
+		case err != nil:
+			return nil, err
+		}
+		return l.closeRun(dir, first)
 	}
 	if err != nil {
 		return nil, err
@@ -264,7 +275,10 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	if err := errors.Join(err, end.Close()); err != nil {
 		return nil, err
 	}
-	if err := r.readClosed(f, tail); err != nil {
+	if info, err = f.Stat(); err != nil { // now the file grows no more
+		return nil, err
+	}
+	if err := r.readClosed(f, info.Size(), tail); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
@@ -308,8 +322,9 @@ func (l *Local) notRun(dir string, first uint64) error {
 	return err
 }
 
-// readClosed finds the objects of a run whose end is given.
-func (r *run) readClosed(f vfs.File, end []byte) error {
+// readClosed finds the objects of a run whose end is given, and whose file has
+// size bytes.
+func (r *run) readClosed(f vfs.File, size int64, end []byte) error {
 	e, ok := parseRunHeader(end, endMagic, r.first)
 	if !ok || e.nonce != r.nonce {
 		return r.corrupt("its end is damaged")
@@ -322,7 +337,7 @@ func (r *run) readClosed(f vfs.File, end []byte) error {
 			return err
 		}
 		m, index, ok := parseFrame(b[:], r.nonce, off)
-		if !ok || index != r.next() {
+		if !ok || index != r.next() || m.n > size-m.off {
 			return r.corrupt("damaged at object %d", r.next())
 		}
 		r.members = append(r.members, m)
@@ -507,8 +522,9 @@ func (l *Local) closeRuns(dir string, index uint64) (*run, error) {
 // closeRun ends a run: what is in it is in it, and nothing more will be. It
 // returns nil if there is no run.
 func (l *Local) closeRun(dir string, first uint64) (*run, error) {
-	r, err := l.readRun(dir, first, false)
-	if err != nil || r == nil || r.closed {
+	// The token of what is not a run is nobody's to take.
+	r, err := l.readRun(dir, first, true)
+	if err != nil && !errors.Is(err, fault.Corruption) || err == nil && (r == nil || r.closed) {
 		return r, err
 	}
 	if err := l.takeToken(dir, first); err != nil {

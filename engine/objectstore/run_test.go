@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -15,6 +16,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -102,7 +104,7 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(seed, 3))
 	mem := vfs.NewCrashableMem()
-	sched := &turns{rng: rng}
+	sched := &turns{rng: rand.New(rand.NewPCG(seed, 4))}
 	type truth struct {
 		data  string
 		store string // who put it
@@ -116,19 +118,16 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 	var crashed *vfs.MemFS
 	var survives map[uint64]truth
 	calls := 0
-	armed := false
+	var armed atomic.Bool
 	fsys := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
-		mu.Lock()
-		on := armed
-		mu.Unlock()
-		if !on {
+		if !armed.Load() {
 			return nil
 		}
 		sched.wait()
 		mu.Lock()
 		defer mu.Unlock()
 		if calls++; calls == cut {
-			crashed = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rng})
+			crashed = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rand.New(rand.NewPCG(seed, 5))})
 			survives = map[uint64]truth{}
 			for i, k := range known {
 				survives[i] = k
@@ -153,7 +152,7 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 		return s
 	}
 	writer, others, reader := open("writer"), []*objectstore.Local{open("a"), open("b")}, open("reader")
-	armed = true
+	armed.Store(true)
 	tell := func(i uint64, v truth) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -276,7 +275,7 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 		}
 	})
 	wg.Wait()
-	armed = false
+	armed.Store(false)
 	check := func(when string, fsys vfs.FS, known map[uint64]truth) {
 		s, err := objectstore.OpenLocal(fsys, "objects", objectstore.LocalOptions{Owner: "check"})
 		if err != nil {
@@ -438,5 +437,110 @@ func TestRunDamage(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// FuzzRun reads, closes and deletes whatever lies where a run would: no answer is
+// an object that its checksums do not tell, and nothing is read that is not there.
+func FuzzRun(f *testing.F) {
+	ctx := context.Background()
+	file := "objects/log/" + fmt.Sprintf("%015d", 1)
+	beside := func(kind string) string { return fmt.Sprintf("objects/log/.%015d.%s", 1, kind) }
+	mem := vfs.NewMem()
+	s, err := objectstore.OpenLocal(mem, "objects", objectstore.LocalOptions{})
+	if err != nil {
+		f.Fatal(err)
+	}
+	q := objectstore.NewSequence(s, "log", 1)
+	for i := range uint64(4) {
+		if err := q.PutIfAbsent(ctx, i+1, bytes.Repeat([]byte{byte(i)}, 10)); err != nil {
+			f.Fatal(err)
+		}
+	}
+	open := content(f, mem, file)
+	if err := s.PutIfAbsent(ctx, fmt.Sprintf("log/%015d", 9), nil); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(open, []byte(nil), true)
+	f.Add(open, []byte(nil), false)
+	f.Add(content(f, mem, file), content(f, mem, beside("end")), true)
+	f.Add(open[:len(open)-5], []byte{}, true)
+	f.Fuzz(func(t *testing.T, run, end []byte, mend bool) {
+		if mend {
+			mendChecksums(run)
+			mendChecksums(end)
+		}
+		mem := vfs.NewMem()
+		s := openLocal(t, mem, "objects")
+		if err := s.PutIfAbsent(ctx, "log/x", nil); err != nil {
+			t.Fatal(err)
+		}
+		for name, data := range map[string][]byte{file: run, beside("run"): run, beside("open0"): {}, beside("end"): end} {
+			if name == beside("end") && len(end) == 0 {
+				continue
+			}
+			w, err := mem.Create(name, vfs.WriteCategoryUnspecified)
+			if err == nil {
+				_, err = w.Write(bytes.Clone(data))
+			}
+			if err = errors.Join(err, w.Close()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		before := map[string][]byte{}
+		infos, err := s.List(ctx, "log/0", "", 0)
+		for _, info := range infos {
+			if info.Size > int64(len(run)+len(end)) {
+				t.Fatalf("%s is listed with %d bytes", info.Name, info.Size)
+			}
+			got, e := s.Get(ctx, info.Name)
+			if e == nil && int64(len(got)) != info.Size {
+				t.Fatalf("%s is listed with %d bytes and has %d", info.Name, info.Size, len(got))
+			}
+			if e == nil {
+				before[info.Name] = got
+			}
+		}
+		_ = s.PutIfAbsent(ctx, fmt.Sprintf("log/%015d", 1<<40), nil)
+		for name, data := range before {
+			if got, e := s.Get(ctx, name); err == nil && e == nil && !bytes.Equal(got, data) {
+				t.Fatalf("%s changed", name)
+			}
+			_ = s.Delete(ctx, name)
+		}
+	})
+}
+
+func content(t testing.TB, fsys vfs.FS, name string) []byte {
+	t.Helper()
+	f, err := fsys.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, info.Size())
+	if n, err := f.ReadAt(b, 0); n < len(b) {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// mendChecksums gives the headers in b, as far as they can be followed, their
+// checksums.
+func mendChecksums(b []byte) {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	if len(b) < 64 {
+		return
+	}
+	binary.LittleEndian.PutUint32(b[60:], crc32.Checksum(b[:60], table))
+	for b = b[64:]; len(b) >= 32; {
+		n := min(uint64(binary.LittleEndian.Uint32(b[4:])), uint64(len(b)-32))
+		binary.LittleEndian.PutUint32(b[24:], crc32.Checksum(b[32:32+n], table))
+		binary.LittleEndian.PutUint32(b[28:], crc32.Checksum(b[:28], table))
+		b = b[32+n:]
 	}
 }

@@ -23,7 +23,7 @@ type Sequence interface {
 	// Trim is Store.Delete of the objects before an index: nobody reads them any
 	// more. Some of them, at the end, may stay until more are trimmed.
 	Trim(ctx context.Context, before uint64) error
-	// Close ends the use of the Sequence. Its objects stay.
+	// Close ends the use of the Sequence, whatever it returns. Its objects stay.
 	Close() error
 }
 
@@ -513,8 +513,11 @@ func (s *localSequence) Close() error {
 		_ = s.l.fs.Remove(tmp)
 	}
 	s.mu.spares = nil
-	if s.run != nil {
-		return s.run.f.Close()
+	if s.run == nil {
+		return nil
+	}
+	if err := s.end(); err != nil {
+		return errors.Join(wrap(err, "close sequence", s.dir), s.run.f.Close())
 	}
 	return nil
 }
