@@ -328,13 +328,12 @@ func TestRunReuse(t *testing.T) {
 			s := openLocal(t, fsys, dir)
 			q := objectstore.NewSequence(s, "log", 1)
 			object := func(i uint64) []byte { return bytes.Repeat(binary.LittleEndian.AppendUint64(nil, i), 12_500) } // 100 KB
-			var trimmed uint64 = 1
 			for i := uint64(1); i <= 600; i++ {
 				if err := q.PutIfAbsent(t.Context(), i, object(i)); err != nil {
 					t.Fatal(err)
 				}
 				if i%100 == 0 {
-					trimmed = i - 50
+					trimmed := i - 50
 					if err := q.Trim(t.Context(), trimmed); err != nil {
 						t.Fatal(err)
 					}
