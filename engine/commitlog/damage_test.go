@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
@@ -70,7 +72,7 @@ func TestGivenUp(t *testing.T) {
 				for tablet := uint64(1); tablet <= 2; tablet++ {
 					b.add(tablet, i, 40, record(func(dst []byte) []byte { return payload(dst, tablet, i, 40) }))
 				}
-				data := b.build(objectHeader{kind: kindSegment, log: 7, index: i, nonce: 99, acked: i - 1}, func(n int) int { return n })
+				data := b.build(objectHeader{kind: kindSegment, log: 7, index: i, nonce: 99, acked: i - 1})
 				if err := store.PutIfAbsent(t.Context(), objectName(7, i), data); err != nil {
 					t.Fatal(err)
 				}
@@ -147,5 +149,58 @@ func TestGivenUpWith(t *testing.T) {
 	g = g.With(3, []uint64{5, 4}).With(3, []uint64{5, 9}).With(4, nil).With(4, []uint64{1})
 	if !slices.Equal(g[3], []uint64{4, 5, 9}) || g.whole(3) || !g.has(3, 9) || g.has(3, 8) || !g.whole(4) || !g.has(4, 77) || g.Has(5) || g.With(3, nil)[3] != nil {
 		t.Errorf("%v", g)
+	}
+}
+
+// TestGivenUpInFile: of segments that share a file, as in a directory, those are
+// lost whose bytes are damaged.
+func TestGivenUpInFile(t *testing.T) {
+	fs := vfs.NewMem()
+	store, err := objectstore.OpenLocal(fs, "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const segments = 20
+	w := createSegments(t, store, 7, SegmentOptions{})
+	for i := uint64(1); i <= segments; i++ {
+		mustWait(t, w, appendRecord(t, w, 1, i, 400, nil))
+	}
+	file := "store/" + objectName(7, 1)
+	f, err := fs.OpenReadWrite(file, vfs.WriteCategoryUnspecified)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, at := range []int64{info.Size() / 4, info.Size() / 2} {
+		if _, err := f.WriteAt([]byte("damaged"), at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := FindDamage(t.Context(), store, 7, Pos{Log: 7, Segment: 1}, nil)
+	if err != nil || len(found) != 2 {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	// Sealing asks for no segment but the newest.
+	end := mustSeal(t, store, 7, Pos{Log: 7, Segment: 1})
+	if end.Segment != segments+1 {
+		t.Errorf("sealed at %v", end)
+	}
+	if found, err = FindDamage(t.Context(), store, 7, Pos{Log: 7, Segment: 1}, nil); err != nil || len(found) != 2 {
+		t.Fatalf("found %v, %v", found, err)
+	}
+	var given GivenUp
+	for _, d := range found {
+		given = given.With(d.Index, slices.Sorted(maps.Keys(d.Lost)))
+	}
+	var seqs []uint64
+	if err := ReplaySealed(t.Context(), store, 7, Pos{Log: 7, Segment: 1}, end, given, nil, func(r Record) error {
+		seqs = append(seqs, r.FirstSeq)
+		return nil
+	}); err != nil || len(seqs) != segments-2 {
+		t.Errorf("replayed %v, %v", seqs, err)
 	}
 }

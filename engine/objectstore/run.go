@@ -130,7 +130,7 @@ func appendFrame(b []byte, nonce, index uint64, data []byte) []byte {
 	return append(b, data...)
 }
 
-// A member is where an object of a run is.
+// A member is where an object of a run is. The zero value is one that is damaged.
 type member struct {
 	off int64
 	n   int64
@@ -154,6 +154,7 @@ type run struct {
 	members []member // in the file, then in the end
 	inFile  int      // how many of them are in the file
 	closed  bool     // the end is there: nothing of this changes any more
+	damaged error    // nothing of it is to be had
 	written time.Time
 }
 
@@ -220,7 +221,7 @@ func (l *Local) firsts(dir string) ([]uint64, error) {
 
 // readRun reads what is in the run that begins at first. It returns nil if there
 // is none: its file is not there, or is an object. With closing the token was
-// taken from the writer.
+// taken from the writer. What is damaged is known by that.
 func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	name := numbered(dir, first)
 	l.mu.Lock()
@@ -237,161 +238,179 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 		return nil, err
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
 	h, ok, err := readRunHeader(f, first)
 	if err != nil {
 		return nil, err
 	}
+	r := &run{runHeader: h, dir: dir}
 	if !ok {
-		return nil, l.notRun(dir, first)
-	}
-	r := &run{runHeader: h, dir: dir, written: info.ModTime()}
-	end, err := l.open(l.path(beside(dir, first, "end")), name, vfs.SequentialReadsOption)
-	if errors.Is(err, fault.NotFound) {
-		rest, err := r.readLive(f)
-		if err != nil {
+		if r.damaged, err = l.notRun(dir, first); r.damaged == nil || err != nil {
 			return nil, err
 		}
-		if closing {
-			return r, r.checkRest(rest)
+	}
+	end, err := l.getBeside(dir, first, "end")
+	if err != nil && !errors.Is(err, fault.NotFound) {
+		return nil, err
+	}
+	r.closed = err == nil
+	// Now, if there is an end, the file grows no more.
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	r.written = info.ModTime()
+	data, err := readAll(f)
+	if err != nil {
+		return nil, err
+	}
+	if !ok {
+		r.nonce = anyNonce(first, data, end)
+	}
+	switch {
+	case r.closed:
+		r.follow(data, end)
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if len(l.mu.runs) >= 64 {
+			clear(l.mu.runs)
+		}
+		l.mu.runs[name] = r
+	case closing:
+		r.followAll(data, math.MaxUint64)
+		if len(r.members) == 0 {
+			r.members = append(r.members, member{}) // it was there before the run was
+		}
+	default:
+		// One that is not whole may be being written, unless there is another behind
+		// it: then it is whole by now.
+		r.followAll(data, math.MaxUint64)
+		if limit := r.next(); slices.Contains(r.members, member{}) {
+			if data, err = readAll(f); err != nil {
+				return nil, err
+			}
+			r.members = nil
+			r.followAll(data, limit)
 		}
 		// What is there while the writer has the token stays. If somebody has taken
 		// it, a last object that was seen only now may come to nothing.
 		switch _, err := l.fs.Stat(l.path(beside(dir, first, "closed"))); {
-		case errors.Is(err, fs.ErrNotExist):
-			return r, nil
-		case err != nil:
+		case err == nil:
+			return l.closeRun(dir, first)
+		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
-		return l.closeRun(dir, first)
 	}
-	if err != nil {
-		return nil, err
-	}
-	tail, err := readAll(end)
-	if err := errors.Join(err, end.Close()); err != nil {
-		return nil, err
-	}
-	if info, err = f.Stat(); err != nil { // now the file grows no more
-		return nil, err
-	}
-	if err := r.readClosed(f, info.Size(), tail); err != nil {
-		return nil, err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.mu.runs) >= 64 {
-		clear(l.mu.runs)
-	}
-	l.mu.runs[name] = r
+	r.inFile = min(r.inFile, len(r.members))
 	return r, nil
 }
 
 // readRunHeader reads the header of a run's file. ok is false if it is none.
 func readRunHeader(f vfs.File, first uint64) (h runHeader, ok bool, err error) {
 	var b [runHeaderLen]byte
-	if n, err := f.ReadAt(b[:], 0); n < len(b) {
-		if errors.Is(err, io.EOF) {
-			err = nil
-		}
+	if n, err := f.ReadAt(b[:], 0); n < len(b) && !errors.Is(err, io.EOF) {
 		return h, false, err
 	}
-	h, ok = parseRunHeader(b[:], runMagic, first)
+	if h, ok = parseRunHeader(b[:], runMagic, first); !ok {
+		h = runHeader{magic: runMagic, first: first}
+	}
 	return h, ok, nil
 }
 
-// notRun returns nil if the file of an index is an object, which was there before
-// the run came to be: then that still lies beside it. Else it is a run that is
-// damaged.
-func (l *Local) notRun(dir string, first uint64) error {
+// notRun returns nil if the file of an index, which is no run as it should be, is
+// an object, which was there before the run came to be: then that still lies
+// beside it. Else it returns what is wrong.
+func (l *Local) notRun(dir string, first uint64) (damaged, err error) {
 	name := beside(dir, first, "run")
 	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
-		return nil
+		return nil, nil
 	}
-	if err != nil {
-		return err
-	}
-	_, ok, err := readRunHeader(f, first)
-	if err = errors.Join(err, f.Close()); err == nil && !ok {
-		err = (&run{dir: dir, runHeader: runHeader{first: first}}).corrupt("its header is damaged")
-	}
-	return err
-}
-
-// readClosed finds the objects of a run whose end is given, and whose file has
-// size bytes.
-func (r *run) readClosed(f vfs.File, size int64, end []byte) error {
-	e, ok := parseRunHeader(end, endMagic, r.first)
-	if !ok || e.nonce != r.nonce {
-		return r.corrupt("its end is damaged")
-	}
-	r.closed, r.inFile = true, int(e.count)
-	off := int64(runHeaderLen)
-	for range e.count {
-		var b [frameHeaderLen]byte
-		if n, err := f.ReadAt(b[:], off); n < len(b) && !errors.Is(err, io.EOF) {
-			return err
-		}
-		m, index, ok := parseFrame(b[:], r.nonce, off)
-		if !ok || index != r.next() || m.n > size-m.off {
-			return r.corrupt("damaged at object %d", r.next())
-		}
-		r.members = append(r.members, m)
-		off = m.off + m.n
-	}
-	for off := int64(runHeaderLen); off < int64(len(end)); {
-		m, index, ok := parseFrame(end[off:], r.nonce, off)
-		if !ok || index != r.next() || m.n > int64(len(end))-m.off {
-			return r.corrupt("its end is damaged at object %d", r.next())
-		}
-		r.members = append(r.members, m)
-		off = m.off + m.n
-	}
-	return nil
-}
-
-// readLive finds the objects of a run that has no end: the frames that are whole,
-// of which the last may not be durable. It returns what lies behind them.
-func (r *run) readLive(f vfs.File) (rest []byte, err error) {
-	data, err := readAll(f)
 	if err != nil {
 		return nil, err
 	}
-	off := int64(runHeaderLen)
-	for {
-		rest = data[min(off, int64(len(data))):]
-		m, index, ok := parseFrame(rest, r.nonce, off)
-		if !ok || index != r.next() || m.n > int64(len(data))-m.off || crc32.Checksum(data[m.off:m.off+m.n], crcTable) != m.crc {
-			r.inFile = len(r.members)
-			return rest, nil
-		}
+	h, ok, err := readRunHeader(f, first)
+	if !ok {
+		damaged = (&run{dir: dir, runHeader: h}).corrupt("its header is damaged")
+	}
+	return damaged, errors.Join(err, f.Close())
+}
+
+// anyNonce finds the nonce of a run whose header is damaged.
+func anyNonce(first uint64, data, end []byte) uint64 {
+	if h, ok := parseRunHeader(end, endMagic, first); ok {
+		return h.nonce
+	}
+	if len(data) < runHeaderLen+frameHeaderLen {
+		return 0
+	}
+	return binary.LittleEndian.Uint64(data[runHeaderLen+8:])
+}
+
+// getBeside returns what a file beside a run holds, or fault.NotFound.
+func (l *Local) getBeside(dir string, first uint64, kind string) ([]byte, error) {
+	name := beside(dir, first, kind)
+	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
+	if err != nil {
+		return nil, err
+	}
+	data, err := readAll(f)
+	return data, errors.Join(err, f.Close())
+}
+
+// follow finds the objects of a run whose end is given, in data, its file, and in
+// the end.
+func (r *run) follow(data, end []byte) {
+	e, ok := parseRunHeader(end, endMagic, r.first)
+	if !ok || e.nonce != r.nonce {
+		r.damaged = r.corrupt("its end is damaged")
+		r.followAll(data, math.MaxUint64)
+		return
+	}
+	limit := r.first + e.count
+	r.followAll(data, limit)
+	for r.next() < limit {
+		r.members = append(r.members, member{})
+	}
+	r.inFile = len(r.members)
+	if len(end) > runHeaderLen {
+		m, _ := r.frame(end, runHeaderLen)
 		r.members = append(r.members, m)
-		off = m.off + m.n
 	}
 }
 
-// checkRest looks at what lies behind the objects of a run whose writer adds no
-// more. Each object is durable before the next is written: a frame of a later one
-// says that one has rotted.
-func (r *run) checkRest(rest []byte) error {
-	if len(r.members) == 0 {
-		return r.corrupt("its first object is damaged")
+// frame returns the next object, if it is whole and its frame at off in b.
+func (r *run) frame(b []byte, off int64) (m member, ok bool) {
+	m, index, ok := parseFrame(b[min(off, int64(len(b))):], r.nonce, off)
+	if !ok || index != r.next() || m.n > int64(len(b))-m.off || crc32.Checksum(b[m.off:m.off+m.n], crcTable) != m.crc {
+		return member{}, false
 	}
+	return m, true
+}
+
+// followAll finds all objects before limit. Each was durable before the next was
+// written, so one that is not whole, and has another behind it, is damaged, if
+// data is what the file held at one time.
+func (r *run) followAll(data []byte, limit uint64) {
 	pattern := binary.LittleEndian.AppendUint32(nil, frameMagic)
-	for {
-		i := bytes.Index(rest, pattern)
+	off := int64(runHeaderLen)
+	for r.next() < limit && off < int64(len(data)) {
+		if m, ok := r.frame(data, off); ok {
+			r.members = append(r.members, m)
+			off = m.off + m.n
+			continue
+		}
+		i := bytes.Index(data[off+1:], pattern)
 		if i < 0 {
-			return nil
+			break
 		}
-		if _, index, ok := parseFrame(rest[i:], r.nonce, 0); ok && index > r.next() {
-			return r.corrupt("object %d is damaged, though object %d was put after it", r.next(), index)
+		off += 1 + int64(i)
+		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.next() < uint64(len(data)) {
+			for r.next() < index {
+				r.members = append(r.members, member{})
+			}
 		}
-		rest = rest[i+1:]
 	}
+	r.inFile = len(r.members)
 }
 
 // listRuns returns the runs of a directory that has files of these names.
@@ -444,7 +463,13 @@ func (l *Local) findRun(dir string, index uint64) (*run, error) {
 
 // openMember opens the file that holds an object of a run.
 func (l *Local) openMember(r *run, index uint64) (vfs.File, member, error) {
+	if r.damaged != nil {
+		return nil, member{}, r.damaged
+	}
 	name, m := r.file(index)
+	if m == (member{}) {
+		return nil, m, r.corrupt("object %d is damaged", index)
+	}
 	f, err := l.open(l.path(name), numbered(r.dir, index), vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
 		l.forgetRun(r.dir, r.first)
@@ -524,7 +549,7 @@ func (l *Local) closeRuns(dir string, index uint64) (*run, error) {
 func (l *Local) closeRun(dir string, first uint64) (*run, error) {
 	// The token of what is not a run is nobody's to take.
 	r, err := l.readRun(dir, first, true)
-	if err != nil && !errors.Is(err, fault.Corruption) || err == nil && (r == nil || r.closed) {
+	if err != nil || r == nil || r.closed {
 		return r, err
 	}
 	if err := l.takeToken(dir, first); err != nil {
@@ -537,13 +562,16 @@ func (l *Local) closeRun(dir string, first uint64) (*run, error) {
 	if r, err = l.readRun(dir, first, true); err != nil || r == nil || r.closed {
 		return r, err
 	}
-	last := r.next() - 1
-	data, err := l.getMember(r, last)
-	if err != nil {
+	last, count := r.next()-1, len(r.members)
+	var tail []byte
+	switch data, err := l.getMember(r, last); {
+	case err == nil:
+		tail = appendFrame(nil, r.nonce, last, data)
+		count--
+	case !errors.Is(err, fault.Corruption):
 		return nil, err
 	}
-	tail := appendFrame(nil, r.nonce, last, data)
-	if err := l.putEnd(r, len(r.members)-1, tail); err != nil && !errors.Is(err, fault.AlreadyExists) {
+	if err := l.putEnd(r, count, tail); err != nil && !errors.Is(err, fault.AlreadyExists) {
 		return nil, err
 	}
 	if r, err = l.readRun(dir, first, true); err == nil && (r == nil || !r.closed) {
