@@ -1,6 +1,8 @@
 package main
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +11,9 @@ import (
 	"testing"
 
 	"cloud.google.com/go/bigtable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 // try runs `trestle cluster` and returns what it prints, and its exit code.
@@ -32,9 +37,6 @@ func damage(t *testing.T, path string) (undo func()) {
 	}
 	defer f.Close()
 	at := int64(len(b) / 3)
-	if strings.Contains(path, "/log/") {
-		at = 70 // a segment may be padded
-	}
 	if _, err := f.WriteAt([]byte{b[at] ^ 1}, at); err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +45,75 @@ func damage(t *testing.T, path string) (undo func()) {
 			t.Error(err)
 		}
 	}
+}
+
+// segments returns the names of the segments of a commit log in the store dir, in
+// their order.
+func segments(t *testing.T, dir, log string) (names []string) {
+	t.Helper()
+	infos, err := logStore(t, dir).List(t.Context(), log+"/", "", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, info := range infos {
+		if b, err := logStore(t, dir).Get(t.Context(), info.Name); err == nil && len(b) > 64 { // no fence
+			names = append(names, info.Name)
+		}
+	}
+	return names
+}
+
+func logStore(t *testing.T, dir string) objectstore.Store {
+	t.Helper()
+	s, err := objectstore.OpenLocal(vfs.Default, dir, objectstore.LocalOptions{Owner: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return objectstore.Sub(s, "log")
+}
+
+// damageSegment changes a byte of the index of a segment, in each file that has it.
+func damageSegment(t *testing.T, dir, name string) (undo func()) {
+	t.Helper()
+	data, err := logStore(t, dir).Get(t.Context(), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	parent := filepath.Join(dir, "log", filepath.Dir(name))
+	files, err := os.ReadDir(parent)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type place struct {
+		path string
+		at   int64
+	}
+	var places []place
+	for _, file := range files {
+		path := filepath.Join(parent, file.Name())
+		if b, err := os.ReadFile(path); err == nil {
+			if i := bytes.Index(b, data); i >= 0 {
+				places = append(places, place{path, int64(i) + 70})
+			}
+		}
+	}
+	if len(places) == 0 {
+		t.Fatalf("no file has segment %s", name)
+	}
+	set := func(b byte) {
+		for _, p := range places {
+			f, err := os.OpenFile(p.path, os.O_WRONLY, 0)
+			if err == nil {
+				_, err = f.WriteAt([]byte{b}, p.at)
+				err = errors.Join(err, f.Close())
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	set(data[70] ^ 1)
+	return func() { set(data[70]) }
 }
 
 // TestClusterCheck: check names what is wrong in the store of a cluster that
@@ -100,13 +171,15 @@ func TestClusterCheck(t *testing.T) {
 	expect(0, nil, `0 findings;`)
 	expect(1, blocks, `SSTable `+filepath.Base(sst)+` of tablet \w+, rows .*checksum`, `\n1 findings;`)
 	undo()
-	segments := files("log/*/*") // the newest of a log is never trimmed
-	undo = damage(t, segments[len(segments)-1])
-	rel, err := filepath.Rel(filepath.Join(dir, "log"), segments[len(segments)-1])
-	if err != nil {
-		t.Fatal(err)
+	var segment string
+	for _, l := range files("log/*") {
+		// The newest may not have been stored, if it is not whole.
+		if names := segments(t, dir, filepath.Base(l)); len(names) > 1 {
+			segment = names[len(names)-2]
+		}
 	}
-	expect(1, blocks, `commit log segment `+rel+`: .*corruption`, `\n1 findings;`)
+	undo = damageSegment(t, dir, segment)
+	expect(1, blocks, `commit log segment `+segment+`: .*corruption`, `\n1 findings;`)
 	undo()
 	aside := filepath.Join(c.dir, "aside")
 	if err := os.Rename(sst, aside); err != nil {

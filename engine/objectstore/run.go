@@ -172,7 +172,7 @@ func (r *run) file(index uint64) (string, member) {
 }
 
 func (r *run) corrupt(format string, args ...any) error {
-	return fault.New(fault.Corruption, "run %s: "+format, append([]any{numbered(r.dir, r.first)}, args...)...)
+	return fault.New(fault.Corruption, "corruption in run %s: "+format, append([]any{numbered(r.dir, r.first)}, args...)...)
 }
 
 // numbered returns the name of an object of a sequence.
@@ -276,15 +276,15 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 		}
 		l.mu.runs[name] = r
 	case closing:
-		r.followAll(data, math.MaxUint64)
+		r.followAll(data, 0)
 		if len(r.members) == 0 {
 			r.members = append(r.members, member{}) // it was there before the run was
 		}
 	default:
 		// One that is not whole may be being written, unless there is another behind
 		// it: then it is whole by now.
-		r.followAll(data, math.MaxUint64)
-		if limit := r.next(); slices.Contains(r.members, member{}) {
+		if r.followAll(data, 0) {
+			limit := r.next()
 			if data, err = readAll(f); err != nil {
 				return nil, err
 			}
@@ -363,7 +363,7 @@ func (r *run) follow(data, end []byte) {
 	e, ok := parseRunHeader(end, endMagic, r.first)
 	if !ok || e.nonce != r.nonce {
 		r.damaged = r.corrupt("its end is damaged")
-		r.followAll(data, math.MaxUint64)
+		r.followAll(data, 0)
 		return
 	}
 	limit := r.first + e.count
@@ -373,44 +373,68 @@ func (r *run) follow(data, end []byte) {
 	}
 	r.inFile = len(r.members)
 	if len(end) > runHeaderLen {
-		m, _ := r.frame(end, runHeaderLen)
+		m, index, ok := parseFrame(end[runHeaderLen:], r.nonce, runHeaderLen)
+		if !ok || index != r.next() || m.n > int64(len(end))-m.off {
+			m = member{}
+		}
 		r.members = append(r.members, m)
 	}
 }
 
-// frame returns the next object, if it is whole and its frame at off in b.
-func (r *run) frame(b []byte, off int64) (m member, ok bool) {
-	m, index, ok := parseFrame(b[min(off, int64(len(b))):], r.nonce, off)
-	if !ok || index != r.next() || m.n > int64(len(b))-m.off || crc32.Checksum(b[m.off:m.off+m.n], crcTable) != m.crc {
-		return member{}, false
+// followAll finds all objects before limit, which is none if it is not known how
+// many there are. Each was durable before the next was written: one that is not
+// whole and has another behind it is damaged, if data is what the file held at
+// one time, and is what its frame says, if that can be read. It returns whether
+// there are such.
+func (r *run) followAll(data []byte, limit uint64) (holes bool) {
+	if limit == 0 {
+		limit = math.MaxUint64
 	}
-	return m, true
-}
-
-// followAll finds all objects before limit. Each was durable before the next was
-// written, so one that is not whole, and has another behind it, is damaged, if
-// data is what the file held at one time.
-func (r *run) followAll(data []byte, limit uint64) {
-	pattern := binary.LittleEndian.AppendUint32(nil, frameMagic)
-	off := int64(runHeaderLen)
-	for r.next() < limit && off < int64(len(data)) {
-		if m, ok := r.frame(data, off); ok {
+	size := int64(len(data))
+	for off := int64(runHeaderLen); r.next() < limit && off < size; {
+		m, index, framed := parseFrame(data[off:], r.nonce, off)
+		framed = framed && index == r.next() && m.n <= size-m.off
+		if framed && crc32.Checksum(data[m.off:m.off+m.n], crcTable) == m.crc {
 			r.members = append(r.members, m)
 			off = m.off + m.n
 			continue
 		}
-		i := bytes.Index(data[off+1:], pattern)
-		if i < 0 {
-			break
+		next, at := r.frameBehind(data, off+1, limit)
+		if next == 0 && (!framed || limit == math.MaxUint64) {
+			break // the last one, which was not stored
 		}
-		off += 1 + int64(i)
-		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.next() < uint64(len(data)) {
-			for r.next() < index {
-				r.members = append(r.members, member{})
-			}
+		holes = true
+		if framed {
+			r.members = append(r.members, m)
+		}
+		for r.next() < next {
+			r.members = append(r.members, member{})
+		}
+		if off = at; next == 0 {
+			break
 		}
 	}
 	r.inFile = len(r.members)
+	return holes
+}
+
+// frameBehind finds a frame of an index behind the next one, from off on: which,
+// and where; 0 if there is none.
+func (r *run) frameBehind(data []byte, off int64, limit uint64) (index uint64, at int64) {
+	pattern := binary.LittleEndian.AppendUint32(nil, frameMagic)
+	for off < int64(len(data)) {
+		i := bytes.Index(data[off:], pattern)
+		if i < 0 {
+			break
+		}
+		off += int64(i)
+		// A frame is longer than an index is wide: there cannot be more than bytes.
+		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.next() < uint64(len(data)) {
+			return index, off
+		}
+		off++
+	}
+	return 0, 0
 }
 
 // listRuns returns the runs of a directory that has files of these names.
@@ -493,10 +517,7 @@ func (l *Local) getMember(r *run, index uint64) ([]byte, error) {
 	if n == len(data) {
 		err = nil
 	}
-	if err = errors.Join(err, f.Close()); err == nil && crc32.Checksum(data, crcTable) != m.crc {
-		err = r.corrupt("object %d is damaged", index)
-	}
-	return data, err
+	return data, errors.Join(err, f.Close())
 }
 
 // A memberReadable is an object of a run, open for reading.
