@@ -293,7 +293,9 @@ func TestSegmentsGather(t *testing.T) {
 	}{
 		{"as often as not", 5 * time.Millisecond, 2 * time.Millisecond, 1000/7 + 8, 15 * time.Millisecond, 6 * time.Millisecond},
 		{"late", 5 * time.Millisecond, 100 * time.Millisecond, 200, 15 * time.Millisecond, 11 * time.Millisecond},
-		{"not waited for", 200 * time.Microsecond, 100 * time.Microsecond, 5010, 400 * time.Microsecond, 400 * time.Microsecond},
+		{"sooner than a put", 200 * time.Microsecond, 100 * time.Microsecond, 5010, 700 * time.Microsecond, 400 * time.Microsecond},
+		// Without a wait each put has what came during the one before.
+		{"many, of fast puts", 100 * time.Microsecond, 600 * time.Microsecond, 1600, 1400 * time.Microsecond, 500 * time.Microsecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

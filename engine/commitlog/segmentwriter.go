@@ -83,9 +83,12 @@ const (
 	// on up to retryMost.
 	retryFirst = 10 * time.Millisecond
 	retryMost  = time.Second
-	// A store whose puts take less than leastGather is not waited for: timers of a
-	// process that has nothing to do are late by up to a millisecond.
+	// See gatherLocked: callers are waited for if puts take leastGather, or if they
+	// are manyGather, and then gatherEach for each of them but at most mostGather.
 	leastGather = 250 * time.Microsecond
+	manyGather  = 4
+	gatherEach  = 60 * time.Microsecond
+	mostGather  = time.Millisecond
 	// closeGrace is how long Close goes on trying to store what was appended.
 	closeGrace = 10 * time.Second
 )
@@ -481,17 +484,23 @@ func (w *SegmentWriter) waitLocked(g *segmentGroup) time.Duration {
 	return time.Until(w.mu.sent.Add(2 * w.mu.usual))
 }
 
-// gatherLocked is waitLocked when no put is under way. Callers that write again as soon as they are told would else be
-// divided: half of them in the put that is under way, half waiting for it. If
-// the next put waits for those who were just told, all of them are in every
-// one, which halves what puts cost, and none waits longer than for two puts one
-// after the other. Callers that do not come back cost those who wait the length
-// of a put, once.
+// gatherLocked is waitLocked when no put is under way. Callers that write again as
+// soon as they are told would else be divided: half of them in the put that is
+// under way, half waiting for it. If the next put waits for those who were just
+// told, all of them are in every one, which halves what puts cost, and none waits
+// longer than for two puts one after the other. Callers that do not come back cost
+// those who wait the length of a put, once.
+//
+// A put may take less than it takes callers to come back. Then it is processor
+// time that is to be saved, and the more callers there are, the more is saved and
+// the surer it is that some come back; few are not waited for, as timers of a
+// process that has nothing to do are late by up to a millisecond.
 func (w *SegmentWriter) gatherLocked(g *segmentGroup) time.Duration {
-	if len(g.recs) >= w.mu.expected || w.mu.usual < leastGather {
+	n := w.mu.expected
+	if len(g.recs) >= n || w.mu.usual < leastGather && n < manyGather {
 		return 0
 	}
-	return time.Until(w.mu.told.Add(w.mu.usual))
+	return time.Until(w.mu.told.Add(max(w.mu.usual, min(time.Duration(n)*gatherEach, mostGather))))
 }
 
 // toldLocked notes for gatherLocked that n records were acknowledged whose put
