@@ -72,6 +72,8 @@ const (
 	// one, which is made when it is needed, becomes smallRunBytes.
 	runBytes      = 8 << 20
 	smallRunBytes = 256 << 10
+	// knownRuns is of how many runs it is kept in memory what is in them.
+	knownRuns = 64
 	// spareRuns is how many files of runs are kept for others.
 	spareRuns = 4
 	// takeTries bounds the attempts to get hold of a token that changes its name.
@@ -269,9 +271,12 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	switch {
 	case r.closed:
 		r.follow(data, end)
+		if r.damaged != nil || slices.Contains(r.members, member{}) {
+			break // somebody may mend it
+		}
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if len(l.mu.runs) >= 64 {
+		if len(l.mu.runs) >= knownRuns {
 			clear(l.mu.runs)
 		}
 		l.mu.runs[name] = r
@@ -361,7 +366,7 @@ func (l *Local) getBeside(dir string, first uint64, kind string) ([]byte, error)
 // the end.
 func (r *run) follow(data, end []byte) {
 	e, ok := parseRunHeader(end, endMagic, r.first)
-	if !ok || e.nonce != r.nonce {
+	if !ok || e.nonce != r.nonce || e.count > mostFrames(data) {
 		r.damaged = r.corrupt("its end is damaged")
 		r.followAll(data, 0)
 		return
@@ -380,6 +385,9 @@ func (r *run) follow(data, end []byte) {
 		r.members = append(r.members, m)
 	}
 }
+
+// mostFrames is how many frames there can be in data.
+func mostFrames(data []byte) uint64 { return uint64(len(data) / frameHeaderLen) }
 
 // followAll finds all objects before limit, which is none if it is not known how
 // many there are. Each was durable before the next was written: one that is not
@@ -428,8 +436,7 @@ func (r *run) frameBehind(data []byte, off int64, limit uint64) (index uint64, a
 			break
 		}
 		off += int64(i)
-		// A frame is longer than an index is wide: there cannot be more than bytes.
-		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.next() < uint64(len(data)) {
+		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.first <= mostFrames(data) {
 			return index, off
 		}
 		off++
@@ -463,6 +470,9 @@ func inRuns(runs []*run, name string) bool {
 
 // findRun returns the run that has the object of an index, nil if none has.
 func (l *Local) findRun(dir string, index uint64) (*run, error) {
+	if r := l.knownRun(dir, index); r != nil {
+		return r, nil
+	}
 	all, err := l.firsts(dir)
 	for _, first := range slices.Backward(all) {
 		if first > index {
@@ -483,6 +493,19 @@ func (l *Local) findRun(dir string, index uint64) (*run, error) {
 		}
 	}
 	return nil, err
+}
+
+// knownRun returns the run that has an object, if it is known. It may have been
+// deleted since: then it cannot be opened.
+func (l *Local) knownRun(dir string, index uint64) *run {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, r := range l.mu.runs {
+		if r.dir == dir && r.has(index) {
+			return r
+		}
+	}
+	return nil
 }
 
 // openMember opens the file that holds an object of a run.
@@ -668,8 +691,14 @@ func (l *Local) deleteNumbered(dir string, index uint64) error {
 			if err := l.removeBeside(dir, first); err != nil {
 				return err
 			}
-		case r.has(index) && (!r.closed || index+1 != r.next()):
+		case r.has(index) && index+1 != r.next():
 			return nil
+		case r.has(index) && !r.closed:
+			// What is deleted has no writer that needs it.
+			if r, err = l.closeRun(dir, first); err != nil || r != nil && index+1 != r.next() {
+				return err
+			}
+			fallthrough
 		case r.has(index):
 			if err := l.remove(numbered(dir, first)); err != nil {
 				return err

@@ -360,6 +360,42 @@ func TestRunReuse(t *testing.T) {
 	}
 }
 
+// TestRunDeleted: what a writer has left behind, its run open, can be deleted, and
+// leaves nothing; a writer that is there after all goes on.
+func TestRunDeleted(t *testing.T) {
+	fsys := vfs.NewMem()
+	q := objectstore.NewSequence(openLocalAs(t, fsys, "objects", "writer"), "log", 1)
+	var names []string
+	for i := range uint64(6) {
+		if err := q.PutIfAbsent(t.Context(), i+1, []byte("object")); err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, fmt.Sprintf("log/%015d", i+1))
+	}
+	s := openLocalAs(t, fsys, "objects", "sweeper")
+	if err := objectstore.DeleteAll(t.Context(), s, names[:5]); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Get(t.Context(), names[5]); err != nil || string(got) != "object" {
+		t.Fatalf("%q, %v", got, err)
+	}
+	if err := objectstore.DeleteAll(t.Context(), s, names); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := fsys.List("objects/log"); err != nil || len(files) > 0 {
+		t.Errorf("left are %v, %v", files, err)
+	}
+	if err := q.PutIfAbsent(t.Context(), 7, []byte("more")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := s.Get(t.Context(), fmt.Sprintf("log/%015d", 7)); err != nil || string(got) != "more" {
+		t.Errorf("%q, %v", got, err)
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // openLocalAs opens a store as one of several processes.
 func openLocalAs(t *testing.T, fsys vfs.FS, dir, owner string) *objectstore.Local {
 	t.Helper()
