@@ -295,7 +295,7 @@ func TestSegmentsGather(t *testing.T) {
 		{"late", 5 * time.Millisecond, 100 * time.Millisecond, 200, 15 * time.Millisecond, 11 * time.Millisecond},
 		{"sooner than a put", 200 * time.Microsecond, 100 * time.Microsecond, 5010, 700 * time.Microsecond, 400 * time.Microsecond},
 		// Without a wait each put has what came during the one before.
-		{"many, of fast puts", 100 * time.Microsecond, 600 * time.Microsecond, 1600, 1400 * time.Microsecond, 500 * time.Microsecond},
+		{"many, of fast puts", 100 * time.Microsecond, 600 * time.Microsecond, 6000, 1400 * time.Microsecond, 500 * time.Microsecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
