@@ -43,6 +43,19 @@ type register struct {
 	unknown, done int
 }
 
+// work takes steps until stop is closed.
+func (r *register) work(ctx context.Context, rng *rand.Rand, stop chan struct{}) {
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
+		r.step(ctx, rng)
+		time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
+	}
+}
+
 func (r *register) step(ctx context.Context, rng *rand.Rand) {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -222,17 +235,7 @@ func stormRun(t *testing.T, seed uint64, h *history, wild bool) {
 	stop := make(chan struct{})
 	for i, r := range regs {
 		mine := rand.New(rand.NewPCG(seed, 100+uint64(i)))
-		working.Go(func() {
-			for {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				r.step(ctx, mine)
-				time.Sleep(time.Duration(mine.IntN(20)) * time.Millisecond)
-			}
-		})
+		working.Go(func() { r.work(ctx, mine, stop) })
 	}
 	for i := range 3 {
 		mine := rand.New(rand.NewPCG(seed, 200+uint64(i)))

@@ -104,17 +104,7 @@ func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 		stop := make(chan struct{})
 		for i, r := range regs {
 			mine := rand.New(rand.NewPCG(seed, uint64(1000*round+i)))
-			working.Go(func() {
-				for {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					r.step(ctx, mine)
-					time.Sleep(time.Duration(mine.IntN(20)) * time.Millisecond)
-				}
-			})
+			working.Go(func() { r.work(ctx, mine, stop) })
 		}
 		for i := range clients {
 			mine := rand.New(rand.NewPCG(seed, uint64(1000*round+200+i)))

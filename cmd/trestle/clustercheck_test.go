@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +23,23 @@ func (c *testCluster) try(args ...string) (string, int) {
 	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
 	out, code, _ := p.exit()
 	return out + p.stderr.String(), code
+}
+
+// status returns what `trestle cluster status` says.
+func (c *testCluster) status() (s clusterStatus) {
+	c.t.Helper()
+	eventually(c.t, func() string {
+		out, code := c.try("status", "--json")
+		if code != 0 { // METADATA is away for a moment
+			return out
+		}
+		s = clusterStatus{}
+		if err := json.Unmarshal([]byte(out), &s); err != nil {
+			c.t.Fatal(err)
+		}
+		return ""
+	})
+	return s
 }
 
 // damage changes one byte of a file, and returns what puts it back.

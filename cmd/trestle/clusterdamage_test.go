@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"fmt"
 	"maps"
 	"os"
@@ -27,25 +26,10 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	})
 	dir, store := strings.TrimPrefix(c.store, "file://"), "--store="+c.store
 	tbl := c.table(c.addrs["server-2"])
-	status := func() (s clusterStatus) {
-		t.Helper()
-		eventually(t, func() string {
-			out, code := c.try("status", "--json")
-			if code != 0 { // METADATA is away for a moment
-				return out
-			}
-			s = clusterStatus{}
-			if err := json.Unmarshal([]byte(out), &s); err != nil {
-				t.Fatal(err)
-			}
-			return ""
-		})
-		return s
-	}
 	var inc uint64
 	mine := map[string]bool{} // first letters of the rows that server-1 has
 	eventually(t, func() string {
-		s := status()
+		s := c.status()
 		clear(mine)
 		for _, x := range s.Servers {
 			if x.Name == "server-1" {
@@ -122,7 +106,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	if body := httpGet(t, url+"/metrics"); !regexp.MustCompile(`bigtable_cluster_tablet_waits_for_damaged_log\{object="` + name(0) + `",table="projects/project/instances/instance/tables/table-of-test",tablet="[0-9a-f]+"\} 1`).MatchString(body) {
 		t.Error("the metrics do not tell of it")
 	}
-	if d := status().Damaged; len(d) == 0 || d[0].Object != name(0) || d[0].Server != "server-1" || d[0].Error == "" || d[0].Tablet == "" {
+	if d := c.status().Damaged; len(d) == 0 || d[0].Object != name(0) || d[0].Server != "server-1" || d[0].Error == "" || d[0].Tablet == "" {
 		t.Errorf("status: %+v", d)
 	}
 	if out := c.cluster("status"); !regexp.MustCompile(`not served: .*\n.*\n[0-9a-f]+ .* server-1 +` + name(0)).MatchString(out) {
@@ -165,7 +149,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 		}
 	}
 	write(lost[0])
-	if d := status().Damaged; len(d) > 0 {
+	if d := c.status().Damaged; len(d) > 0 {
 		t.Errorf("status: %+v", d)
 	}
 	for _, args := range [][]string{{"check", store}, {"check", "--blocks", "--rate=0", store}} {

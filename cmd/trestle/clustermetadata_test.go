@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -23,23 +22,8 @@ func TestClusterMetadata(t *testing.T) {
 	}
 	t.Setenv(envMetadataSplit, fmt.Sprint(256<<10))
 	c := startCluster(t, 3)
-	status := func() (s clusterStatus) {
-		t.Helper()
-		eventually(t, func() string {
-			out, code := c.try("status", "--json")
-			if code != 0 { // METADATA is away for a moment
-				return out
-			}
-			s = clusterStatus{}
-			if err := json.Unmarshal([]byte(out), &s); err != nil {
-				t.Fatal(err)
-			}
-			return ""
-		})
-		return s
-	}
 	metadata := func() []clusterTablet {
-		for _, x := range status().Tables {
+		for _, x := range c.status().Tables {
 			if x.Name == "METADATA" {
 				return x.Tablets
 			}
@@ -89,7 +73,7 @@ func TestClusterMetadata(t *testing.T) {
 		t.Helper()
 		eventually(t, func() string {
 			open := map[string]int{}
-			for _, x := range status().Tables {
+			for _, x := range c.status().Tables {
 				for _, y := range x.Tablets {
 					if y.State != "open" {
 						return fmt.Sprintf("tablet %s of %s is %s", y.ID, x.Name, y.State)
@@ -158,7 +142,7 @@ func TestClusterMetadata(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() string {
-		for _, x := range status().Tables {
+		for _, x := range c.status().Tables {
 			for _, y := range x.Tablets {
 				if strings.HasSuffix(x.Name, deletedMark) && y.State == "open" {
 					return "a tablet of the deleted table is served"

@@ -10,16 +10,19 @@
 //
 //	<dir>/<name>            an object; name may have slashes
 //	<dir>/.tmp/<owner>.<n>  an object being written
+//	<dir>/…/<N>, .<N>.*     the objects of a Sequence from N on: see run.go
 //
 // An object is written to a temporary file, synced, linked to its name with
 // link(2), which fails if the name is taken, and the directory that holds the
 // name is synced.
 //
-// Several machines may share the directory if its file system makes link(2)
-// atomic and fsync durable on the server, as NFS does with hard mounts; each
-// process has an Owner of its own. Mount NFS with lookupcache=positive, or a name
-// that was not there a minute ago still seems not to be. The packages below are
-// s3, for buckets, hdfs, and diskcache, local copies of whole objects.
+// Several machines may share the directory if its file system makes link(2) and
+// rename(2) atomic and fsync durable on the server, and shows each machine what
+// others have done: names at once, what is in a file when it is opened. NFS does
+// with hard mounts and lookupcache=positive,acdirmin=0,acdirmax=0; otherwise a
+// name that was not there a minute ago still seems not to be, or to be there
+// still. Each process has an Owner of its own. The packages below are s3, for
+// buckets, hdfs, and diskcache, local copies of whole objects.
 //
 // The package knows names and bytes. It knows nothing of what objects hold.
 package objectstore
