@@ -65,15 +65,19 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 			last = max(last, id>>32)
 		}
 	}
-	named := map[commitlog.ID]bool{} // METADATA's logs
+	named := map[commitlog.ID]map[uint64]bool{} // METADATA's logs, and the tablets that are written to each
 	for _, r := range roots {
 		for _, f := range r.Files {
 			if !there[f.Object] {
 				return fault.New(fault.Corruption, "SSTable %s of METADATA tablet %x is not in the store", f.Object, uint64(r.Tablet))
 			}
 		}
-		if r.Assignment != nil {
-			named[commitlog.ID(r.Assignment.Log)] = true
+		if a := r.Assignment; a != nil {
+			id := commitlog.ID(a.Log)
+			if named[id] == nil {
+				named[id] = map[uint64]bool{}
+			}
+			named[id][uint64(r.Tablet)] = true
 		}
 	}
 	found, err := commitlog.ListRemains(ctx, logs)
@@ -90,11 +94,22 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 		}
 		trimmed := l.First > max(state.Kept.Segment, 1)
 		if l.ID == MetadataLog(LogOwner(l.ID)) {
-			switch {
-			case named[l.ID] && trimmed:
+			since := stored.Add(-2 * time.Second)
+			switch mine := named[l.ID]; {
+			case mine != nil && trimmed:
 				return fault.New(fault.FailedPrecondition, "METADATA was flushed after it, and its log %v trimmed: the copy does not name the SSTable", l.ID)
-			case !named[l.ID] && l.Segments > 0 && l.Newest.After(stored.Add(-2*time.Second)):
+			case mine == nil && l.Segments > 0 && l.Newest.After(since):
 				return fault.New(fault.FailedPrecondition, "METADATA was written to log %v after it, by a server that had no METADATA tablet then", l.ID)
+			case mine != nil:
+				written, err := commitlog.TabletsSince(ctx, logs, l.ID, since)
+				if err != nil {
+					return err
+				}
+				for tablet := range written {
+					if !mine[tablet] {
+						return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it, by a server that did not have it then", tablet, l.ID)
+					}
+				}
 			}
 		}
 		if l.Segments == 0 {

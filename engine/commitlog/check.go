@@ -189,6 +189,31 @@ func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error
 	return out, nil
 }
 
+// TabletsSince returns the tablets of which a log has records in segments that
+// were stored, or share a file with what was, since a time by the clock of the
+// store. Nobody may write to it.
+func TabletsSince(ctx context.Context, store objectstore.Store, id ID, since time.Time) (map[uint64]bool, error) {
+	infos, err := store.List(ctx, id.String()+"/", "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("list commit log %v: %w", id, err)
+	}
+	tablets := map[uint64]bool{}
+	for _, info := range infos {
+		_, index, ok := parseObjectName(info.Name)
+		if !ok || info.Size == fenceLen || info.Modified.Before(since) {
+			continue
+		}
+		s := readObject(ctx, store, id, index, false, func(uint64) bool { return false })
+		if s.err != nil {
+			return nil, fmt.Errorf("read commit log %v: %w", id, s.err)
+		}
+		for _, e := range s.extents {
+			tablets[e.tablet] = true
+		}
+	}
+	return tablets, nil
+}
+
 // firstAround returns the index from which on no segment is missing up to the
 // one at acked, all up to which were acknowledged; or that of the first segment
 // behind it, if it was trimmed itself. Of those behind it some may never have

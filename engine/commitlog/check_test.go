@@ -2,9 +2,13 @@ package commitlog
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"slices"
 	"testing"
+	"time"
 
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -129,5 +133,28 @@ func TestRemains(t *testing.T) {
 	got, err := ListRemains(t.Context(), store)
 	if err != nil || len(got) != 2 || got[0].First != 3 || got[0].Segments != 3 || got[0].Newest.IsZero() || got[1].Segments != 0 || got[1].ID != 9 {
 		t.Errorf("%+v, %v", got, err)
+	}
+}
+
+// TestTabletsSince: which tablets were written lately is told by what is stored.
+func TestTabletsSince(t *testing.T) {
+	store := &wrapStore{Store: memStore(t)} // each segment a file
+	w := createSegments(t, store, 7, SegmentOptions{})
+	mustWait(t, w, appendRecord(t, w, 1, 1, 10, nil))
+	time.Sleep(2 * time.Millisecond)
+	between := time.Now()
+	time.Sleep(2 * time.Millisecond)
+	mustWait(t, w, appendRecord(t, w, 2, 1, 10, nil))
+	mustWait(t, w, appendRecord(t, w, 3, 1, 10, nil))
+	mustSeal(t, store, 7, Pos{})
+	for since, want := range map[time.Time][]uint64{{}: {1, 2, 3}, between: {2, 3}, time.Now().Add(time.Hour): nil} {
+		got, err := TabletsSince(t.Context(), store, 7, since)
+		if err != nil || !slices.Equal(slices.Sorted(maps.Keys(got)), want) {
+			t.Errorf("since %v: %v, %v", since, got, err)
+		}
+	}
+	overwrite(t, store, objectName(7, 2), func(b []byte) []byte { return b[:70] })
+	if _, err := TabletsSince(t.Context(), store, 7, between); !errors.Is(err, fault.Corruption) {
+		t.Errorf("of a damaged log: %v", err)
 	}
 }
