@@ -166,15 +166,15 @@ func TestGivenUpInFile(t *testing.T) {
 		mustWait(t, w, appendRecord(t, w, 1, i, 400, nil))
 	}
 	file := "store/" + objectName(7, 1)
+	info, err := fs.Stat(file)
+	if err != nil {
+		t.Fatal(err)
+	}
 	f, err := fs.OpenReadWrite(file, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		t.Fatal(err)
-	}
 	for _, at := range []int64{info.Size() / 4, info.Size() / 2} {
 		if _, err := f.WriteAt([]byte("damaged"), at); err != nil {
 			t.Fatal(err)

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 // The form of a segment object; doc.go has the picture.
@@ -29,7 +30,7 @@ const (
 
 // objectName returns the name of a segment or fence. Names sort as IDs and
 // indexes do.
-func objectName(id ID, index uint64) string { return fmt.Sprintf("%v/%015d", id, index) }
+func objectName(id ID, index uint64) string { return objectstore.SequenceName(id.String(), index) }
 
 func parseObjectName(name string) (id ID, index uint64, ok bool) {
 	log, digits, ok := strings.Cut(name, "/")

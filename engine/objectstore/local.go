@@ -167,8 +167,12 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	}
 	dir, index, inSequence := parseNumbered(name)
 	if inSequence {
-		if r, err := l.closeRuns(dir, index); r != nil || err != nil {
-			return wrap(inRun(name, err), "put object", name)
+		r, err := l.closeRuns(dir, index)
+		if r != nil {
+			err = exists(name)
+		}
+		if err != nil {
+			return wrap(err, "put object", name)
 		}
 	}
 	tmp, f, err := l.createTemp()
@@ -188,17 +192,16 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 		case e != nil:
 			err = e
 		case r != nil && err == nil:
-			err = inRun(name, l.fs.Remove(l.path(name)))
+			if err = l.fs.Remove(l.path(name)); err == nil {
+				err = exists(name)
+			}
 		}
 	}
 	return wrap(err, "put object", name)
 }
 
-// inRun returns the error of a put of an object that a run has, or err.
-func inRun(name string, err error) error {
-	if err != nil {
-		return err
-	}
+// exists returns the error of a put of an object that is there.
+func exists(name string) error {
 	return fault.New(fault.AlreadyExists, "object %s already exists", name)
 }
 
@@ -220,12 +223,7 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	}
 	err = errors.Join(err, f.Close())
 	if err == nil {
-		err = l.fs.Link(tmp, l.path(name))
-	}
-	if errors.Is(err, fs.ErrExist) {
-		if err = nil; !l.sameFile(tmp, l.path(name)) {
-			err = fault.New(fault.AlreadyExists, "object %s already exists", name)
-		}
+		err = l.link(tmp, name)
 	}
 	// A loser syncs too: it may act on the winner's object, which therefore must
 	// not vanish if the winner dies before its own sync.
@@ -237,6 +235,19 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 	// What is left of a failed removal is removed when the store is next opened.
 	_ = l.fs.Remove(tmp)
 	return err
+}
+
+// link gives the file tmp a name, or returns fault.AlreadyExists if another file
+// has it.
+func (l *Local) link(tmp, name string) error {
+	err := l.fs.Link(tmp, l.path(name))
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	if l.sameFile(tmp, l.path(name)) {
+		return nil
+	}
+	return exists(name)
 }
 
 // sameFile reports whether two names are of one file: on a network file system
@@ -289,13 +300,11 @@ func (l *Local) openReadable(ctx context.Context, name string, before func(vfs.F
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
-	if dir, index, ok := parseNumbered(name); ok {
-		if r, err := l.findRun(dir, index); err != nil {
-			return nil, wrap(err, "open object", name)
-		} else if r != nil {
-			o, err := l.readMember(r, index)
-			return o, wrap(err, "open object", name)
-		}
+	if r, index, err := l.findRun(name); err != nil {
+		return nil, wrap(err, "open object", name)
+	} else if r != nil {
+		o, err := l.readMember(r, index)
+		return o, wrap(err, "open object", name)
 	}
 	p := l.path(name)
 	f, err := l.open(p, name, vfs.RandomReadsOption)
@@ -325,14 +334,17 @@ func (l *Local) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
-	if dir, index, ok := parseNumbered(name); ok {
-		if r, err := l.findRun(dir, index); err != nil {
-			return nil, wrap(err, "get object", name)
-		} else if r != nil {
-			data, err := l.getMember(r, index)
-			return data, wrap(err, "get object", name)
-		}
+	if r, index, err := l.findRun(name); err != nil {
+		return nil, wrap(err, "get object", name)
+	} else if r != nil {
+		data, err := l.getMember(r, index)
+		return data, wrap(err, "get object", name)
 	}
+	return l.readFile(name)
+}
+
+// readFile returns what a file holds, or fault.NotFound.
+func (l *Local) readFile(name string) ([]byte, error) {
 	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
 	if err != nil {
 		return nil, err
@@ -417,7 +429,7 @@ func (l *Local) list(ctx context.Context, dir, prefix, after string, n int, out 
 	}
 	for _, r := range runs {
 		for i, m := range r.members {
-			entries = append(entries, entry{Info: Info{Name: numbered(r.dir, r.first+uint64(i)), Size: m.n, Modified: r.written}})
+			entries = append(entries, entry{Info: Info{Name: SequenceName(r.dir, r.first+uint64(i)), Size: m.n, Modified: r.written}})
 		}
 	}
 	for _, name := range names {

@@ -168,17 +168,18 @@ func (r *run) has(index uint64) bool { return index >= r.first && index < r.next
 func (r *run) file(index uint64) (string, member) {
 	i := int(index - r.first)
 	if i < r.inFile {
-		return numbered(r.dir, r.first), r.members[i]
+		return SequenceName(r.dir, r.first), r.members[i]
 	}
 	return beside(r.dir, r.first, "end"), r.members[i]
 }
 
 func (r *run) corrupt(format string, args ...any) error {
-	return fault.New(fault.Corruption, "corruption in run %s: "+format, append([]any{numbered(r.dir, r.first)}, args...)...)
+	return fault.New(fault.Corruption, "corruption in run %s: "+format, append([]any{SequenceName(r.dir, r.first)}, args...)...)
 }
 
-// numbered returns the name of an object of a sequence.
-func numbered(dir string, index uint64) string { return fmt.Sprintf("%s/%015d", dir, index) }
+// SequenceName returns the name of the object of an index that a Sequence puts into
+// dir.
+func SequenceName(dir string, index uint64) string { return fmt.Sprintf("%s/%015d", dir, index) }
 
 // beside returns the name of a file beside a run.
 func beside(dir string, first uint64, kind string) string {
@@ -194,7 +195,7 @@ func parseNumbered(name string) (dir string, index uint64, ok bool) {
 	}
 	index, err := strconv.ParseUint(name[len(name)-numberLen:], 10, 64)
 	dir = name[:len(name)-numberLen-1]
-	return dir, index, err == nil && numbered(dir, index) == name
+	return dir, index, err == nil && SequenceName(dir, index) == name
 }
 
 // firsts returns the first indexes of what may be runs, in ascending order, of
@@ -225,11 +226,11 @@ func (l *Local) firsts(dir string) ([]uint64, error) {
 // is none: its file is not there, or is an object. With closing the token was
 // taken from the writer. What is damaged is known by that.
 func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
-	name := numbered(dir, first)
+	name := SequenceName(dir, first)
 	l.mu.Lock()
 	known := l.mu.runs[name]
 	l.mu.Unlock()
-	if known != nil {
+	if known != nil && known.closed {
 		return known, nil
 	}
 	f, err := l.fs.Open(l.path(name))
@@ -250,7 +251,7 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 			return nil, err
 		}
 	}
-	end, err := l.getBeside(dir, first, "end")
+	end, err := l.readFile(beside(dir, first, "end"))
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return nil, err
 	}
@@ -271,15 +272,7 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	switch {
 	case r.closed:
 		r.follow(data, end)
-		if r.damaged != nil || slices.Contains(r.members, member{}) {
-			break // somebody may mend it
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if len(l.mu.runs) >= knownRuns {
-			clear(l.mu.runs)
-		}
-		l.mu.runs[name] = r
+		l.know(r)
 	case closing:
 		r.followAll(data, 0)
 		if len(r.members) == 0 {
@@ -304,9 +297,28 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
+		if n := len(r.members) - 1; n > 0 {
+			// The last one may be copied to the end.
+			durable := *r
+			durable.members = slices.Clip(r.members[:n])
+			l.know(&durable)
+		}
 	}
-	r.inFile = min(r.inFile, len(r.members))
 	return r, nil
+}
+
+// know keeps in memory what is in a run: all, or the first ones of a run that is
+// open. It is not kept of one that is damaged, as somebody may mend that.
+func (l *Local) know(r *run) {
+	if r.damaged != nil || slices.Contains(r.members, member{}) {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.mu.runs) >= knownRuns {
+		clear(l.mu.runs)
+	}
+	l.mu.runs[SequenceName(r.dir, r.first)] = r
 }
 
 // readRunHeader reads the header of a run's file. ok is false if it is none.
@@ -349,17 +361,6 @@ func anyNonce(first uint64, data, end []byte) uint64 {
 		return 0
 	}
 	return binary.LittleEndian.Uint64(data[runHeaderLen+8:])
-}
-
-// getBeside returns what a file beside a run holds, or fault.NotFound.
-func (l *Local) getBeside(dir string, first uint64, kind string) ([]byte, error) {
-	name := beside(dir, first, kind)
-	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
-	if err != nil {
-		return nil, err
-	}
-	data, err := readAll(f)
-	return data, errors.Join(err, f.Close())
 }
 
 // follow finds the objects of a run whose end is given, in data, its file, and in
@@ -468,10 +469,15 @@ func inRuns(runs []*run, name string) bool {
 	return ok && slices.ContainsFunc(runs, func(r *run) bool { return r.has(index) || r.first == index })
 }
 
-// findRun returns the run that has the object of an index, nil if none has.
-func (l *Local) findRun(dir string, index uint64) (*run, error) {
+// findRun returns the run that has an object, and the object's index; nil if none
+// has.
+func (l *Local) findRun(name string) (r *run, index uint64, err error) {
+	dir, index, ok := parseNumbered(name)
+	if !ok {
+		return nil, 0, nil
+	}
 	if r := l.knownRun(dir, index); r != nil {
-		return r, nil
+		return r, index, nil
 	}
 	all, err := l.firsts(dir)
 	for _, first := range slices.Backward(all) {
@@ -480,19 +486,19 @@ func (l *Local) findRun(dir string, index uint64) (*run, error) {
 		}
 		r, err := l.readRun(dir, first, false)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		switch {
 		case r == nil:
 		case r.has(index):
-			return r, nil
+			return r, index, nil
 		case r.first == index:
-			return nil, fault.New(fault.NotFound, "object %s does not exist", numbered(dir, index))
+			return nil, 0, fault.New(fault.NotFound, "object %s does not exist", name)
 		default:
-			return nil, nil
+			return nil, 0, nil
 		}
 	}
-	return nil, err
+	return nil, 0, err
 }
 
 // knownRun returns the run that has an object, if it is known. It may have been
@@ -517,7 +523,7 @@ func (l *Local) openMember(r *run, index uint64) (vfs.File, member, error) {
 	if m == (member{}) {
 		return nil, m, r.corrupt("object %d is damaged", index)
 	}
-	f, err := l.open(l.path(name), numbered(r.dir, index), vfs.SequentialReadsOption)
+	f, err := l.open(l.path(name), SequenceName(r.dir, index), vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
 		l.forgetRun(r.dir, r.first)
 	}
@@ -527,7 +533,7 @@ func (l *Local) openMember(r *run, index uint64) (vfs.File, member, error) {
 func (l *Local) forgetRun(dir string, first uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.mu.runs, numbered(dir, first))
+	delete(l.mu.runs, SequenceName(dir, first))
 }
 
 func (l *Local) getMember(r *run, index uint64) ([]byte, error) {
@@ -536,11 +542,16 @@ func (l *Local) getMember(r *run, index uint64) ([]byte, error) {
 		return nil, err
 	}
 	data := make([]byte, m.n)
-	n, err := f.ReadAt(data, m.off)
-	if n == len(data) {
-		err = nil
+	return data, errors.Join(readAt(f, data, m.off), f.Close())
+}
+
+// readAt fills p.
+func readAt(f vfs.File, p []byte, off int64) error {
+	n, err := f.ReadAt(p, off)
+	if n == len(p) {
+		return nil
 	}
-	return data, errors.Join(err, f.Close())
+	return err
 }
 
 // A memberReadable is an object of a run, open for reading.
@@ -556,12 +567,8 @@ func (l *Local) readMember(r *run, index uint64) (objstorage.Readable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &memberReadable{f: f, Readable: NewRanged(numbered(r.dir, index), m.n, func(_ context.Context, p []byte, off int64) error {
-		n, err := f.ReadAt(p, m.off+off)
-		if n == len(p) {
-			err = nil
-		}
-		return err
+	return &memberReadable{f: f, Readable: NewRanged(SequenceName(r.dir, index), m.n, func(_ context.Context, p []byte, off int64) error {
+		return readAt(f, p, m.off+off)
 	})}, nil
 }
 
@@ -619,7 +626,7 @@ func (l *Local) closeRun(dir string, first uint64) (*run, error) {
 		return nil, err
 	}
 	if r, err = l.readRun(dir, first, true); err == nil && (r == nil || !r.closed) {
-		err = fault.New(fault.Unavailable, "run %s was deleted while it was closed", numbered(dir, first))
+		err = fault.New(fault.Unavailable, "run %s was deleted while it was closed", SequenceName(dir, first))
 	}
 	return r, err
 }
@@ -641,7 +648,7 @@ func (l *Local) takeToken(dir string, first uint64) error {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
-	return fault.New(fault.Unavailable, "run %s has no token", numbered(dir, first))
+	return fault.New(fault.Unavailable, "run %s has no token", SequenceName(dir, first))
 }
 
 var openNames = [2]string{"open0", "open1"}
@@ -673,6 +680,9 @@ func (l *Local) removeBeside(dir string, first uint64) error {
 // deleteNumbered deletes an object of a sequence. Those of a run go with its last
 // one.
 func (l *Local) deleteNumbered(dir string, index uint64) error {
+	if r := l.knownRun(dir, index); r != nil && index+1 < r.next() {
+		return nil
+	}
 	all, err := l.firsts(dir)
 	if err != nil {
 		return err
@@ -700,7 +710,7 @@ func (l *Local) deleteNumbered(dir string, index uint64) error {
 			}
 			fallthrough
 		case r.has(index):
-			if err := l.remove(numbered(dir, first)); err != nil {
+			if err := l.remove(SequenceName(dir, first)); err != nil {
 				return err
 			}
 			// First the file must be gone for good, or it would be taken for an object.
@@ -710,5 +720,5 @@ func (l *Local) deleteNumbered(dir string, index uint64) error {
 			return l.removeBeside(dir, first)
 		}
 	}
-	return l.remove(numbered(dir, index))
+	return l.remove(SequenceName(dir, index))
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"io/fs"
 	"math/rand/v2"
 	"os"
@@ -567,12 +568,8 @@ func content(t testing.TB, fsys vfs.FS, name string) []byte {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	info, err := f.Stat()
+	b, err := io.ReadAll(f)
 	if err != nil {
-		t.Fatal(err)
-	}
-	b := make([]byte, info.Size())
-	if n, err := f.ReadAt(b, 0); n < len(b) {
 		t.Fatal(err)
 	}
 	return b

@@ -57,7 +57,7 @@ type oneByOne struct {
 }
 
 func (o *oneByOne) PutIfAbsent(ctx context.Context, index uint64, data []byte) error {
-	return o.s.PutIfAbsent(ctx, numbered(o.dir, index), data)
+	return o.s.PutIfAbsent(ctx, SequenceName(o.dir, index), data)
 }
 
 func (o *oneByOne) Trim(ctx context.Context, before uint64) error {
@@ -65,7 +65,7 @@ func (o *oneByOne) Trim(ctx context.Context, before uint64) error {
 	defer o.mu.Unlock()
 	var names []string
 	for i := o.kept; i < before; i++ {
-		names = append(names, numbered(o.dir, i))
+		names = append(names, SequenceName(o.dir, i))
 	}
 	err := DeleteAll(ctx, o.s, names)
 	if err == nil {
@@ -167,7 +167,7 @@ func (s *localSequence) leave(index uint64, done bool) {
 
 // PutIfAbsent implements Sequence.
 func (s *localSequence) PutIfAbsent(ctx context.Context, index uint64, data []byte) error {
-	name := numbered(s.dir, index)
+	name := SequenceName(s.dir, index)
 	if err := check(ctx, name); err != nil {
 		return err
 	}
@@ -190,7 +190,7 @@ func (s *localSequence) put(ctx context.Context, index uint64, data []byte, agai
 			return err
 		}
 		if !s.foreign && r.has(index) {
-			return inRun(numbered(s.dir, index), nil) // an earlier put has failed only later
+			return exists(SequenceName(s.dir, index)) // an earlier put has failed only later
 		}
 	}
 	switch {
@@ -204,7 +204,7 @@ func (s *localSequence) put(ctx context.Context, index uint64, data []byte, agai
 
 // putAlone makes an object of its own.
 func (s *localSequence) putAlone(ctx context.Context, index uint64, data []byte) error {
-	err := s.l.PutIfAbsent(ctx, numbered(s.dir, index), data)
+	err := s.l.PutIfAbsent(ctx, SequenceName(s.dir, index), data)
 	if err == nil {
 		s.mu.Lock()
 		s.mu.alone = append(s.mu.alone, index)
@@ -325,7 +325,7 @@ func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) er
 		return errors.Join(err, f.Close())
 	}
 	// Who gives this name may give those of the rest of what lies beside.
-	if err := s.link(tmp, beside(s.dir, index, "run")); err != nil {
+	if err := l.link(tmp, beside(s.dir, index, "run")); err != nil {
 		_ = f.Close()
 		s.foreign = true // or it is not known
 		return s.putAlone(ctx, index, data)
@@ -333,9 +333,9 @@ func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) er
 	if err := s.makeToken(index); err != nil {
 		return errors.Join(err, f.Close(), l.removeBeside(s.dir, index))
 	}
-	err = s.link(tmp, numbered(s.dir, index))
-	if errors.Is(err, fs.ErrExist) {
-		return errors.Join(inRun(numbered(s.dir, index), nil), l.sync(l.path(s.dir)), f.Close(), l.removeBeside(s.dir, index))
+	err = l.link(tmp, SequenceName(s.dir, index))
+	if errors.Is(err, fault.AlreadyExists) {
+		return errors.Join(err, l.sync(l.path(s.dir)), f.Close(), l.removeBeside(s.dir, index))
 	}
 	if err != nil {
 		// It may be the run, or not: who puts an object of the index sees.
@@ -354,15 +354,6 @@ func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) er
 	}
 	r.bad = false
 	return nil
-}
-
-// link gives the file tmp a name, or returns fs.ErrExist if another file has it.
-func (s *localSequence) link(tmp, name string) error {
-	err := s.l.fs.Link(tmp, s.l.path(name))
-	if errors.Is(err, fs.ErrExist) && s.l.sameFile(tmp, s.l.path(name)) {
-		return nil
-	}
-	return err
 }
 
 // makeToken makes the token of a run, and all that lies beside it durable: it is
@@ -457,18 +448,18 @@ func (s *localSequence) Trim(ctx context.Context, before uint64) error {
 	}
 	s.mu.Unlock()
 	for _, index := range alone {
-		if err := s.l.Delete(ctx, numbered(s.dir, index)); err != nil {
+		if err := s.l.Delete(ctx, SequenceName(s.dir, index)); err != nil {
 			return err
 		}
 	}
 	files := map[uint64]string{}
 	for _, r := range runs {
 		tmp := s.l.tempName()
-		err := s.l.fs.Rename(s.l.path(numbered(s.dir, r.first)), tmp)
+		err := s.l.fs.Rename(s.l.path(SequenceName(s.dir, r.first)), tmp)
 		if err == nil {
 			files[r.first] = tmp
 		} else if !errors.Is(err, fs.ErrNotExist) {
-			return wrap(err, "delete object", numbered(s.dir, r.first))
+			return wrap(err, "delete object", SequenceName(s.dir, r.first))
 		}
 	}
 	if len(files) > 0 {
@@ -479,7 +470,7 @@ func (s *localSequence) Trim(ctx context.Context, before uint64) error {
 	}
 	for _, r := range runs {
 		if err := s.l.removeBeside(s.dir, r.first); err != nil {
-			return wrap(err, "delete object", numbered(s.dir, r.first))
+			return wrap(err, "delete object", SequenceName(s.dir, r.first))
 		}
 		if tmp := files[r.first]; tmp != "" && !s.keep(tmp, r.size) {
 			_ = s.l.fs.Remove(tmp)
