@@ -349,6 +349,9 @@ func (s *Store) RestoreTable(ctx context.Context, from, name string, change func
 	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, s.newID(), s.o.Now(), time.Time{}
 	// Versions go on from those that the SSTables speak of.
 	sch.NextFamily, sch.Version = b.Table.NextFamily, b.Table.Version+1
+	if err := sch.CheckRestored(b.Table); err != nil {
+		return nil, err
+	}
 	sch.NoteRules(b.Table)
 	rows := make([]*metadata.Row, len(b.tablets))
 	ranges := make([]row.Range, len(b.tablets))

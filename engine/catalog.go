@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -78,6 +77,9 @@ func (s *Store) loadCatalog(ctx context.Context) error {
 		t := new(table)
 		t.schema.Store(sch)
 		s.catalog.byID[sch.ID] = t
+		if err := sch.CheckSound(); err != nil {
+			s.o.Log.Warn("the rows of a table are not served", "table", sch.Name, "families", sch.Unsound(), "error", err)
+		}
 		if sch.DeleteTime.IsZero() {
 			s.catalog.byName[sch.Name] = t
 		}
@@ -271,6 +273,9 @@ func (s *Store) CreateTable(ctx context.Context, want *schema.Table, splits [][]
 		f.Name = n
 		sch.AddFamily(f)
 	}
+	if err := sch.CheckFamilies(nil); err != nil {
+		return nil, err
+	}
 	if err := locality.Check(sch); err != nil {
 		return nil, err
 	}
@@ -377,8 +382,8 @@ func (s *Store) updateTable(ctx context.Context, name string, change func(*schem
 	}
 	sch.Version++
 	old := t.schema.Load()
-	if n := sch.NextFamily; n > cell.FirstSystemFamily || n < old.NextFamily {
-		return nil, fault.New(fault.FailedPrecondition, "table %s has had too many column families", name)
+	if err := sch.CheckFamilies(old); err != nil {
+		return nil, err
 	}
 	sch.NoteRules(old)
 	if err := s.storeSchema(ctx, sch); err != nil {

@@ -112,7 +112,11 @@ func describeRow(key, value []byte) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		return fmt.Sprintf("record %s version %d, %d bytes %s", key[1:], version, len(v), printable(v)), nil
+		text := printable(v)
+		if bytes.HasPrefix(key[1:], []byte("secrets/")) {
+			text = "(secret)" // what is printed is shown to others
+		}
+		return fmt.Sprintf("record %s version %d, %d bytes %s", key[1:], version, len(v), text), nil
 	}
 	return "", fault.New(fault.Corruption, "no such kind of row")
 }

@@ -1,13 +1,13 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // What was given out after the copy is not known: numbers begin so much later.
@@ -30,12 +31,12 @@ const (
 	skippedLogs = 64
 )
 
-// Amend changes a copy, stored at a time by the clock of the store, to what the
-// store shows to have happened since: which commit logs there are, and how far
-// they were trimmed. METADATA and the commit logs have everything else, provided
-// that METADATA was not written to another log, or flushed and its log trimmed,
-// after the copy: then it returns fault.FailedPrecondition.
-func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objectstore.Store) error {
+// Amend changes a copy to what the store shows to have happened since: which
+// commit logs there are, and how far they were trimmed. METADATA and the commit
+// logs have everything else, provided that METADATA was not written to for another
+// tablet or to another log, or flushed and its log trimmed, after the copy: then it
+// returns fault.FailedPrecondition. It goes by no clock. Nobody may live.
+func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) error {
 	set := func(key string, v any) error {
 		b, err := json.Marshal(v)
 		cp.Items[key] = b
@@ -65,19 +66,11 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 			last = max(last, id>>32)
 		}
 	}
-	named := map[commitlog.ID]map[uint64]bool{} // METADATA's logs, and the tablets that are written to each
 	for _, r := range roots {
 		for _, f := range r.Files {
 			if !there[f.Object] {
 				return fault.New(fault.Corruption, "SSTable %s of METADATA tablet %x is not in the store", f.Object, uint64(r.Tablet))
 			}
-		}
-		if a := r.Assignment; a != nil {
-			id := commitlog.ID(a.Log)
-			if named[id] == nil {
-				named[id] = map[uint64]bool{}
-			}
-			named[id][uint64(r.Tablet)] = true
 		}
 	}
 	found, err := commitlog.ListRemains(ctx, logs)
@@ -94,22 +87,8 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 		}
 		trimmed := l.First > max(state.Kept.Segment, 1)
 		if l.ID == MetadataLog(LogOwner(l.ID)) {
-			since := stored.Add(-2 * time.Second)
-			switch mine := named[l.ID]; {
-			case mine != nil && trimmed:
-				return fault.New(fault.FailedPrecondition, "METADATA was flushed after it, and its log %v trimmed: the copy does not name the SSTable", l.ID)
-			case mine == nil && l.Segments > 0 && l.Newest.After(since):
-				return fault.New(fault.FailedPrecondition, "METADATA was written to log %v after it, by a server that had no METADATA tablet then", l.ID)
-			case mine != nil:
-				written, err := commitlog.TabletsSince(ctx, logs, l.ID, since)
-				if err != nil {
-					return err
-				}
-				for tablet := range written {
-					if !mine[tablet] {
-						return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it, by a server that did not have it then", tablet, l.ID)
-					}
-				}
+			if err := cp.newest(ctx, logs, roots, l, state.GivenUp, trimmed); err != nil {
+				return err
 			}
 		}
 		if l.Segments == 0 {
@@ -142,7 +121,8 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 			if !IsMaking(t) {
 				n[i] = t.Clone()
 				n[i].Version += skippedVersions
-				n[i].NextFamily = min(n[i].NextFamily+skippedFamilies, cell.FirstSystemFamily)
+				// Families stop there; a table that has had more keeps its number.
+				n[i].NextFamily = max(t.NextFamily, min(t.NextFamily+skippedFamilies, uint32(cell.FirstSystemFamily)))
 			}
 		}
 		if err := set(key, n); err != nil {
@@ -156,4 +136,45 @@ func (cp *Copy) Amend(ctx context.Context, stored time.Time, objects, logs objec
 		}
 	}
 	return errors.Join(set(IncarnationKey, last+skippedIncarnations), set(EpochsKey, before+cp.Revision+skippedEpochs))
+}
+
+// newest returns fault.FailedPrecondition if a METADATA log shows that METADATA,
+// whose tablets were roots at the time of the copy, was changed since by what
+// nobody would read who begins with the copy.
+//
+// Each row of METADATA is in one tablet at a time. What becomes of that when it is
+// moved, split or merged goes on with its sequence numbers, and everything is
+// flushed before, but for the log of a server that died, which is flushed by whoever
+// takes over. So a record in another log than that of the tablet in the copy, or of
+// another tablet, is older than the copy if the tablet had been flushed beyond it,
+// and else newer. Neither times nor the numbers of tablets tell that: a copy may be
+// stored long after it was made, and be followed by a tablet's way back.
+func (cp *Copy) newest(ctx context.Context, logs objectstore.Store, roots []*metadata.Row, l commitlog.Remains, givenUp commitlog.GivenUp, trimmed bool) error {
+	mine := map[uint64]bool{}
+	for _, r := range roots {
+		if a := r.Assignment; a != nil && commitlog.ID(a.Log) == l.ID {
+			mine[uint64(r.Tablet)] = true
+		}
+	}
+	_, known := cp.Items[LogKey(l.ID)]
+	switch {
+	case trimmed && len(mine) > 0:
+		return fault.New(fault.FailedPrecondition, "METADATA was flushed after it, and its log %v trimmed: the copy does not name the SSTable", l.ID)
+	case trimmed && known && cp.second && l.Segments == 0:
+		// The sweeper waits for a copy that does not need a log, and the one it waited
+		// for may be the damaged one.
+		return fault.New(fault.FailedPrecondition, "a newer copy is damaged, and METADATA log %v was deleted after this one", l.ID)
+	}
+	return commitlog.ReadRemains(ctx, logs, l.ID, givenUp, func(id uint64) bool { return !mine[id] }, func(rec commitlog.Record) error {
+		key, err := tablet.RecordRow(&rec)
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(roots, func(r *metadata.Row) bool { return len(r.End) == 0 || bytes.Compare(key, r.End) < 0 })
+		if last := rec.FirstSeq + uint64(rec.N) - 1; last > uint64(roots[i].FlushedSeq) {
+			return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it (change %d; tablet %x had been flushed up to %d)",
+				rec.Tablet, l.ID, last, uint64(roots[i].Tablet), roots[i].FlushedSeq)
+		}
+		return nil
+	})
 }

@@ -1,13 +1,16 @@
 package catalog
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
@@ -22,14 +25,19 @@ import (
 // earlier state, or emptied, and what it says is not to be believed. The number
 // is written down in the lock service first, so the store is never ahead of a
 // lock service that was not put back.
+//
+// A copy has no secrets: the store is read by more than may have them, and is
+// backed up. After a recovery they are made anew.
 type Copy struct {
 	Number uint64
 	// Taken is when, by the clock of the master.
 	Taken time.Time
 	// Revision is that of the lock service.
 	Revision int64
-	// Items are all that do not go with a session, by key.
+	// Items are all that do not go with a session, by key, but for secrets.
 	Items map[string][]byte
+	// second says that there is a newer copy, which is damaged.
+	second bool
 }
 
 const (
@@ -40,6 +48,11 @@ const (
 	EpochsKey = "epochs"
 	// MasterKey is the item of the master.
 	MasterKey = "master"
+	// RecordsPrefix is where the lock service has the gateway's records.
+	RecordsPrefix = "records/"
+	// SecretsPrefix is where it has those that authenticate what clients carry:
+	// whoever has one can make a token of anybody's.
+	SecretsPrefix = RecordsPrefix + "secrets/"
 	// copiesKept is how many copies are left in the store.
 	copiesKept = 8
 )
@@ -66,6 +79,18 @@ type Copier struct {
 	// Store keeps nothing else.
 	Store objectstore.Store
 	last  uint32 // checksum of the items of the last copy
+	// clean says that no copy in the store has a secret.
+	clean bool
+	// covered is when, by this process's clock, the lock service held nothing, but
+	// for what goes with sessions, that is not in a copy in the store.
+	covered atomic.Pointer[time.Time]
+}
+
+// Covers tells whether a copy is in the store of what the lock service held at a
+// time, or later. It is safe for concurrent use.
+func (c *Copier) Covers(at time.Time) bool {
+	covered := c.covered.Load()
+	return covered != nil && covered.After(at)
 }
 
 // copyNumber returns the number of the newest copy that a lock service knows of,
@@ -78,10 +103,19 @@ func copyNumber(ctx context.Context, l lock.Service) (n uint64, item int64, err 
 	if err != nil {
 		return 0, 0, err
 	}
-	if err := json.Unmarshal(i.Value, &n); err != nil {
-		return 0, 0, fault.New(fault.Corruption, "item %s: %w", copyKey, err)
+	n, err = numberOf(i)
+	return n, i.Version, err
+}
+
+// numberOf returns the number that copyKey's item holds, 0 if there is none.
+func numberOf(i lock.Item) (n uint64, err error) {
+	if i.Version == 0 {
+		return 0, nil
 	}
-	return n, i.Version, nil
+	if err := json.Unmarshal(i.Value, &n); err != nil {
+		return 0, fault.New(fault.Corruption, "item %s: %w", copyKey, err)
+	}
+	return n, nil
 }
 
 func (c *Copier) names(ctx context.Context) ([]string, error) {
@@ -124,13 +158,18 @@ func behind(n, newest uint64) error {
 // Take puts a copy into the store if anything has changed since the last one. It
 // returns fault.FailedPrecondition if the store is ahead of the lock service.
 func (c *Copier) Take(ctx context.Context, now time.Time) error {
+	begun := time.Now()
 	items, revision, err := c.Lock.List(ctx, "")
 	if err != nil {
 		return err
 	}
 	cp := Copy{Taken: now, Revision: revision, Items: map[string][]byte{}}
+	var number lock.Item
 	for _, i := range items {
-		if !transient(i) {
+		if i.Key == copyKey {
+			number = i
+		}
+		if !transient(i) && !strings.HasPrefix(i.Key, SecretsPrefix) {
 			cp.Items[i.Key] = i.Value
 		}
 	}
@@ -140,12 +179,15 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	}
 	sum := crc32.ChecksumIEEE(b)
 	if sum == c.last {
+		c.covered.Store(&begun)
 		return nil
 	}
 	if err := c.Check(ctx); err != nil {
 		return err
 	}
-	n, item, err := copyNumber(ctx, c.Lock)
+	// The number is given to what was listed together with the one before: another
+	// master's copy that came in between is newer, and this one is given up.
+	n, err := numberOf(number)
 	if err != nil {
 		return err
 	}
@@ -154,7 +196,7 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if _, err = c.Lock.Put(ctx, copyKey, value, item); err != nil {
+	if _, err = c.Lock.Put(ctx, copyKey, value, number.Version); err != nil {
 		return fmt.Errorf("number a copy of the lock service: %w", err)
 	}
 	err = c.Store.PutIfAbsent(ctx, copyName(cp.Number), cp.marshal())
@@ -164,12 +206,60 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	if err != nil {
 		return fmt.Errorf("store a copy of the lock service: %w", err)
 	}
-	c.last = sum
+	c.covered.Store(&begun)
 	names, err := c.names(ctx)
+	if err == nil && !c.clean {
+		names, err = c.endSecrets(ctx, names)
+	}
+	if err != nil {
+		return err
+	}
+	c.last = sum
 	for i := 0; err == nil && i < len(names)-copiesKept; i++ {
 		err = c.Store.Delete(ctx, names[i])
 	}
 	return err
+}
+
+// endSecrets deletes, of copies by name of which the last has just been taken,
+// those in which earlier versions left secrets, and returns the others. The
+// secrets end first: who has read them may keep them.
+func (c *Copier) endSecrets(ctx context.Context, names []string) ([]string, error) {
+	var left, telling []string
+	for i, name := range names {
+		if i == len(names)-1 {
+			left = append(left, name)
+			break
+		}
+		b, err := c.Store.Get(ctx, name)
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return nil, fmt.Errorf("look for secrets in copy %s of the lock service: %w", name, err)
+		}
+		// Not decoded, as a damaged one tells them too.
+		if bytes.Contains(b, []byte(SecretsPrefix)) {
+			telling = append(telling, name)
+		} else {
+			left = append(left, name)
+		}
+	}
+	if len(telling) > 0 {
+		items, _, err := c.Lock.List(ctx, SecretsPrefix)
+		if err != nil {
+			return nil, err
+		}
+		for _, i := range items {
+			if err := c.Lock.Delete(ctx, i.Key, i.Version); err != nil {
+				return nil, fmt.Errorf("end the secret %s: %w", i.Key, err)
+			}
+		}
+	}
+	for _, name := range telling {
+		if err := c.Store.Delete(ctx, name); err != nil {
+			return nil, fmt.Errorf("delete copy %s of the lock service: %w", name, err)
+		}
+	}
+	c.clean = true
+	return left, nil
 }
 
 // marshal encodes a copy: a CRC-32C of the rest, then JSON.
@@ -180,32 +270,36 @@ func unmarshalCopy(b []byte) (*Copy, error) {
 	if err := metadata.DecodeChecked(b, "a copy of the lock service", c); err != nil {
 		return nil, err
 	}
+	maps.DeleteFunc(c.Items, func(key string, _ []byte) bool { return strings.HasPrefix(key, SecretsPrefix) })
 	return c, nil
 }
 
-// Newest returns the newest copy in the store that is sound, and its Info;
-// NotFound if there is none.
-func (c *Copier) Newest(ctx context.Context) (*Copy, objectstore.Info, error) {
-	infos, err := c.Store.List(ctx, "", "", 0)
+// Newest returns the newest copy in the store that is sound, NotFound if there is
+// none.
+func (c *Copier) Newest(ctx context.Context) (*Copy, error) {
+	names, err := c.names(ctx)
 	if err != nil {
-		return nil, objectstore.Info{}, err
+		return nil, err
 	}
-	for _, i := range slices.Backward(infos) {
-		b, err := c.Store.Get(ctx, i.Name)
+	for i, name := range slices.Backward(names) {
+		b, err := c.Store.Get(ctx, name)
 		if err != nil {
-			return nil, i, err
+			return nil, err
 		}
 		cp, err := unmarshalCopy(b)
 		if errors.Is(err, fault.Corruption) {
 			continue
 		}
-		return cp, i, err
+		if err == nil {
+			cp.second = i < len(names)-1
+		}
+		return cp, err
 	}
-	return nil, objectstore.Info{}, fault.New(fault.NotFound, "the store has no copy of the lock service")
+	return nil, fault.New(fault.NotFound, "the store has no copy of the lock service")
 }
 
 // Restore makes the lock service hold the items of a copy, as they are in it by
-// then, and nothing else that does not go with a session. What was begun can be
+// then, and nothing else that does not go with a session: no secret either. What was begun can be
 // begun again.
 func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 	names, err := c.names(ctx)

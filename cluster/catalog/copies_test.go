@@ -1,7 +1,11 @@
 package catalog
 
 import (
+	"context"
+	"encoding/base64"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -90,7 +94,7 @@ func TestCopies(t *testing.T) {
 	if err := store.PutIfAbsent(ctx, n, b); err != nil {
 		t.Fatal(err)
 	}
-	cp, _, err := old.Newest(ctx)
+	cp, err := old.Newest(ctx)
 	if err != nil || string(cp.Items[TablesPrefix+"t"]) != string(rune('a'+2*copiesKept-2)) || cp.Items[ServersPrefix+"s"] != nil {
 		t.Fatalf("the newest copy is %+v, %v", cp, err)
 	}
@@ -108,6 +112,52 @@ func TestCopies(t *testing.T) {
 	}
 	if err := c.Check(ctx); !errors.Is(err, fault.FailedPrecondition) {
 		t.Errorf("the former one is older now: %v", err)
+	}
+}
+
+// A slowLock does something after a list of everything was read, before it is
+// answered.
+type slowLock struct {
+	lock.Service
+	listed func()
+}
+
+func (l *slowLock) List(ctx context.Context, prefix string) ([]lock.Item, int64, error) {
+	items, revision, err := l.Service.List(ctx, prefix)
+	if prefix == "" {
+		l.listed()
+	}
+	return items, revision, err
+}
+
+// TestCopiesOvertake: what a master has read of the lock service before another
+// one copied it does not become the newest copy, however late it comes. Its
+// successor would not take its own again, as nothing has changed.
+func TestCopiesOvertake(t *testing.T) {
+	ctx := t.Context()
+	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := memory.New().Client(nil, nil)
+	put(t, l, TablesPrefix+"t", "old")
+	next := &Copier{Lock: l, Store: store}
+	deposed := &Copier{Store: store, Lock: &slowLock{l, func() {
+		put(t, l, TablesPrefix+"t", "new")
+		if err := next.Take(ctx, time.Unix(2, 0)); err != nil {
+			t.Error(err)
+		}
+	}}}
+	before := time.Now()
+	if err := deposed.Take(ctx, time.Unix(1, 0)); !errors.Is(err, fault.Aborted) {
+		t.Errorf("the copy of a deposed master: %v", err)
+	}
+	if deposed.Covers(before) || !next.Covers(before) || next.Covers(time.Now()) {
+		t.Error("who has a copy is mistaken about it")
+	}
+	cp, err := next.Newest(ctx)
+	if err != nil || string(cp.Items[TablesPrefix+"t"]) != "new" {
+		t.Errorf("the newest copy has %q, %v", cp.Items[TablesPrefix+"t"], err)
 	}
 }
 
@@ -151,4 +201,64 @@ func TestAge(t *testing.T) {
 	look(fault.FailedPrecondition)
 	set(EpochsKey, "six")
 	look(fault.Corruption)
+}
+
+// TestCopiesHaveNoSecrets: what authenticates tokens is in no copy, nor is it
+// restored from one that an earlier version took; those are deleted, and what they
+// tell is worth nothing any more.
+func TestCopiesHaveNoSecrets(t *testing.T) {
+	ctx := t.Context()
+	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const secret, value = SecretsPrefix + "access-tokens", "32 bytes that nobody should know"
+	l := memory.New().Client(nil, nil)
+	put(t, l, RecordsPrefix+"accounts/a", "public")
+	put(t, l, secret, value)
+	// As an earlier version did it, twice.
+	for n := uint64(1); n <= 2; n++ {
+		cp := Copy{Number: n, Taken: time.Unix(1000, 0), Items: map[string][]byte{secret: []byte(value), RecordsPrefix + "accounts/a": []byte("public")}}
+		if err := store.PutIfAbsent(ctx, copyName(n), cp.marshal()); err != nil {
+			t.Fatal(err)
+		}
+		put(t, l, copyKey, fmt.Sprint(n))
+	}
+	recovered := &Copier{Lock: memory.New().Client(nil, nil), Store: store}
+	put(t, recovered.Lock, secret, value)
+	c := &Copier{Lock: l, Store: store}
+	cp, err := recovered.Newest(ctx)
+	if err != nil || cp.Items[secret] != nil || string(cp.Items[RecordsPrefix+"accounts/a"]) != "public" {
+		t.Fatalf("the newest copy is %+v, %v", cp, err)
+	}
+	if err := recovered.Restore(ctx, cp); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := recovered.Lock.Get(ctx, secret); !errors.Is(err, fault.NotFound) {
+		t.Errorf("a recovery leaves the secret: %q, %v", i.Value, err)
+	}
+	if err := c.Take(ctx, time.Unix(1001, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := l.Get(ctx, secret); !errors.Is(err, fault.NotFound) {
+		t.Errorf("a secret that was in the store is still good: %q, %v", i.Value, err)
+	}
+	put(t, l, secret, "another")
+	put(t, l, RecordsPrefix+"accounts/b", "public")
+	if err := c.Take(ctx, time.Unix(1002, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if i, err := l.Get(ctx, secret); err != nil || string(i.Value) != "another" {
+		t.Errorf("a secret that was in no copy: %q, %v", i.Value, err)
+	}
+	names, err := c.names(ctx)
+	if err != nil || len(names) != 2 {
+		t.Fatalf("copies %v, %v", names, err)
+	}
+	for _, name := range names {
+		b, err := store.Get(ctx, name)
+		if err != nil || strings.Contains(string(b), "access-tokens") || strings.Contains(string(b), base64.StdEncoding.EncodeToString([]byte("another"))) {
+			t.Errorf("copy %s tells of secrets: %v", name, err)
+		}
+	}
 }

@@ -67,11 +67,6 @@ func ParseName(i lock.Item) (Name, error) {
 	if err := json.Unmarshal(i.Value, &n); err != nil {
 		return nil, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
 	}
-	for _, t := range n {
-		if t.Families == nil {
-			t.Families = map[string]schema.Family{}
-		}
-	}
 	return n, nil
 }
 
@@ -93,12 +88,21 @@ func Names(ctx context.Context, l lock.Service, each func(i lock.Item, n Name) e
 	return nil
 }
 
+// maxName is less than the 1.5 MiB that etcd takes as it is: it refuses more as if
+// it could not be reached, again and again.
+const maxName = 1_500_000
+
 // WriteName stores the tables of a name if their item's version is still
-// version; else Aborted.
+// version; else Aborted. It is FailedPrecondition if they are more than the lock
+// service takes.
 func WriteName(ctx context.Context, l lock.Service, name string, n Name, version int64) (lock.Item, error) {
 	value, err := json.Marshal(n)
 	if err != nil {
 		return lock.Item{}, err
+	}
+	if len(value) > maxName {
+		return lock.Item{}, fault.New(fault.FailedPrecondition, "the schemas of %s and of the deleted tables of that name would have %d bytes; the limit is %d. "+
+			"Use another name, or wait until those that were deleted can be undeleted no more", name, len(value), maxName)
 	}
 	next, err := Put(ctx, l, TablesPrefix+name, value, version)
 	return lock.Item{Key: TablesPrefix + name, Value: value, Version: next}, err
@@ -124,6 +128,7 @@ func (t *Table) Wait(ctx context.Context, version uint64) error {
 // Schemas are the tables of the cluster as the lock service tells of them.
 type Schemas struct {
 	lock lock.Service
+	life context.Context
 
 	mu       sync.Mutex
 	byID     map[uint64]*Table
@@ -131,12 +136,29 @@ type Schemas struct {
 	versions map[string]int64  // of the items, by key
 	revision int64
 	changed  chan struct{}
+	question *question // the next one; nil if nobody asks
+	asking   bool      // answer runs
 }
+
+// A question is what the lock service is to be asked for those that miss
+// something.
+type question struct {
+	names    map[string]error // what came of asking for each, once answered is closed
+	answered chan struct{}
+}
+
+// askPause is how long the lock service is left alone between two questions, and
+// askNames how many names are asked for one by one: however many calls name what
+// is not there, they cost it 800 small reads a second at most, or 50 of all tables.
+const (
+	askPause = 20 * time.Millisecond
+	askNames = 16
+)
 
 // WatchSchemas reads all schemas, within ctx, and follows them while life
 // lasts.
 func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
-	s := &Schemas{lock: l, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
+	s := &Schemas{lock: l, life: life, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
 	s.putLocked(cmeta.Schema)
 	if err := s.list(ctx); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
@@ -159,17 +181,79 @@ func (s *Schemas) list(ctx context.Context) error {
 	return nil
 }
 
+// Ask learns of the tables of a name as they are when it is called, or later,
+// and returns the live one, nil if none is; it learns of all tables if name is
+// empty. Those who ask at about the same time share one read. Unavailable if the
+// lock service cannot be reached.
+func (s *Schemas) Ask(ctx context.Context, name string) (*Table, error) {
+	s.mu.Lock()
+	q := s.question
+	if q == nil {
+		q = &question{names: map[string]error{}, answered: make(chan struct{})}
+		s.question = q
+	}
+	if !s.asking {
+		s.asking = true
+		go s.answer()
+	}
+	q.names[name] = nil
+	s.mu.Unlock()
+	select {
+	case <-q.answered:
+		return s.named(name), q.names[name]
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// answer answers questions, one after the other, until there is none.
+func (s *Schemas) answer() {
+	for {
+		s.mu.Lock()
+		q := s.question
+		s.question = nil // who comes now may mean something newer
+		s.asking = q != nil
+		s.mu.Unlock()
+		if q == nil {
+			return
+		}
+		s.read(q.names)
+		close(q.answered)
+		time.Sleep(askPause)
+	}
+}
+
+// read learns of the tables of names and notes what came of it.
+func (s *Schemas) read(names map[string]error) {
+	_, all := names[""]
+	var err error
+	if all = all || len(names) > askNames; all {
+		err = s.list(s.life)
+	}
+	for name := range names {
+		if !all {
+			var i lock.Item
+			if i, err = s.lock.Get(s.life, TablesPrefix+name); err == nil {
+				err = s.Take(i)
+			} else if errors.Is(err, fault.NotFound) {
+				err = nil
+			}
+		}
+		names[name] = err
+	}
+}
+
 // Take makes an item known: as the lock service tells of it, or as the caller
 // has just stored it.
 func (s *Schemas) Take(i lock.Item) error {
-	n, err := ParseName(i)
-	if err != nil {
-		return err
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i.Version <= s.versions[i.Key] {
 		return nil // it was taken before the event came
+	}
+	n, err := ParseName(i)
+	if err != nil {
+		return err
 	}
 	s.versions[i.Key] = i.Version
 	name := strings.TrimPrefix(i.Key, TablesPrefix)
@@ -257,14 +341,25 @@ func (s *Schemas) wait(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Named returns a live table by name, or NotFound.
-func (s *Schemas) Named(name string) (*Table, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.byName[name]; t != nil {
+// Named returns a live table by name, or NotFound. Whoever has made a table has
+// waited until tablet servers knew it, and not for other processes: what is not
+// known here is asked for before it is said not to be there.
+func (s *Schemas) Named(ctx context.Context, name string) (*Table, error) {
+	t := s.named(name)
+	if t != nil {
 		return t, nil
 	}
-	return nil, fault.New(fault.NotFound, "Table not found: %s", name)
+	t, err := s.Ask(ctx, name)
+	if t == nil && err == nil {
+		err = fault.New(fault.NotFound, "Table not found: %s", name)
+	}
+	return t, err
+}
+
+func (s *Schemas) named(name string) *Table {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.byName[name]
 }
 
 // ByID returns a table, live or deleted, or NotFound.

@@ -110,7 +110,7 @@ func (c *Client) abandon(ctx context.Context, b *catalog.Backup) {
 // and a durable METADATA row for each tablet.
 func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Backup) (*schema.Backup, error) {
 	start := c.o.Now()
-	if _, err := c.o.Schemas.Named(name); err != nil {
+	if _, err := c.o.Schemas.Named(ctx, name); err != nil {
 		return nil, err
 	}
 	b, err := c.reserve(ctx, want)
@@ -418,6 +418,9 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, newID(), c.o.Now(), time.Time{}
 	// Versions go on from those that the SSTables speak of.
 	sch.NextFamily, sch.Version = b.Table.NextFamily, b.Table.Version+1
+	if err := sch.CheckRestored(b.Table); err != nil {
+		return nil, err
+	}
 	sch.NoteRules(b.Table)
 	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
 		// Read again: what it names is kept from now on.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -137,10 +138,11 @@ func (w *tracker) rest(ranges []row.Range) []row.Range {
 // ReadRows implements backend.Data. While a tablet is read, the next one is
 // found and its first rows are.
 func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
-	t, err := c.o.Schemas.Named(req.Table)
+	t, err := c.o.Schemas.Named(ctx, req.Table)
 	if err != nil {
 		return scan.Stats{}, err
 	}
+	was := t.Schema()
 	r := &reading{c: c, ctx: ctx, t: t, req: req, to: w, left: slices.Clone(req.Ranges)}
 	r.track = tracker{Writer: w, encoded: scan.Encoded(w), ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
 	defer r.end()
@@ -153,6 +155,10 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		if err != nil {
 			break
 		}
+	}
+	if err != nil && r.untouched() && c.outdated(ctx, was, err) {
+		r.end()
+		return c.ReadRows(ctx, req, w)
 	}
 	return r.stats, err
 }
@@ -171,6 +177,12 @@ type reading struct {
 	track tracker  // of the tablet that is being read
 	ask   rpc.Read // likewise
 	key   [64]byte // room for a short one
+}
+
+// untouched tells whether nothing has been read, not even that there is nothing.
+func (r *reading) untouched() bool {
+	all := r.req.Ranges
+	return !r.track.open && len(r.left) > 0 && bytes.Equal(r.left[0].Start, all[0].Start) && bytes.Equal(r.left[len(r.left)-1].End, all[len(all)-1].End)
 }
 
 // begin returns the tracker of another tablet.
@@ -288,23 +300,29 @@ const maxKey = 4 << 10
 
 // MutateRow implements backend.Data.
 func (c *Client) MutateRow(ctx context.Context, table string, e *row.Entry) error {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return err
 	}
-	return c.at(ctx, t, e.Key, func(s rpc.TabletServer, at rpc.Target, _ location) error { return s.MutateRow(ctx, at, e) })
+	was := t.Schema()
+	err = c.at(ctx, t, e.Key, func(s rpc.TabletServer, at rpc.Target, _ location) error { return s.MutateRow(ctx, at, e) })
+	if err != nil && c.outdated(ctx, was, err) {
+		return c.MutateRow(ctx, table, e)
+	}
+	return err
 }
 
 // MutateRows implements backend.Data. The entries of one tablet go together;
 // tablets are asked in parallel.
 func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return err
 	}
 	// An entry that can never be applied refuses the others too, wherever they go.
 	now := c.o.Now()
-	p := plan.New(t.Schema(), now)
+	was := t.Schema()
+	p := plan.New(was, now)
 	for i := range entries {
 		e := &entries[i]
 		_, err := p.Check(e.Key, e.Mutations, "mutations")
@@ -321,9 +339,14 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	}
 	end := time.Now().Add(patience)
 	var mu sync.Mutex
+	missing := map[int]error{} // entries that name what is not there
 	tell := func(i int, err error) {
 		mu.Lock()
 		defer mu.Unlock()
+		if fault.KindOf(err) == fault.NotFound {
+			missing[i] = err
+			return
+		}
 		done(i, err)
 	}
 	var since time.Time
@@ -334,6 +357,22 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 		}
 	}
 	c.waited(since)
+	if len(missing) == 0 {
+		return nil
+	}
+	left := slices.Sorted(maps.Keys(missing))
+	if c.outdated(ctx, was, missing[left[0]]) {
+		rest := make([]row.Entry, len(left))
+		for k, i := range left {
+			rest[k] = entries[i]
+		}
+		if c.MutateRows(ctx, table, rest, func(k int, err error) { done(left[k], err) }) == nil {
+			return nil
+		}
+	}
+	for i, err := range missing {
+		done(i, err)
+	}
 	return nil
 }
 
@@ -427,29 +466,37 @@ func (c *Client) mutateSome(ctx context.Context, t *catalog.Table, entries []row
 
 // CheckAndMutateRow implements backend.Data.
 func (c *Client) CheckAndMutateRow(ctx context.Context, table string, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (matched bool, err error) {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return false, err
 	}
+	was := t.Schema()
 	err = c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
 		var err error
 		matched, err = s.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 		return err
 	})
+	if err != nil && c.outdated(ctx, was, err) {
+		return c.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
+	}
 	return matched, err
 }
 
 // ReadModifyWriteRow implements backend.Data.
 func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byte, rules []row.Rule) (cells []row.Cell, err error) {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return nil, err
 	}
+	was := t.Schema()
 	err = c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
 		var err error
 		cells, err = s.ReadModifyWriteRow(ctx, at, key, rules)
 		return err
 	})
+	if err != nil && c.outdated(ctx, was, err) {
+		return c.ReadModifyWriteRow(ctx, table, key, rules)
+	}
 	return cells, err
 }
 
@@ -478,7 +525,7 @@ func (c *Client) rows(ctx context.Context, table uint64, within row.Range, each 
 // Owners calls each with the end of every tablet of a table, in order, and the
 // name of the tablet server that has it, empty if none has.
 func (c *Client) Owners(ctx context.Context, table string, each func(end []byte, server string) error) error {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return err
 	}
@@ -493,7 +540,7 @@ func (c *Client) Owners(ctx context.Context, table string, each func(end []byte,
 
 // SampleRowKeys implements backend.Data.
 func (c *Client) SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return err
 	}

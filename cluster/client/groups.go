@@ -13,7 +13,7 @@ import (
 // updateGroups changes the locality groups of a table, of which the last part of
 // the name is enough. Every tablet server knows when it returns.
 func (c *Client) updateGroups(ctx context.Context, table string, change func(*schema.Table) error) (*schema.Table, error) {
-	t, err := c.operated(table)
+	t, err := c.operated(ctx, table)
 	if err != nil {
 		return nil, err
 	}
@@ -26,7 +26,7 @@ func (c *Client) updateGroups(ctx context.Context, table string, change func(*sc
 // Groups describes the locality groups of a table as engine.Store does. Servers
 // that cannot be asked are left out.
 func (c *Client) Groups(ctx context.Context, table string) (name string, groups []tablet.GroupInfo, err error) {
-	t, err := c.operated(table)
+	t, err := c.operated(ctx, table)
 	if err != nil {
 		return "", nil, err
 	}

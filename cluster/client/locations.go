@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // prefetch is how many METADATA rows a lookup reads: neighbours are likely to
@@ -145,6 +146,18 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 			return err
 		}
 	}
+}
+
+// outdated tells whether a call that was refused with err, and has done nothing,
+// is to be made again: it was told that something is not there, and the lock
+// service knows a newer schema of its table than was, or another table of that
+// name. Others may have been told so before this process has heard of it.
+func (c *Client) outdated(ctx context.Context, was *schema.Table, err error) bool {
+	if fault.KindOf(err) != fault.NotFound {
+		return false
+	}
+	t, err := c.o.Schemas.Ask(ctx, was.Name)
+	return err == nil && t != nil && t.Schema() != was
 }
 
 // learnFrom forgets a location that an error proves wrong.

@@ -21,8 +21,8 @@ import (
 
 // operated returns the table that an operator means: by its full name, by the
 // last part of it if no other has the same, or METADATA.
-func (c *Client) operated(name string) (*catalog.Table, error) {
-	full, err := locality.FullName(name, func(yield func(string) bool) {
+func (c *Client) operated(ctx context.Context, name string) (*catalog.Table, error) {
+	names := func(yield func(string) bool) {
 		if !yield(cmeta.Schema.Name) {
 			return
 		}
@@ -31,11 +31,17 @@ func (c *Client) operated(name string) (*catalog.Table, error) {
 				return
 			}
 		}
-	})
+	}
+	full, err := locality.FullName(name, names)
+	if errors.Is(err, fault.NotFound) {
+		if _, err = c.o.Schemas.Ask(ctx, ""); err == nil {
+			full, err = locality.FullName(name, names)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return c.o.Schemas.Named(full)
+	return c.o.Schemas.Named(ctx, full)
 }
 
 func isMetadata(t *catalog.Table) bool { return t.Schema().ID == cmeta.Table }
@@ -47,7 +53,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 	names := map[uint64]string{}
 	table := rpc.AllTables
 	if name != "" {
-		t, err := c.operated(name)
+		t, err := c.operated(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -114,7 +120,7 @@ func info(r *metadata.Row, table string, details map[uint64]rpc.TabletDetail) ta
 
 // SplitKey implements master.Tablets of HBase.
 func (c *Client) SplitKey(ctx context.Context, name string, key []byte) (at []byte, ok bool, err error) {
-	t, err := c.operated(name)
+	t, err := c.operated(ctx, name)
 	if err != nil {
 		return nil, false, err
 	}
@@ -127,7 +133,7 @@ func (c *Client) SplitKey(ctx context.Context, name string, key []byte) (at []by
 
 // SplitAt splits the tablet of a table that serves key at key.
 func (c *Client) SplitAt(ctx context.Context, name string, key []byte) error {
-	t, err := c.operated(name)
+	t, err := c.operated(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -136,7 +142,7 @@ func (c *Client) SplitAt(ctx context.Context, name string, key []byte) error {
 
 // MergeAt merges the tablet of a table that serves key with the one after it.
 func (c *Client) MergeAt(ctx context.Context, name string, key []byte) error {
-	t, err := c.operated(name)
+	t, err := c.operated(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -145,7 +151,7 @@ func (c *Client) MergeAt(ctx context.Context, name string, key []byte) error {
 
 // MoveAt moves the tablet of a table that serves key to the server of a name.
 func (c *Client) MoveAt(ctx context.Context, name string, key []byte, server string) error {
-	t, err := c.operated(name)
+	t, err := c.operated(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -175,7 +181,7 @@ type piece struct {
 
 // pieces returns a table, and its tablets that may serve a row of rows.
 func (c *Client) pieces(ctx context.Context, name string, rows row.Range) (*catalog.Table, []piece, error) {
-	t, err := c.operated(name)
+	t, err := c.operated(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -4,15 +4,13 @@ import (
 	"context"
 	"errors"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// recordsPrefix is where the lock service has the gateway's records.
-const recordsPrefix = "records/"
-
 // GetRecord implements backend.Records.
 func (c *Client) GetRecord(ctx context.Context, key string) ([]byte, uint64, error) {
-	i, err := c.o.Lock.Get(ctx, recordsPrefix+key)
+	i, err := c.o.Lock.Get(ctx, catalog.RecordsPrefix+key)
 	if errors.Is(err, fault.NotFound) {
 		return nil, 0, fault.New(fault.NotFound, "record %q does not exist", key)
 	}
@@ -28,7 +26,7 @@ func aborted(key string, err error) error {
 
 // PutRecord implements backend.Records.
 func (c *Client) PutRecord(ctx context.Context, key string, value []byte, version uint64) (uint64, error) {
-	next, err := c.o.Lock.Put(ctx, recordsPrefix+key, value, int64(version))
+	next, err := c.o.Lock.Put(ctx, catalog.RecordsPrefix+key, value, int64(version))
 	return uint64(next), aborted(key, err)
 }
 
@@ -41,17 +39,17 @@ func (c *Client) DeleteRecord(ctx context.Context, key string, version uint64) e
 		}
 		return fault.New(fault.Aborted, "record %q exists", key)
 	}
-	return aborted(key, c.o.Lock.Delete(ctx, recordsPrefix+key, int64(version)))
+	return aborted(key, c.o.Lock.Delete(ctx, catalog.RecordsPrefix+key, int64(version)))
 }
 
 // ListRecords implements backend.Records.
 func (c *Client) ListRecords(ctx context.Context, prefix string, emit func(key string, value []byte, version uint64) error) error {
-	items, _, err := c.o.Lock.List(ctx, recordsPrefix+prefix)
+	items, _, err := c.o.Lock.List(ctx, catalog.RecordsPrefix+prefix)
 	if err != nil {
 		return err
 	}
 	for _, i := range items {
-		if err := emit(i.Key[len(recordsPrefix):], i.Value, uint64(i.Version)); err != nil {
+		if err := emit(i.Key[len(catalog.RecordsPrefix):], i.Value, uint64(i.Version)); err != nil {
 			return err
 		}
 	}

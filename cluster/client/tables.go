@@ -1,6 +1,7 @@
 package client
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,7 +12,6 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
-	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -105,6 +105,9 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 		f := fams[n]
 		f.Name = n
 		sch.AddFamily(f)
+	}
+	if err := sch.CheckFamilies(nil); err != nil {
+		return nil, err
 	}
 	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
 		var rows []*metadata.Row
@@ -207,8 +210,8 @@ func inParallel(ctx context.Context, rows []*metadata.Row, do func(context.Conte
 }
 
 // Table implements backend.Tables.
-func (c *Client) Table(_ context.Context, name string) (*schema.Table, error) {
-	t, err := c.o.Schemas.Named(name)
+func (c *Client) Table(ctx context.Context, name string) (*schema.Table, error) {
+	t, err := c.o.Schemas.Named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
@@ -241,8 +244,8 @@ func (c *Client) live(ctx context.Context, name string, do func(*schema.Table) e
 				return nil, err
 			}
 			next.Version = t.Version + 1
-			if k := next.NextFamily; k > cell.FirstSystemFamily || k < t.NextFamily {
-				return nil, fault.New(fault.FailedPrecondition, "table %s has had too many column families", name)
+			if err := next.CheckFamilies(t); err != nil {
+				return nil, err
 			}
 			next.NoteRules(t)
 			n[i], out = next, next
@@ -306,16 +309,20 @@ func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table,
 
 // DropRowRange implements backend.Tables.
 func (c *Client) DropRowRange(ctx context.Context, name string, prefix []byte) error {
-	t, err := c.o.Schemas.Named(name)
+	t, err := c.o.Schemas.Named(ctx, name)
 	if err != nil {
 		return err
 	}
+	was := t.Schema()
 	for rest := row.Prefix(prefix); !rest.Empty(); {
 		var end []byte
 		err := c.at(ctx, t, rest.Start, func(s rpc.TabletServer, at rpc.Target, l location) error {
 			end = l.rows.End
 			return s.DropRange(ctx, at, rest.Intersect(l.rows))
 		})
+		if err != nil && bytes.Equal(rest.Start, prefix) && c.outdated(ctx, was, err) {
+			return c.DropRowRange(ctx, name, prefix)
+		}
 		if err != nil || len(end) == 0 {
 			return err
 		}
@@ -326,7 +333,7 @@ func (c *Client) DropRowRange(ctx context.Context, name string, prefix []byte) e
 
 // TableBytes implements backend.Tables.
 func (c *Client) TableBytes(ctx context.Context, name string) (int64, error) {
-	t, err := c.o.Schemas.Named(name)
+	t, err := c.o.Schemas.Named(ctx, name)
 	if err != nil {
 		return 0, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"sync"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -14,10 +15,19 @@ import (
 // otherwise it is asked again. Callers in this process take turns, so that only
 // those of others are in the way.
 func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
-	t, err := c.o.Schemas.Named(table)
+	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
 		return false, err
 	}
+	was := t.Schema()
+	repeated, err = c.updateRow(ctx, t, key, token, read, decide)
+	if err != nil && c.outdated(ctx, was, err) {
+		return c.UpdateRow(ctx, table, key, token, read, decide)
+	}
+	return repeated, err
+}
+
+func (c *Client) updateRow(ctx context.Context, t *catalog.Table, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	release, err := c.turns.take(ctx, rowName{t.Schema().ID, string(key)})
 	if err != nil {
 		return false, err

@@ -279,6 +279,9 @@ func (w *sweeper) log(ctx context.Context, s *seen, id commitlog.ID, now time.Ti
 	if now.Sub(since) < 10*w.m.o.ServerTTL {
 		return nil // it may be beginning
 	}
+	if c := w.m.copier; c != nil && id == catalog.MetadataLog(catalog.LogOwner(id)) && !c.Covers(since) {
+		return nil // the newest copy may need it, and METADATA have changed since
+	}
 	end, sealed := w.ends[id]
 	if !sealed {
 		l, err := catalog.SealLog(ctx, w.m.o.Lock, w.m.o.Logs, id)

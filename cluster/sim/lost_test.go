@@ -196,11 +196,11 @@ func (c *Cluster) loseLock(ctx context.Context, t *testing.T, earlier map[string
 	if _, err := c.StartServer(ctx, "early"); !errors.Is(err, fault.FailedPrecondition) {
 		t.Fatalf("a server begins with an old lock service: %v", err)
 	}
-	cp, info, err := copier.Newest(ctx)
+	cp, err := copier.Newest(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	switch err := cp.Amend(ctx, info.Modified, c.objects, onlyLogs{c.objects}); {
+	switch err := cp.Amend(ctx, c.objects, onlyLogs{c.objects}); {
 	case errors.Is(err, fault.FailedPrecondition), errors.Is(err, fault.Corruption):
 		t.Logf("copy %d of %v: %v", cp.Number, cp.Taken, err)
 		sum.refused++

@@ -31,8 +31,10 @@ func TestMetadataGrowsAndShrinks(t *testing.T) {
 	ctx := context.Background()
 	const tablets = 600
 	var ahead atomic.Int64
-	c := start(t, Options{TTL: 5 * time.Second, Balance: 100 * time.Millisecond, Purge: 100 * time.Millisecond,
-		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, MetadataSplitBytes: 140 << 10, SplitCheck: 100 * time.Millisecond,
+	c := start(t, Options{TTL: time.Minute, // however busy the machine is, no server is given up
+		Balance: 100 * time.Millisecond, Purge: 100 * time.Millisecond,
+		MakeLimit: 30 * time.Second, // what rows wait for whose tablets were on their way when the table was purged
+		Now:       func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }, MetadataSplitBytes: 140 << 10, SplitCheck: 100 * time.Millisecond,
 		// A memtable that has anything has 128 KiB.
 		Tablet: tablet.Options{MemtableBytes: 129 << 10}}, 3)
 	admin, old := clientOf(t, c, "admin"), clientOf(t, c, "old")

@@ -414,11 +414,15 @@ func (w *work) views(ctx context.Context, stop chan struct{}) {
 			w.bad("view %s is of generation %d after %d was acknowledged", key, got, acked)
 		}
 		if len(value) > 0 {
-			v := view.New(pb)
+			v := view.New(key, pb)
+			only, err := v.Filter(nil)
+			if err != nil {
+				w.bad("%v", err)
+			}
 			c := &cells{out: map[string][]string{}}
-			err := within(ctx, func(ctx context.Context) error {
+			err = within(ctx, func(ctx context.Context) error {
 				c.out = map[string][]string{}
-				_, err := w.client.ReadRows(ctx, &scan.Request{Table: tableName, Ranges: v.Intersect([]row.Range{row.All}), Filter: v.Filter(nil)}, c)
+				_, err := w.client.ReadRows(ctx, &scan.Request{Table: tableName, Ranges: v.Intersect([]row.Range{row.All}), Filter: only}, c)
 				return err
 			})
 			if err != nil && !may(err) {

@@ -32,11 +32,11 @@ func (o *operator) recover(ctx context.Context, _ []string) error {
 	if err := o.nobodyLives(ctx); err != nil {
 		return err
 	}
-	cp, info, err := copier.Newest(ctx)
+	cp, err := copier.Newest(ctx)
 	if err != nil {
 		return err
 	}
-	if err := cp.Amend(ctx, info.Modified, objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)); err != nil {
+	if err := cp.Amend(ctx, objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)); err != nil {
 		return fmt.Errorf("copy %d of %s: %w", cp.Number, cp.Taken.Format(time.RFC3339), err)
 	}
 	if !o.yes {

@@ -153,7 +153,7 @@ func TestClusterRecover(t *testing.T) {
 			if err != nil {
 				continue
 			}
-			cp, _, err := copier.Newest(t.Context())
+			cp, err := copier.Newest(t.Context())
 			if err == nil && !slices.ContainsFunc(items, func(i trestlelock.Item) bool {
 				return (strings.HasPrefix(i.Key, cmeta.RootPrefix) || strings.HasPrefix(i.Key, catalog.TablesPrefix)) && !bytes.Equal(cp.Items[i.Key], i.Value)
 			}) {

@@ -3,6 +3,7 @@ package backendtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -120,6 +121,15 @@ func (s *suite) failsWith(err error, want fault.Kind, text string) {
 	s.fails(err, want)
 	if !strings.Contains(err.Error(), text) {
 		s.Errorf("error %q does not contain %q", err, text)
+	}
+}
+
+// lacks checks that err is the refusal of what names a family that is not there.
+func (s *suite) lacks(err error, family string) {
+	s.Helper()
+	s.failsWith(err, fault.NotFound, "Requested column family not found")
+	if e := new(fault.Error); !errors.As(err, &e) || e.Metadata[schema.FamilyKey] != family {
+		s.Errorf("%v: names the family %q, not %q", err, e.Metadata[schema.FamilyKey], family)
 	}
 }
 

@@ -34,7 +34,7 @@ var tableTests = []test{
 			}
 			ids := map[cell.FamilyID]string{}
 			for name, f := range g.Families {
-				if f.Name != name || f.ID >= cell.FirstSystemFamily || f.ID >= g.NextFamily || ids[f.ID] != "" {
+				if f.Name != name || f.ID >= cell.FirstSystemFamily || uint32(f.ID) >= g.NextFamily || ids[f.ID] != "" {
 					s.Errorf("family %s is %+v, next id %d", name, f, g.NextFamily)
 				}
 				ids[f.ID] = name
@@ -48,6 +48,85 @@ var tableTests = []test{
 		if other.ID == made.ID || other.Granularity != 1 {
 			s.Errorf("second table is %+v", other)
 		}
+	}},
+	{"TooManyFamilies", func(s *suite) {
+		var names []string
+		for i := range schema.MaxFamilies + 1 {
+			names = append(names, fmt.Sprintf("f%04d", i))
+		}
+		refused := func(err error, text string) {
+			s.failsWith(err, fault.FailedPrecondition, text)
+			if f, ok := errors.AsType[*fault.Error](err); !ok || f.Reason != schema.ReasonFamilies || f.Metadata["limit"] == "" {
+				s.Errorf("refused without its reason: %+v", f)
+			}
+		}
+		_, err := s.CreateTable(s.ctx, newTable("t", 1000, names...), nil)
+		refused(err, "1001 column families; the limit is 1000")
+		_, err = s.Table(s.ctx, parent+"/tables/t")
+		s.fails(err, fault.NotFound)
+		// One less: a backend may need a family of its own.
+		name := s.create("t", names[:schema.MaxFamilies-1]...)
+		add := func(families ...string) func(*schema.Table) error {
+			return func(t *schema.Table) error {
+				for _, f := range families {
+					t.AddFamily(schema.Family{Name: f})
+				}
+				return nil
+			}
+		}
+		_, err = s.UpdateTable(s.ctx, name, add("g", "h"))
+		refused(err, "1001 column families; the limit is 1000")
+		t, err := s.Table(s.ctx, name)
+		s.ok(err)
+		if len(t.Families) != schema.MaxFamilies-1 {
+			s.Errorf("%d families after a refusal", len(t.Families))
+		}
+		_, err = s.UpdateTable(s.ctx, name, func(t *schema.Table) error {
+			delete(t.Families, names[0])
+			return add("g")(t)
+		})
+		s.ok(err)
+		s.put(name, "r", set("g", "q", 1000, "v"))
+		s.want(name, "r g:q@1000=v")
+		_, err = s.UpdateTable(s.ctx, name, func(t *schema.Table) error {
+			f := t.Families["g"]
+			f.Extra = make([]byte, schema.MaxSchema)
+			t.Families["g"] = f
+			return nil
+		})
+		refused(err, "bytes; the limit is")
+		// Ids are not used twice: a table that has had all of them gets no more.
+		_, err = s.UpdateTable(s.ctx, name, func(t *schema.Table) error {
+			for n := range t.Families {
+				if n != "g" {
+					delete(t.Families, n)
+				}
+			}
+			t.NextFamily = uint32(cell.FirstSystemFamily) - 1
+			return add("last")(t)
+		})
+		s.ok(err)
+		s.put(name, "r", set("last", "q", 1000, "v"))
+		for range 2 { // the second would begin again
+			_, err = s.UpdateTable(s.ctx, name, add("beyond"))
+			refused(err, "has had too many column families")
+		}
+		var more []string
+		for i := range 1<<16 + 8 {
+			more = append(more, fmt.Sprint("x", i))
+		}
+		_, err = s.UpdateTable(s.ctx, name, func(t *schema.Table) error {
+			// All but the last few are dropped in the same change: what counts is ids.
+			if err := add(more...)(t); err != nil {
+				return err
+			}
+			for _, n := range more[:1<<16] {
+				delete(t.Families, n)
+			}
+			return nil
+		})
+		refused(err, "has had too many column families")
+		s.want(name, "r g:q@1000=v", "r last:q@1000=v")
 	}},
 	{"CreateTwice", func(s *suite) {
 		s.create("t", "f")

@@ -144,6 +144,9 @@ func (b *Backend) CreateTable(ctx context.Context, want *schema.Table, splits []
 		f.Name, f.GC = name, f.GC.Clone()
 		s.AddFamily(f)
 	}
+	if err := s.CheckFamilies(nil); err != nil {
+		return nil, err
+	}
 	t := &table{schema: s, rows: map[string]cells{}, tokens: map[string]map[string]time.Time{}}
 	for _, k := range splits {
 		t.splits = append(t.splits, string(k))
@@ -207,6 +210,9 @@ func (b *Backend) UpdateTable(ctx context.Context, name string, change func(*sch
 	defer unlock()
 	s := t.schema.Clone()
 	if err := change(s); err != nil {
+		return nil, err
+	}
+	if err := s.CheckFamilies(t.schema); err != nil {
 		return nil, err
 	}
 	kept := map[cell.FamilyID]bool{}

@@ -29,8 +29,8 @@ func (t *table) onGrid(ts int64) error {
 		"as required by the table's MILLIS granularity", ts, t.schema.Granularity)
 }
 
-func (t *table) noFamily(key []byte) error {
-	return fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, t.schema.Name)
+func (t *table) noFamily(key []byte, family string) error {
+	return schema.NoFamily(family, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, t.schema.Name)
 }
 
 // check tells whether muts could ever be applied to key as written (Invalid if
@@ -42,19 +42,19 @@ func (t *table) check(key []byte, muts []row.Mutation) error {
 	if len(muts) > schema.MaxMutations {
 		return fault.New(fault.Invalid, "Too many mutations: %d provided; limit %d", len(muts), schema.MaxMutations)
 	}
-	missing := false
+	missing := -1
 	for i := range muts {
 		m := &muts[i]
 		f, ok := t.schema.Families[m.Family]
-		if m.Op != row.DeleteRow && !ok {
-			missing = true
+		if m.Op != row.DeleteRow && !ok && missing < 0 {
+			missing = i
 		}
 		if err := t.checkOne(m, f.Aggregate, ok); err != nil {
 			return fault.New(fault.KindOf(err), "Error in field 'mutations' : Error in element #%d : %w", i, err)
 		}
 	}
-	if missing {
-		return t.noFamily(key)
+	if missing >= 0 {
+		return t.noFamily(key, muts[missing].Family)
 	}
 	return nil
 }
@@ -288,19 +288,21 @@ func (t *table) checkRules(key []byte, rules []row.Rule) error {
 	if err := checkKey(key); err != nil {
 		return err
 	}
-	missing := false
+	missing := -1
 	for i, r := range rules {
 		if err := checkQualifier(r.Qualifier); err != nil {
 			return fault.New(fault.KindOf(err), "Error in field 'rules' : Error in element #%d : %w", i, err)
 		}
 		f, ok := t.schema.Families[r.Family]
-		missing = missing || !ok
+		if !ok && missing < 0 {
+			missing = i
+		}
 		if ok && f.Aggregate != schema.NotAggregate {
 			return fault.New(fault.Invalid, "ReadModifyWriteRow is not allowed in the aggregate column family %s", r.Family)
 		}
 	}
-	if missing {
-		return t.noFamily(key)
+	if missing >= 0 {
+		return t.noFamily(key, rules[missing].Family)
 	}
 	return nil
 }

@@ -159,7 +159,8 @@ func storedOf(infos []objectstore.Info) (out []Stored) {
 type Remains struct {
 	Stored
 	// First is the index from which on the log is there: what is before it was
-	// trimmed, or is what trimming has left behind. 0 if there are no segments.
+	// trimmed, or is what trimming has left behind. Of a log without segments that
+	// is its first fence, or 0 if it has none.
 	First uint64
 }
 
@@ -183,35 +184,63 @@ func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error
 				return nil, fmt.Errorf("commit log %v: %w", l.id, err)
 			}
 			r.First = l.firstAround(h.acked)
+		} else if len(l.fences) > 0 {
+			r.First = l.fences[0]
 		}
 		out = append(out, r)
 	}
 	return out, nil
 }
 
-// TabletsSince returns the tablets of which a log has records in segments that
-// were stored, or share a file with what was, since a time by the clock of the
-// store. Nobody may write to it.
-func TabletsSince(ctx context.Context, store objectstore.Store, id ID, since time.Time) (map[uint64]bool, error) {
+// ReadRemains calls fn for the records of tablets that want is true for, of all
+// segments that are there of a log before its first fence: what is behind it was
+// never acknowledged. Segments come in their order, those that were trimmed or
+// given up are left out. Nobody may write to the log. An error of fn ends it and is
+// returned as it is.
+func ReadRemains(ctx context.Context, store objectstore.Store, id ID, without GivenUp, want func(tablet uint64) bool, fn func(Record) error) error {
 	infos, err := store.List(ctx, id.String()+"/", "", 0)
 	if err != nil {
-		return nil, fmt.Errorf("list commit log %v: %w", id, err)
+		return fmt.Errorf("list commit log %v: %w", id, err)
 	}
-	tablets := map[uint64]bool{}
-	for _, info := range infos {
-		_, index, ok := parseObjectName(info.Name)
-		if !ok || info.Size == fenceLen || info.Modified.Before(since) {
-			continue
-		}
-		s := readObject(ctx, store, id, index, false, func(uint64) bool { return false })
+	l := newSealedLog(id, infos)
+	var fnErr error
+	each := func(index uint64, s readSegment) error {
 		if s.err != nil {
-			return nil, fmt.Errorf("read commit log %v: %w", id, s.err)
+			return damagedAt(id, index, s.err)
 		}
-		for _, e := range s.extents {
-			tablets[e.tablet] = true
+		for i := range s.extents {
+			e := &s.extents[i]
+			b, ok := s.data[e.tablet]
+			if !ok || without.has(index, e.tablet) {
+				continue
+			}
+			var err error
+			if err, fnErr = s.header.eachRecord(e, b, fn); fnErr != nil {
+				return fnErr
+			}
+			if err != nil {
+				return damagedAt(id, index, err)
+			}
+		}
+		return nil
+	}
+	for i := 0; i < len(l.segments); {
+		first := l.segments[i].index
+		if len(l.fences) > 0 && first > l.fences[0] {
+			break
+		}
+		end := first
+		for ; i < len(l.segments) && l.segments[i].index == end; i++ {
+			end++
+		}
+		if err := readSegments(ctx, store, id, first, end, without, want, each); err != nil {
+			if fnErr == nil {
+				err = fmt.Errorf("read commit log %v: %w", id, err)
+			}
+			return err
 		}
 	}
-	return tablets, nil
+	return nil
 }
 
 // firstAround returns the index from which on no segment is missing up to the

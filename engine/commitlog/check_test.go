@@ -3,10 +3,8 @@ package commitlog
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -131,30 +129,56 @@ func TestRemains(t *testing.T) {
 	mustSeal(t, store, 7, Pos{Log: 7, Segment: 3})
 	mustSeal(t, store, 9, Pos{})
 	got, err := ListRemains(t.Context(), store)
-	if err != nil || len(got) != 2 || got[0].First != 3 || got[0].Segments != 3 || got[0].Newest.IsZero() || got[1].Segments != 0 || got[1].ID != 9 {
+	if err != nil || len(got) != 2 || got[0].First != 3 || got[0].Segments != 3 || got[0].Newest.IsZero() || got[1].Segments != 0 || got[1].ID != 9 || got[1].First != 1 {
 		t.Errorf("%+v, %v", got, err)
 	}
 }
 
-// TestTabletsSince: which tablets were written lately is told by what is stored.
-func TestTabletsSince(t *testing.T) {
+// TestReadRemains: the records that are left of a log are those of its segments
+// up to its fence, but for what was given up.
+func TestReadRemains(t *testing.T) {
 	store := &wrapStore{Store: memStore(t)} // each segment a file
 	w := createSegments(t, store, 7, SegmentOptions{})
-	mustWait(t, w, appendRecord(t, w, 1, 1, 10, nil))
-	time.Sleep(2 * time.Millisecond)
-	between := time.Now()
-	time.Sleep(2 * time.Millisecond)
-	mustWait(t, w, appendRecord(t, w, 2, 1, 10, nil))
-	mustWait(t, w, appendRecord(t, w, 3, 1, 10, nil))
-	mustSeal(t, store, 7, Pos{})
-	for since, want := range map[time.Time][]uint64{{}: {1, 2, 3}, between: {2, 3}, time.Now().Add(time.Hour): nil} {
-		got, err := TabletsSince(t.Context(), store, 7, since)
-		if err != nil || !slices.Equal(slices.Sorted(maps.Keys(got)), want) {
-			t.Errorf("since %v: %v, %v", since, got, err)
+	for i := range uint64(6) {
+		mustWait(t, w, appendRecord(t, w, 1+i%2, 1+i, 10, nil))
+	}
+	read := func(without GivenUp, want func(uint64) bool) (got []uint64, err error) {
+		err = ReadRemains(t.Context(), store, 7, without, want, func(r Record) error {
+			got = append(got, r.FirstSeq)
+			return nil
+		})
+		return got, err
+	}
+	check := func(without GivenUp, want func(uint64) bool, seqs ...uint64) {
+		t.Helper()
+		if got, err := read(without, want); err != nil || !slices.Equal(got, seqs) {
+			t.Errorf("%v, %v, not %v", got, err, seqs)
 		}
 	}
-	overwrite(t, store, objectName(7, 2), func(b []byte) []byte { return b[:70] })
-	if _, err := TabletsSince(t.Context(), store, 7, between); !errors.Is(err, fault.Corruption) {
+	check(nil, nil, 1, 2, 3, 4, 5, 6)
+	check(nil, func(id uint64) bool { return id == 2 }, 2, 4, 6)
+	check(GivenUp(nil).With(3, nil).With(5, []uint64{1}), nil, 1, 2, 4, 6)
+	if err := store.Delete(t.Context(), objectName(7, 2)); err != nil {
+		t.Fatal(err)
+	}
+	check(nil, nil, 1, 3, 4, 5, 6)
+	b, err := store.Get(t.Context(), objectName(7, 4))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(store.Delete(t.Context(), objectName(7, 4)), store.PutIfAbsent(t.Context(), objectName(7, 4), fence(7, 4, 1))); err != nil {
+		t.Fatal(err)
+	}
+	check(nil, nil, 1, 3)
+	b[len(b)-1] ^= 1
+	if err := errors.Join(store.Delete(t.Context(), objectName(7, 4)), store.PutIfAbsent(t.Context(), objectName(7, 4), b)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := read(nil, nil); !errors.Is(err, fault.Corruption) {
 		t.Errorf("of a damaged log: %v", err)
+	}
+	stop := errors.New("stop")
+	if err := ReadRemains(t.Context(), store, 7, nil, nil, func(Record) error { return stop }); err != stop {
+		t.Error(err)
 	}
 }

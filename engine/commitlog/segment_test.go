@@ -210,10 +210,11 @@ func TestSegmentsFullStore(t *testing.T) {
 		synctest.Wait()
 		_, err := w.Reserve(t.Context(), 1)
 		wantKind(t, err, fault.Exhausted)
+		wantKind(t, w.Full(), fault.Exhausted)
 		full.Store(false)
 		mustWait(t, w, pos)
-		if _, err = w.Reserve(t.Context(), 1); err != nil {
-			t.Errorf("with room again: %v", err)
+		if _, err = w.Reserve(t.Context(), 1); err != nil || w.Full() != nil {
+			t.Errorf("with room again: %v, %v", err, w.Full())
 		}
 	})
 }

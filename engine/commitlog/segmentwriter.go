@@ -209,6 +209,14 @@ func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts Se
 // ID returns the log's ID.
 func (w *SegmentWriter) ID() ID { return w.id }
 
+// Full returns why records are refused at the moment if the store has no room for
+// them, else nil.
+func (w *SegmentWriter) Full() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.mu.full
+}
+
 // Reserve implements Writer. A full store shows once a put has met it, and
 // until one succeeds.
 func (w *SegmentWriter) Reserve(ctx context.Context, n int) (Reservation, error) {

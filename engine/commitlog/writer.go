@@ -444,6 +444,17 @@ func (w *FileWriter) Err() error {
 	return w.mu.err
 }
 
+// Full returns why there is no room for records beyond the segment that is being
+// written, else nil.
+func (w *FileWriter) Full() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if fault.KindOf(w.mu.spareErr) != fault.Exhausted {
+		return nil
+	}
+	return w.mu.spareErr
+}
+
 // End implements Writer.
 func (w *FileWriter) End() Pos {
 	w.mu.Lock()

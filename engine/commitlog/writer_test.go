@@ -78,6 +78,32 @@ func appendRecord(t testing.TB, w Writer, tablet, seq uint64, size int, sink Sin
 	return w.Append(r, tablet, seq, record(func(dst []byte) []byte { return payload(dst, tablet, seq, size) }), sink)
 }
 
+// eventually returns when done does, which background work brings about.
+func eventually(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for limit := time.Now().Add(time.Minute); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not after a minute: %s", what)
+		}
+	}
+}
+
+// healed returns when the writer has noticed that its disk has room again, and
+// has appended the record of size bytes that tried it.
+func healed(t testing.TB, w Writer, tablet, seq uint64, size int) (pos Pos) {
+	t.Helper()
+	eventually(t, "there is room for the log", func() bool {
+		r, err := w.Reserve(t.Context(), size)
+		if err == nil {
+			pos = w.Append(r, tablet, seq, record(func(dst []byte) []byte { return payload(dst, tablet, seq, size) }), nil)
+		} else if !errors.Is(err, fault.Exhausted) {
+			t.Fatal(err)
+		}
+		return err == nil
+	})
+	return pos
+}
+
 func mustWait(t testing.TB, w Writer, pos Pos) {
 	t.Helper()
 	if err := w.Wait(context.Background(), pos); err != nil {
@@ -270,20 +296,11 @@ func TestConcurrentAppend(t *testing.T) {
 	}
 	wg.Wait()
 	// The last group is accounted when the flusher looks for the next.
-	for range 100 {
+	eventually(t, "nothing is reserved or pending at rest", func() bool {
 		w.mu.Lock()
-		reserved, pending := w.mu.reserved, w.mu.pending
-		w.mu.Unlock()
-		if reserved == 0 && pending == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	w.mu.Lock()
-	if w.mu.reserved != 0 || w.mu.pending != 0 {
-		t.Errorf("%d bytes reserved, %d pending at rest", w.mu.reserved, w.mu.pending)
-	}
-	w.mu.Unlock()
+		defer w.mu.Unlock()
+		return w.mu.reserved == 0 && w.mu.pending == 0
+	})
 	l = open(t, fs.CrashClone(vfs.CrashCloneCfg{}), "log", opts)
 	var next [tablets]uint64
 	for _, r := range mustReplay(t, l, Pos{}) {
@@ -493,17 +510,9 @@ func TestReuseFullDisk(t *testing.T) {
 	if _, err := w.Reserve(t.Context(), 100<<10); !errors.Is(err, fault.Exhausted) {
 		t.Fatalf("a large record on a full disk: %v", err)
 	}
-	for range 100 {
-		if free() == 0 {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	if n := free(); n != 0 {
-		t.Errorf("%d files are kept on a full disk", n)
-	}
+	eventually(t, "no file is kept on a full disk", func() bool { return free() == 0 })
 	full.Store(false)
-	time.Sleep(2 * retryInterval)
+	healed(t, w, 2, 1, 20<<10) // more than any segment has room for
 	if err := w.Trim(fill()); err != nil {
 		t.Fatal(err)
 	}
@@ -512,9 +521,8 @@ func TestReuseFullDisk(t *testing.T) {
 	if err := w.Trim(pos); err != nil {
 		t.Fatal(err)
 	}
-	if n := free(); n != 0 {
-		t.Errorf("%d files are kept after Trim on a full disk", n)
-	}
+	// One may be on its way to be the next segment.
+	eventually(t, "no file is kept after Trim on a full disk", func() bool { return free() == 0 })
 }
 
 // lowDisk says that nothing is free.
@@ -913,6 +921,5 @@ func TestStartFull(t *testing.T) {
 		t.Fatalf("reserve: %v", err)
 	}
 	full.Store(false)
-	time.Sleep(2 * retryInterval)
-	mustWait(t, w, appendRecord(t, w, 1, 1, 10, nil))
+	mustWait(t, w, healed(t, w, 1, 1, 10))
 }

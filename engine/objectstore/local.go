@@ -256,12 +256,7 @@ func (l *Local) link(tmp, name string) error {
 func (l *Local) sameFile(a, b string) bool {
 	x, errX := l.fs.Stat(a)
 	y, errY := l.fs.Stat(b)
-	if errX != nil || errY != nil {
-		return false
-	}
-	p, okX := x.Sys().(*syscall.Stat_t)
-	q, okY := y.Sys().(*syscall.Stat_t)
-	return okX && okY && p.Dev == q.Dev && p.Ino == q.Ino
+	return errX == nil && errY == nil && sameInode(x, y)
 }
 
 // Create implements Store.

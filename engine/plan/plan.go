@@ -34,10 +34,13 @@ func New(table *schema.Table, now time.Time) Planner {
 	return Planner{table, us - us%table.Granularity}
 }
 
-// Check reports what is wrong with muts under the schema: first what makes them
-// Invalid, then a family that is NotFound. reads tells that planning them takes
+// Check reports what is wrong with muts under the schema: first that it is not
+// sound (schema.Table.CheckSound), then what makes them Invalid, then a family that is NotFound. reads tells that planning them takes
 // the present state of the row. path is that of the list in the request.
 func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads bool, err error) {
+	if err := p.table.CheckSound(); err != nil {
+		return false, err
+	}
 	missing := -1
 	for i := range muts {
 		m := &muts[i]
@@ -82,11 +85,15 @@ func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads boo
 		}
 	}
 	if missing >= 0 {
-		e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
-		e.Field, e.Cause = fmt.Sprintf("%s[%d]", path, missing), schema.ErrNoFamily
+		e := p.noFamily(key, muts[missing].Family)
+		e.Field = fmt.Sprintf("%s[%d]", path, missing)
 		return reads, e
 	}
 	return reads, nil
+}
+
+func (p *Planner) noFamily(key []byte, family string) *fault.Error {
+	return schema.NoFamily(family, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
 }
 
 func invalid(path string, i int, field, format string, args ...any) error {
@@ -313,11 +320,14 @@ func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key, token []byt
 
 // CheckRules reports what is wrong with the rules of a ReadModifyWriteRow.
 func (p *Planner) CheckRules(key []byte, rules []row.Rule) error {
+	if err := p.table.CheckSound(); err != nil {
+		return err
+	}
 	for i := range rules {
 		f, ok := p.table.Families[rules[i].Family]
 		if !ok {
-			e := fault.New(fault.NotFound, "Error while mutating the row '%s' (%s) : Requested column family not found.", key, p.table.Name)
-			e.Field, e.Cause = fmt.Sprintf("rules[%d].family_name", i), schema.ErrNoFamily
+			e := p.noFamily(key, rules[i].Family)
+			e.Field = fmt.Sprintf("rules[%d].family_name", i)
 			return e
 		}
 		if f.Aggregate != schema.NotAggregate {

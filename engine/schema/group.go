@@ -100,8 +100,9 @@ func (t *Table) GroupOf(id cell.FamilyID) uint16 {
 // made of old changes none.
 func (t *Table) KeepGroups(old *Table) {
 	t.Groups, t.NextGroup, t.Layout = old.Groups, old.NextGroup, old.Layout
+	before := old.byID()
 	for n, f := range t.Families {
-		f.Group = old.GroupOf(f.ID)
+		f.Group = before[f.ID].Group
 		t.Families[n] = f
 	}
 }

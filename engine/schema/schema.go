@@ -3,12 +3,14 @@ package schema
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"reflect"
 	"slices"
 	"sort"
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // The hard limits of the Bigtable data model (proto comments of
@@ -33,9 +35,37 @@ const (
 	MaxInitialSplit = 10_000 // keys in CreateTable.initial_splits
 )
 
-// ErrNoFamily is the cause of the error of a change that names a column family
-// which the table does not have.
-var ErrNoFamily = errors.New("the table has no such column family")
+// MaxFamilies bounds the column families of a table, and MaxSchema its schema, in
+// bytes of JSON. Cloud Bigtable recommends 100 families at most. This is ten times
+// as many, and little enough for what grows with them: a schema of that many is
+// about 100 KiB, more with long rules and types, is held by every server and
+// gateway, and is part of one item of etcd, which takes 1.5 MiB.
+const (
+	MaxFamilies = 1000
+	MaxSchema   = 1 << 20
+)
+
+// FamilyKey is the key under which the metadata of a NoFamily names the family.
+const FamilyKey = "family"
+
+// NoFamily returns the refusal of a request that names a column family which the
+// table does not have. The metadata tells programs which one, over RPCs too.
+func NoFamily(name, format string, args ...any) *fault.Error {
+	e := fault.New(fault.NotFound, format, args...)
+	e.Metadata = map[string]string{FamilyKey: name}
+	return e
+}
+
+// IsNoFamily reports whether err is a NoFamily, as opposed to other things that
+// are not there.
+func IsNoFamily(err error) bool {
+	var e *fault.Error
+	if !errors.As(err, &e) || e.Kind != fault.NotFound {
+		return false
+	}
+	_, ok := e.Metadata[FamilyKey]
+	return ok
+}
 
 // A Table is the schema of one table. Treat one that was handed out as
 // read-only: the engine shares it between requests.
@@ -46,8 +76,9 @@ type Table struct {
 	ID uint64
 	// Families by name.
 	Families map[string]Family
-	// NextFamily is the id that the next family gets.
-	NextFamily cell.FamilyID
+	// NextFamily is the id that the next family gets, if it is less than
+	// cell.FirstSystemFamily: otherwise no more can be added.
+	NextFamily uint32
 	// Groups are the locality groups, the default one only if it has settings of
 	// its own: see AllGroups. NextGroup is the id that the next one gets.
 	Groups    []Group `json:",omitempty"`
@@ -70,6 +101,8 @@ type Table struct {
 	Version uint64
 	// Extra is what the gateway keeps with a table and the engine does not read.
 	Extra []byte `json:",omitempty"`
+
+	unsound []string // what Unsound returns
 }
 
 // A Family is a column family of a table.
@@ -116,11 +149,20 @@ func (t *Table) Clone() *Table {
 	return &c
 }
 
-// AddFamily gives f the next id and adds it. The name must be free.
+// AddFamily gives f the next id and adds it. The name must be free. CheckFamilies
+// tells whether there was such an id.
 func (t *Table) AddFamily(f Family) {
-	f.ID = t.NextFamily
+	f.ID = cell.FamilyID(min(t.NextFamily, math.MaxUint16))
 	t.NextFamily++
 	t.Families[f.Name] = f
+}
+
+func (t *Table) byID() map[cell.FamilyID]Family {
+	m := make(map[cell.FamilyID]Family, len(t.Families))
+	for _, f := range t.Families {
+		m[f.ID] = f
+	}
+	return m
 }
 
 // FamilyNames returns the names of the families in ascending order.
@@ -148,10 +190,24 @@ func Unmarshal(b []byte) (*Table, error) {
 	if err := json.Unmarshal(b, t); err != nil {
 		return nil, err
 	}
+	return t, nil
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (t *Table) UnmarshalJSON(b []byte) error {
+	type plain Table
+	if err := json.Unmarshal(b, (*plain)(t)); err != nil {
+		return err
+	}
 	if t.Families == nil {
 		t.Families = map[string]Family{}
 	}
-	return t, nil
+	for _, f := range t.Families {
+		// Earlier versions counted with 16 bits, and began again.
+		t.NextFamily = max(t.NextFamily, uint32(f.ID)+1)
+	}
+	t.unsound = unsound(t.Families)
+	return nil
 }
 
 // A GCRule says which cells of a column may be collected
@@ -222,12 +278,11 @@ func (r *GCRule) Collects(rank int, ts, now int64) bool {
 
 // NoteRules notes since when the rules of t, which follows old, are in force.
 func (t *Table) NoteRules(old *Table) {
+	before := old.byID()
 	for name, f := range t.Families {
 		f.GCVersion = t.Version
-		for _, g := range old.Families {
-			if g.ID == f.ID && reflect.DeepEqual(g.GC, f.GC) {
-				f.GCVersion = g.GCVersion
-			}
+		if g, ok := before[f.ID]; ok && reflect.DeepEqual(g.GC, f.GC) {
+			f.GCVersion = g.GCVersion
 		}
 		t.Families[name] = f
 	}

@@ -198,6 +198,19 @@ func DecodeRecord(payload []byte, first cell.Seq, n int, m adder) error {
 	return walkRecord(payload, first, n, m.AddParts)
 }
 
+// RecordRow returns the key of the row that a log record's payload changes.
+func RecordRow(rec *commitlog.Record) (key []byte, err error) {
+	var prefix []byte
+	err = walkRecord(rec.Payload, cell.Seq(rec.FirstSeq), rec.N, func(p, _, _ []byte, _ cell.Seq, _ cell.Kind) { prefix = p })
+	if err == nil && prefix == nil {
+		err = fault.New(fault.Corruption, "log record at sequence number %d: it changes nothing", rec.FirstSeq)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return cell.RowOf(nil, prefix)
+}
+
 func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind)) error {
 	bad := func(what string) error {
 		return fault.New(fault.Corruption, "log record at sequence number %d: %s", first, what)

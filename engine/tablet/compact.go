@@ -597,7 +597,11 @@ func (t *Tablet) newOutput(v *version, l *layout, run uint64, instant metadata.I
 	o := &output{t: t, layout: l, run: run, instant: instant, carried: map[string]bool{}}
 	o.gc = merge.GC{Families: map[cell.FamilyID]merge.Rule{}, Now: t.env.Now().UnixMicro(), AsOf: instant.Time}
 	for _, f := range l.schema.Families {
-		o.gc.Families[f.ID] = merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
+		rule := merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
+		if _, shared := o.gc.Families[f.ID]; shared {
+			rule.GCRule = nil // whose cells they are is not known: see schema.Table.Unsound
+		}
+		o.gc.Families[f.ID] = rule
 	}
 	o.gc.Ranges = v.rangeDel
 	for _, d := range v.row.RangeDel {

@@ -77,11 +77,15 @@ type family struct {
 }
 
 // NewQuery prepares a filter, which has been validated. It is NotFound if the
-// filter names a family that the table does not have (api-contract X19).
+// filter names a family that the table does not have (api-contract X19), and
+// FailedPrecondition if the schema is not sound (schema.Table.CheckSound).
 func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
+	if err := s.CheckSound(); err != nil {
+		return nil, err
+	}
 	for _, name := range f.LiteralFamilies() {
 		if _, ok := s.Families[name]; !ok {
-			return nil, fault.New(fault.NotFound, "Error while reading table '%s' : Requested column family not found: %s", s.Name, name)
+			return nil, schema.NoFamily(name, "Error while reading table '%s' : Requested column family not found: %s", s.Name, name)
 		}
 	}
 	p, err := filter.Compile(f)

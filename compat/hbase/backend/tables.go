@@ -207,7 +207,11 @@ func (b *Backend) CreateTable(ctx context.Context, want *schema.Table, splits []
 	if name == recordsTable {
 		return nil, fault.New(fault.Invalid, "The name %s is taken", name.Qualifier)
 	}
-	d, err := descriptor(name, newSchema(want), nil)
+	s := newSchema(want)
+	if err := s.CheckFamilies(nil); err != nil {
+		return nil, err
+	}
+	d, err := descriptor(name, s, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -294,6 +298,9 @@ func (b *Backend) UpdateTable(ctx context.Context, resource string, change func(
 			return err
 		}
 		s.ID, s.Name, s.Granularity, s.Version = t.schema.ID, t.schema.Name, t.schema.Granularity, t.schema.Version+1
+		if err := s.CheckFamilies(t.schema); err != nil {
+			return err
+		}
 		s.NoteRules(t.schema)
 		gone, anew := 0, false
 		for name, f := range t.schema.Families {

@@ -47,6 +47,9 @@ type Options struct {
 	// RPC would be about: a table, an instance or the project. It is empty for what
 	// everybody may ask whose name is known. Nil lets everybody do everything.
 	Authorize func(ctx context.Context, c *server.Call, rpc, resource string) (context.Context, error)
+	// Sees tells whether the client whose context Authorize returned may know that a
+	// table is there, by its resource name. Nil lets everybody know of all.
+	Sees func(ctx context.Context, table string) (bool, error)
 	// Ensure makes the instance that a namespace is, by its resource name, unless
 	// it is there. Nil if nobody needs to know of it.
 	Ensure func(ctx context.Context, instance string) error

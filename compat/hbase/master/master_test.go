@@ -244,6 +244,33 @@ func (f *fixture) count(name string) int {
 	return w.rows
 }
 
+// TestTooManyFamilies: what HBase's clients ask for is bounded like what others do,
+// and they are told so that they do not try again.
+func TestTooManyFamilies(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	wants := func(what string, err error) {
+		t.Helper()
+		if e := wire.ExceptionOf(err); e.Class != wire.DoNotRetryIO || !strings.Contains(e.Msg, "column families; the limit is 1000") {
+			t.Errorf("%s: %v", what, e)
+		}
+	}
+	var fams []*pb.ColumnFamilySchema
+	for i := range schema.MaxFamilies + 1 {
+		fams = append(fams, fam(fmt.Sprint("f", i)))
+	}
+	_, err := f.createTable(ctx, f.c, &pb.CreateTableRequest{TableSchema: tableSchema("t", fams...)})
+	wants("create", err)
+	f.create(tableSchema("t", fams[:schema.MaxFamilies]...))
+	_, err = f.addColumn(ctx, f.c, &pb.AddColumnRequest{TableName: tn("t"), ColumnFamilies: fam("g")})
+	wants("add", err)
+	_, err = f.modifyTable(ctx, f.c, &pb.ModifyTableRequest{TableName: tn("t"), TableSchema: tableSchema("t", fams...)})
+	wants("modify", err)
+	if s, err := f.store.Table(ctx, "projects/p/instances/main/tables/t"); err != nil || len(s.Families) != schema.MaxFamilies {
+		t.Errorf("%d families, %v", len(s.Families), err)
+	}
+}
+
 func TestModify(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
@@ -737,6 +764,22 @@ func TestAuthorize(t *testing.T) {
 		"CreateInstance projects/p", "PartialUpdateInstance projects/p/instances/main", "GetTable projects/p/instances/main/tables/t",
 	}; !slices.Equal(asked, want) {
 		t.Errorf("asked about %q", asked)
+	}
+}
+
+// TestSnapshotsOfHiddenTables: who may not know of a table sees no snapshot of it.
+func TestSnapshotsOfHiddenTables(t *testing.T) {
+	f := start(t)
+	for _, name := range []string{"seen", "hidden"} {
+		f.create(tableSchema(name, fam("f")))
+		if _, err := f.snapshot(t.Context(), f.c, &pb.SnapshotRequest{Snapshot: &pb.SnapshotDescription{Name: proto.String("of-" + name), Table: proto.String(name)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.o.Sees = func(_ context.Context, table string) (bool, error) { return strings.HasSuffix(table, "/seen"), nil }
+	l, err := f.getCompletedSnapshots(t.Context(), f.c, &pb.GetCompletedSnapshotsRequest{})
+	if err != nil || len(l.GetSnapshots()) != 1 || l.GetSnapshots()[0].GetTable() != "seen" {
+		t.Errorf("%v, %v", l, err)
 	}
 }
 

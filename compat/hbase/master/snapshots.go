@@ -171,6 +171,13 @@ func (m *Master) getCompletedSnapshots(ctx context.Context, c *server.Call, _ *p
 		if err != nil {
 			return nil, err
 		}
+		if m.o.Sees != nil {
+			if ok, err := m.o.Sees(ctx, m.catalog.Mapping().Resource(model.ParseName(d.GetTable()))); err != nil {
+				return nil, err
+			} else if !ok {
+				continue
+			}
+		}
 		resp.Snapshots = append(resp.Snapshots, d)
 	}
 	return resp, nil

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -187,5 +190,53 @@ func TestGohbase(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
+	}
+}
+
+// TestMetaHidesTables: of a table that a caller may do nothing with there is no
+// row in hbase:meta, whether the caller looks for it or reads all.
+func TestMetaHidesTables(t *testing.T) {
+	type caller struct{}
+	f := newFixture(t, Options{
+		Authorize: func(ctx context.Context, c *Call, _ Action, _ string) (context.Context, error) {
+			return context.WithValue(ctx, caller{}, c.User), nil
+		},
+		Sees: func(ctx context.Context, table string) (bool, error) {
+			return ctx.Value(caller{}) == "owner" || strings.HasSuffix(table, "/seen"), nil
+		},
+	})
+	for _, name := range []string{"seen", "hidden"} {
+		f.table(name, map[string]model.Family{"f": {}}, nil, "m")
+	}
+	for user, want := range map[string]string{"owner": "hbase:namespace hidden seen", "other": "hbase:namespace seen"} {
+		c := f.client(gohbase.EffectiveUser(user))
+		scan, err := hrpc.NewScanStr(t.Context(), "hbase:meta")
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables := map[string]bool{}
+		for _, r := range all(t, c.Scan(scan)) {
+			name, _, _ := strings.Cut(string(r.Cells[0].Row), ",")
+			tables[name] = true
+		}
+		if got := strings.Join(slices.Sorted(maps.Keys(tables)), " "); got != want {
+			t.Errorf("%s sees %s", user, got)
+		}
+		get, err := hrpc.NewGetStr(t.Context(), "hidden", "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Get(get); errors.Is(err, gohbase.TableNotFound) != (user == "other") {
+			t.Errorf("%s: a row of the table: %v", user, err)
+		}
+		for _, row := range []string{"hidden", "seen"} { // the rows of tables, beside those of regions
+			get, err := hrpc.NewGetStr(t.Context(), "hbase:meta", row)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r, err := c.Get(get); err != nil || (len(r.Cells) > 0) != (user == "owner" || row == "seen") {
+				t.Errorf("%s: row %s: %v %v", user, row, r, err)
+			}
+		}
 	}
 }

@@ -194,8 +194,8 @@ func (s *Server) cell(family, qualifier string, ts int64, value []byte) row.Cell
 	return row.Cell{Family: family, Qualifier: []byte(qualifier), Timestamp: ts * 1000, Value: value}
 }
 
-// meta returns hbase:meta. Tables whose names are outside of lo and hi, which
-// are row keys or empty, are left out.
+// meta returns hbase:meta as the client of ctx sees it. Tables whose names are
+// outside of lo and hi, which are row keys or empty, are left out.
 func (s *Server) meta(ctx context.Context, lo, hi []byte) (*table, error) {
 	t := &table{names: []string{"info", "table", "rep_barrier", "ns"}}
 	var list []*model.Table
@@ -230,6 +230,13 @@ func (s *Server) meta(ctx context.Context, lo, hi []byte) (*table, error) {
 		}
 	}
 	for _, m := range list {
+		if s.o.Sees != nil {
+			if ok, err := s.o.Sees(ctx, m.Resource); err != nil {
+				return nil, err
+			} else if !ok {
+				continue
+			}
+		}
 		regions, err := s.catalog.Regions(ctx, m)
 		if errors.Is(err, fault.NotFound) {
 			continue // deleted a moment ago

@@ -30,6 +30,10 @@ type Options struct {
 	// or why the client may not make it; table is empty for what is not about a
 	// table. Nil lets everybody do everything.
 	Authorize func(ctx context.Context, c *Call, what Action, table string) (context.Context, error)
+	// Sees tells whether the client whose context Authorize returned may know that a
+	// table is there, by its resource name. The others are not in hbase:meta for
+	// it. Nil lets everybody know of all.
+	Sees func(ctx context.Context, table string) (bool, error)
 
 	// MaxRequestBytes bounds one request. Zero means 256 MiB.
 	MaxRequestBytes int

@@ -107,7 +107,7 @@ func ExceptionOf(err error) *Exception {
 	if errors.As(err, &e) {
 		return e
 	}
-	if errors.Is(err, schema.ErrNoFamily) {
+	if schema.IsNoFamily(err) {
 		return NoSuchFamily.New("%s", err.Error())
 	}
 	if c, ok := classes[fault.KindOf(err)]; ok {

@@ -319,7 +319,7 @@ const syncFlags = "CREATE,SYNC_BLOCK"
 // place asks where to bring the bytes of a new file.
 func (c *client) place(ctx context.Context, path string) (where, host string, err error) {
 	where, host, err = c.locate(ctx, http.MethodPut, path,
-		url.Values{"op": {"CREATE"}, "overwrite": {"false"}, "createparent": {"false"}, "createflag": {syncFlags}})
+		url.Values{"op": {"CREATE"}, "overwrite": {"false"}, "createparent": {"false"}, "createflag": {syncFlags}, "permission": {"600"}})
 	if err == nil && !strings.Contains(where, "SYNC_BLOCK") {
 		err = fault.New(fault.FailedPrecondition, "this HDFS is too old: it cannot be told to sync a file to its DataNodes' disks (createflag=SYNC_BLOCK)")
 	}
@@ -430,7 +430,7 @@ func (c *client) change(ctx context.Context, method, path string, q url.Values) 
 
 // mkdir makes a directory and those above it; none may be a file.
 func (c *client) mkdir(ctx context.Context, path string) error {
-	ok, err := c.change(ctx, http.MethodPut, path, url.Values{"op": {"MKDIRS"}})
+	ok, err := c.change(ctx, http.MethodPut, path, url.Values{"op": {"MKDIRS"}, "permission": {"700"}})
 	if err == nil && !ok {
 		err = fmt.Errorf("the NameNode does not make the directory %s", path)
 	}

@@ -120,7 +120,7 @@ func (s *Store) renew(ctx context.Context, old string) error {
 		// With a name of its own for each attempt: one that is carried out late must
 		// not make a directory again that was removed. See settle.
 		dir := s.path(tempDir, s.owner+"."+rand.Text())
-		_, err := s.c.once(ctx, http.MethodPut, dir, map[string][]string{"op": {"MKDIRS"}})
+		_, err := s.c.once(ctx, http.MethodPut, dir, map[string][]string{"op": {"MKDIRS"}, "permission": {"700"}})
 		if err == nil {
 			s.mu.temp = dir
 		}
