@@ -23,7 +23,7 @@ import (
 // mine tells whether a row wants this server to serve its tablet.
 func (s *Server) mine(r *metadata.Row) bool {
 	a := r.Assignment
-	return a != nil && a.Incarnation == s.incarnation && a.State != metadata.Unassigned
+	return a != nil && a.Incarnation == s.owner && a.State != metadata.Unassigned
 }
 
 // detached calls do with the life of the server and waits for it until ctx ends.
@@ -176,7 +176,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 	}
 	err = t.Change(ctx, func(r *metadata.Row) {
 		a := *r.Assignment
-		a.State, a.Log = metadata.Open, uint64(t.half.log.id)
+		a.State, a.Log = metadata.Open, uint64(t.half.log.ID())
 		r.Assignment = &a
 		r.Redo = commitlog.Pos{}
 	})
@@ -445,7 +445,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	out := &rpc.Status{Server: s.o.Name, Incarnation: s.incarnation, Copy: s.age.Number(), SplitBytes: max(s.o.SplitBytes, 0),
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.owner, Copy: s.age.Number(), SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
 	for _, t := range s.all() {
 		out.Tablets = append(out.Tablets, t.status())
@@ -520,7 +520,7 @@ func (s *Server) regroup(seen map[metadata.TabletID]uint64) {
 // publishSchemas tells the cluster up to which revision this server judges by
 // the schemas of tables: who changes one waits for that.
 func (s *Server) publishSchemas() {
-	key := catalog.AppliedKey(s.incarnation)
+	key := catalog.AppliedKey(s.owner)
 	var item lock.Item
 	var told int64
 	seen := map[metadata.TabletID]uint64{}

@@ -54,6 +54,9 @@ func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id 
 	return &guardedLog{SegmentWriter: w, id: id, lock: l, server: server, version: version}, nil
 }
 
+// ID implements ownLog.
+func (g *guardedLog) ID() commitlog.ID { return g.id }
+
 // Bytes implements commitlog.Writer. It counts what tablets need, whether or not
 // the rest could be trimmed.
 func (g *guardedLog) Bytes() int64 {
@@ -117,7 +120,7 @@ func (g *guardedLog) reread(ctx context.Context) error {
 // begin returns an error if the log was sealed before its owner was known to the
 // cluster: the master takes an owner that it does not see for one that has
 // ended.
-func (g *guardedLog) begin(ctx context.Context) error {
+func (g *guardedLog) begin(ctx context.Context, _ func(*commitlog.FileLog) error) error {
 	if err := g.reread(ctx); err != nil {
 		return fmt.Errorf("begin commit log %v: %w", g.id, err)
 	}

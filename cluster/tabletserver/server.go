@@ -25,8 +25,8 @@ import (
 	"github.com/trestledb/trestle/engine/worker"
 )
 
-// Options are the settings of a Server. Name, Lock, Dialer, Objects and Logs
-// are needed.
+// Options are the settings of a Server. Name, Lock, Dialer, Objects and Logs are
+// needed; of a private store Name, Lock and Objects.
 type Options struct {
 	// Name tells an operator which server it is. Two servers may not have one
 	// name at a time.
@@ -39,6 +39,10 @@ type Options struct {
 	Dialer rpc.Dialer
 	// Objects keeps SSTables, Logs commit logs; they may be one store.
 	Objects, Logs objectstore.Store
+	// Private, if set, says that no other process can reach the store: commit logs
+	// are files, and the tablets stay this server's over restarts. Logs, Segments
+	// and Copies mean nothing then.
+	Private *Private
 	// Copies is the part of the store with copies of the lock service: the server
 	// does not begin with one that is older. Without it, it does not know.
 	Copies objectstore.Store
@@ -125,13 +129,16 @@ func (o Options) WithDefaults() Options {
 
 // A Server is one incarnation of a tablet server.
 type Server struct {
-	o           Options
-	incarnation uint64
-	lastID      atomic.Uint64
-	session     lock.Session
-	age         *catalog.Age
-	meta        *cmeta.Store
-	schemas     *catalog.Schemas
+	o Options
+	// incarnation is in every id that the server gives out. owner is what METADATA
+	// rows call the server: the incarnation, or, of a private store, always
+	// privateOwner.
+	incarnation, owner uint64
+	lastID             atomic.Uint64
+	session            lock.Session
+	age                *catalog.Age
+	meta               *cmeta.Store
+	schemas            *catalog.Schemas
 
 	cache *sstable.Cache
 	rows  *rowcache.Cache // nil if there is none
@@ -161,7 +168,7 @@ type Server struct {
 type half struct {
 	env  *tablet.Env
 	work *worker.Worker
-	log  *guardedLog
+	log  ownLog
 	// closed says that it takes no tablets any more. Server.mu guards it.
 	closed bool
 }
@@ -190,8 +197,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		s.cancel()
 		for _, h := range []*half{s.users, s.system} {
 			if h != nil {
+				h.work.Stop()
 				err = errors.Join(err, h.log.Close())
 			}
+		}
+		for _, t := range s.tablets {
+			t.Close()
 		}
 		if s.rows != nil {
 			s.rows.Close()
@@ -221,6 +232,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.lastID.Store(s.incarnation << 32)
+	if s.owner = s.incarnation; o.Private != nil {
+		s.owner = privateOwner
+	}
+	if o.Private != nil {
+		o.Dialer = privateDialer{s}
+	}
 	s.meta = cmeta.New(o.Lock, o.Dialer)
 	if s.schemas, err = catalog.WatchSchemas(ctx, s.ctx, o.Lock); err != nil {
 		return nil, err
@@ -229,14 +246,14 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.RowCacheBytes > 0 {
 		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}
-	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.incarnation), o.MemtableBytes); err != nil {
+	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.owner), o.MemtableBytes); err != nil {
 		return nil, err
 	}
 	s.users.env.Rows, s.users.env.InMemoryBytes = s.rows, o.InMemoryBytes
-	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.incarnation), 16<<20); err != nil {
+	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.owner), 16<<20); err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(catalog.Registration{Name: o.Name, Addr: o.Addr, Incarnation: s.incarnation})
+	value, err := json.Marshal(catalog.Registration{Name: o.Name, Addr: o.Addr, Incarnation: s.owner})
 	if err != nil {
 		return nil, err
 	}
@@ -250,17 +267,22 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if _, err = lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value); err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
-	for _, h := range []*half{s.users, s.system} {
-		if err = h.log.begin(ctx); err != nil {
+	// Who changed a schema before this server was registered has not waited for it.
+	if _, err = s.schemas.Ask(ctx, ""); err != nil {
+		return nil, fmt.Errorf("read schemas: %w", err)
+	}
+	// METADATA first: the rows of all other tablets are in it.
+	for _, h := range []*half{s.system, s.users} {
+		if err = s.resume(ctx, h); err != nil {
 			return nil, err
 		}
+		h.work.Start()
 	}
 	s.started = time.Since(begin)
 	s.running.Go(s.watch)
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
-	s.users.work.Start(s.splitting)
-	s.system.work.Start()
+	s.running.Go(func() { s.splitting(s.ctx) })
 	o.Log.Info("tablet server started", "name", o.Name, "incarnation", s.incarnation)
 	return s, nil
 }
@@ -268,7 +290,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*half, error) {
 	h := new(half)
 	var err error
-	if h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Name, s.o.Segments); err != nil {
+	if s.o.Private != nil {
+		h.log, err = s.o.Private.open(id)
+	} else {
+		h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Name, s.o.Segments)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("create commit log: %w", err)
 	}
 	h.env = &tablet.Env{
@@ -373,6 +400,15 @@ func (s *Server) fail(err error) {
 
 // Failed is closed when the server must serve no more. The process should end.
 func (s *Server) Failed() <-chan struct{} { return s.failed }
+
+// Full returns why writes are refused at the moment if the store has no room for
+// the commit log, else nil.
+func (s *Server) Full() error {
+	if err := s.users.log.Full(); err != nil {
+		return err
+	}
+	return s.system.log.Full()
+}
 
 // Err returns why Failed is closed.
 func (s *Server) Err() error {
@@ -547,12 +583,20 @@ func (s *Server) dependent(ctx context.Context) (n int) {
 // context that has ended it stops at once: what was acknowledged is safe in any
 // case.
 func (s *Server) Close(ctx context.Context) error {
-	s.leave(ctx)
+	if s.o.Private == nil {
+		s.leave(ctx)
+	}
 	var errs []error
 	// METADATA tablets last: the others' rows are in them, perhaps.
 	for _, h := range []*half{s.users, s.system} {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
+		}
+		if s.o.Private != nil {
+			if err := s.flushAll(ctx, h); err != nil && s.Err() == nil {
+				errs = append(errs, err)
+			}
+			continue
 		}
 		if h == s.system {
 			s.outlast(ctx)

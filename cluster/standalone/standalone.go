@@ -1,0 +1,140 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock/local"
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// Name is the name of the only tablet server.
+const Name = "local"
+
+// Options are the settings of a Server. Dir is needed.
+type Options struct {
+	// Dir is the data directory; it is made if it does not exist.
+	Dir string
+	// FS is the file system. Default: the operating system's.
+	FS vfs.FS
+	// Log are the settings of the commit log of tables.
+	Log commitlog.Options
+	// TabletServer are the settings of the tablet server, without Name, Lock,
+	// Dialer, Objects and Private, which are set here.
+	TabletServer tabletserver.Options
+	// Master are the settings of the master, likewise.
+	Master master.Options
+	// Logger takes what happens. Default: nothing.
+	Logger *slog.Logger
+}
+
+// A Server is a cluster of one process. Its Client is a gateway backend.
+type Server struct {
+	*client.Client
+	lock    *local.Service
+	tablets *tabletserver.Server
+	stop    context.CancelFunc
+	master  sync.WaitGroup
+}
+
+// A here is the Dialer of a process that is the only one.
+type here struct{ s *tabletserver.Server }
+
+// Dial implements rpc.Dialer.
+func (h here) Dial(string) rpc.TabletServer { return h.s }
+
+// Open opens a data directory, and returns once the tables that are there are
+// served.
+func Open(ctx context.Context, o Options) (_ *Server, err error) {
+	if o.FS == nil {
+		o.FS = vfs.Default
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	s := &Server{}
+	if err := makeDir(o.FS, o.Dir); err != nil {
+		return nil, fmt.Errorf("make data directory: %w", err)
+	}
+	if s.lock, err = local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, "lock"), FS: o.FS, Log: o.Logger}); err != nil {
+		return nil, fmt.Errorf("open the lock service: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.lock.Close())
+		}
+	}()
+	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, "sst"), objectstore.LocalOptions{})
+	if err != nil {
+		return nil, fmt.Errorf("open SSTables: %w", err)
+	}
+	to := o.TabletServer
+	to.Name, to.Lock, to.Objects, to.Log = Name, s.lock, objects, o.Logger
+	to.Private = &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log, Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger}}
+	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
+		return nil, fmt.Errorf("start the tablet server: %w", err)
+	}
+	dialer := here{s.tablets}
+	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Now: to.Now})
+	mo := o.Master
+	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
+	term, stop := context.WithCancel(context.Background())
+	s.stop = stop
+	s.master.Go(func() {
+		for term.Err() == nil {
+			if err := master.Run(term, mo); term.Err() == nil {
+				o.Logger.Warn("the master ended, and begins again", "error", err)
+				select {
+				case <-time.After(100 * time.Millisecond):
+				case <-term.Done():
+				}
+			}
+		}
+	})
+	return s, nil
+}
+
+// makeDir makes a directory whose name survives a power cut, and so do those of
+// the directories above it that have to be made.
+func makeDir(fs vfs.FS, dir string) error {
+	if _, err := fs.Stat(dir); err == nil || !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	parent := fs.PathDir(dir)
+	if parent != dir {
+		if err := makeDir(fs, parent); err != nil {
+			return err
+		}
+	}
+	if err := fs.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	d, err := fs.OpenDir(parent)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// TabletServer returns the tablet server.
+func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }
+
+// Close writes what is in memory to SSTables until ctx ends, and closes the
+// directory. What was acknowledged is safe in any case.
+func (s *Server) Close(ctx context.Context) error {
+	s.stop()
+	s.master.Wait()
+	return errors.Join(s.tablets.Close(ctx), s.lock.Close())
+}

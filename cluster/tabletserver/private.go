@@ -1,0 +1,247 @@
+package tabletserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// privateOwner is the owner that METADATA rows of a private store name. It is
+// the process that holds the directory, whichever that is: no claimed
+// incarnation is so small.
+const privateOwner = 1
+
+// Private says where a server that no other can replace keeps its commit logs.
+// The caller holds the directory for as long as the server lives.
+//
+// A restart opens the logs again and replays them into the tablets whose METADATA
+// rows name the owner. It changes no row and writes no SSTable, so it costs one
+// read of METADATA and of the logs, however many tablets there are.
+type Private struct {
+	FS  vfs.FS
+	Dir string
+	// User and Metadata are the settings of the logs: of tables' tablets and of
+	// METADATA's.
+	User, Metadata commitlog.Options
+}
+
+// ownLog is a commit log of this server.
+type ownLog interface {
+	commitlog.Writer
+	// ID is what METADATA rows call the log.
+	ID() commitlog.ID
+	// Full returns why writes are refused, or will be soon, if the store has no room
+	// for the log, else nil.
+	Full() error
+	// begin is called once, before the first record. Of a log in files, recovered
+	// is given what an earlier process left.
+	begin(ctx context.Context, recovered func(*commitlog.FileLog) error) error
+}
+
+// fileLog is the log in files of a private store.
+type fileLog struct {
+	*commitlog.FileWriter // nil until it has begun
+	log                   *commitlog.FileLog
+	id                    commitlog.ID
+}
+
+func (p *Private) open(id commitlog.ID) (*fileLog, error) {
+	name, o := "ulog", p.User
+	if id == catalog.MetadataLog(privateOwner) {
+		name, o = "mlog", p.Metadata
+	}
+	l, err := commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, name), o)
+	if err != nil {
+		return nil, err
+	}
+	return &fileLog{log: l, id: id}, nil
+}
+
+// ID implements ownLog.
+func (f *fileLog) ID() commitlog.ID { return f.id }
+
+func (f *fileLog) begin(_ context.Context, recovered func(*commitlog.FileLog) error) error {
+	if err := recovered(f.log); err != nil {
+		return fmt.Errorf("recover from commit log %v: %w", f.id, err)
+	}
+	w, err := f.log.Start()
+	if err != nil {
+		return fmt.Errorf("begin commit log %v: %w", f.id, err)
+	}
+	f.FileWriter = w.(*commitlog.FileWriter)
+	return nil
+}
+
+// Close implements commitlog.Writer.
+func (f *fileLog) Close() error { return f.log.Close() }
+
+// A privateDialer reaches the only server there is.
+type privateDialer struct{ s *Server }
+
+// Dial implements rpc.Dialer.
+func (d privateDialer) Dial(string) rpc.TabletServer { return d.s }
+
+// resume begins the log of one half and serves the tablets that an earlier process
+// served from it.
+func (s *Server) resume(ctx context.Context, h *half) error {
+	opened := map[uint64]*served{}
+	err := h.log.begin(ctx, func(l *commitlog.FileLog) error { return s.reopen(ctx, h, l, opened) })
+	if err != nil {
+		for _, t := range opened {
+			t.Close()
+		}
+		return err
+	}
+	s.mu.Lock()
+	for _, t := range opened {
+		s.tablets[t.ID()] = t
+	}
+	s.mu.Unlock()
+	// Whatever changes METADATA rows may have to wait for a flush of METADATA.
+	for _, t := range opened {
+		t.Start()
+	}
+	for _, t := range opened {
+		if err := s.settleOpened(ctx, t); err != nil {
+			return fmt.Errorf("open tablet %d: %w", t.ID(), err)
+		}
+	}
+	if h == s.system && s.o.Private != nil {
+		return s.openRoots(ctx)
+	}
+	return nil
+}
+
+// openRoots opens the METADATA tablets that no process served when the earlier one
+// ended. The others' rows are in them, so they cannot wait for the master.
+func (s *Server) openRoots(ctx context.Context) error {
+	roots, err := s.meta.Roots(ctx)
+	if err != nil {
+		return err
+	}
+	for _, r := range roots {
+		if r.Assignment.State == metadata.Open {
+			continue
+		}
+		next := r.Clone()
+		next.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: r.Assignment.Epoch + 1, Server: s.o.Name, Addr: s.o.Addr,
+			Incarnation: s.owner, Master: r.Assignment.Master}
+		if err := s.meta.CAS(ctx, next); err != nil {
+			return fmt.Errorf("take METADATA tablet %d: %w", r.Tablet, err)
+		}
+		if err := s.recover(ctx, 0, []*metadata.Row{next}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settleOpened brings the row of a tablet into line with what its log held, and
+// ends a split that was under way.
+func (s *Server) settleOpened(ctx context.Context, t *served) error {
+	if t.Row().Op == nil {
+		return t.SettleRedo(ctx)
+	}
+	if err := flush(ctx, t.Tablet); err != nil {
+		return err
+	}
+	right, err := s.finishSplit(ctx, t)
+	if err != nil {
+		return err
+	}
+	s.adopt([]*served{t}, []*tablet.Tablet{right.Tablet})
+	return nil
+}
+
+// reopen opens the tablets of one half that an earlier process served, with what
+// its log holds of them.
+func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, opened map[uint64]*served) error {
+	rows, err := s.settledRows(ctx, h)
+	if err != nil {
+		return fmt.Errorf("read METADATA: %w", err)
+	}
+	now := time.Now()
+	for _, r := range rows {
+		if !s.mine(r) || r.Assignment.State != metadata.Open {
+			continue // the log holds nothing of it, and the master will have it opened
+		}
+		table, err := s.schemas.ByID(r.Table)
+		if errors.Is(err, fault.NotFound) {
+			continue // it is being purged
+		}
+		if err != nil {
+			return err
+		}
+		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: now}
+	}
+	var last *served
+	return l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+		if last == nil || uint64(last.ID()) != rec.Tablet {
+			if last = opened[rec.Tablet]; last == nil {
+				return nil // it was flushed, and then split, merged, given up or purged
+			}
+		}
+		return last.Replay(&rec)
+	})
+}
+
+// settledRows returns the METADATA rows of the tablets of one half, once no merge
+// is under way among them.
+func (s *Server) settledRows(ctx context.Context, h *half) ([]*metadata.Row, error) {
+	for {
+		rows, err := s.rowsOf(ctx, h)
+		if err != nil {
+			return nil, err
+		}
+		again := false
+		for _, r := range rows {
+			if r.Op == nil || r.Op.Kind == metadata.Split || !s.mine(r) {
+				continue
+			}
+			again = true
+			if _, err := s.settle(ctx, r); err != nil && !errors.Is(err, errMerged) {
+				return nil, err
+			}
+		}
+		if !again {
+			return rows, nil
+		}
+	}
+}
+
+// rowsOf returns the METADATA rows of the tablets of one half.
+func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err error) {
+	roots, err := s.meta.Roots(ctx)
+	if h == s.system || err != nil || len(roots) == 0 {
+		return roots, err
+	}
+	err = s.meta.Scan(ctx, func(r *metadata.Row) error {
+		rows = append(rows, r)
+		return nil
+	})
+	return rows, err
+}
+
+// flushAll spares the next process the replay of what is in memtables.
+func (s *Server) flushAll(ctx context.Context, h *half) error {
+	for _, t := range s.tabletsOf(h) {
+		if ctx.Err() != nil || s.Err() != nil {
+			return nil
+		}
+		if err := flush(ctx, t); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) {
+			return err
+		}
+	}
+	h.work.Trim()
+	return nil
+}
