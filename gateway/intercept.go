@@ -2,8 +2,10 @@ package gateway
 
 import (
 	"context"
+	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"runtime/debug"
 	"strconv"
 	"strings"
@@ -20,16 +22,29 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// Response metadata that clients' metrics are made of.
+// Response metadata that clients' metrics are made of. Some take the location
+// from the headers (Java, Go), some from the trailers only (Node), the time from
+// the headers.
 const (
 	locationHeader = "x-goog-ext-425905942-bin" // ResponseParams
 	timingHeader   = "server-timing"
 	timingPrefix   = "gfet4t7; dur="
 )
+
+// peerHeader names who answers a session's stream. Java's client takes a header
+// without it, that of a refusal included, for a failure of its own.
+const peerHeader = "bigtable-peer-info" // PeerInfo
+
+// opens are the methods whose answers have a peerHeader.
+var opens = map[string]bool{
+	bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true,
+	bigtablepb.Bigtable_OpenMaterializedView_FullMethodName: true,
+}
 
 // dataPrefix begins the methods that answer with that metadata.
 const dataPrefix = "/" + "google.bigtable.v2.Bigtable" + "/"
@@ -41,7 +56,13 @@ type interceptor struct {
 	observer Observer
 	log      *slog.Logger
 	origin   *origin  // of a request that nobody placed
+	nowhere  *origin  // of what is not there
 	places   sync.Map // place to its *origin
+	// admin is around the methods that are not of the data API, which are unary;
+	// nil if there is nothing. Requests for data do not pay for it.
+	admin    grpc.UnaryServerInterceptor
+	frontend int64 // stands for this process
+	peer     metadata.MD
 	// sessions are the methods whose streams carry other requests. They are told
 	// to the observer by what carries them.
 	sessions map[string]bool
@@ -53,10 +74,10 @@ type place struct{ zone, cluster string }
 // An origin is the response metadata that names a place. gRPC copies what it is
 // given, so an answer's metadata is made once and used for all of its kind.
 type origin struct {
-	value    []string    // of locationHeader
-	location metadata.MD // for the header of a stream
-	// timed are location and time for the header of a unary answer, by
-	// milliseconds; made when first needed.
+	value    []string    // of locationHeader; nil for nowhere
+	location metadata.MD // for the trailer of a unary answer
+	// timed are location and time for the rest, by milliseconds; made when first
+	// needed.
 	timed [timedMillis]atomic.Pointer[metadata.MD]
 }
 
@@ -73,43 +94,36 @@ func newOrigin(p place) *origin {
 	return o
 }
 
-// answer returns the metadata of a unary answer that took d.
-func (o *origin) answer(d time.Duration) metadata.MD {
-	millis := d.Milliseconds()
-	kept := millis >= 0 && millis < timedMillis
+// after returns the metadata of an answer, or of its beginning, that took d: in
+// whole milliseconds as with Google, and one at least, since clients take zero for
+// not measured.
+func (o *origin) after(d time.Duration) metadata.MD {
+	millis := max(d.Milliseconds(), 1)
+	kept := millis < timedMillis
 	if kept {
 		if md := o.timed[millis].Load(); md != nil {
 			return *md
 		}
 	}
-	md := metadata.MD{locationHeader: o.value, timingHeader: timing(millis)}
+	md := metadata.MD{timingHeader: {timingPrefix + strconv.FormatInt(millis, 10)}}
+	if o.value != nil {
+		md[locationHeader] = o.value
+	}
 	if kept {
 		o.timed[millis].Store(&md)
 	}
 	return md
 }
 
-// trailers are the metadata at the end of streams, by milliseconds.
-var trailers = func() (all [timedMillis]metadata.MD) {
-	for i := range all {
-		all[i] = metadata.MD{timingHeader: timing(int64(i))}
-	}
-	return all
-}()
-
-func trailer(d time.Duration) metadata.MD {
-	if millis := d.Milliseconds(); millis < 0 || millis >= timedMillis {
-		return metadata.MD{timingHeader: timing(millis)}
-	}
-	return trailers[d.Milliseconds()]
-}
-
-func timing(millis int64) []string {
-	return []string{timingPrefix + strconv.FormatInt(millis, 10)}
-}
-
 func newInterceptor(g *gate, o Options) *interceptor {
-	return &interceptor{gate: g, observer: o.Observer, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster})}
+	i := &interceptor{gate: g, observer: o.Observer, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster}), nowhere: new(origin),
+		frontend: rand.Int64N(1<<62) + 1}
+	b, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: i.frontend, TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
+	if err != nil {
+		panic(err) // only strings can be invalid
+	}
+	i.peer = metadata.Pairs(peerHeader, base64.URLEncoding.EncodeToString(b))
+	return i
 }
 
 // served notes where the request of ctx is served, which its answer will name.
@@ -128,7 +142,12 @@ func (i *interceptor) served(ctx context.Context, p place) {
 	a.origin, _ = v.(*origin)
 }
 
-func (i *interceptor) originOf(ctx context.Context) *origin {
+// originOf returns where a request was served that ended with err. A table that
+// is not there, unlike a family of it, is nowhere.
+func (i *interceptor) originOf(ctx context.Context, err error) *origin {
+	if err != nil && fault.KindOf(err) == fault.NotFound && !schema.IsNoFamily(err) {
+		return i.nowhere
+	}
 	if a, _ := ctx.Value(arrivalKey{}).(*arrival); a != nil && a.origin != nil {
 		return a.origin
 	}
@@ -142,13 +161,16 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		i.observer.RPCStarted(info.FullMethod)
 	}
 	resp, err = i.callUnary(ctx, req, info, handler)
-	if err != nil {
-		err = i.status(ctx, err)
-	}
 	elapsed := time.Since(start)
 	if strings.HasPrefix(info.FullMethod, dataPrefix) {
-		// An error goes out as trailers only, which these become part of.
-		_ = grpc.SetHeader(ctx, i.originOf(ctx).answer(elapsed))
+		o := i.originOf(ctx, err)
+		_ = grpc.SetHeader(ctx, o.after(elapsed))
+		if o.location != nil {
+			_ = grpc.SetTrailer(ctx, o.location)
+		}
+	}
+	if err != nil {
+		err = i.status(ctx, err)
 	}
 	if i.observer != nil {
 		sent := 0
@@ -166,6 +188,9 @@ func (i *interceptor) callUnary(ctx context.Context, req any, info *grpc.UnarySe
 			resp, err = nil, i.panicked(ctx, info.FullMethod, p)
 		}
 	}()
+	if i.admin != nil && !strings.HasPrefix(info.FullMethod, dataPrefix) {
+		return i.admin(ctx, req, info, handler)
+	}
 	return handler(ctx, req)
 }
 
@@ -178,7 +203,10 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		observer = nil
 	}
 	i.gate.begun(ctx)
-	s := &serverStream{ServerStream: ss, i: i, count: observer != nil, placed: !isData}
+	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData}
+	if opens[info.FullMethod] {
+		_ = ss.SetHeader(i.peer)
+	}
 	if info.IsClientStream && !i.sessions[info.FullMethod] {
 		// Messages may come at any time in the stream's life.
 		i.gate.arrived(ctx)
@@ -186,14 +214,15 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if observer != nil {
 		observer.RPCStarted(info.FullMethod)
 	}
-	if err = i.callStream(srv, s, info, handler); err != nil {
-		err = i.status(ctx, err)
-	}
+	err = i.callStream(srv, s, info, handler)
 	i.gate.arrived(ctx)
 	elapsed := time.Since(start)
 	if isData {
-		s.place()
-		ss.SetTrailer(trailer(elapsed))
+		s.place(err)
+		ss.SetTrailer(i.originOf(ctx, err).after(elapsed))
+	}
+	if err != nil {
+		err = i.status(ctx, err)
 	}
 	if observer != nil {
 		observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
@@ -244,21 +273,24 @@ func (i *interceptor) status(ctx context.Context, err error) error {
 	return status.ErrorProto(p)
 }
 
-// A serverStream tells the gate when the request is here, puts the location
+// A serverStream tells the gate when the request is here, puts location and time
 // into the headers before they go out, and counts bytes.
 type serverStream struct {
 	grpc.ServerStream
 	i              *interceptor
+	start          time.Time
 	count          bool
 	placed         bool
 	arrived        bool
 	received, sent int64
 }
 
-func (s *serverStream) place() {
+// place completes the headers of an answer; err is how the handler ended, if it
+// has.
+func (s *serverStream) place(err error) {
 	if !s.placed {
 		s.placed = true
-		_ = s.ServerStream.SetHeader(s.i.originOf(s.Context()).location)
+		_ = s.ServerStream.SetHeader(s.i.originOf(s.Context(), err).after(time.Since(s.start)))
 	}
 }
 
@@ -275,12 +307,17 @@ func (s *serverStream) RecvMsg(m any) error {
 }
 
 func (s *serverStream) SendHeader(md metadata.MD) error {
-	s.place()
-	return s.ServerStream.SendHeader(md)
+	s.place(nil)
+	err := s.ServerStream.SendHeader(md)
+	if _, ok := status.FromError(err); !ok {
+		// Unlike SendMsg it returns what the transport says where that has ended.
+		err = status.Error(codes.Unavailable, err.Error())
+	}
+	return err
 }
 
 func (s *serverStream) SendMsg(m any) error {
-	s.place()
+	s.place(nil)
 	if s.count {
 		s.sent += int64(wire.Size(m))
 	}

@@ -53,8 +53,9 @@ type Options struct {
 	// Admin are the options of the admin services. Its Emulator, Zone and Log
 	// are set from those here.
 	Admin admin.Options
-	// Auth says who callers are and what they may do. Nil lets everybody do
-	// everything. It is the caller's, to be closed after the Server is stopped.
+	// Auth says who callers are and what they may do, or (auth.Options.Off) only
+	// audits what they do. Nil lets everybody do everything. It is the caller's, to
+	// be closed after the Server is stopped.
 	Auth *auth.Auth
 	// Register adds further services.
 	Register []func(grpc.ServiceRegistrar)

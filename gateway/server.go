@@ -48,7 +48,8 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	in := newInterceptor(g, o)
 	unary, stream := []grpc.UnaryServerInterceptor{in.unary}, []grpc.StreamServerInterceptor{in.stream}
 	admit := g.admit
-	if o.Auth != nil {
+	switch {
+	case o.Auth.On():
 		// Who calls is known before anything of a request is read, what it may do
 		// before any handler sees the request.
 		admit = func(ctx context.Context, info *tap.Info) (context.Context, error) {
@@ -61,6 +62,10 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
 		b = o.Auth.Guard(b)
 		o.Admin.Permissions = o.Auth.TestPermissions
+	case o.Auth.AuditsData():
+		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
+	case o.Auth != nil:
+		in.admin = o.Auth.Unary
 	}
 	unary, stream = append(unary, o.Unary...), append(stream, o.Stream...)
 	opts := []grpc.ServerOption{
@@ -123,7 +128,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		}
 		d.UseSessions(sessions{s.sessions})
 	}
-	if o.Auth != nil {
+	if o.Auth.On() {
 		o.Auth.UsePolicies(a.Policy)
 		o.Auth.Register(services)
 	}

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"runtime"
 	"strings"
@@ -183,20 +184,26 @@ func TestReversedWithFeature(t *testing.T) {
 func TestResponseMetadata(t *testing.T) {
 	f := newFixture(t, Options{Zone: "z1"})
 	ctx := context.Background()
+	const location = "x-goog-ext-425905942-bin"
+	timed := func(name string, header metadata.MD) {
+		t.Helper()
+		var ms int
+		if timing := header.Get("server-timing"); len(timing) != 1 {
+			t.Errorf("%s: server-timing %q", name, timing)
+		} else if _, err := fmt.Sscanf(timing[0], "gfet4t7; dur=%d", &ms); err != nil || ms < 1 {
+			t.Errorf("%s: server-timing %q", name, timing)
+		}
+	}
 	check := func(name string, header, trailer metadata.MD) {
 		t.Helper()
-		p := new(bigtablepb.ResponseParams)
-		v := header.Get("x-goog-ext-425905942-bin")
-		if len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "z1" || p.GetClusterId() != "default" {
-			t.Errorf("%s: location %q", name, v)
+		for in, md := range map[string]metadata.MD{"header": header, "trailer": trailer} {
+			p := new(bigtablepb.ResponseParams)
+			v := md.Get(location)
+			if len(v) != 1 || proto.Unmarshal([]byte(v[0]), p) != nil || p.GetZoneId() != "z1" || p.GetClusterId() != "default" {
+				t.Errorf("%s: location in the %s %q", name, in, v)
+			}
 		}
-		timing := append(header.Get("server-timing"), trailer.Get("server-timing")...)
-		var ms int
-		if len(timing) != 1 {
-			t.Errorf("%s: server-timing %q", name, timing)
-		} else if _, err := fmt.Sscanf(timing[0], "gfet4t7; dur=%d", &ms); err != nil {
-			t.Errorf("%s: server-timing %q", name, timing)
-		}
+		timed(name, header)
 	}
 	var header, trailer metadata.MD
 	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(nil)}, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil {
@@ -222,6 +229,40 @@ func TestResponseMetadata(t *testing.T) {
 		h, _ := s.Header()
 		check("ReadRows "+key, h, s.Trailer())
 	}
+	bad := setCell(nil)
+	bad[0].GetSetCell().FamilyName = "nope"
+	if _, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: bad}, grpc.Header(&header), grpc.Trailer(&trailer)); status.Code(err) != codes.NotFound {
+		t.Fatal(err)
+	}
+	check("no family", header, trailer)
+
+	// A table that is not there is in no cluster.
+	nowhere := func(name string, err error, header, trailer metadata.MD) {
+		t.Helper()
+		if status.Code(err) != codes.NotFound || len(header.Get(location))+len(trailer.Get(location)) > 0 {
+			t.Errorf("%s: %v at %q, %q", name, err, header.Get(location), trailer.Get(location))
+		}
+		timed(name, header)
+	}
+	const none = testTable + "-not"
+	_, err := f.raw.MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: none, RowKey: []byte("k"), Mutations: setCell(nil)}, grpc.Header(&header), grpc.Trailer(&trailer))
+	nowhere("MutateRow", err, header, trailer)
+	for _, keys := range [][][]byte{{[]byte("k")}, {[]byte("k"), []byte("l")}, nil} {
+		s, err := f.raw.ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: none, Rows: &bigtablepb.RowSet{RowKeys: keys}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = recvAll(s.Recv)
+		h, _ := s.Header()
+		nowhere(fmt.Sprintf("ReadRows %s", keys), err, h, s.Trailer())
+	}
+	s, err := f.raw.MutateRows(ctx, &bigtablepb.MutateRowsRequest{TableName: none, Entries: []*bigtablepb.MutateRowsRequest_Entry{{RowKey: []byte("k"), Mutations: setCell(nil)}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = recvAll(s.Recv)
+	h, _ := s.Header()
+	nowhere("MutateRows", err, h, s.Trailer())
 }
 
 // The headers of a scan come before its first row.
@@ -720,5 +761,95 @@ func TestRetryInfo(t *testing.T) {
 	}
 	if call(nil) == nil || call(&bigtablepb.FeatureFlags{RetryInfo: true}) == nil || call(&bigtablepb.FeatureFlags{ReverseScans: true}) != nil {
 		t.Error("RetryInfo given or kept back wrongly")
+	}
+}
+
+// left is the stream of a caller who goes away before the answer begins.
+type left struct {
+	grpc.ServerStream
+	entered chan<- struct{}
+}
+
+func (l left) SendHeader(md metadata.MD) error {
+	l.entered <- struct{}{}
+	<-l.Context().Done()
+	return l.ServerStream.SendHeader(md)
+}
+
+// TestGoneCallersAreNoErrors expects no line in the log of scans whose callers go
+// away, whatever it is that the handler notices first: the transport that has
+// ended, or an error of the store that came of the cancellation.
+func TestGoneCallersAreNoErrors(t *testing.T) {
+	entered, handled := make(chan struct{}), make(chan struct{})
+	f := newFixture(t, Options{Stream: []grpc.StreamServerInterceptor{func(srv any, ss grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		err := handler(srv, left{ss, entered})
+		handled <- struct{}{}
+		return err
+	}}})
+	f.stub.readRows = func(ctx context.Context, _ *scan.Request, _ scan.Writer) (scan.Stats, error) {
+		entered <- struct{}{} // by a read of one row, whose header comes with the row
+		<-ctx.Done()
+		return scan.Stats{}, errors.New("what came of it")
+	}
+	key := &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("r")}}
+	for _, tc := range map[string]struct {
+		rows *bigtablepb.RowSet
+		gone func(cancel context.CancelFunc, conn *grpc.ClientConn)
+	}{
+		"scan of a connection that ended": {nil, func(_ context.CancelFunc, conn *grpc.ClientConn) { _ = conn.Close() }},
+		"read of a connection that ended": {key, func(_ context.CancelFunc, conn *grpc.ClientConn) { _ = conn.Close() }},
+		"scan that was canceled":          {nil, func(cancel context.CancelFunc, _ *grpc.ClientConn) { cancel() }},
+		"read that was canceled":          {key, func(cancel context.CancelFunc, _ *grpc.ClientConn) { cancel() }},
+	} {
+		ctx, cancel := context.WithCancel(context.Background())
+		conn := f.dial()
+		if _, err := bigtablepb.NewBigtableClient(conn).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable, Rows: tc.rows}); err != nil {
+			t.Fatal(err)
+		}
+		<-entered
+		tc.gone(cancel, conn)
+		<-handled
+		cancel()
+		_ = conn.Close()
+	}
+	stopCtx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := f.server.Stop(stopCtx); err != nil { // and with it the last of what the handlers' answers make of errors
+		t.Error(err)
+	}
+	if log := f.log.String(); log != "" {
+		t.Errorf("the log has:\n%s", log)
+	}
+	f.seen.mu.Lock()
+	defer f.seen.mu.Unlock()
+	for _, c := range f.seen.codes["/google.bigtable.v2.Bigtable/ReadRows"] {
+		if c != codes.Canceled && c != codes.Unavailable {
+			t.Errorf("a scan whose caller is gone ended with %v", c)
+		}
+	}
+}
+
+// ended is a stream whose transport has ended, and whose context does not know
+// of it yet.
+type ended struct{ grpc.ServerStream }
+
+func (ended) Context() context.Context    { return context.Background() }
+func (ended) SetTrailer(metadata.MD)      {}
+func (ended) SetHeader(metadata.MD) error { return nil }
+func (ended) SendHeader(metadata.MD) error {
+	return errors.New("connection error: transport is closing")
+}
+
+// TestEndedTransportIsNoError is TestGoneCallersAreNoErrors in the moment before
+// the context ends.
+func TestEndedTransportIsNoError(t *testing.T) {
+	log := new(lockedBuffer)
+	g := newGate(1<<20, time.Minute)
+	defer g.close()
+	i := newInterceptor(g, Options{Zone: "z", Cluster: "c", Log: slog.New(slog.NewTextHandler(log, nil))})
+	err := i.stream(nil, ended{}, &grpc.StreamServerInfo{FullMethod: bigtablepb.Bigtable_ReadRows_FullMethodName},
+		func(_ any, ss grpc.ServerStream) error { return ss.SendHeader(nil) })
+	if status.Code(err) != codes.Unavailable || log.String() != "" {
+		t.Errorf("%v, and the log has %q", err, log.String())
 	}
 }

@@ -90,11 +90,12 @@ func (f *fixture) opened(stream grpc.BidiStreamingClient[bigtablepb.SessionReque
 		return nil, err
 	}
 	m, err := stream.Recv()
-	if err != nil {
-		return nil, err
-	}
+	// Of a refusal, too.
 	if md, err := stream.Header(); err != nil || len(md.Get("bigtable-peer-info")) != 1 {
 		f.t.Errorf("headers %v, %v", md, err)
+	}
+	if err != nil {
+		return nil, err
 	}
 	if m.GetOpenSession().GetBackend().GetApplicationFrontendId() == 0 {
 		f.t.Errorf("opened with %v", m)
@@ -267,6 +268,28 @@ func TestSessionOfficialClient(t *testing.T) {
 	}
 }
 
+// What is refused since it is not built, or since there are no sessions, has the
+// header that clients demand too.
+func TestSessionPeerOfRefusals(t *testing.T) {
+	for name, o := range map[string]Options{"on": {}, "off": {NoSessions: true}} {
+		f := newFixture(t, o, strict)
+		for _, method := range []string{bigtablepb.Bigtable_OpenTable_FullMethodName, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName,
+			bigtablepb.Bigtable_OpenMaterializedView_FullMethodName} {
+			stream, err := f.conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := stream.CloseSend(); err != nil {
+				t.Fatal(err)
+			}
+			err = stream.RecvMsg(new(bigtablepb.SessionResponse))
+			if md, _ := stream.Header(); err == nil || len(md.Get("bigtable-peer-info")) != 1 {
+				t.Errorf("sessions %s, %s: %v with headers %v", name, method, err, md)
+			}
+		}
+	}
+}
+
 // Who knows sessions is told to use them.
 func TestSessionConfiguration(t *testing.T) {
 	f := newSessionFixture(t, Options{})
@@ -279,6 +302,14 @@ func TestSessionConfiguration(t *testing.T) {
 		c, err := f.raw.GetClientConfiguration(ctx, &bigtablepb.GetClientConfigurationRequest{InstanceName: testInstance})
 		if err != nil {
 			t.Fatal(err)
+		}
+		// Of a table that is not there, a call waits for the next failure of a
+		// session, which is that long; and sessions are tried for ever.
+		if p := c.GetSessionConfiguration().GetSessionPoolConfiguration(); sessions {
+			penalty, most := p.GetNewSessionCreationPenalty().AsDuration(), p.GetNewSessionCreationBudget()
+			if penalty > 250*time.Millisecond || float64(most)/penalty.Seconds() > 50 || most < p.GetConsecutiveSessionFailureThreshold() {
+				t.Errorf("%d sessions in %v, and calls fail with %d", most, penalty, p.GetConsecutiveSessionFailureThreshold())
+			}
 		}
 		load := c.GetSessionConfiguration().GetSessionLoad()
 		if sessions != (load == 1) || sessions == c.GetStopPolling() || sessions != (c.GetPollingConfiguration().GetPollingInterval().AsDuration() >= time.Minute) {
@@ -529,6 +560,10 @@ func TestSessionAuthorizedView(t *testing.T) {
 	s, err := f.opened(stream, openFrame(&bigtablepb.OpenAuthorizedViewRequest{AuthorizedViewName: testView, Permission: bigtablepb.OpenAuthorizedViewRequest_PERMISSION_READ_WRITE}))
 	if err != nil {
 		t.Fatal(err)
+	}
+	other := &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_FamilyNameRegexFilter{FamilyNameRegexFilter: "cf2"}}
+	if _, err := s.call(readPayload("a1", other)); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("filter outside of the view: %v", err)
 	}
 	if out, err := s.call(readPayload("a1", nil)); err != nil || len(itemsOf(out.GetReadRow().GetRow())) != 1 {
 		t.Errorf("got %v, %v", out, err)

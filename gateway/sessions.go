@@ -28,7 +28,7 @@ func newSessions(d *data.Service, in *interceptor, budget *chunk.Budget, o Optio
 	so.Open = func(ctx context.Context, t session.Target) (session.Rows, error) {
 		return d.Rows(ctx, t.Table, t.View, t.Profile, t.Writes)
 	}
-	so.Zone, so.Cluster, so.Budget, so.Log = o.Zone, o.Cluster, budget, o.Log
+	so.Frontend, so.Zone, so.Cluster, so.Budget, so.Log = in.frontend, o.Zone, o.Cluster, budget, o.Log
 	so.Cancel, so.Short = cancelOf, in.gate.short
 	so.Observer = &sessionObserver{in: in, auth: o.Auth}
 	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true}

@@ -117,10 +117,7 @@ func TestAuthorizedView(t *testing.T) {
 			{"keys", bigtable.RowList{"a", "b1", "d", "d/1"}, nil, "b1" + cols + "; d/1" + cols},
 			{"key outside", bigtable.SingleRow("d"), nil, ""},
 			{"families", all, []bigtable.ReadOption{bigtable.RowFilter(bigtable.FamilyFilter("cf2|agg")), bigtable.LimitRows(1)}, "b: agg:n"},
-			// Neither what is outside nor what does not exist is told from nothing.
-			{"family outside", all, []bigtable.ReadOption{bigtable.RowFilter(bigtable.FamilyFilter("cf2"))}, ""},
-			{"no family", all, []bigtable.ReadOption{bigtable.RowFilter(bigtable.FamilyFilter("nope"))}, ""},
-			{"no range", all, []bigtable.ReadOption{bigtable.RowFilter(bigtable.ColumnRangeFilter("nope", "a", "b"))}, ""},
+			{"families outside", all, []bigtable.ReadOption{bigtable.RowFilter(bigtable.FamilyFilter("cf2|nope"))}, ""},
 			{"offset", bigtable.SingleRow("b"), []bigtable.ReadOption{bigtable.RowFilter(bigtable.CellsPerRowOffsetFilter(3))}, "b: cf:pq cf:x"},
 			{"interleave", bigtable.SingleRow("b"), []bigtable.ReadOption{bigtable.RowFilter(bigtable.InterleaveFilters(
 				bigtable.ColumnFilter("q|x"), bigtable.ColumnFilter("a|pq")))}, "b: cf:pq cf:x"},
@@ -135,11 +132,16 @@ func TestAuthorizedView(t *testing.T) {
 		}
 	})
 
-	outside := func(name string, err error) {
+	outsideOf := func(view, name string, err error) {
 		t.Helper()
-		if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "outside the Authorized View") {
+		want := "Cannot mutate from " + testTable + "/authorizedViews/" + view + " because the mutation contains cells outside the Authorized View."
+		if status.Code(err) != codes.PermissionDenied || status.Convert(err).Message() != want {
 			t.Errorf("%s: got %v", name, err)
 		}
+	}
+	outside := func(name string, err error) {
+		t.Helper()
+		outsideOf("v", name, err)
 	}
 	inside := func(name string, err error) {
 		t.Helper()
@@ -182,6 +184,24 @@ func TestAuthorizedView(t *testing.T) {
 		rmw.AppendValue(c.family, c.q, []byte("1"))
 		_, err := v.ApplyReadModifyWrite(ctx, c.key, rmw)
 		outside("ReadModifyWriteRow "+name, err)
+	}
+	// A filter may name what is in the view only; what is outside is not told from
+	// what does not exist.
+	for name, filter := range map[string]bigtable.Filter{
+		"family": bigtable.FamilyFilter("cf2"), "no family": bigtable.FamilyFilter("nope"), "range": bigtable.ColumnRangeFilter("nope", "a", "b"),
+		"deep":      bigtable.ChainFilters(bigtable.PassAllFilter(), bigtable.InterleaveFilters(bigtable.FamilyFilter("cf"), bigtable.FamilyFilter("cf2"))),
+		"condition": bigtable.ConditionFilter(bigtable.FamilyFilter("cf2"), bigtable.PassAllFilter(), nil),
+	} {
+		refused := func(method string, err error) {
+			t.Helper()
+			if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "outside the Authorized View") {
+				t.Errorf("%s with a %s outside: %v", method, name, err)
+			}
+		}
+		_, err := v.ReadRow(ctx, "b", bigtable.RowFilter(filter))
+		refused("ReadRow", err)
+		refused("ReadRows", v.ReadRows(ctx, all, func(bigtable.Row) bool { return true }, bigtable.RowFilter(filter)))
+		refused("CheckAndMutateRow", v.Apply(ctx, "b", bigtable.NewCondMutation(filter, set("cf:x"), set("cf:x"))))
 	}
 	if after := columnsOf(t, tbl, all); after != before {
 		t.Errorf("refused writes changed\n%s\nto\n%s", before, after)
@@ -240,7 +260,7 @@ func TestAuthorizedView(t *testing.T) {
 		return nil
 	})
 	inside("add family", err)
-	outside("delete row", whole.Apply(ctx, "c", change((*bigtable.Mutation).DeleteRow)))
+	outsideOf("whole", "delete row", whole.Apply(ctx, "c", change((*bigtable.Mutation).DeleteRow)))
 
 	nothing := f.view("nothing", &adminpb.AuthorizedView_SubsetView{})
 	if got := columnsOf(t, nothing, all); got != "" {
@@ -249,7 +269,7 @@ func TestAuthorizedView(t *testing.T) {
 	if keys, err := nothing.SampleRowKeys(ctx); err != nil || len(keys) != 0 {
 		t.Error(keys, err)
 	}
-	outside("nothing", nothing.Apply(ctx, "a", set("cf:x")))
+	outsideOf("nothing", "set", nothing.Apply(ctx, "a", set("cf:x")))
 
 	// A view that is deleted is gone at once, and so is one of a deleted table.
 	admin := adminpb.NewBigtableTableAdminClient(f.conn)

@@ -87,10 +87,10 @@ func (c *testCluster) launch(name string) {
 
 func (c *testCluster) ready(name string) {
 	c.t.Helper()
+	c.addrs[name] = c.servers[name].line(announcedAPI)
 	if c.extra != nil && slices.ContainsFunc(c.extra(name), func(arg string) bool { return strings.HasPrefix(arg, "--http-listen") }) {
 		c.addrsHTTP[name] = c.servers[name].line("metrics and health   ")
 	}
-	c.addrs[name] = c.servers[name].line("export BIGTABLE_EMULATOR_HOST=")
 }
 
 // cluster runs `trestle cluster` and returns what it prints.

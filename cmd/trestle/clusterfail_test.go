@@ -68,7 +68,28 @@ func TestClusterStoreFull(t *testing.T) {
 			t.Errorf("umount: %v %s", err, out)
 		}
 	})
-	c := startCluster(t, 2, func(c *testCluster) { c.store = "file://" + filepath.Join(mounted, "store") })
+	c := startCluster(t, 2, func(c *testCluster) {
+		c.store = "file://" + filepath.Join(mounted, "store")
+		c.extra = func(string) []string { return []string{"--http-listen=127.0.0.1:0"} }
+	})
+	ready := func(want bool, lines ...string) {
+		t.Helper()
+		for name, at := range c.addrsHTTP {
+			url := strings.Replace(strings.Fields(at)[0], "/metrics", "/readyz", 1)
+			eventually(t, func() string {
+				body := httpGet(t, url)
+				ok := strings.HasSuffix(body, "not ready\n") != want
+				for _, l := range lines {
+					ok = ok && strings.Contains(body, l)
+				}
+				if !ok {
+					return fmt.Sprintf("%s: want %v and %q:\n%s", name, want, lines, body)
+				}
+				return ""
+			})
+		}
+	}
+	ready(true, "[+] shared store: ok", "[+] commit log: ok")
 	tbl := c.table(c.addrs["server-1"])
 	acked := map[string]string{}
 	put := func(i int, v string) error {
@@ -111,6 +132,7 @@ func TestClusterStoreFull(t *testing.T) {
 		return ""
 	})
 	t.Logf("a write to a full store: %v", first)
+	ready(false, "[-] shared store: ", "bytes free in")
 	for row, v := range acked {
 		if got, err := rowWithin(t, tbl, row, 10*time.Second); err != nil || got != v {
 			t.Fatalf("row %s: %.20q, %v", row, got, err)
@@ -132,6 +154,7 @@ func TestClusterStoreFull(t *testing.T) {
 			t.Fatalf("row %s: %.20q, %v", row, got, err)
 		}
 	}
+	ready(true, "[+] shared store: ok", "[+] commit log: ok")
 	for name, p := range c.servers {
 		if strings.Contains(p.stderr.String(), "the tablet server has failed") {
 			t.Errorf("%s has failed:\n%s", name, p.stderr)

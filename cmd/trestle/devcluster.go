@@ -200,8 +200,7 @@ func (d *devRun) keep(ctx context.Context, served func(), exe, name string, args
 		cmd := exec.Command(exe, args...)
 		cmd.Env = os.Environ()
 		cmd.Stderr = d.p.stderr
-		cmd.SysProcAttr = childAttr()
-		cmd.SysProcAttr.Setpgid = true // an interrupt of the terminal is for us
+		cmd.SysProcAttr = ownGroup(childAttr())
 		out, err := cmd.StdoutPipe()
 		if err == nil {
 			err = cmd.Start()

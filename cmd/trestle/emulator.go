@@ -7,8 +7,11 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
@@ -34,16 +37,23 @@ func emulate(p *process, args []string) int {
 	if f.NArg() > 0 {
 		return p.misused(fmt.Errorf("unexpected argument %q; a command comes before its flags, see `trestle help`", f.Arg(0)))
 	}
+	listen := net.JoinHostPort(strings.Trim(*host, "[]"), strconv.Itoa(*port))
+	if *address != "" {
+		listen = *address
+	}
+	return runEmulator(p, listen)
+}
+
+// runEmulator is the emulator on an address until a signal ends it.
+func runEmulator(p *process, listen string) int {
 	cfg := settings.Serve{
 		Temporary: true, Emulator: true, Insecure: true,
 		// Nothing outlives the process, so there is nothing to wait for.
 		Durability: settings.Async,
+		AuditLog:   settings.Off,
 		Memory:     settings.MachineMemory() / 4,
 		Zone:       "local-a", Cluster: "trestle",
-		Listen: net.JoinHostPort(strings.Trim(*host, "[]"), strconv.Itoa(*port)),
-	}
-	if *address != "" {
-		cfg.Listen = *address
+		Listen: listen,
 	}
 	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
 	ctx, release := untilSignal(log, stopLimit)
@@ -59,4 +69,43 @@ func emulate(p *process, args []string) int {
 		return p.failed(err)
 	}
 	return exitOK
+}
+
+// gcloudEmulator takes the place of one command of gcloud, `gcloud beta
+// emulators bigtable start --host-port HOST:PORT`, with which testcontainers and
+// compose files start Google's emulator. Flags that every command of gcloud has
+// change nothing here.
+func gcloudEmulator(p *process, args []string) int {
+	f := pflag.NewFlagSet("gcloud", pflag.ContinueOnError)
+	f.SetOutput(io.Discard)
+	f.Usage = func() {}
+	hostPort := f.String("host-port", "localhost:8086", "`HOST:PORT` to listen on")
+	for _, name := range []string{"project", "verbosity", "format", "account", "configuration"} {
+		f.String(name, "", "without effect")
+	}
+	f.BoolP("quiet", "q", false, "without effect")
+	f.Bool("log-http", false, "without effect")
+	f.Bool("user-output-enabled", true, "without effect")
+	const is = "this gcloud is Trestle: it knows `gcloud beta emulators bigtable start [--host-port HOST:PORT]` only"
+	if err := f.Parse(args); helpAsked(err) {
+		printHelp(p, f, "Usage: gcloud beta emulators bigtable start [--host-port HOST:PORT]\n\nStarts Trestle in place of Google's Bigtable emulator, on data that is gone afterwards.")
+		return exitOK
+	} else if err != nil {
+		return p.misused(fmt.Errorf("%w; %s", settings.FlagError(f, err), is))
+	}
+	words := f.Args()
+	if len(words) > 0 && (words[0] == "beta" || words[0] == "alpha") {
+		words = words[1:]
+	}
+	if !slices.Equal(words, []string{"emulators", "bigtable", "start"}) {
+		return p.misused(errors.New(is))
+	}
+	host, port, err := net.SplitHostPort(*hostPort)
+	if err != nil {
+		return p.misused(fmt.Errorf("--host-port: %q is not HOST:PORT", *hostPort))
+	}
+	if host == "" {
+		host = "localhost"
+	}
+	return runEmulator(p, net.JoinHostPort(host, port))
 }

@@ -70,11 +70,16 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *aut
 	o := hbase.Options{RequestMemory: cfg.Memory / 8, Log: log}
 	mo := master.Options{Tablets: b.tablets, Backups: b.backups, Ensure: instances.EnsureInstance, Log: log}
 	held := b.Backend
-	if who != nil {
+	if who.On() {
 		held = who.Guard(b.Backend)
+		o.Sees, mo.Sees = who.Sees, who.Sees
+	}
+	if who.On() || who.AuditsData() {
 		o.Authorize = func(ctx context.Context, c *hbase.Call, what hbase.Action, table string) (context.Context, error) {
 			return who.Enter(ctx, hbasePeer(cfg, c), hbaseMethods[what], table)
 		}
+	}
+	if who != nil {
 		mo.Authorize = func(ctx context.Context, c *hbase.Call, rpc, resource string) (context.Context, error) {
 			return who.Enter(ctx, hbasePeer(cfg, c), rpc, resource)
 		}
@@ -195,9 +200,9 @@ func hbaseName(cfg *settings.Serve, at *net.TCPAddr) (model.Server, error) {
 // hbasePeer returns who makes a call, as far as that is proved or believed.
 func hbasePeer(cfg *settings.Serve, c *hbase.Call) auth.Peer {
 	if c.Certificate == "" && cfg.HBaseTrust {
-		return auth.Peer{User: c.User}
+		return auth.Peer{User: c.User, Addr: c.Addr}
 	}
-	return auth.Peer{User: c.Certificate, Expires: c.Expires}
+	return auth.Peer{User: c.Certificate, Expires: c.Expires, Addr: c.Addr}
 }
 
 // hbaseMethods are the RPCs that ask for the same permissions.

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 
 	"github.com/sirupsen/logrus"
@@ -89,8 +88,8 @@ func hbaseOptions(address, place string) (hbase.Options, error) {
 // hbaseStack opens a gateway over HBase.
 func hbaseStack(o hbase.Options) opener {
 	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-		if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
-			return nil, fmt.Errorf("make the data directory: %w", err)
+		if err := makeDataDir(cfg, log); err != nil {
+			return nil, err
 		}
 		limitMemory(cfg)
 		o.Log = log
@@ -131,14 +130,11 @@ func hbaseStack(o hbase.Options) opener {
 			return fail(errors.Join(err, front.Stop(ctx)))
 		}
 		st := &stack{
-			rest: api, serve: front.Serve, drain: front.Stop, notices: notices,
+			rest: api, who: who, serve: front.Serve, drain: front.Stop, notices: notices,
 			close:      func(context.Context) error { closeAuth(); b.Close(); return nil },
 			ready:      func() error { return nil },
 			stats:      func() ops.Stats { return ops.Stats{} },
 			operatedBy: "this gateway's tablets are HBase's regions: use HBase's own tools",
-		}
-		if who != nil {
-			st.token = who.TokenHandler()
 		}
 		return st, nil
 	}

@@ -11,9 +11,9 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-// healthcheck asks a server whether it is ready.
+// healthcheck asks a process of any role whether it is ready.
 func healthcheck(p *process, args []string) int {
-	flags := settings.NewFlags("healthcheck")
+	flags := settings.NewClusterFlags("healthcheck", settings.Probe)
 	url := flags.String("url", "", "what to get; by default /readyz of http-listen")
 	live := flags.Bool("live", false, "ask whether the process answers instead of whether it is ready")
 	timeout := flags.Duration("timeout", 2*time.Second, "how long to wait")

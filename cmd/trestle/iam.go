@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -25,16 +23,16 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
 // iamFlags are the flags of `trestle iam`.
 type iamFlags struct {
 	*pflag.FlagSet
-	server, creds, ca, dataDir, tokenURI string
-	plaintext                            bool
-	timeout                              time.Duration
+	login
+	server, dataDir, tokenURI string
+	plaintext                 bool
+	timeout                   time.Duration
 
 	project, account, display, out string
 	member, role, condition        string
@@ -74,8 +72,7 @@ func iam(p *process, args []string) int {
 	f.SortFlags = false
 	f.SetOutput(io.Discard)
 	f.StringVar(&f.server, "server", "127.0.0.1:8086", "`HOST:PORT` of the server")
-	f.StringVar(&f.creds, "credentials", env(p, "GOOGLE_APPLICATION_CREDENTIALS"), "`FILE` with a service account's key; by default $GOOGLE_APPLICATION_CREDENTIALS")
-	f.StringVar(&f.ca, "ca", "", "`FILE` with the authorities of the server's certificate; by default those of the system, or $SSL_CERT_FILE")
+	f.flags(f.FlagSet, p)
 	f.BoolVar(&f.plaintext, "plaintext", false, "connect without TLS")
 	f.StringVar(&f.dataDir, "data-dir", "", "`PATH` of the data directory of a stopped server, instead of --server")
 	f.StringVar(&f.tokenURI, "token-uri", "http://127.0.0.1:8087/token", "with --data-dir: `URL` of the token endpoint to write into a new key")
@@ -164,28 +161,17 @@ func (f *iamFlags) connect(ctx context.Context) (*grpc.ClientConn, func() error,
 	}
 	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
 	if !f.plaintext {
-		cfg := &tls.Config{MinVersion: tls.VersionTLS12}
-		if f.ca != "" {
-			pem, err := os.ReadFile(f.ca)
-			if err != nil {
-				return nil, nil, fmt.Errorf("read the authorities: %w", err)
-			}
-			cfg.RootCAs = x509.NewCertPool()
-			if !cfg.RootCAs.AppendCertsFromPEM(pem) {
-				return nil, nil, fmt.Errorf("no certificate in %s", f.ca)
-			}
-		}
-		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
-	}
-	if f.creds != "" {
-		file, err := os.ReadFile(f.creds)
-		if err != nil {
-			return nil, nil, fmt.Errorf("read --credentials: %w", err)
-		}
-		c, err := auth.NewKeyCredentials(file, f.plaintext)
+		cfg, err := f.tls()
 		if err != nil {
 			return nil, nil, err
 		}
+		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
+	}
+	c, err := f.key(f.plaintext)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c != nil {
 		opts = append(opts, grpc.WithPerRPCCredentials(c))
 	}
 	conn, err := grpc.NewClient(f.server, opts...)
@@ -263,7 +249,7 @@ func createKey(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, o
 		_, err = out.Write(k.GetPrivateKeyData())
 		return err
 	}
-	if err := servertls.WriteFile(f.out, k.GetPrivateKeyData(), 0o600); err != nil {
+	if err := servertls.WriteFile(f.out, k.GetPrivateKeyData()); err != nil {
 		return fmt.Errorf("write the key %s, which nobody has now: %w", k.GetName(), err)
 	}
 	fmt.Fprintf(out, "%s\n\nexport GOOGLE_APPLICATION_CREDENTIALS=%s\n", k.GetName(), f.out)

@@ -8,7 +8,7 @@ import (
 	"os"
 	"sync"
 
-	"golang.org/x/sys/unix"
+	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A phase is what a server is busy with while it is not ready.
@@ -57,20 +57,20 @@ func (p *phase) check() error {
 // diskSpace returns the free and used bytes of the file system with dir, or
 // zeros if it does not tell.
 func diskSpace(dir string) (free, used int64) {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	u, err := vfs.Default.GetDiskUsage(dir)
+	if err != nil {
 		return 0, 0
 	}
-	return int64(s.Bavail) * s.Bsize, int64(s.Blocks-s.Bfree) * s.Bsize
+	return int64(u.AvailBytes), int64(u.UsedBytes)
 }
 
 // diskCheck fails if fewer than minFree bytes are free.
 func diskCheck(dir string, minFree int64) error {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
+	u, err := vfs.Default.GetDiskUsage(dir)
+	if err != nil {
 		return fmt.Errorf("look at %s: %w", dir, err)
 	}
-	if free := int64(s.Bavail) * s.Bsize; free < minFree {
+	if free := int64(u.AvailBytes); free < minFree {
 		return fmt.Errorf("%d bytes free in %s, fewer than %d: writes may be refused", free, dir, minFree)
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	_ "golang.org/x/crypto/x509roots/fallback" // authorities of the web where the system has none: an image FROM scratch
 )
 
 // Exit codes.
@@ -47,20 +48,26 @@ func commands() []command {
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},
 		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},
+		{"completion", "print the completion script of bash, zsh or fish", completion},
+		{"manual", "", manual},
 		{"version", "print the version", version},
 	}
 }
 
 func main() {
+	keepToOwner()
 	os.Exit(run(&process{os.Stdout, os.Stderr, os.Environ()}, os.Args))
 }
 
 func run(p *process, argv []string) int {
 	args := argv[1:]
 	// As "cbtemulator", or with flags where the verb would be, the program takes
-	// the place of Google's emulator.
-	if strings.TrimSuffix(filepath.Base(argv[0]), ".exe") == "cbtemulator" {
+	// the place of Google's emulator; as "gcloud", of the command that starts it.
+	switch strings.TrimSuffix(filepath.Base(argv[0]), ".exe") {
+	case "cbtemulator":
 		return emulate(p, args)
+	case "gcloud":
+		return gcloudEmulator(p, args)
 	}
 	if len(args) == 0 {
 		usage(p.stderr)
@@ -88,7 +95,9 @@ func run(p *process, argv []string) int {
 func usage(w io.Writer) {
 	fmt.Fprint(w, "Trestle stores wide-column tables and speaks the Cloud Bigtable API.\n\nUsage: trestle COMMAND [flags]\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-12s %s\n", c.name, c.help)
+		if c.help != "" {
+			fmt.Fprintf(w, "  %-12s %s\n", c.name, c.help)
+		}
 	}
 	fmt.Fprint(w, `
   trestle COMMAND --help   the flags of a command
@@ -118,6 +127,9 @@ func (p *process) report(err error) {
 		fmt.Fprintf(p.stderr, "trestle: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 }
+
+// helpFlags ask a command that has no flags for help.
+var helpFlags = []string{"-h", "-help", "--help"}
 
 // helpAsked tells whether err of a flag set is a request for help.
 func helpAsked(err error) bool { return errors.Is(err, pflag.ErrHelp) }

@@ -141,12 +141,18 @@ func (s *syncBuffer) String() string {
 // startTrestle runs trestle with args in a directory of its own.
 func startTrestle(t *testing.T, stack, dir string, args ...string) *proc {
 	t.Helper()
+	return startAs(t, "trestle", stack, dir, args...)
+}
+
+// startAs is startTrestle under another name of the program.
+func startAs(t *testing.T, name, stack, dir string, args ...string) *proc {
+	t.Helper()
 	exe, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(exe, args...)
-	cmd.Dir = dir
+	cmd.Args[0], cmd.Dir = name, dir
 	// The race detector sleeps a second at exit, which the limits do not allow for.
 	cmd.Env = append(os.Environ(), actAsTrestle+"="+stack, "TMPDIR="+dir, "GORACE=atexit_sleep_ms=0")
 	out, err := cmd.StdoutPipe()
@@ -245,6 +251,18 @@ func TestServeLife(t *testing.T) {
 	check := startTrestle(t, "bare", dir, "healthcheck", "--http-listen", strings.TrimSuffix(strings.TrimPrefix(ready, "http://"), "/readyz"))
 	if out, code, _ := check.exit(); code != 0 || !strings.Contains(out, "ready") {
 		t.Errorf("healthcheck: %d %q %s", code, out, check.stderr)
+	}
+	// In a container it finds the environment of the process, whatever that is, and
+	// none of its flags.
+	for name, value := range map[string]string{
+		"TRESTLE_HTTP_LISTEN": strings.TrimSuffix(strings.TrimPrefix(ready, "http://"), "/readyz"),
+		"TRESTLE_LISTEN":      "0.0.0.0:8086", "TRESTLE_ETCD": "http://etcd:2379", "TRESTLE_STORE": "file:///store",
+	} {
+		t.Setenv(name, value)
+	}
+	check = startTrestle(t, "bare", dir, "healthcheck")
+	if out, code, _ := check.exit(); code != 0 || !strings.Contains(out, "ready") {
+		t.Errorf("healthcheck beside a tablet server's environment: %d %q %s", code, out, check.stderr)
 	}
 
 	// A request under way (the watch) holds the drain up; readiness says so.

@@ -279,6 +279,19 @@ func (n *node) watchFrom(first time.Duration, name string, do func(context.Conte
 	})
 }
 
+// watchStore makes a check of the store being that of the cluster, and having
+// room, as far as that can be asked: of a directory.
+func (n *node) watchStore(store objectstore.Store) {
+	n.watch("shared store", func(ctx context.Context) error {
+		err := checkMark(ctx, store, n.cfg.Cluster)
+		if dir, ok := strings.CutPrefix(n.cfg.Store, "file://"); ok && err == nil {
+			free, used := diskSpace(dir)
+			err = diskCheck(dir, keepFree(free+used))
+		}
+		return err
+	})
+}
+
 // watchMaster makes a check of there being a master.
 func (n *node) watchMaster() {
 	n.watch("master", func(ctx context.Context) error {
@@ -406,12 +419,26 @@ func openStore(ctx context.Context, n *settings.Node, cluster string, log *slog.
 	if err != nil {
 		return nil, nil, nil, fmt.Errorf("open the store %s: %w", n.Store, err)
 	}
+	if u, err := url.Parse(n.Store); err == nil && u.Scheme == "file" {
+		if err := closeToOthers(u.Path, inStore); err != nil {
+			log.Warn("the store is open to others", "error", err)
+		}
+	}
 	if n.CacheDir == "" {
 		return store, store, func() {}, nil
 	}
 	c, err := diskcache.Open(store, vfs.Default, n.CacheDir, diskcache.Options{Bytes: n.CacheSize, Log: log})
 	if err != nil {
 		return nil, nil, nil, err
+	}
+	if copies, err := os.ReadDir(n.CacheDir); err == nil {
+		var names []string
+		for _, e := range copies {
+			names = append(names, e.Name())
+		}
+		if err := closeToOthers(n.CacheDir, names); err != nil {
+			log.Warn("the disk cache is open to others", "error", err)
+		}
 	}
 	return store, c, func() {
 		if err := c.Close(); err != nil {
@@ -457,7 +484,7 @@ func serveHTTP(addr, setting string, h http.Handler, log *slog.Logger) (at strin
 	if err != nil {
 		return "", nil, fmt.Errorf("listen for HTTP: %w; choose another address with --%s, or %q", err, setting, settings.Off)
 	}
-	srv := ops.Server(h)
+	srv := ops.Server(h, httpErrors(log))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

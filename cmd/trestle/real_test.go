@@ -163,12 +163,34 @@ func TestDataOutlivesTheServer(t *testing.T) {
 	}
 }
 
-// Whoever starts cbtemulator can start trestle, and finds what cbtemulator
-// offers.
+// Whoever starts cbtemulator, by itself or through gcloud, can start trestle, and
+// finds what cbtemulator offers.
 func TestDropIn(t *testing.T) {
-	host, port, _ := net.SplitHostPort(loopback.Addr(t))
+	at := loopback.Addr(t)
+	host, port, _ := net.SplitHostPort(at)
+	for _, as := range []struct {
+		name string
+		args []string
+	}{
+		{"trestle", []string{"-host", "[" + host + "]", "-port", port}},
+		// As the modules of testcontainers for Java, Go and .NET do.
+		{"gcloud", []string{"beta", "emulators", "bigtable", "start", "--host-port", at}},
+		{"/usr/bin/gcloud", []string{"beta", "emulators", "bigtable", "start", "--host-port", at, "--project=test-project"}},
+		{"gcloud", []string{"--quiet", "emulators", "bigtable", "start", "--host-port=" + at}},
+	} {
+		t.Run(as.name+" "+strings.Join(as.args, " "), func(t *testing.T) { dropIn(t, as.name, as.args) })
+	}
+	for _, args := range [][]string{{}, {"auth", "login"}, {"beta", "emulators", "pubsub", "start"}, {"emulators", "bigtable", "start", "--host-port=8086"}, {"--data-dir=x"}} {
+		p := startAs(t, "gcloud", "real", t.TempDir(), args...)
+		if _, code, _ := p.exit(); code != exitUsage || p.stderr.String() == "" {
+			t.Errorf("gcloud %q: exit code %d, %s", args, code, p.stderr)
+		}
+	}
+}
+
+func dropIn(t *testing.T, name string, args []string) {
 	dir := t.TempDir()
-	p := startTrestle(t, "real", dir, "-host", "["+host+"]", "-port", port)
+	p := startAs(t, name, "real", dir, args...)
 	addr := p.line("Cloud Bigtable emulator running on ")
 	t.Logf("ready after %v", time.Since(p.start))
 	t.Setenv("BIGTABLE_EMULATOR_HOST", addr)

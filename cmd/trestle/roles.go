@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -111,8 +110,8 @@ var _ ops.Operator = clusterOperator{}
 // openFront builds the gateway of a process of a cluster. name is that of its
 // tablet server, empty if it has none.
 func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*front, error) {
-	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w", err)
+	if err := makeDataDir(cfg, log); err != nil {
+		return nil, err
 	}
 	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, Waited: m.Waited})
 	n.observe(m, c)
@@ -146,12 +145,8 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 		closeAuth()
 		return nil, err
 	}
-	var token http.Handler
-	if who != nil {
-		token = who.TokenHandler()
-	}
 	return &front{Server: srv, client: c, stack: &stack{
-		rest: api, token: token, notices: notices, serve: srv.Serve,
+		rest: api, who: who, notices: notices, serve: srv.Serve,
 		drain: func(ctx context.Context) error {
 			stopped := make(chan error, 1)
 			go func() { stopped <- hb.stop(ctx) }()
@@ -235,7 +230,7 @@ func openTabletServer(set *settings.Set) opener {
 		}
 		undo = append(undo, n.close)
 		n.watchMaster()
-		n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, set.Cluster) })
+		n.watchStore(store)
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		to := tabletserver.Options{
@@ -291,7 +286,8 @@ func openTabletServer(set *settings.Set) opener {
 		}
 		st.operator = clusterOperator{f.client, ts.Damage}
 		st.whatFailed = "the tablet server cannot go on, and has to be started again"
-		st.ready, st.failed, st.checks = ts.Err, ts.Failed(), n.checks
+		st.ready, st.failed = ts.Err, ts.Failed()
+		st.checks = append(n.checks, namedCheck{"commit log", ts.Full})
 		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
 		return st, nil
 	}
@@ -309,7 +305,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	metrics, health := ops.NewMetrics(), new(ops.Health)
 	phase := newPhase("waiting for the lock service")
 	health.Set("process", phase.check)
-	at, stop, err := serveHTTP(cfg.HTTPListen, "http-listen", ops.Handler(metrics, health), log)
+	at, stop, err := serveHTTP(cfg.HTTPListen, "http-listen", ops.Gate{}.Handler(ops.Routes(metrics, health)), log)
 	if err != nil {
 		return err
 	}
@@ -340,7 +336,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	if err != nil {
 		return err
 	}
-	n.watch("shared store", func(ctx context.Context) error { return checkMark(ctx, store, cfg.Cluster) })
+	n.watchStore(store)
 	for _, c := range n.checks {
 		health.Set(c.name, c.fn)
 	}

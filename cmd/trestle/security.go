@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -69,9 +68,6 @@ func openTLS(cfg *settings.Serve, log *slog.Logger) (*servertls.Server, error) {
 	case !cfg.TLS():
 		return nil, nil
 	case cfg.TLSAuto:
-		if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
-			return nil, fmt.Errorf("make the data directory: %w", err)
-		}
 		o = autoTLS(cfg).Options()
 	}
 	o.ClientCAFile, o.Log = cfg.TLSClientCA, log
@@ -91,14 +87,17 @@ func absolute(elem ...string) string {
 	return path
 }
 
-// openAuth returns what decides who may do what, nil if authentication is off.
-// It notes in notices what an administrator should be told. Close it before r.
+// openAuth returns what decides who may do what or, if authentication is off, only
+// audits it. It notes in notices what an administrator should be told. Close it
+// before r.
 func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *ops.Metrics, log *slog.Logger) (a *auth.Auth, notices []string, release func(), err error) {
 	if !cfg.AuthOn() {
-		return nil, nil, func() {}, nil
-	}
-	if err := closeToOthers(cfg.DataDir); err != nil {
-		return nil, nil, nil, err
+		lines, closeLines, err := openAudit(cfg.AuditLog, log)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		a, err := auth.Open(ctx, r, auth.Options{Off: true, Audit: lines, AuditData: cfg.AuditData, Log: log})
+		return a, nil, closeLines, err
 	}
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_auth_failures_total",
 		Help: "Requests refused for their credentials, by reason, or (permission) for what their caller may do."}, []string{"reason"})
@@ -117,29 +116,16 @@ func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *op
 	if cfg.OIDCIssuer != "" {
 		o.Issuers = []auth.Issuer{{URL: cfg.OIDCIssuer, Audience: cfg.OIDCAudience}}
 	}
-	var file io.Closer
-	switch cfg.AuditLog {
-	case settings.Off:
-	case settings.AuditToLog:
-		o.Audit = log
-	default:
-		f, err := os.OpenFile(cfg.AuditLog, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return nil, nil, nil, fmt.Errorf("open the audit log: %w", err)
-		}
-		file, o.Audit = f, slog.New(slog.NewJSONHandler(f, nil))
-	}
-	closeFile := func() {
-		if file != nil {
-			_ = file.Close()
-		}
+	var closeLines func()
+	if o.Audit, closeLines, err = openAudit(cfg.AuditLog, log); err != nil {
+		return nil, nil, nil, err
 	}
 	made, err := (&auth.Accounts{Records: r, TokenURI: o.TokenURI}).Bootstrap(ctx, rootKey(cfg))
 	if err == nil {
 		a, err = auth.Open(ctx, r, o)
 	}
 	if err != nil {
-		closeFile()
+		closeLines()
 		return nil, nil, nil, err
 	}
 	if made {
@@ -148,22 +134,25 @@ func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *op
 	}
 	return a, notices, func() {
 		a.Close()
-		closeFile()
+		closeLines()
 	}, nil
 }
 
-// closeToOthers takes away what those who are neither owner nor in the group
-// may do with a directory: it has the rows, and the secret that authenticates
-// access tokens.
-func closeToOthers(dir string) error {
-	info, err := os.Stat(dir)
-	if err == nil && info.Mode().Perm()&0o007 != 0 {
-		err = os.Chmod(dir, info.Mode().Perm()&^0o007)
+// openAudit opens what the setting audit-log says, nil for nothing. In the
+// process's log its lines are written whatever the level and the number of
+// others.
+func openAudit(where string, log *slog.Logger) (lines *slog.Logger, release func(), err error) {
+	switch where {
+	case "", settings.Off:
+		return nil, func() {}, nil
+	case settings.AuditToLog:
+		return unbounded(log), func() {}, nil
 	}
+	f, err := os.OpenFile(where, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return fmt.Errorf("close the data directory to others: %w", err)
+		return nil, nil, fmt.Errorf("open the audit log: %w", err)
 	}
-	return nil
+	return slog.New(slog.NewJSONHandler(f, nil)), func() { _ = f.Close() }, nil
 }
 
 // tokenURI is the token endpoint as clients reach it.
@@ -196,23 +185,12 @@ func (l *lateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	http.Error(w, "there is no "+l.what+", or not yet", http.StatusServiceUnavailable)
 }
 
-// withAPI adds the token endpoint and the REST API to a handler. Who may reach
-// the metrics may not therefore administrate: an address that others can reach
-// has no REST API without login.
-func withAPI(cfg *settings.Serve, h, token, rest http.Handler) http.Handler {
-	loopback := settings.IsLoopback(cfg.HTTPListen)
-	rest = ops.NotForeign(loopback && !cfg.Insecure, rest)
-	if !loopback && !cfg.AuthOn() && !cfg.Insecure {
-		rest = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			http.Error(w, "the REST API needs auth to be on, or http-listen to be a loopback address", http.StatusForbidden)
-		})
-	}
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	mux.Handle("/token", token)
-	mux.Handle("/v1/", rest)
-	mux.Handle("/v2/", rest)
-	return mux
+// httpRoutes are what http-listen answers. The token endpoint is for everybody,
+// since credentials come from it.
+func httpRoutes(m *ops.Metrics, h *ops.Health, admin *ops.Admin, token, rest http.Handler) []ops.Route {
+	return append(slices.Concat(ops.Routes(m, h), admin.Routes()),
+		ops.Route{Pattern: "/token", For: ops.Everybody, Handler: token},
+		ops.Route{Pattern: "/v1/", For: ops.LoggedIn, Handler: rest}, ops.Route{Pattern: "/v2/", For: ops.LoggedIn, Handler: rest})
 }
 
 // offline returns a connection to a server over the data directory of one that

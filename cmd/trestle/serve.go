@@ -92,8 +92,14 @@ func httpURL(cfg *settings.Serve) string {
 	return "http://" + cfg.HTTPListen
 }
 
-// printHelp writes a command's text and flags.
+// printHelp writes a command's text and flags, or describes it if that is what the
+// output is for.
 func printHelp(p *process, f *pflag.FlagSet, text string) {
+	if d, ok := p.stdout.(*described); ok {
+		f.VisitAll(func(fl *pflag.Flag) { d.flags = append(d.flags, fl) })
+		d.text.WriteString(text)
+		return
+	}
 	fmt.Fprintf(p.stdout, "%s\n\n%s", text, f.FlagUsagesWrapped(110))
 }
 

@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -19,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // A server that is told to stop ends within stopLimit. Requests get
@@ -57,8 +57,8 @@ type stack struct {
 	operatedBy string
 	// minFree is the disk space in bytes below which writes may be refused.
 	minFree int64
-	// token is the token endpoint; nil if there is none.
-	token http.Handler
+	// who knows callers and what they may do, where they log in, and audits it.
+	who *auth.Auth
 	// rest is the admin API over HTTP; nil if there is none.
 	rest http.Handler
 	// notices are what an administrator should be told once.
@@ -124,19 +124,20 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	token, rest := &lateHandler{what: "token endpoint"}, &lateHandler{what: "REST API"}
 	metrics, health := ops.NewMetrics(), new(ops.Health)
-	admin := ops.NewAdmin(settings.IsLoopback(cfg.HTTPListen), cfg.Insecure)
+	admin := ops.NewAdmin()
 	defer admin.Close()
 	health.SetWarnings(admin.Warnings)
 	metrics.ObserveDamage(admin)
 	phase := newPhase("opening the data directory")
 	health.Set("server", phase.check)
+	gate := ops.Gate{Login: cfg.AuthOn(), Insecure: cfg.Insecure}
 	for _, h := range []struct {
 		setting, addr, what string
 		handler             http.Handler
 		at                  *string
 	}{
-		{"http-listen", cfg.HTTPListen, "metrics and health", withAPI(&cfg, admin.With(ops.Handler(metrics, health)), token, rest), &at.http},
-		{"debug-listen", cfg.DebugListen, "the profiler", ops.DebugHandler(), &at.debug},
+		{"http-listen", cfg.HTTPListen, "metrics and health", gate.Handler(httpRoutes(metrics, health, admin, token, rest)), &at.http},
+		{"debug-listen", cfg.DebugListen, "the profiler", ops.Gate{}.Handler(ops.DebugRoutes()), &at.debug},
 	} {
 		if h.addr == "" {
 			continue
@@ -150,7 +151,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 			// Others can listen on the way, and what /token is given are secrets.
 			hl = tls.NewListener(hl, certificates.HTTP())
 		}
-		srv := ops.Server(h.handler)
+		srv := ops.Server(h.handler, httpErrors(log))
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
@@ -190,8 +191,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		health.Set(c.name, c.fn)
 	}
 	limit := max(st.stopLimit, stopLimit)
-	if st.token != nil {
-		token.h.Store(&st.token)
+	if st.who.On() {
+		h := st.who.TokenHandler()
+		token.h.Store(&h)
 	}
 	if st.rest != nil {
 		rest.h.Store(&st.rest)
@@ -201,7 +203,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	if st.operatedBy != "" {
 		admin.Elsewhere(st.operatedBy)
 	}
-	admin.Start(st.operator)
+	admin.Start(st.operator, st.who)
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()
 	phase.set("")
@@ -283,13 +285,4 @@ func untilSignal(log *slog.Logger, limit time.Duration) (ctx context.Context, re
 		close(released)
 		cancel()
 	}
-}
-
-// newLogger returns a logger in one of settings' formats.
-func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
-	o := &slog.HandlerOptions{Level: level}
-	if format == settings.JSON {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
 }

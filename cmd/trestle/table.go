@@ -14,7 +14,8 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-const tableHelp = `Usage: trestle table VERB --table TABLE [--group GROUP] [--families A,B] [settings] [--admin URL] [--json]
+const tableHelp = `Usage: trestle table VERB --table TABLE [--group GROUP] [--families A,B] [settings] [--admin URL] [--ca FILE]
+                          [--credentials FILE] [--json]
 
   describe      print the locality groups of a table
   create-group  make a group, of --families if given, with settings
@@ -25,6 +26,8 @@ const tableHelp = `Usage: trestle table VERB --table TABLE [--group GROUP] [--fa
 Families in a locality group have SSTables of their own: reads of other families do not touch them. The group "default" has
 the families that are in no other. Settings apply to SSTables written from now on, in-memory to all; "default" is the server's.
 TABLE is the full name of a table or, if no other table is called so, the last part of it.`
+
+var tableVerbs = []string{"describe", "create-group", "set-group", "assign", "delete-group"}
 
 // table shows and sets the locality groups of a table.
 func table(p *process, args []string) int {
@@ -43,6 +46,8 @@ func table(p *process, args []string) int {
 	inMemory := flags.Bool("in-memory", false, "keep the SSTables in memory, as far as there is room")
 	admin := flags.String("admin", "", "where the server's admin service is; by default http-listen")
 	asJSON := flags.Bool("json", false, "print what the server answers")
+	var l login
+	l.flags(flags.FlagSet, p)
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
 		printHelp(p, flags.FlagSet, tableHelp)
@@ -60,7 +65,7 @@ func table(p *process, args []string) int {
 	if err != nil {
 		return p.misused(err)
 	}
-	return p.withAdmin(cfg, *admin, func(a *adminClient) error {
+	return p.withAdmin(cfg, *admin, &l, func(a *adminClient) error {
 		a.json = *asJSON
 		return a.table(verb, &c)
 	})
@@ -130,7 +135,7 @@ func checkTableVerb(verb string, c *ops.GroupChange) error {
 			return errors.New("delete-group takes --table and --group only")
 		}
 	default:
-		return errors.New("table takes a verb: describe, create-group, set-group, assign, delete-group")
+		return errors.New("table takes a verb: " + strings.Join(tableVerbs, ", "))
 	}
 	if c.Table == "" {
 		return errors.New("give --table")

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -20,6 +21,7 @@ import (
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // A tabletVerb is a command below `trestle tablets`.
@@ -40,7 +42,7 @@ var tabletVerbs = map[string]tabletVerb{
 
 // tablets asks a server about its tablets, or to do something to them.
 func tablets(p *process, args []string) int {
-	help := "Usage: trestle tablets VERB [--table TABLE] [--key KEY | --all | --object NAME] [--admin URL] [--json]\n\n"
+	help := "Usage: trestle tablets VERB [--table TABLE] [--key KEY | --all | --object NAME] [--admin URL] [--ca FILE] [--credentials FILE] [--json]\n\n"
 	for _, v := range slices.Sorted(maps.Keys(tabletVerbs)) {
 		help += fmt.Sprintf("  %-12s %s\n", v, tabletVerbs[v].help)
 	}
@@ -58,6 +60,8 @@ func tablets(p *process, args []string) int {
 	yes := flags.Bool("yes", false, "lose what the SSTable holds")
 	admin := flags.String("admin", "", "where the server's admin service is; by default http-listen")
 	asJSON := flags.Bool("json", false, "print what the server answers")
+	var l login
+	l.flags(flags.FlagSet, p)
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
 		printHelp(p, flags.FlagSet, help)
@@ -73,25 +77,31 @@ func tablets(p *process, args []string) int {
 	if flags.Changed("key") {
 		sel.Key = key
 	}
-	return p.withAdmin(cfg, *admin, func(c *adminClient) error {
+	return p.withAdmin(cfg, *admin, &l, func(c *adminClient) error {
 		c.verb, c.json = verb, *asJSON
 		c.object, c.yes = *object, *yes
 		return v.run(c, sel)
 	})
 }
 
-// withAdmin calls do with a client of the admin service at a URL, or at
+// withAdmin calls do with a client of the admin service at an address, or at
 // http-listen if that is empty.
-func (p *process) withAdmin(cfg *settings.Set, url string, do func(c *adminClient) error) int {
-	if url == "" {
+func (p *process) withAdmin(cfg *settings.Set, at string, l *login, do func(c *adminClient) error) int {
+	if at == "" {
 		if cfg.HTTPListen == "" {
 			return p.misused(fmt.Errorf("http-listen (%s) is off, so there is no admin service", cfg.Origin("http-listen")))
 		}
-		url = "http://" + dialable(cfg.HTTPListen)
+		scheme, _, _ := strings.Cut(httpURL(&cfg.Serve), ":")
+		at = scheme + "://" + dialable(cfg.HTTPListen)
+	}
+	c := &adminClient{p: p, base: strings.TrimSuffix(at, "/")}
+	if err := c.logIn(l, cfg.Insecure); err != nil {
+		return p.failed(err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := do(&adminClient{p: p, ctx: ctx, base: strings.TrimSuffix(url, "/")}); err != nil {
+	c.ctx = ctx
+	if err := do(c); err != nil {
 		return p.failed(err)
 	}
 	return exitOK
@@ -102,11 +112,34 @@ type adminClient struct {
 	p    *process
 	ctx  context.Context
 	base string
+	http http.Client
+	key  *auth.KeyCredentials // nil: none
 	verb string
 	json bool
 	// object and yes are those of drop-damaged.
 	object string
 	yes    bool
+}
+
+// logIn makes c use what l says. Keys' tokens go to other machines over TLS only,
+// unless insecure allows otherwise.
+func (c *adminClient) logIn(l *login, insecure bool) (err error) {
+	at, err := url.Parse(c.base)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return fmt.Errorf("--admin %q is not of the form http://HOST:PORT or https://HOST:PORT", c.base)
+	}
+	if c.key, err = l.key(true); err != nil && l.given() {
+		return err // what the environment names may be for Google, and not be needed here
+	}
+	if c.key != nil && at.Scheme == "http" && !settings.IsLoopback(net.JoinHostPort(at.Hostname(), "0")) && !insecure {
+		return fmt.Errorf("%s has no TLS: who listens on the way could use --credentials too (give an https address, or --insecure)", c.base)
+	}
+	security, err := l.tls()
+	if err != nil {
+		return err
+	}
+	c.http.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: security}
+	return nil
 }
 
 // call makes a request and decodes the answer into out.
@@ -124,7 +157,16 @@ func (c *adminClient) call(ctx context.Context, method, path string, in, out any
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
-	resp, err := http.DefaultClient.Do(req)
+	if c.key != nil {
+		headers, err := c.key.GetRequestMetadata(ctx)
+		if err != nil {
+			return err
+		}
+		for name, value := range headers {
+			req.Header.Set(name, value)
+		}
+	}
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return fmt.Errorf("reach the admin service: %w", err)
 	}
@@ -137,6 +179,9 @@ func (c *adminClient) call(ctx context.Context, method, path string, in, out any
 		var e struct{ Error string }
 		if json.Unmarshal(answer, &e) != nil || e.Error == "" {
 			e.Error = fmt.Sprintf("%s is no admin service: it answers %s", c.base, resp.Status)
+		}
+		if resp.StatusCode == http.StatusUnauthorized {
+			e.Error = strings.TrimSuffix(e.Error, ".") + "; see --credentials"
 		}
 		return errors.New(e.Error)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net/http"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -32,8 +31,8 @@ import (
 var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
 	// What the disk holds is asked of the directory, which therefore has to be
 	// there.
-	if err := os.MkdirAll(cfg.DataDir, 0o755); err != nil {
-		return nil, fmt.Errorf("make the data directory: %w", err)
+	if err := makeDataDir(cfg, log); err != nil {
+		return nil, err
 	}
 	free, used := diskSpace(cfg.DataDir)
 	eo := engineOptions(cfg, free+used, m, log)
@@ -61,10 +60,6 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
-	var token http.Handler
-	if who != nil {
-		token = who.TokenHandler()
-	}
 	api, err := rest.New(front, rest.Options{})
 	if err != nil {
 		closeAuth()
@@ -87,7 +82,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 			closeAuth()
 			return store.Close(ctx)
 		},
-		token:    token,
+		who:      who,
 		notices:  notices,
 		failed:   store.Failed(),
 		ready:    store.Err,
@@ -136,7 +131,7 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 		InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
 		SegmentBytes:  64 << 20,
 		LogBytes:      512 << 20,
-		KeepFreeBytes: min(256<<20, disk/20),
+		KeepFreeBytes: keepFree(disk),
 		SplitRate:     float64(cfg.SplitRate),
 		Log:           log,
 		OnCommit:      func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
@@ -154,6 +149,10 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 	}
 	return o
 }
+
+// keepFree returns how many bytes of a file system of that size are left to what
+// makes room, such as flushes.
+func keepFree(disk int64) int64 { return min(256<<20, disk/20) }
 
 // gatewayOptions lets requests and answers take a quarter of the memory each.
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {

@@ -26,6 +26,9 @@ const (
 	minBackupLife = 6 * time.Hour
 	maxBackupLife = 90 * day
 	minHot        = 24 * time.Hour
+	// clockSlack is how far a bound may be missed: callers count from what their
+	// clocks said before they sent the request.
+	clockSlack = 5 * time.Minute
 	// maxBackupID bounds the ids of backups and snapshots.
 	maxBackupID = 50
 	// maxBackupPage is the largest page of ListBackups.
@@ -188,8 +191,8 @@ func (a *Admin) backupAt(ctx context.Context, field string, f form, name string)
 	return b, orMissing(err, field, f.kind, name)
 }
 
-// timeIn checks that t is between low and high after from, and returns it in
-// whole microseconds.
+// timeIn checks that t is between low and high after from, give or take
+// clockSlack, and returns it in whole microseconds. A high of zero is no bound.
 func timeIn(path string, t *timestamppb.Timestamp, from time.Time, low, high time.Duration) (time.Time, error) {
 	field := leaf(path)
 	if t == nil {
@@ -199,7 +202,7 @@ func timeIn(path string, t *timestamppb.Timestamp, from time.Time, low, high tim
 		return time.Time{}, refuse(fault.Invalid, path, "Error in field '%s' : %v", field, err)
 	}
 	v := t.AsTime().Truncate(time.Microsecond)
-	if after := v.Sub(from); after < low || high != 0 && after > high {
+	if after := v.Sub(from); after < low-clockSlack || high != 0 && after > high+clockSlack {
 		bounds := fmt.Sprintf("at least %v", low)
 		if high != 0 {
 			bounds = fmt.Sprintf("between %v and %v", low, high)
@@ -643,6 +646,10 @@ func (s *tableServer) RestoreTable(ctx context.Context, req *adminpb.RestoreTabl
 	if err != nil {
 		return nil, err
 	}
+	optimizes, err := s.changesStorage(ctx, from.Name, i)
+	if err != nil {
+		return nil, err
+	}
 	info := backupInfo(source)
 	m := &adminpb.RestoreTableMetadata{
 		Name: name, SourceType: adminpb.RestoreSourceType_BACKUP, Progress: s.progress(now, false),
@@ -654,16 +661,31 @@ func (s *tableServer) RestoreTable(ctx context.Context, req *adminpb.RestoreTabl
 		if err != nil {
 			return nil, nil, orMissing(err, "backup", "Backup", from.Name)
 		}
-		// Nothing remains to be optimized, but clients may wait for it.
-		o, err := s.finished(ctx, name, &adminpb.OptimizeRestoredTableMetadata{Name: name, Progress: s.progress(now, true)}, new(emptypb.Empty))
-		if err != nil {
-			return nil, nil, err
-		}
 		m := proto.Clone(m).(*adminpb.RestoreTableMetadata)
-		m.OptimizeTableOperationName, m.Progress = o.GetName(), s.progress(now, true)
+		m.Progress = s.progress(now, true)
+		if optimizes {
+			// Nothing remains to be optimized here, but callers may wait for it.
+			o, err := s.finished(ctx, name, &adminpb.OptimizeRestoredTableMetadata{Name: name, Progress: s.progress(now, true)}, new(emptypb.Empty))
+			if err != nil {
+				return nil, nil, err
+			}
+			m.OptimizeTableOperationName = o.GetName()
+		}
 		pb, err := tableProto(t, adminpb.Table_SCHEMA_VIEW, nil)
 		return m, pb, err
 	}, nil)
+}
+
+// changesStorage tells whether a table that is restored into i of the backup
+// called name gets another type of storage than the backup's cluster has. Only
+// then does Google's service optimize it.
+func (a *Admin) changesStorage(ctx context.Context, name string, i *instance) (bool, error) {
+	ids := backupForm.split(name)
+	of, err := a.readInstance(ctx, parent(ids, instanceForm, 2))
+	if err != nil || of == nil || of.clusters[ids[2]] == nil {
+		return false, err // of no known storage: in emulator mode
+	}
+	return (of.clusters[ids[2]].GetDefaultStorageType() != adminpb.StorageType_HDD) != i.onSSD(), nil
 }
 
 // newTableName returns the name of a table that is going to be restored, and its

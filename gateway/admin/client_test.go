@@ -90,7 +90,7 @@ func TestOfficialClients(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	ok(iac.SetAutoscaling(ctx, "scaled", "cluster-one", bigtable.AutoscalingConfig{MinNodes: 4, MaxNodes: 6, CPUTargetPercent: 80}))
-	if c = must(iac.GetCluster(ctx, "scaled", "cluster-one"))(t); c.ServeNodes != 4 || c.AutoscalingConfig.MaxNodes != 6 {
+	if c = must(iac.GetCluster(ctx, "scaled", "cluster-one"))(t); c.ServeNodes != 2 || c.AutoscalingConfig.MaxNodes != 6 {
 		t.Errorf("%+v", c)
 	}
 	if is := must(iac.Instances(ctx))(t); len(is) != 2 {

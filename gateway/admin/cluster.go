@@ -15,20 +15,14 @@ import (
 )
 
 // newCluster returns the cluster called id as it is stored, made from a
-// request, or what is wrong with it.
+// request, or what is wrong with it. What is output only in the request is
+// ignored, the name included.
 func newCluster(i *instance, id string, in *adminpb.Cluster) (*adminpb.Cluster, error) {
 	if !isNewLowerID(id) {
 		return nil, refuse(fault.Invalid, "", "Cluster Id : Invalid id for collection clusters : Should match %s but found '%s'", lowerIDPattern, id)
 	}
-	name := i.pb.GetName() + "/clusters/" + id
-	if n := in.GetName(); n != "" && n != name {
-		return nil, refuse(fault.Invalid, "name", "Error in field 'name' : Expected '%s' but found '%s'", name, n)
-	}
-	if in.GetState() != adminpb.Cluster_STATE_NOT_KNOWN {
-		return nil, refuse(fault.Invalid, "state", "Error in field 'state' : Output only fields must not be set")
-	}
 	c := &adminpb.Cluster{
-		Name: name, State: adminpb.Cluster_READY, Location: in.GetLocation(), ServeNodes: in.GetServeNodes(),
+		Name: i.pb.GetName() + "/clusters/" + id, State: adminpb.Cluster_READY, Location: in.GetLocation(), ServeNodes: in.GetServeNodes(),
 		NodeScalingFactor: in.GetNodeScalingFactor(), DefaultStorageType: in.GetDefaultStorageType(),
 	}
 	if a := in.GetClusterConfig().GetClusterAutoscalingConfig(); a != nil {
@@ -61,7 +55,13 @@ func newCluster(i *instance, id string, in *adminpb.Cluster) (*adminpb.Cluster, 
 			c.ServeNodes = 2
 		}
 	}
-	return c, checkNodes(c)
+	if err := checkNodes(c); err != nil {
+		return nil, err
+	}
+	if a := autoscaling(c); a != nil {
+		c.ServeNodes = a.GetAutoscalingLimits().GetMinServeNodes()
+	}
+	return c, nil
 }
 
 func autoscaling(c *adminpb.Cluster) *adminpb.Cluster_ClusterAutoscalingConfig {
@@ -73,8 +73,9 @@ func errBothNodes() error {
 }
 
 // checkNodes checks how many nodes c has, and completes an autoscaling
-// configuration: a target of zero is the default, and the number of nodes is
-// brought within the limits.
+// configuration: a target of zero is the default. The number of nodes is not
+// the configuration's to change: in Google's service the autoscaler does that,
+// some time later.
 func checkNodes(c *adminpb.Cluster) error {
 	step := int32(1)
 	if c.GetNodeScalingFactor() == adminpb.Cluster_NODE_SCALING_FACTOR_2X {
@@ -127,7 +128,6 @@ func checkNodes(c *adminpb.Cluster) error {
 	if n := t.GetStorageUtilizationGibPerNode(); n < low || n > high {
 		return refuse(fault.Invalid, path+"autoscaling_targets.storage_utilization_gib_per_node", "Error in field 'storage_utilization_gib_per_node' : Must be between %d and %d for %s, but found %d", low, high, c.GetDefaultStorageType(), n)
 	}
-	c.ServeNodes = min(max(c.ServeNodes, l.GetMinServeNodes()), l.GetMaxServeNodes())
 	return nil
 }
 
@@ -174,9 +174,15 @@ func (s *instanceServer) CreateCluster(ctx context.Context, req *adminpb.CreateC
 			State: adminpb.CreateClusterMetadata_TableProgress_COMPLETED, EstimatedSizeBytes: n, EstimatedCopiedBytes: n,
 		}
 	}
+	answer := c
+	if autoscaling(c) != nil {
+		// As in Google's service: it has its nodes when it is asked for.
+		answer = proto.Clone(c).(*adminpb.Cluster)
+		answer.ServeNodes = 0
+	}
 	return s.finished(ctx, c.GetName(), &adminpb.CreateClusterMetadata{
 		OriginalRequest: req, RequestTime: start, FinishTime: timestamppb.New(s.o.Now()), Tables: progress,
-	}, c)
+	}, answer)
 }
 
 // GetCluster implements I8.

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/auth/iam"
 )
 
 const policyPrefix = "policies/"
@@ -163,7 +164,7 @@ func checkPolicy(p *iampb.Policy) error {
 			return within("bindings", n, refuse(fault.Invalid, "condition", "Error in field 'condition' : Needs a policy of version 3"))
 		}
 	}
-	return nil
+	return iam.CheckMembers(p)
 }
 
 func (a *Admin) testPermissions(ctx context.Context, req *iampb.TestIamPermissionsRequest, tables bool) (*iampb.TestIamPermissionsResponse, error) {

@@ -42,12 +42,8 @@ func (s *instanceServer) CreateInstance(ctx context.Context, req *adminpb.Create
 	if in == nil {
 		return nil, refuse(fault.Invalid, "instance", "Error in field 'instance' : Must be specified")
 	}
-	if n := in.GetName(); n != "" && n != name {
-		return nil, refuse(fault.Invalid, "instance.name", "Error in field 'instance' : Error in field 'name' : Expected '%s' but found '%s'", name, n)
-	}
-	if in.GetState() != adminpb.Instance_STATE_NOT_KNOWN || in.GetCreateTime() != nil || in.SatisfiesPzs != nil || in.SatisfiesPzi != nil {
-		return nil, refuse(fault.Invalid, "instance", "Error in field 'instance' : Output only fields must not be set")
-	}
+	// What is output only is ignored, the name included: clients send back what
+	// they have read.
 	i := &instance{
 		pb: &adminpb.Instance{
 			Name: name, DisplayName: in.GetDisplayName(), State: adminpb.Instance_READY, Type: in.GetType(),

@@ -125,8 +125,6 @@ func TestCreateInstanceRefusals(t *testing.T) {
 		{"id ends in -", req(func(r *adminpb.CreateInstanceRequest) { r.InstanceId = "inst-one-" }), invalid, "Should match", "instance_id"},
 		{"exists", req(func(r *adminpb.CreateInstanceRequest) { r.InstanceId = "inst-one" }), codes.AlreadyExists, "Instance already exists: " + testInstance, ""},
 		{"no instance", req(func(r *adminpb.CreateInstanceRequest) { r.Instance = nil }), invalid, "Must be specified", "instance"},
-		{"other name", in(func(i *adminpb.Instance) { i.Name = testInstance }), invalid, "Expected 'projects/p/instances/inst-new'", "instance.name"},
-		{"output field", in(func(i *adminpb.Instance) { i.State = adminpb.Instance_READY }), invalid, "Output only", "instance"},
 		{"no display name", in(func(i *adminpb.Instance) { i.DisplayName = "" }), invalid, "Length should be between [4,30], but found 0", "instance.display_name"},
 		{"long display name", in(func(i *adminpb.Instance) { i.DisplayName = strings.Repeat("é", 31) }), invalid, "[4,30], but found 31", "instance.display_name"},
 		{"type", in(func(i *adminpb.Instance) { i.Type = 9 }), invalid, "Unknown value 9", "instance.type"},
@@ -145,8 +143,6 @@ func TestCreateInstanceRefusals(t *testing.T) {
 			"Error in field 'clusters' : Need to have at least one cluster map element in CreateInstanceRequest.", "clusters"},
 		{"cluster id", req(func(r *adminpb.CreateInstanceRequest) { r.Clusters["-clstr2"] = cluster(2) }), invalid,
 			`Error in field 'clusters' : Cluster Id : Invalid id for collection clusters : Should match [a-z][a-z0-9\\-]+[a-z0-9] but found '-clstr2'`, "clusters"},
-		{"cluster name", cl(func(c *adminpb.Cluster) { c.Name = "x" }), invalid, "Expected 'projects/p/instances/inst-new/clusters/cluster-one'", "clusters.name"},
-		{"cluster state", cl(func(c *adminpb.Cluster) { c.State = adminpb.Cluster_READY }), invalid, "Output only", "clusters.state"},
 		{"no location", cl(func(c *adminpb.Cluster) { c.Location = "" }), invalid, "Location name expected in the form 'projects/<project_id>/locations/<zone_id>'.", "clusters.location"},
 		{"bad location", cl(func(c *adminpb.Cluster) { c.Location = "us-east1-b" }), invalid, "When parsing 'us-east1-b'", "clusters.location"},
 		{"storage type", cl(func(c *adminpb.Cluster) { c.DefaultStorageType = 9 }), invalid, "Unknown value 9", "clusters.default_storage_type"},
@@ -185,6 +181,64 @@ func TestCreateInstanceRefusals(t *testing.T) {
 			return drop(s.inst.ListInstances(ctx, &adminpb.ListInstancesRequest{Parent: "p"}))
 		}, invalid, "When parsing 'p'", "parent"},
 	})
+}
+
+// What is output only in a request is ignored: clients send what they have read,
+// or a name that their user made up.
+func TestCreateIgnoresOutputs(t *testing.T) {
+	s := serve(t, model.New(model.Options{}), Options{})
+	in := cluster(1)
+	in.Name, in.State = "what the user calls it", adminpb.Cluster_RESIZING
+	got := response(t, must(s.inst.CreateInstance(t.Context(), &adminpb.CreateInstanceRequest{
+		Parent: testProject, InstanceId: "inst-one",
+		Instance: &adminpb.Instance{Name: "inst-one", DisplayName: "One of them", State: adminpb.Instance_CREATING, CreateTime: &timestamppb.Timestamp{Seconds: 1},
+			SatisfiesPzs: proto.Bool(true)},
+		Clusters: map[string]*adminpb.Cluster{"cluster-one": in},
+	}))(t), new(adminpb.CreateInstanceMetadata), new(adminpb.Instance))
+	if got.Name != testInstance || got.State != adminpb.Instance_READY || got.CreateTime.GetSeconds() == 1 || got.SatisfiesPzs != nil {
+		t.Error(got)
+	}
+	in.Name = testInstance + "/clusters/another"
+	response(t, must(s.inst.CreateCluster(t.Context(), &adminpb.CreateClusterRequest{Parent: testInstance, ClusterId: "cluster-two", Cluster: in}))(t),
+		new(adminpb.CreateClusterMetadata), new(adminpb.Cluster))
+	for _, id := range []string{"cluster-one", "cluster-two"} {
+		name := testInstance + "/clusters/" + id
+		if c := must(s.inst.GetCluster(t.Context(), &adminpb.GetClusterRequest{Name: name}))(t); c.Name != name || c.State != adminpb.Cluster_READY {
+			t.Error(c)
+		}
+	}
+}
+
+// The nodes of an autoscaled cluster are the autoscaler's: no answer to its
+// creation says how many, and no update changes them.
+func TestAutoscaledNodes(t *testing.T) {
+	s := serve(t, model.New(model.Options{}), Options{})
+	s.createInstance(t, "inst-one", "cluster-one")
+	ctx, name := t.Context(), testInstance+"/clusters/cluster-two"
+	made := response(t, must(s.inst.CreateCluster(ctx, &adminpb.CreateClusterRequest{Parent: testInstance, ClusterId: "cluster-two", Cluster: autoscaled(3, 4, 50, 0)}))(t),
+		new(adminpb.CreateClusterMetadata), new(adminpb.Cluster))
+	if made.ServeNodes != 0 || !proto.Equal(made.GetClusterConfig(), scaling(3, 4, 50, 2560).ClusterConfig) {
+		t.Errorf("created %v", made)
+	}
+	want := func(n int32) {
+		t.Helper()
+		if c := must(s.inst.GetCluster(ctx, &adminpb.GetClusterRequest{Name: name}))(t); c.ServeNodes != n {
+			t.Error(c)
+		}
+	}
+	want(3)
+	update := func(c *adminpb.Cluster, paths ...string) {
+		t.Helper()
+		c.Name = name
+		response(t, must(s.inst.PartialUpdateCluster(ctx, &adminpb.PartialUpdateClusterRequest{Cluster: c, UpdateMask: mask(paths...)}))(t),
+			new(adminpb.PartialUpdateClusterMetadata), new(adminpb.Cluster))
+	}
+	update(&adminpb.Cluster{Config: scaling(5, 6, 53, 0)}, "cluster_config")
+	want(3)
+	update(&adminpb.Cluster{ServeNodes: 2}, "cluster_config", "serve_nodes")
+	want(2)
+	update(&adminpb.Cluster{Config: scaling(3, 4, 50, 0)}, "cluster_config")
+	want(2)
 }
 
 func TestUpdateInstance(t *testing.T) {
@@ -369,17 +423,17 @@ func TestClusters(t *testing.T) {
 	if c := partial(&adminpb.Cluster{ServeNodes: 2}, "serve_nodes"); c.ServeNodes != 2 {
 		t.Error(c)
 	}
-	if c := partial(&adminpb.Cluster{Config: scaling(3, 4, 60, 0)}, config); c.ServeNodes != 3 || autoscaling(c) == nil {
+	// With autoscaling the number of nodes is an output, and stays what it was.
+	if c := partial(&adminpb.Cluster{Config: scaling(3, 4, 60, 0)}, config); c.ServeNodes != 2 || autoscaling(c) == nil {
 		t.Error(c)
 	}
-	// With autoscaling the number of nodes is an output.
-	if c := partial(&adminpb.Cluster{ServeNodes: 9}, "serve_nodes"); c.ServeNodes != 3 {
+	if c := partial(&adminpb.Cluster{ServeNodes: 9}, "serve_nodes"); c.ServeNodes != 2 {
 		t.Error(c)
 	}
 	if c := partial(&adminpb.Cluster{Config: scaling(1, 8, 10, 0)}, config+".autoscaling_limits.max_serve_nodes"); !proto.Equal(c.GetClusterConfig(), scaling(3, 8, 60, 2560).ClusterConfig) {
 		t.Error(c)
 	}
-	if c := response(t, must(s.inst.UpdateCluster(ctx, &adminpb.Cluster{Name: name, ServeNodes: 7}))(t), new(adminpb.UpdateClusterMetadata), new(adminpb.Cluster)); c.ServeNodes != 3 || autoscaling(c) == nil {
+	if c := response(t, must(s.inst.UpdateCluster(ctx, &adminpb.Cluster{Name: name, ServeNodes: 7}))(t), new(adminpb.UpdateClusterMetadata), new(adminpb.Cluster)); c.ServeNodes != 2 || autoscaling(c) == nil {
 		t.Error(c)
 	}
 	call := func(c *adminpb.Cluster, paths ...string) func(context.Context, *server) error {
@@ -593,6 +647,10 @@ func TestPolicies(t *testing.T) {
 				refuse("policy version", "Must be 0, 1 or 3", "policy.version", codes.InvalidArgument, setting(&iampb.Policy{Version: 2})),
 				refuse("no role", "Must not be empty", "policy.bindings[0].role", codes.InvalidArgument, setting(&iampb.Policy{Bindings: []*iampb.Binding{{}}})),
 				refuse("condition", "Needs a policy of version 3", "policy.bindings[0].condition", codes.InvalidArgument, setting(conditional)),
+				refuse("member of no kind", "'alice@example.com' is not a member", "policy.bindings[0].members[1]", codes.InvalidArgument,
+					setting(&iampb.Policy{Bindings: []*iampb.Binding{{Role: "roles/viewer", Members: []string{"group:all@example.com", "alice@example.com"}}}})),
+				refuse("member of no kind by a mask", "'users:x' is not a member", "policy.bindings[0].members[0]", codes.InvalidArgument,
+					setting(&iampb.Policy{Bindings: []*iampb.Binding{{Role: "roles/viewer", Members: []string{"users:x"}}}}, "bindings")),
 				refuse("mask", "Unknown field 'colour'", "update_mask", codes.InvalidArgument, setting(aPolicy(), "colour")),
 				refuse("set missing", "not found", "", codes.NotFound, func() error {
 					return drop(c.set(&iampb.SetIamPolicyRequest{Resource: c.resource + "x", Policy: aPolicy()}))

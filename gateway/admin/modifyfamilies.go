@@ -25,10 +25,14 @@ func (s *tableServer) ModifyColumnFamilies(ctx context.Context, req *adminpb.Mod
 	}
 	replicated := len(i.clusters) > 1 && !req.GetIgnoreWarnings()
 	t, err := s.b.UpdateTable(ctx, req.GetName(), func(t *schema.Table) error {
+		old := t.Clone()
 		for n, m := range req.GetModifications() {
 			if err := modifyFamily(t, m, replicated); err != nil {
 				return within("modifications", n, err)
 			}
+		}
+		if err := t.CheckFamilies(old); err != nil {
+			return within("modifications", -1, err)
 		}
 		return checkKeyNames(t)
 	})
@@ -93,7 +97,9 @@ func modifyFamily(t *schema.Table, m *adminpb.ModifyColumnFamiliesRequest_Modifi
 }
 
 func errNoFamily(id string) error {
-	return refuse(fault.NotFound, "id", "Requested column family not found: %s", id)
+	e := schema.NoFamily(id, "Requested column family not found: %s", id)
+	e.Field = "id"
+	return e
 }
 
 // updateFamily returns old with the masked fields of pb.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strconv"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
@@ -66,6 +67,12 @@ func newTable(name string, pb *adminpb.Table, i *instance) (*schema.Table, error
 		t.Granularity = 1
 	default:
 		return nil, refuse(fault.Invalid, "granularity", "Error in field 'granularity' : Unknown value %d", pb.GetGranularity())
+	}
+	if n := len(pb.GetColumnFamilies()); n > schema.MaxFamilies {
+		err := refuse(fault.Invalid, "column_families", "Error in field 'column_families' : At most %d column families are allowed, but found %d", schema.MaxFamilies, n)
+		err.Reason = schema.ReasonFamilies
+		err.Metadata = map[string]string{"limit": strconv.Itoa(schema.MaxFamilies), "families": strconv.Itoa(n)}
+		return nil, err
 	}
 	for _, id := range slices.Sorted(maps.Keys(pb.GetColumnFamilies())) {
 		f, err := newFamily(id, pb.GetColumnFamilies()[id])

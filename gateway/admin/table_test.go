@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -202,6 +203,12 @@ func TestCreateTableRefusals(t *testing.T) {
 	const invalid = codes.InvalidArgument
 	policyField := "table.automated_backup_policy."
 	checkRefusals(t, s, []refusal{
+		{"too many families", table(func(t *adminpb.Table) {
+			t.ColumnFamilies = map[string]*adminpb.ColumnFamily{}
+			for i := range schema.MaxFamilies + 1 {
+				t.ColumnFamilies[fmt.Sprint("f", i)] = nil
+			}
+		}), codes.InvalidArgument, "At most 1000 column families are allowed, but found 1001", "table.column_families"},
 		{"bad parent", create(func(r *adminpb.CreateTableRequest) { r.Parent = "projects/p/instances/abc_123" }), invalid,
 			"When parsing 'projects/p/instances/abc_123' : Instance name expected in the form 'projects/<project_id>/instances/<instance_id>'.", "parent"},
 		{"no parent", create(func(r *adminpb.CreateTableRequest) { r.Parent = "" }), invalid, "When parsing ''", "parent"},
@@ -672,6 +679,23 @@ func TestModifyColumnFamiliesRefusals(t *testing.T) {
 	const invalid = codes.InvalidArgument
 	immutable := "Immutable fields 'value_type.aggregate_type.*' cannot be updated"
 	gc := &adminpb.ColumnFamily{GcRule: maxVersions(1)}
+	var tooMany []*modification
+	for i := range schema.MaxFamilies {
+		tooMany = append(tooMany, create(fmt.Sprint("new", i), nil))
+	}
+	err := modify(tooMany...)(t.Context(), s)
+	details := map[string]bool{}
+	for _, d := range status.Convert(err).Details() {
+		switch d := d.(type) {
+		case *errdetails.PreconditionFailure:
+			details["field "+d.GetViolations()[0].GetSubject()] = true
+		case *errdetails.ErrorInfo:
+			details["reason "+d.GetReason()+" "+d.GetMetadata()["limit"]] = true
+		}
+	}
+	if !details["field modifications"] || !details["reason TOO_MANY_COLUMN_FAMILIES 1000"] {
+		t.Errorf("too many families are refused with %v", details)
+	}
 	checkRefusals(t, s, []refusal{
 		{"none", modify(), invalid, "No modifications provided", "modifications"},
 		{"empty", modify(new(modification)), invalid, "One of 'create', 'update' and 'drop'", "modifications[0].mod"},
@@ -692,6 +716,7 @@ func TestModifyColumnFamiliesRefusals(t *testing.T) {
 		{"relax age", modify(create("new", nil), update("aged", &adminpb.ColumnFamily{GcRule: maxAge(2 * time.Hour)})), codes.FailedPrecondition,
 			"Cannot relax pure age-based GC for a replicated family (aged). If you must relax the age constraint, unreplicate the instance and try again.", ""},
 		{"no more age", modify(update("aged", gc)), codes.FailedPrecondition, "Cannot relax", ""},
+		{"too many", modify(tooMany...), codes.FailedPrecondition, "column families; the limit is 1000", ""},
 		{"no table", func(ctx context.Context, s *server) error {
 			return drop(s.ModifyColumnFamilies(ctx, &adminpb.ModifyColumnFamiliesRequest{Name: testTable + "2", Modifications: []*modification{create("a", nil)}}))
 		}, codes.NotFound, "Table not found: " + testTable + "2", ""},

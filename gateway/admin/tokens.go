@@ -10,26 +10,31 @@ import (
 	"slices"
 	"sort"
 	"sync"
+	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
 )
 
 // tokenKey is the secret that signs what clients carry for us.
 type tokenKey struct {
-	mu  sync.Mutex
-	key []byte
+	mu   sync.Mutex
+	key  []byte
+	read time.Time
 }
 
 const (
 	tokenKeyRecord = "secrets/tokens"
 	macSize        = 16
+	// keyAge is for how long the key is not asked for again: it is made anew when
+	// it may have become known.
+	keyAge = 5 * time.Second
 )
 
 // signingKey returns the key, making it on the first use of a new store.
 func (a *Admin) signingKey(ctx context.Context) ([]byte, error) {
 	a.key.mu.Lock()
 	defer a.key.mu.Unlock()
-	for a.key.key == nil {
+	for a.key.key == nil || time.Since(a.key.read) > keyAge {
 		k, _, err := a.b.GetRecord(ctx, tokenKeyRecord)
 		if fault.KindOf(err) == fault.NotFound {
 			k = make([]byte, 32)
@@ -42,7 +47,7 @@ func (a *Admin) signingKey(ctx context.Context) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
-		a.key.key = k
+		a.key.key, a.key.read = k, time.Now()
 	}
 	return a.key.key, nil
 }

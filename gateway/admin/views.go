@@ -95,8 +95,9 @@ func checkView(pb *adminpb.AuthorizedView, t *schema.Table, old *adminpb.Authori
 		f := sub.GetFamilySubsets()[id]
 		n += len(f.GetQualifiers()) + len(f.GetQualifierPrefixes())
 		if _, ok := t.Families[id]; !ok && old.GetFamilySubsets()[id] == nil {
-			return within("subset_view", -1, refuse(fault.Invalid, "family_subsets",
-				"Error in field 'family_subsets' : Requested column family not found: '%s'", id))
+			e := schema.NoFamily(id, "Error in field 'family_subsets' : Requested column family not found: '%s'", id)
+			e.Kind, e.Field = fault.Invalid, "family_subsets"
+			return within("subset_view", -1, e)
 		}
 		for _, q := range slices.Concat(f.GetQualifiers(), f.GetQualifierPrefixes()) {
 			if len(q) > schema.MaxQualifier {
@@ -221,7 +222,7 @@ func (s *tableServer) UpdateAuthorizedView(ctx context.Context, req *adminpb.Upd
 		if err := checkView(pb, t, old); err != nil {
 			return within("authorized_view", -1, err)
 		}
-		if !req.GetIgnoreWarnings() && !view.New(pb.GetSubsetView()).Covers(view.New(old)) {
+		if !req.GetIgnoreWarnings() && !view.New(pb.GetName(), pb.GetSubsetView()).Covers(view.New(pb.GetName(), old)) {
 			return refuse(fault.FailedPrecondition, "authorized_view.subset_view", "The update takes rows or columns out of authorized view %s, which may break its users. Set 'ignore_warnings' to do it anyway.", pb.GetName())
 		}
 		pb.Etag = randomText()
@@ -308,7 +309,7 @@ func (a *Admin) View(ctx context.Context, name string) (*schema.Table, *view.Vie
 	if err != nil {
 		return nil, nil, err
 	}
-	v := view.New(ch.pb.GetSubsetView())
+	v := view.New(name, ch.pb.GetSubsetView())
 	a.views.mu.Lock()
 	defer a.views.mu.Unlock()
 	if !known {

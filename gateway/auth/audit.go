@@ -21,9 +21,10 @@ const maxRefusals = 50
 // refused credentials has a reason instead of a principal and a resource. Row
 // keys and values are in none.
 type audit struct {
-	log  *slog.Logger // nil: off
-	data bool
-	now  func() time.Time
+	log   *slog.Logger // nil: off
+	data  bool
+	reads bool // of administrative methods that change nothing
+	now   func() time.Time
 
 	mu struct {
 		sync.Mutex
@@ -33,11 +34,13 @@ type audit struct {
 	}
 }
 
-func newAudit(o Options) *audit { return &audit{log: o.Audit, data: o.AuditData, now: o.Now} }
+func newAudit(o Options) *audit {
+	return &audit{log: o.Audit, data: o.AuditData, reads: o.AuditData || !o.Off, now: o.Now}
+}
 
 // wants tells whether a call that ended with err gets a line.
 func (a *audit) wants(c *call, err error) bool {
-	return a.log != nil && (c.rule.admin || a.data && !c.rule.open || c.denied.Load() && a.allowed())
+	return a.log != nil && (c.rule.admin && (a.reads || c.rule.changes) || a.data && !c.rule.open || c.denied.Load() && a.allowed())
 }
 
 // allowed takes one of this second's lines about refusals.
@@ -59,11 +62,11 @@ func (a *audit) allowed() bool {
 	return true
 }
 
-func peerOf(ctx context.Context) string {
-	if p, ok := peer.FromContext(ctx); ok && p.Addr != nil {
+func peerOf(c *call) string {
+	if p, ok := peer.FromContext(c); ok && p.Addr != nil {
 		return p.Addr.String()
 	}
-	return ""
+	return c.addr
 }
 
 func (a *audit) done(c *call, err error, received, sent int64) {

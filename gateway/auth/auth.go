@@ -31,9 +31,14 @@ type Options struct {
 	// emulators.
 	Anonymous bool
 
+	// Off lets everybody do everything without a look at credentials: what is left
+	// is the audit log, with "anonymous" for a principal.
+	Off bool
+
 	// Audit gets one line for each call of an administrative method and for
-	// refused credentials; nil gets none. AuditData adds the calls of the data
-	// API. Lines never hold row keys or values.
+	// refused credentials; nil gets none. If Off only the calls that change
+	// something have lines. AuditData adds the calls of the data API, and all
+	// others. Lines never hold row keys or values.
 	Audit     *slog.Logger
 	AuditData bool
 	// Refused, if not nil, is told the reason of each refusal of credentials, and
@@ -111,6 +116,10 @@ func Open(ctx context.Context, r backend.Records, o Options) (*Auth, error) {
 		accounts: Accounts{Records: r, TokenURI: o.TokenURI, Now: o.Now},
 		policies: newPolicies(o.Now, o.MaxStale), audit: newAudit(o)}
 	a.policies.fetch = a.fetchPolicy(nil)
+	if o.Off {
+		a.stop = func() {}
+		return a, nil
+	}
 	if err := a.Reload(ctx); err != nil {
 		return nil, fmt.Errorf("read service accounts: %w", err)
 	}
@@ -137,6 +146,13 @@ func (a *Auth) Close() {
 	a.stop()
 	a.done.Wait()
 }
+
+// On tells whether a looks at who callers are. A nil Auth does not.
+func (a *Auth) On() bool { return a != nil && !a.o.Off }
+
+// AuditsData tells whether calls of the data API are audited. Those of a nil
+// Auth are not.
+func (a *Auth) AuditsData() bool { return a != nil && a.audit.log != nil && a.audit.data }
 
 // UsePolicies says who has the policies of instances and of what is in them:
 // policy returns NotFound for what is not there, and an empty policy if none

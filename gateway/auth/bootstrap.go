@@ -47,7 +47,7 @@ func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err e
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return false, fmt.Errorf("write the root key: %w", err)
 	}
-	if err := servertls.WriteFile(path, file, 0o600); err != nil {
+	if err := servertls.WriteFile(path, file); err != nil {
 		return false, fmt.Errorf("write the root key: %w", err)
 	}
 	_, err = s.Update(ctx, email, func(a *Account) error {

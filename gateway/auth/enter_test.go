@@ -3,6 +3,9 @@ package auth_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,5 +73,61 @@ func TestEnter(t *testing.T) {
 	}
 	if _, err := f.a.Guard(f.b).(backend.RowUpdater).UpdateRow(ctx, table, []byte("r"), nil, nil, nil); !errors.Is(err, fault.Unimplemented) {
 		t.Errorf("a store without updates: %v", err)
+	}
+}
+
+// TestBegin: a request over HTTP is its token's, and its line tells what became of
+// it.
+func TestBegin(t *testing.T) {
+	f := newFixture(t, auth.Options{})
+	acc := f.account("some-acc", false)
+	f.grant(table, "roles/bigtable.viewer "+acc.member())
+	const (
+		see    = adminpb.BigtableTableAdmin_GetTable_FullMethodName
+		change = adminpb.BigtableTableAdmin_UpdateTable_FullMethodName
+	)
+	bearer := func(tok string) auth.Peer {
+		return auth.Peer{Authorization: []string{"Bearer " + tok}, Addr: "10.0.0.9:4"}
+	}
+	for _, p := range []auth.Peer{{}, bearer("nonsense"), {Authorization: []string{"Bearer " + acc.token(nil), "Bearer x"}}} {
+		if _, err := f.a.Begin(t.Context(), p, see, "GET /x"); !auth.Unauthenticated(err) || !errors.Is(err, fault.PermissionDenied) {
+			t.Errorf("%v: %v", p, err)
+		}
+	}
+	readonly := acc.token(map[string]any{"scope": "https://www.googleapis.com/auth/cloud-platform.read-only"})
+	if _, err := f.a.Begin(t.Context(), bearer(readonly), change, "POST /x"); !errors.Is(err, fault.PermissionDenied) || auth.Unauthenticated(err) {
+		t.Errorf("a token for reading: %v", err)
+	}
+	do := func(rpc, as, name string) error {
+		t.Helper()
+		r, err := f.a.Begin(t.Context(), bearer(acc.token(nil)), rpc, as)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err = r.On(name); err == nil {
+			err = r.Missing("other", fault.New(fault.NotFound, "no such thing"))
+		}
+		for name, want := range map[string]bool{table: true, instance + "/tables/other": false, "projects/" + auth.SystemProject: false, "METADATA": false} {
+			if ok, err := f.a.Sees(r.Context(), name); ok != want || err != nil {
+				t.Errorf("sees %s: %v %v", name, ok, err)
+			}
+		}
+		r.Done(err)
+		return err
+	}
+	if err := do(see, "GET /seen", table); !errors.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "'other'") {
+		t.Errorf("it is told that something is not there: %v", err)
+	}
+	if err := do(change, "POST /changed", table); !errors.Is(err, fault.PermissionDenied) || !strings.Contains(err.Error(), "bigtable.tables.update") {
+		t.Error(err)
+	}
+	var got []string
+	for _, l := range f.log.all("audit") {
+		if l["peer"] == "10.0.0.9:4" {
+			got = append(got, fmt.Sprintf("%s %s %v", l["method"], l["code"], l["reason"]))
+		}
+	}
+	if want := []string{"GET /x Unauthenticated unknown", "POST /x PermissionDenied <nil>", "GET /seen PermissionDenied <nil>", "POST /changed PermissionDenied <nil>"}; !slices.Equal(got, want) {
+		t.Errorf("%q", got)
 	}
 }

@@ -185,12 +185,16 @@ func (i *issuer) verify(t *jws.Token, now time.Time) (*Principal, *refusal) {
 	if !slices.Contains(c.Audience, i.o.Audience) {
 		return nil, errAudience
 	}
+	// A name with an "@" is an e-mail address to policies, so it must be one that
+	// the issuer has verified: subjects may be what their users made them.
 	name := c.Subject
-	if c.Email != "" && c.EmailVerified {
+	switch {
+	case c.EmailVerified && strings.Contains(c.Email, "@"):
 		name = c.Email
-	}
-	if name == "" {
+	case name == "":
 		return nil, errIssuer
+	case strings.Contains(name, "@"):
+		return nil, errSubject
 	}
 	return &Principal{Member: iam.User(name), scopes: allScopes, expires: c.Expires.Add(skew)}, nil
 }

@@ -1,6 +1,7 @@
 package auth_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -471,6 +472,65 @@ func TestAudit(t *testing.T) {
 	}
 	if n := len(f.log.all("audit")); n > 200 {
 		t.Errorf("%d lines", n)
+	}
+}
+
+// TestAuditWithoutLogin: what is changed where nobody logs in leaves a line, with
+// "anonymous" for a principal. What only looks, and the rows, do not unless asked
+// for; names may be of any form, and credentials are not looked at.
+func TestAuditWithoutLogin(t *testing.T) {
+	for _, data := range []bool{false, true} {
+		f := newFixture(t, auth.Options{Off: true, AuditData: data})
+		conn := f.connect("nonsense")
+		if err := f.set("nonsense", "a", "secret-row-key"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.read("", nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := f.list(""); err != nil {
+			t.Fatal(err)
+		}
+		tables := adminpb.NewBigtableTableAdminClient(conn)
+		if _, err := tables.DropRowRange(t.Context(), &adminpb.DropRowRangeRequest{Name: table, Target: &adminpb.DropRowRangeRequest_RowKeyPrefix{RowKeyPrefix: []byte("secret")}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tables.DeleteTable(t.Context(), &adminpb.DeleteTableRequest{Name: table}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := tables.DeleteTable(t.Context(), &adminpb.DeleteTableRequest{Name: "no name"}); err == nil {
+			t.Error("a name of no form")
+		}
+		ctx, err := f.a.Enter(t.Context(), auth.Peer{Addr: "10.0.0.9:4"}, "/google.bigtable.admin.v2.BigtableTableAdmin/ModifyColumnFamilies", table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ok, err := f.a.Sees(ctx, table); !ok || err != nil {
+			t.Error(err)
+		}
+		want := []string{"CreateInstance OK projects/p", "CreateTable OK " + instance, "DropRowRange OK " + table, "DeleteTable OK " + table,
+			"DeleteTable InvalidArgument no name", "ModifyColumnFamilies OK " + table}
+		if data {
+			want = slices.Insert(want, 2, "MutateRow OK "+table, "ReadRows OK "+table, "ListTables OK "+instance)
+		}
+		var got []string
+		deadline := time.Now().Add(time.Minute) // a line may come after the answer
+		for got = nil; len(got) < len(want) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+			got = nil
+			for _, l := range f.log.all("audit") {
+				m := l["method"].(string)
+				got = append(got, fmt.Sprintf("%s %s %s", m[strings.LastIndexByte(m, '/')+1:], l["code"], l["resource"]))
+				if l["principal"] != "anonymous" || !strings.HasPrefix(l["peer"].(string), "127.0.0.1:") && l["peer"] != "10.0.0.9:4" {
+					t.Errorf("%v", l)
+				}
+			}
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("data %v:\n%q, want\n%q", data, got, want)
+		}
+		if s := f.log.String(); strings.Contains(s, "secret-row-key") || strings.Contains(s, "nonsense") {
+			t.Error("the log has what it must not have")
+		}
 	}
 }
 

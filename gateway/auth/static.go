@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"strings"
 	"sync/atomic"
@@ -71,14 +70,6 @@ func readStatic(path string, old *staticTokens) (*staticTokens, error) {
 		}
 	}
 	return out, nil
-}
-
-// private returns an error if others than the owner may read a file.
-func private(info fs.FileInfo) error {
-	if mode := info.Mode().Perm(); mode&0o077 != 0 {
-		return fmt.Errorf("its permissions are %04o: only its owner may read it (chmod 600)", mode)
-	}
-	return nil
 }
 
 func parseStatic(b []byte) (*staticTokens, error) {

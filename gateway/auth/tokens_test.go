@@ -448,10 +448,18 @@ func TestStaticTokens(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	b := model.New(model.Options{})
+	// A file of root's may be read by a group, as that of a secret of Kubernetes is.
+	write("token-of-alice-0123456789 user:alice@example.com\n", 0o640)
+	if a, err := auth.Open(t.Context(), b, auth.Options{TokenFile: path}); (err == nil) != (os.Geteuid() == 0) {
+		t.Error("a file that a group may read:", err)
+	} else if err == nil {
+		a.Close()
+	}
 	for name, bad := range map[string]struct {
 		text string
 		mode os.FileMode
 	}{
+		"written by a group": {"token-of-alice-0123456789 user:alice@example.com\n", 0o620},
 		"readable by others": {"token-of-alice-0123456789 user:alice@example.com\n", 0o644},
 		"short token":        {"short user:alice@example.com\n", 0o600},
 		"no member":          {"token-of-alice-0123456789\n", 0o600},
@@ -523,17 +531,21 @@ func TestOpenIDConnect(t *testing.T) {
 		member string
 		reason string
 	}{
-		"day long":                       {sign(r, map[string]any{"exp": time.Now().Add(24 * time.Hour).Unix()}), "user:alice@example.com", ""},
-		"several audiences":              {sign(r, map[string]any{"aud": []string{"x", "bigtable"}}), "user:alice@example.com", ""},
-		"unverified address":             {sign(r, map[string]any{"email_verified": false}), "user:42", ""},
-		"other audience":                 {sign(r, map[string]any{"aud": "x"}), "", "audience"},
-		"no audience":                    {sign(r, map[string]any{"aud": nil}), "", "audience"},
-		"expired":                        {sign(r, map[string]any{"exp": 1}), "", "expired"},
-		"unknown key":                    {sign(&account{keyID: "x", key: rsaKey}, nil), "", "signature"},
-		"key of another kid":             {sign(&account{keyID: "e", key: rsaKey}, nil), "", "signature"},
-		"unknown issuer":                 {sign(r, map[string]any{"iss": "https://evil.example.com"}), "", "signature"},
-		"an account's key":               {f.root.token(map[string]any{"iss": srv.URL, "aud": "bigtable"}), "", "signature"},
-		"an issuer's key for an account": {(&account{f.root.email, "r", rsaKey, nil}).token(nil), "", "signature"},
+		"day long":                         {sign(r, map[string]any{"exp": time.Now().Add(24 * time.Hour).Unix()}), "user:alice@example.com", ""},
+		"several audiences":                {sign(r, map[string]any{"aud": []string{"x", "bigtable"}}), "user:alice@example.com", ""},
+		"unverified address":               {sign(r, map[string]any{"email_verified": false}), "user:42", ""},
+		"an address as subject":            {sign(r, map[string]any{"sub": "alice@example.com", "email": "mallory@example.com", "email_verified": false}), "", "subject"},
+		"an address as subject, no other":  {sign(r, map[string]any{"sub": "alice@example.com", "email": nil}), "", "subject"},
+		"an address beside a verified one": {sign(r, map[string]any{"sub": "bob@example.com"}), "user:alice@example.com", ""},
+		"a verified address that is none":  {sign(r, map[string]any{"email": "43"}), "user:42", ""},
+		"other audience":                   {sign(r, map[string]any{"aud": "x"}), "", "audience"},
+		"no audience":                      {sign(r, map[string]any{"aud": nil}), "", "audience"},
+		"expired":                          {sign(r, map[string]any{"exp": 1}), "", "expired"},
+		"unknown key":                      {sign(&account{keyID: "x", key: rsaKey}, nil), "", "signature"},
+		"key of another kid":               {sign(&account{keyID: "e", key: rsaKey}, nil), "", "signature"},
+		"unknown issuer":                   {sign(r, map[string]any{"iss": "https://evil.example.com"}), "", "signature"},
+		"an account's key":                 {f.root.token(map[string]any{"iss": srv.URL, "aud": "bigtable"}), "", "signature"},
+		"an issuer's key for an account":   {(&account{f.root.email, "r", rsaKey, nil}).token(nil), "", "signature"},
 	} {
 		member, reason := f.a.Verify(tc.tok)
 		if member != tc.member || reason != tc.reason {

@@ -103,6 +103,7 @@ var (
 	errAlgorithm = refused("algorithm", jws.ErrUnsupported.Error())
 	errSignature = refused("signature", "the token's key is not known, or its signature does not match")
 	errIssuer    = refused("issuer", "the token's iss and sub are not the address of the service account that the key belongs to")
+	errSubject   = refused("subject", "the token's sub looks like an e-mail address, and the token has none that is verified")
 	errAudience  = refused("audience", "the token is for another audience")
 	errScope     = refused("scope", "the token has neither an audience nor a scope for Bigtable")
 	errExpired   = refused("expired", "the token has expired")

@@ -81,7 +81,8 @@ type Data interface {
 }
 
 // Records is a small durable map for what the gateway itself must remember:
-// instances, app profiles, policies, long-running operations.
+// instances, app profiles, policies, long-running operations. Those below
+// "secrets/" are made anew if they are gone, which may happen at any time.
 type Records interface {
 	// GetRecord returns a value and its version, which is at least 1. NotFound
 	// if there is none.

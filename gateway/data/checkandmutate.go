@@ -23,7 +23,11 @@ func (s *Service) checkAndMutateRow(ctx context.Context, req *wire.CheckAndMutat
 			return nil, err
 		}
 	}
-	matched, err := s.backend.CheckAndMutateRow(ctx, t.table, req.Key, t.filter(req.Predicate), req.Then, req.Otherwise)
+	predicate, err := t.filter(req.Predicate)
+	if err != nil {
+		return nil, err
+	}
+	matched, err := s.backend.CheckAndMutateRow(ctx, t.table, req.Key, predicate, req.Then, req.Otherwise)
 	if err != nil {
 		return nil, err
 	}

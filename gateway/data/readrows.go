@@ -29,9 +29,17 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 	if err := req.Check(); err != nil {
 		return err
 	}
+	f, err := t.filter(req.Filter)
+	if err != nil {
+		return err
+	}
 	if len(req.Ranges) != 1 || !req.Ranges[0].IsSingle() {
 		// Clients wait for the headers before anything else; the first row may be
-		// far. A single row is answered so soon that they come with it.
+		// far. A single row is answered so soon that they come with it. Headers name
+		// the cluster that has the table, so there must be one.
+		if _, err := s.tables.Table(ctx, t.table); err != nil {
+			return err
+		}
 		if err := stream.SendHeader(nil); err != nil {
 			return err
 		}
@@ -47,7 +55,7 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 	})
 	defer w.Close()
 	stats, err := s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges(req.Ranges), Limit: req.Limit,
-		Reversed: req.Reversed, Filter: t.filter(req.Filter)}, w)
+		Reversed: req.Reversed, Filter: f}, w)
 	if err != nil {
 		// What was read is good: the client resumes behind it.
 		if ctx.Err() == nil {

@@ -66,7 +66,10 @@ func (r *Rows) ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.W
 	if err != nil {
 		return scan.Stats{}, err
 	}
-	return r.s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges([]row.Range{row.Single(key)}), Filter: t.filter(f)}, w)
+	if f, err = t.filter(f); err != nil {
+		return scan.Stats{}, err
+	}
+	return r.s.backend.ReadRows(ctx, &scan.Request{Table: t.table, Ranges: t.ranges([]row.Range{row.Single(key)}), Filter: f}, w)
 }
 
 // MutateRow changes one row.

@@ -45,10 +45,11 @@ func (t *target) ranges(ranges []row.Range) []row.Range {
 	return t.view.Intersect(ranges)
 }
 
-// filter returns the client's filter for what the target has of a row.
-func (t *target) filter(client *filter.Node) *filter.Node {
+// filter returns the client's filter for what the target has of a row, or why it
+// may not be asked for.
+func (t *target) filter(client *filter.Node) (*filter.Node, error) {
 	if t.view == nil {
-		return client
+		return client, nil
 	}
 	return t.view.Filter(client)
 }

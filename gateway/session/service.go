@@ -2,7 +2,6 @@ package session
 
 import (
 	"context"
-	"encoding/base64"
 	"log/slog"
 	"math/rand/v2"
 	"net"
@@ -11,7 +10,6 @@ import (
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -65,6 +63,9 @@ type Observer interface {
 type Options struct {
 	// Open resolves what a session is about, or says why it cannot be opened.
 	Open func(ctx context.Context, t Target) (Rows, error)
+	// Frontend stands for this process: what opens a session is told it, and finds
+	// it in the headers of the stream, which others set.
+	Frontend int64
 	// Zone and Cluster are what answers name as their origin unless Served says
 	// otherwise.
 	Zone, Cluster string
@@ -129,12 +130,10 @@ func (o Options) WithDefaults() Options {
 
 // A Service serves sessions. It is safe for concurrent use.
 type Service struct {
-	o       Options
-	id      int64 // stands for this process
-	headers metadata.MD
-	opened  []byte // the frame that answers open_session
-	params  []byte // session_parameters
-	tick    time.Duration
+	o      Options
+	opened []byte // the frame that answers open_session
+	params []byte // session_parameters
+	tick   time.Duration
 
 	mu struct {
 		sync.Mutex
@@ -149,17 +148,13 @@ type Service struct {
 // New returns a Service. Close it after its handlers have returned.
 func New(o Options) (*Service, error) {
 	o = o.WithDefaults()
-	s := &Service{o: o, id: rand.Int64N(1<<62) + 1, tick: max(min(o.KeepAlive/20, o.Quiet/4), time.Millisecond),
+	s := &Service{o: o, tick: max(min(o.KeepAlive/20, o.Quiet/4), time.Millisecond),
 		stop: make(chan struct{}), done: make(chan struct{})}
 	s.mu.sessions = map[*session]struct{}{}
 	s.mu.conns = map[net.Addr]int{}
-	p, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: s.id, TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
-	if err != nil {
-		return nil, err
-	}
-	s.headers = metadata.Pairs("bigtable-peer-info", base64.URLEncoding.EncodeToString(p))
+	var err error
 	if s.opened, err = proto.Marshal(&bigtablepb.SessionResponse{Payload: &bigtablepb.SessionResponse_OpenSession{
-		OpenSession: &bigtablepb.OpenSessionResponse{Backend: &bigtablepb.BackendIdentifier{ApplicationFrontendId: s.id, ApplicationFrontendZone: o.Zone}}}}); err != nil {
+		OpenSession: &bigtablepb.OpenSessionResponse{Backend: &bigtablepb.BackendIdentifier{ApplicationFrontendId: o.Frontend, ApplicationFrontendZone: o.Zone}}}}); err != nil {
 		return nil, err
 	}
 	if s.params, err = proto.Marshal(&bigtablepb.SessionResponse{Payload: &bigtablepb.SessionResponse_SessionParameters{
@@ -206,9 +201,14 @@ func Configuration(f *bigtablepb.FeatureFlags) *bigtablepb.ClientConfiguration {
 					CloudPathOnly: &bigtablepb.SessionClientConfiguration_ChannelPoolConfiguration_CloudPathOnly{}},
 			},
 			// A session has one call at a time: there must be as many as calls.
+			// A session that is refused takes one of the budget for as long as the
+			// penalty. When none is left a call waits for the next, since only failures
+			// of sessions, the threshold of them, fail calls: with 50 and 5 s, reads of a
+			// table that is not there took up to 5 s. Clients try again for ever, so
+			// budget and penalty bound that too: 40 a second for each such table.
 			SessionPoolConfiguration: &bigtablepb.SessionClientConfiguration_SessionPoolConfiguration{
 				Headroom: 0.5, MinSessionCount: 2, MaxSessionCount: 200, NewSessionQueueLength: 10,
-				NewSessionCreationBudget: 50, NewSessionCreationPenalty: durationpb.New(5 * time.Second),
+				NewSessionCreationBudget: 10, NewSessionCreationPenalty: durationpb.New(250 * time.Millisecond),
 				ConsecutiveSessionFailureThreshold: 10, LoadBalancingOptions: least,
 			},
 		},

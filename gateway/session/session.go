@@ -93,7 +93,7 @@ func (s *session) open(view bool) error {
 		return err
 	}
 	// Clients take the peer from headers that come before any message.
-	err = s.stream.SendHeader(s.svc.headers)
+	err = s.stream.SendHeader(nil)
 	for _, frame := range [...][]byte{s.svc.opened, s.svc.params} {
 		if err == nil {
 			err = s.send(wire.Encoded(frame))

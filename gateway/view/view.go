@@ -16,6 +16,7 @@ import (
 // A View is the definition of an authorized view. It does not change and is
 // safe for concurrent use.
 type View struct {
+	name string
 	// rows are as row.Union leaves them.
 	rows []row.Range
 	// columns are qualifiers by family, likewise. No list is empty.
@@ -23,9 +24,9 @@ type View struct {
 }
 
 // New returns the view that a SubsetView defines. One without row prefixes has
-// no rows, one without families no columns.
-func New(s *adminpb.AuthorizedView_SubsetView) *View {
-	v := &View{columns: make(map[string][]row.Range, len(s.GetFamilySubsets()))}
+// no rows, one without families no columns. name is its resource name.
+func New(name string, s *adminpb.AuthorizedView_SubsetView) *View {
+	v := &View{name: name, columns: make(map[string][]row.Range, len(s.GetFamilySubsets()))}
 	for _, p := range s.GetRowPrefixes() {
 		v.rows = append(v.rows, row.Prefix(p))
 	}
@@ -103,28 +104,35 @@ func (v *View) Intersect(ranges []row.Range) []row.Range {
 }
 
 // Filter returns client's filter for a row of which only what is in the view is
-// there. client has been validated; it may be nil.
-func (v *View) Filter(client *filter.Node) *filter.Node {
-	return &filter.Node{Op: filter.Columns, Columns: v.columns, Children: []*filter.Node{client}}
+// there. It refuses a filter that names a column family outside of the view,
+// whether the table has that family or not. client has been validated; it may be
+// nil.
+func (v *View) Filter(client *filter.Node) (*filter.Node, error) {
+	for _, family := range client.LiteralFamilies() {
+		if v.columns[family] == nil {
+			return nil, fault.New(fault.PermissionDenied, "Cannot read from %s because the filter names the column family '%s' outside the Authorized View.", v.name, family)
+		}
+	}
+	return &filter.Node{Op: filter.Columns, Columns: v.columns, Children: []*filter.Node{client}}, nil
 }
 
 // HasRow tells whether a row of that key is in the view.
 func (v *View) HasRow(key []byte) bool { return contains(v.rows, key) }
 
-// Outside is the refusal of a change to the row of key.
-func Outside(key []byte) error {
-	return fault.New(fault.PermissionDenied, "Error while mutating the row '%s' : Cannot mutate from outside the Authorized View", key)
+// outside is the refusal of a change, in the words of Google's service.
+func (v *View) outside() error {
+	return fault.New(fault.PermissionDenied, "Cannot mutate from %s because the mutation contains cells outside the Authorized View.", v.name)
 }
 
 // Check refuses mutations of the row of key, unless all that they could change
 // is in the view. families are those of the table.
 func (v *View) Check(key []byte, muts []row.Mutation, families map[string]schema.Family) error {
 	if !v.HasRow(key) {
-		return Outside(key)
+		return v.outside()
 	}
 	for i := range muts {
 		if !v.permits(&muts[i], families) {
-			return Outside(key)
+			return v.outside()
 		}
 	}
 	return nil
@@ -155,11 +163,11 @@ func (v *View) hasFamily(name string) bool {
 // CheckRules is Check for a read-modify-write.
 func (v *View) CheckRules(key []byte, rules []row.Rule) error {
 	if !v.HasRow(key) {
-		return Outside(key)
+		return v.outside()
 	}
 	for i := range rules {
 		if !contains(v.columns[rules[i].Family], rules[i].Qualifier) {
-			return Outside(key)
+			return v.outside()
 		}
 	}
 	return nil

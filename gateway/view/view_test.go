@@ -71,7 +71,7 @@ func hasColumn(s *adminpb.AuthorizedView_SubsetView, family string, q []byte) bo
 func TestViewAgreesWithDefinition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := genSubset(t)
-		v := New(s)
+		v := New("v", s)
 		var ranges []row.Range
 		for range rapid.IntRange(0, 4).Draw(t, "ranges") {
 			ranges = append(ranges, row.Range{Start: rapid.SampledFrom(words).Draw(t, "start"), End: rapid.SampledFrom(words).Draw(t, "end")})
@@ -138,14 +138,14 @@ func TestCovers(t *testing.T) {
 				want = want && (!hasColumn(a, f, w) || hasColumn(b, f, w))
 			}
 		}
-		if got := New(b).Covers(New(a)); got != want {
+		if got := New("v", b).Covers(New("v", a)); got != want {
 			t.Fatalf("%v covers %v: %v", b, a, got)
 		}
 	})
 }
 
 func TestWholeFamilies(t *testing.T) {
-	v := New(&adminpb.AuthorizedView_SubsetView{RowPrefixes: [][]byte{[]byte("r")}, FamilySubsets: map[string]*adminpb.AuthorizedView_FamilySubsets{
+	v := New("v", &adminpb.AuthorizedView_SubsetView{RowPrefixes: [][]byte{[]byte("r")}, FamilySubsets: map[string]*adminpb.AuthorizedView_FamilySubsets{
 		"whole": {QualifierPrefixes: [][]byte{[]byte("a"), nil}},
 		"part":  {QualifierPrefixes: [][]byte{[]byte("a")}, Qualifiers: [][]byte{nil}},
 		"none":  {},
@@ -185,7 +185,7 @@ func TestWholeFamilies(t *testing.T) {
 func BenchmarkView(b *testing.B) {
 	s := &adminpb.AuthorizedView_SubsetView{RowPrefixes: [][]byte{[]byte("user1"), []byte("user3")},
 		FamilySubsets: map[string]*adminpb.AuthorizedView_FamilySubsets{"cf": {Qualifiers: [][]byte{[]byte("a"), []byte("b")}, QualifierPrefixes: [][]byte{[]byte("x")}}}}
-	v := New(s)
+	v := New("v", s)
 	key := []byte("user17")
 	b.Run("Check", func(b *testing.B) {
 		b.ReportAllocs()

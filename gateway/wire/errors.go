@@ -85,6 +85,10 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 		}
 		st, ok := status.FromError(err)
 		switch {
+		case !ok && ctx.Err() != nil:
+			// Whose caller is gone, or has stopped waiting, fails anywhere.
+			log.LogAttrs(ctx, slog.LevelDebug, "request failed after its caller was gone", slog.String("error", err.Error()))
+			return Status(ctx, log, ctx.Err())
 		case ok && st.Code() == codes.Unimplemented && len(st.Proto().GetDetails()) == 0:
 			// A method that is not built, as generated code refuses it.
 			f = &fault.Error{Kind: fault.Unimplemented, Msg: st.Message()}
@@ -130,6 +134,10 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 		if f.Field != "" && k == fault.Invalid {
 			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
 				{Field: f.Field, Description: msg, Reason: info.Reason}}})
+		}
+		if f.Field != "" && k == fault.FailedPrecondition {
+			details = append(details, &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
+				{Type: info.Reason, Subject: f.Field, Description: msg}}})
 		}
 		if k == fault.Exhausted {
 			details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{

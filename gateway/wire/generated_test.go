@@ -101,7 +101,7 @@ func (m *mutation) from(p *bigtablepb.Mutation) {
 }
 
 func valueOf(p *bigtablepb.Value) (v value) {
-	v.typed = p.GetType() != nil
+	v.given, v.typed = p != nil, p.GetType() != nil
 	switch k := p.GetKind().(type) {
 	case *bigtablepb.Value_RawValue:
 		v.kind, v.bytes = rawValue, k.RawValue

@@ -228,6 +228,10 @@ func (m *mutation) finishAggregate(out *row.Mutation) *fault.Error {
 	if m.at.int < 0 {
 		return inField("timestamp", "Timestamps of aggregate cells must be >= 0, but got %d", m.at.int)
 	}
+	if m.op == row.MergeToCell && !m.input.given {
+		// NULL merges nothing, but it is a Value without a kind, not a missing one.
+		return inField("input", "The state to merge must be given")
+	}
 	in, err := m.input.operand()
 	if err != nil {
 		return err.In("input", -1)

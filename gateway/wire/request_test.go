@@ -320,7 +320,7 @@ func samples() []*bigtablepb.Mutation {
 		add(raw("q"), at(0), &bigtablepb.Value{Kind: &bigtablepb.Value_DateValue{DateValue: &date.Date{Year: 2024, Month: 2, Day: 29}}}),
 		add(raw("q"), at(0), &bigtablepb.Value{Kind: &bigtablepb.Value_ArrayValue{ArrayValue: &bigtablepb.ArrayValue{}}}),
 		add(raw("q"), at(0), &bigtablepb.Value{Type: &bigtablepb.Type{}, Kind: &bigtablepb.Value_IntValue{IntValue: 1}}),
-		merge(raw("12345678")), merge(integer(1)), merge(nil),
+		merge(raw("12345678")), merge(integer(1)), merge(nil), merge(&bigtablepb.Value{}),
 	}
 }
 
@@ -495,6 +495,8 @@ func TestRefusals(t *testing.T) {
 			&bigtablepb.MutateRowRequest{RowKey: []byte("r"), Mutations: many[:1], Idempotency: &bigtablepb.Idempotency{Token: []byte("short")}}},
 		{"merge of an integer", "mutations[0].merge_to_cell.input", "state",
 			&bigtablepb.MutateRowRequest{RowKey: []byte("r"), Mutations: []*bigtablepb.Mutation{merge(integer(1))}}},
+		{"nothing to merge", "mutations[0].merge_to_cell.input", "The state to merge must be given",
+			&bigtablepb.MutateRowRequest{RowKey: []byte("r"), Mutations: []*bigtablepb.Mutation{merge(nil)}}},
 	} {
 		err := decodeRow(c.p)
 		var f *fault.Error

@@ -19,6 +19,7 @@ import (
 // its size.
 type value struct {
 	kind  valueKind
+	given bool // the message was there, be it empty: NULL is a value
 	typed bool
 	bytes []byte
 	int   int64
@@ -45,12 +46,13 @@ const (
 
 func (v *value) become(k valueKind) {
 	if v.kind != k {
-		*v = value{kind: k, typed: v.typed}
+		*v = value{kind: k, given: v.given, typed: v.typed}
 	}
 }
 
 // decode merges the encoded message b into v.
 func (v *value) decode(b []byte) error {
+	v.given = true
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		if err != nil {

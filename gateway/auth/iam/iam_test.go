@@ -1,12 +1,15 @@
 package iam
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
 
 	"cloud.google.com/go/iam/apiv1/iampb"
 	"google.golang.org/genproto/googleapis/type/expr"
+
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 func TestRoles(t *testing.T) {
@@ -189,5 +192,24 @@ func TestCompile(t *testing.T) {
 	}
 	if always, families := (*Policy)(nil).Grants("user:b", read); always || families != nil {
 		t.Error("no policy grants something")
+	}
+}
+
+// TestCheckMembers: where policies are kept only, members are of a kind of IAM's.
+func TestCheckMembers(t *testing.T) {
+	for member, ok := range map[string]bool{
+		"user:a@example.com": true, "user:42": true, "serviceAccount:a@p.iam.trestle.internal": true, "group:g@example.com": true, "domain:example.com": true,
+		"allUsers": true, "allAuthenticatedUsers": true, "projectOwner:p": true, "deleted:user:a@example.com?uid=1": true,
+		"principal://iam.googleapis.com/projects/1/x": true, "principalSet://iam.googleapis.com/projects/1/x": true,
+		"": false, "a@example.com": false, "user:": false, "group:": false, "group:a b": false, "users:a@example.com": false, "AllUsers": false,
+		"serviceAccount:x": false, "domain:a@example.com": false, "group:" + strings.Repeat("x", 1025): false,
+	} {
+		err := CheckMembers(&iampb.Policy{Bindings: []*iampb.Binding{{Members: []string{"allUsers"}}, {Members: []string{member}}}})
+		if (err == nil) != ok {
+			t.Errorf("%.40q: %v", member, err)
+		}
+		if f, is := errors.AsType[*fault.Error](err); !ok && (!is || f.Field != "bindings[1].members[0]") {
+			t.Errorf("%.40q: %+v", member, err)
+		}
 	}
 }

@@ -70,6 +70,33 @@ func checkBinding(b *iampb.Binding) *fault.Error {
 	return nil
 }
 
+// otherKinds are kinds of member that IAM knows and nobody is here, so that only
+// policies that are not enforced may have them.
+var otherKinds = []string{"group", "principal", "principalSet", "deleted", "projectOwner", "projectEditor", "projectViewer"}
+
+// CheckMembers returns what is wrong with the members of a policy that is kept
+// where nobody logs in, as an Invalid fault whose field is relative to the policy.
+// They must be of a kind that IAM knows.
+func CheckMembers(p *iampb.Policy) error {
+	for i, b := range p.GetBindings() {
+		for k, m := range b.GetMembers() {
+			kind, name, _ := strings.Cut(m, ":")
+			other := name != "" && len(name) <= maxMember && slices.Contains(otherKinds, kind) && !strings.ContainsAny(name, space)
+			if _, ok := normalize(m); !ok && !other {
+				return within("bindings", i, within("members", k, fault.InvalidField("",
+					"'%s' is not a member: expected user:NAME, serviceAccount:EMAIL, group:EMAIL, domain:NAME, %s or %s", m, AllUsers, Authenticated)))
+			}
+		}
+	}
+	return nil
+}
+
+// maxMember bounds the name of a member, in which there is no space.
+const (
+	maxMember = 1024
+	space     = " \t\r\n"
+)
+
 // within says that err is about element i of a field.
 func within(field string, i int, err *fault.Error) *fault.Error {
 	out := fault.InvalidField("", "Error in field '%s' : Error in element #%d : %s", field, i, err.Msg)
@@ -86,7 +113,7 @@ func normalize(m string) (string, bool) {
 		return m, true
 	}
 	kind, name, _ := strings.Cut(m, ":")
-	if name == "" || len(name) > 1024 || strings.ContainsAny(name, " \t\r\n") {
+	if name == "" || len(name) > maxMember || strings.ContainsAny(name, space) {
 		return "", false
 	}
 	switch kind {

@@ -155,7 +155,7 @@ func TestReload(t *testing.T) {
 		for from, to := range map[string]string{"server-key.pem": key, "server.pem": cert} {
 			b, err := os.ReadFile(filepath.Join(a.Dir, from))
 			if err == nil {
-				err = WriteFile(to, b, 0o600)
+				err = WriteFile(to, b)
 			}
 			if err != nil {
 				t.Fatal(err)

@@ -2,8 +2,6 @@ package ops
 
 import (
 	"context"
-	"encoding/json"
-	"net/http"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
@@ -73,12 +71,16 @@ func (c *GroupChange) apply(g *schema.Group) error {
 	return nil
 }
 
-func (a *Admin) describeTable(r *http.Request, op Operator) (any, error) {
-	table := r.URL.Query().Get("table")
+func (a *Admin) describeTable(q *request) (any, error) {
+	table := q.URL.Query().Get("table")
 	if table == "" {
 		return nil, fault.New(fault.Invalid, "name a table")
 	}
-	return describeGroups(r.Context(), op, table)
+	table, err := q.table(table)
+	if err != nil {
+		return nil, err
+	}
+	return describeGroups(q.Context(), q.op, table)
 }
 
 func describeGroups(ctx context.Context, op Operator, table string) (any, error) {
@@ -98,21 +100,23 @@ func describeGroups(ctx context.Context, op Operator, table string) (any, error)
 
 // changeGroup returns what makes a change of a locality group and describes the
 // table after it.
-func (a *Admin) changeGroup(change func(ctx context.Context, op Operator, c *GroupChange) error) func(*http.Request, Operator) (any, error) {
-	return func(r *http.Request, op Operator) (any, error) {
+func (a *Admin) changeGroup(change func(ctx context.Context, op Operator, c *GroupChange) error) func(*request) (any, error) {
+	return func(q *request) (any, error) {
 		var c GroupChange
-		d := json.NewDecoder(r.Body)
-		d.DisallowUnknownFields()
-		if err := d.Decode(&c); err != nil {
-			return nil, fault.New(fault.Invalid, "decode the request: %w", err)
+		if err := q.decode(&c); err != nil {
+			return nil, err
 		}
 		if c.Table == "" || c.Group == "" {
 			return nil, fault.New(fault.Invalid, "name a table and a locality group")
 		}
-		if err := change(r.Context(), op, &c); err != nil {
+		var err error
+		if c.Table, err = q.table(c.Table); err != nil {
 			return nil, err
 		}
-		return describeGroups(r.Context(), op, c.Table)
+		if err := change(q.Context(), q.op, &c); err != nil {
+			return nil, err
+		}
+		return describeGroups(q.Context(), q.op, c.Table)
 	}
 }
 

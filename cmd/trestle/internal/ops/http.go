@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"log"
 	"net/http"
 	"net/http/pprof"
 	"time"
@@ -8,30 +9,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler serves /metrics, /metrics/tablets, /healthz, /livez and /readyz.
-func Handler(m *Metrics, h *Health) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second}))
-	mux.Handle("GET /metrics/tablets", &m.tablets)
-	mux.HandleFunc("GET /readyz", h.serveReady)
-	mux.HandleFunc("GET /healthz", serveLive)
-	mux.HandleFunc("GET /livez", serveLive)
-	return mux
+// Routes are /metrics, /metrics/tablets, /healthz, /livez and /readyz. Those who
+// ask for them have no credentials.
+func Routes(m *Metrics, h *Health) []Route {
+	return []Route{
+		{"GET /metrics", Everybody, promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})},
+		{"GET /metrics/tablets", Everybody, &m.tablets},
+		{"GET /readyz", Everybody, http.HandlerFunc(h.serveReady)},
+		{"GET /healthz", Everybody, http.HandlerFunc(serveLive)},
+		{"GET /livez", Everybody, http.HandlerFunc(serveLive)},
+	}
 }
 
-// DebugHandler serves the Go profiler. It tells much about the server and lets
-// anyone slow it down, so it belongs on a loopback address.
-func DebugHandler() http.Handler {
-	mux := http.NewServeMux()
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
-	return mux
+// DebugRoutes are those of the Go profiler, which tells much about the server and
+// lets anyone slow it down. Its tools have no credentials, so it is for a
+// loopback address and for those on this machine.
+func DebugRoutes() []Route {
+	out := []Route{{"/debug/pprof/", LoggedIn, http.HandlerFunc(pprof.Index)}}
+	for name, f := range map[string]http.HandlerFunc{"cmdline": pprof.Cmdline, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace} {
+		out = append(out, Route{"/debug/pprof/" + name, LoggedIn, f})
+	}
+	return out
 }
 
 // Server returns an HTTP server for h that slow or idle clients cannot hold up.
-func Server(h http.Handler) *http.Server {
-	return &http.Server{Handler: h, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
+// errs gets what it has to say that is no answer.
+func Server(h http.Handler, errs *log.Logger) *http.Server {
+	return &http.Server{Handler: h, ErrorLog: errs, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
 }

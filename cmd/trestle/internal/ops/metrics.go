@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"cmp"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -108,10 +109,17 @@ func NewMetrics() *Metrics {
 	return m
 }
 
+// stampedVersion and stampedRevision are set by the linker in what is released,
+// which is built of an archive of the source too: -ldflags "-X …".
+var stampedVersion, stampedRevision string
+
 // BuildInfo returns the program's version, the Go version and the revision of
 // the source, as far as the binary knows them.
 func BuildInfo() (version, goVersion, revision string) {
 	version, goVersion, revision = "devel", runtime.Version(), "unknown"
+	if stampedVersion != "" {
+		return stampedVersion, goVersion, cmp.Or(stampedRevision, revision)
+	}
 	bi, ok := debug.ReadBuildInfo()
 	if !ok {
 		return

@@ -30,7 +30,7 @@ func get(t *testing.T, h http.Handler, path string) (int, string) {
 
 func TestReadiness(t *testing.T) {
 	var health Health
-	h := Handler(NewMetrics(), &health)
+	h := Gate{}.Handler(Routes(NewMetrics(), &health))
 	health.Set("start", func() error { return errors.New("opening the data directory") })
 	health.Set("disk", func() error { return nil })
 	if code, body := get(t, h, "/readyz"); code != 503 || body != "[-] start: opening the data directory\n[+] disk: ok\nnot ready\n" {
@@ -46,7 +46,7 @@ func TestReadiness(t *testing.T) {
 	if code, _ := get(t, h, "/debug/pprof/"); code != 404 {
 		t.Errorf("the profiler answers %d beside the metrics", code)
 	}
-	if code, _ := get(t, DebugHandler(), "/debug/pprof/goroutine?debug=1"); code != 200 {
+	if code, _ := get(t, Gate{Insecure: true}.Handler(DebugRoutes()), "/debug/pprof/goroutine?debug=1"); code != 200 {
 		t.Errorf("profiler: %d", code)
 	}
 }
@@ -54,7 +54,7 @@ func TestReadiness(t *testing.T) {
 // scrape returns the page of /metrics as a map from series to value.
 func scrape(t *testing.T, m *Metrics) map[string]string {
 	t.Helper()
-	code, body := get(t, Handler(m, new(Health)), "/metrics")
+	code, body := get(t, Gate{}.Handler(Routes(m, new(Health))), "/metrics")
 	if code != 200 {
 		t.Fatalf("/metrics: %d\n%s", code, body)
 	}
@@ -128,7 +128,7 @@ func TestScrape(t *testing.T) {
 	m.RPCStarted("/s/M")
 	m.RPCDone("/s/M", codes.OK, time.Second, 1, 1)
 	start := time.Now()
-	code, body := get(t, Handler(m, new(Health)), "/metrics")
+	code, body := get(t, Gate{}.Handler(Routes(m, new(Health))), "/metrics")
 	elapsed := time.Since(start)
 	if code != 200 || !strings.Contains(body, "bigtable_tables 3\n") || !strings.Contains(body, "bigtable_recovery_seconds 1.5\n") {
 		t.Fatalf("%d\n%s", code, body)
@@ -174,7 +174,7 @@ func TestTablesAreBounded(t *testing.T) {
 		}
 		return s
 	})
-	_, body := get(t, Handler(m, new(Health)), "/metrics")
+	_, body := get(t, Gate{}.Handler(Routes(m, new(Health))), "/metrics")
 	if n := strings.Count(body, "\nbigtable_row_cache_hits_total{"); n != maxTables+1 {
 		t.Errorf("%d tables", n)
 	}
@@ -193,7 +193,7 @@ func TestTablesAreBounded(t *testing.T) {
 // of tablets all of them.
 func TestBusiestTablets(t *testing.T) {
 	m := NewMetrics()
-	h := Handler(m, new(Health))
+	h := Gate{}.Handler(Routes(m, new(Health)))
 	get := func(path string) (int, string) {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))

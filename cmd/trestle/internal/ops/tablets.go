@@ -6,16 +6,18 @@ import (
 	"errors"
 	"fmt"
 	"mime"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
 	"sync/atomic"
 	"time"
 
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // An Operator is what the store does for who runs it. engine.Store is one, and so
@@ -32,32 +34,32 @@ type Operator interface {
 	Grouper
 }
 
-// Admin is the private service for operators, JSON over HTTP below /admin/. It
-// knows no users, so whoever reaches it may do all it does.
+// Admin is the service for operators, JSON over HTTP below /admin/. What a
+// request asks for has a Bigtable RPC that asks for the same permissions.
 type Admin struct {
-	refuse    string // why it is off, empty if it is on
-	loopback  bool   // requests must name a loopback host
-	op        atomic.Pointer[Operator]
-	elsewhere atomic.Pointer[string] // why there is no op, if there never will be
+	open      atomic.Pointer[opened]
+	elsewhere atomic.Pointer[string] // why nothing is open, if nothing ever will be
 	jobs      jobs
 }
 
-// NewAdmin returns the service for a listener. loopback says that only this
-// machine can reach it; a service that others can reach does nothing unless
-// insecure says that they may.
-func NewAdmin(loopback, insecure bool) *Admin {
-	a := &Admin{loopback: loopback && !insecure}
-	if !loopback && !insecure {
-		a.refuse = "the admin service is for loopback addresses only: set http-listen to one, or insecure to allow others all the same"
-	}
+// opened is a store and who may do something to it.
+type opened struct {
+	op  Operator
+	who *auth.Auth
+}
+
+// NewAdmin returns the service of a store that is yet to be opened.
+func NewAdmin() *Admin {
+	a := new(Admin)
 	a.jobs.init()
 	return a
 }
 
-// Start makes the service answer for a store that is open.
-func (a *Admin) Start(op Operator) {
+// Start makes the service answer for a store that is open. who knows the callers
+// and what they may do.
+func (a *Admin) Start(op Operator, who *auth.Auth) {
 	if op != nil {
-		a.op.Store(&op)
+		a.open.Store(&opened{op, who})
 	}
 }
 
@@ -67,118 +69,132 @@ func (a *Admin) Elsewhere(why string) { a.elsewhere.Store(&why) }
 // Close cancels the jobs under way and waits for their end.
 func (a *Admin) Close() { a.jobs.close() }
 
-// With returns a handler of what is below /admin/, and of all else by h.
-func (a *Admin) With(h http.Handler) http.Handler {
-	mux := http.NewServeMux()
-	mux.Handle("/", h)
-	handle := func(pattern string, f func(r *http.Request, op Operator) (any, error)) {
-		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, f) })
+// The RPCs that ask for the permissions that requests do: tables.get, update and
+// delete.
+const (
+	toSee    = adminpb.BigtableTableAdmin_GetTable_FullMethodName
+	toChange = adminpb.BigtableTableAdmin_UpdateTable_FullMethodName
+	toLose   = adminpb.BigtableTableAdmin_DeleteTable_FullMethodName
+)
+
+// Routes are what is below /admin/.
+func (a *Admin) Routes() (out []Route) {
+	handle := func(pattern, rpc string, f func(q *request) (any, error)) {
+		out = append(out, Route{pattern, LoggedIn, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rpc, f) })})
 	}
-	handle("GET /admin/tablets", a.list)
-	handle("POST /admin/tablets/split", a.split)
-	handle("POST /admin/tablets/merge", a.merge)
-	handle("POST /admin/tablets/drop-damaged", a.dropDamaged)
+	handle("GET /admin/tablets", toSee, a.list)
+	handle("POST /admin/tablets/split", toChange, a.split)
+	handle("POST /admin/tablets/merge", toChange, a.merge)
+	handle("POST /admin/tablets/drop-damaged", toLose, a.dropDamaged)
 	for _, what := range []string{"compact", "flush", "verify"} {
-		handle("POST /admin/tablets/"+what, a.start(what))
+		handle("POST /admin/tablets/"+what, toChange, a.start(what))
 	}
-	handle("GET /admin/table", a.describeTable)
-	handle("POST /admin/table/create-group", a.changeGroup(createGroup))
-	handle("POST /admin/table/set-group", a.changeGroup(setGroup))
-	handle("POST /admin/table/delete-group", a.changeGroup(deleteGroup))
-	handle("POST /admin/table/assign", a.changeGroup(assign))
-	handle("GET /admin/jobs", func(*http.Request, Operator) (any, error) { return map[string]any{"jobs": a.jobs.list()}, nil })
-	handle("GET /admin/jobs/{id}", a.job)
-	handle("DELETE /admin/jobs/{id}", a.cancel)
-	return mux
+	handle("GET /admin/table", toSee, a.describeTable)
+	handle("POST /admin/table/create-group", toChange, a.changeGroup(createGroup))
+	handle("POST /admin/table/set-group", toChange, a.changeGroup(setGroup))
+	handle("POST /admin/table/delete-group", toChange, a.changeGroup(deleteGroup))
+	handle("POST /admin/table/assign", toChange, a.changeGroup(assign))
+	handle("GET /admin/jobs", toSee, a.listJobs)
+	handle("GET /admin/jobs/{id}", toSee, a.job)
+	handle("DELETE /admin/jobs/{id}", toChange, a.cancel)
+	return out
+}
+
+// A request is one of a caller who is known.
+type request struct {
+	*http.Request
+	op     Operator
+	who    *auth.Auth
+	caller *auth.Request
+}
+
+// table returns the full name of a table to which the caller may do what it asks
+// for.
+func (q *request) table(name string) (string, error) {
+	if strings.HasPrefix(name, "projects/") {
+		return name, q.caller.On(name)
+	}
+	infos, err := q.op.Tablets(q.Context(), name)
+	switch {
+	case err != nil:
+	case len(infos) == 0:
+		err = fault.New(fault.NotFound, "Table not found: %s", name)
+	default:
+		err = q.caller.On(resourceOf(infos[0].Table))
+	}
+	if err != nil {
+		return "", q.caller.Missing(name, err)
+	}
+	return infos[0].Table, nil
+}
+
+// sees tells whether the caller may know of a table.
+func (q *request) sees(table string) (bool, error) {
+	return q.who.Sees(q.caller.Context(), resourceOf(table))
+}
+
+// resourceOf returns what the policies about a table are about. METADATA is the
+// system's, so that it is root's unless a policy says otherwise.
+func resourceOf(table string) string {
+	if strings.HasPrefix(table, "projects/") {
+		return table
+	}
+	return "projects/" + auth.SystemProject
 }
 
 // serve answers one request with what f returns, as JSON.
-func (a *Admin) serve(w http.ResponseWriter, r *http.Request, f func(*http.Request, Operator) (any, error)) {
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	w.Header().Set("X-Content-Type-Options", "nosniff")
+func (a *Admin) serve(w http.ResponseWriter, r *http.Request, rpc string, f func(*request) (any, error)) {
 	r.Body = http.MaxBytesReader(w, r.Body, 64<<10)
-	answer, err := func() (any, error) {
-		if err := a.admit(r); err != nil {
-			return nil, err
-		}
-		op := a.op.Load()
-		if why := a.elsewhere.Load(); why != nil {
-			return nil, fault.New(fault.FailedPrecondition, "%s", *why)
-		}
-		if op == nil {
-			return nil, fault.New(fault.Unavailable, "the data directory is still being opened")
-		}
-		return f(r, *op)
-	}()
+	answer, err := a.answer(r, rpc, f)
 	status := http.StatusOK
 	if err != nil {
-		status = statusOf(err)
+		if status = statusOf(err); status == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+		}
 		answer = map[string]string{"error": err.Error()}
 	} else if j, ok := answer.(*Job); ok && r.Method == http.MethodPost {
 		status = http.StatusAccepted
 		w.Header().Set("Location", "/admin/jobs/"+j.ID)
 	}
+	writeJSON(w, status, answer)
+}
+
+func (a *Admin) answer(r *http.Request, rpc string, f func(*request) (any, error)) (answer any, err error) {
+	if r.Method == http.MethodPost {
+		// A form of a web page cannot have this type.
+		if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
+			return nil, fault.New(fault.Invalid, "the content type must be application/json")
+		}
+	}
+	if why := a.elsewhere.Load(); why != nil {
+		return nil, fault.New(fault.FailedPrecondition, "%s", *why)
+	}
+	o := a.open.Load()
+	if o == nil {
+		return nil, fault.New(fault.Unavailable, "the data directory is still being opened")
+	}
+	caller, err := o.who.Begin(r.Context(), auth.Peer{Authorization: r.Header.Values("Authorization"), Addr: r.RemoteAddr}, rpc, r.Pattern)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { caller.Done(err) }()
+	return f(&request{r, o.op, o.who, caller})
+}
+
+func writeJSON(w http.ResponseWriter, status int, answer any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.WriteHeader(status)
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
 	_ = e.Encode(answer)
 }
 
-// admit keeps out those who are not to use the service, among them the pages of
-// foreign sites in a browser on this machine.
-func (a *Admin) admit(r *http.Request) error {
-	if a.refuse != "" {
-		return fault.New(fault.PermissionDenied, "%s", a.refuse)
-	}
-	if err := foreign(r, a.loopback); err != nil {
-		return err
-	}
-	if r.Method == http.MethodPost {
-		// A form of a web page cannot have this type.
-		if t, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || t != "application/json" {
-			return fault.New(fault.Invalid, "the content type must be application/json")
-		}
-	}
-	return nil
-}
-
-// foreign tells why a request seems to come from a page of another site.
-// loopback says that the host that it names must be this machine.
-func foreign(r *http.Request, loopback bool) error {
-	if r.Header.Get("Origin") != "" {
-		return fault.New(fault.PermissionDenied, "this service is not for browsers")
-	}
-	if loopback && !loopbackHost(r.Host) {
-		return fault.New(fault.PermissionDenied, "host %q is not this machine: ask for localhost or a loopback address", r.Host)
-	}
-	return nil
-}
-
-// NotForeign returns a handler that refuses requests that seem to come from a
-// page of another site, in a browser of somebody whom h trusts for where they
-// are. loopback says that requests must name a loopback host.
-func NotForeign(loopback bool, h http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := foreign(r, loopback); err != nil {
-			http.Error(w, err.Error(), http.StatusForbidden)
-			return
-		}
-		h.ServeHTTP(w, r)
-	})
-}
-
-func loopbackHost(hostport string) bool {
-	host := hostport
-	if h, _, err := net.SplitHostPort(hostport); err == nil {
-		host = h
-	}
-	host = strings.Trim(host, "[]")
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
-}
-
 func statusOf(err error) int {
+	if auth.Unauthenticated(err) && fault.KindOf(err) == fault.PermissionDenied {
+		return http.StatusUnauthorized
+	}
 	switch fault.KindOf(err) {
 	case fault.Invalid, fault.OutOfRange:
 		return http.StatusBadRequest
@@ -228,14 +244,31 @@ type TabletList struct {
 	Tablets []Tablet `json:"tablets"`
 }
 
-func (a *Admin) list(r *http.Request, op Operator) (any, error) {
-	infos, err := op.Tablets(r.Context(), r.URL.Query().Get("table"))
+// list shows the tablets of one table, or of all that the caller may know of.
+func (a *Admin) list(q *request) (any, error) {
+	table := q.URL.Query().Get("table")
+	if table != "" {
+		var err error
+		if table, err = q.table(table); err != nil {
+			return nil, err
+		}
+	}
+	infos, err := q.op.Tablets(q.Context(), table)
 	if err != nil {
 		return nil, err
 	}
 	out := TabletList{Tablets: []Tablet{}}
+	seen := map[string]bool{table: true}
 	for i := range infos {
 		t := &infos[i]
+		if _, asked := seen[t.Table]; !asked {
+			if seen[t.Table], err = q.sees(t.Table); err != nil {
+				return nil, err
+			}
+		}
+		if !seen[t.Table] {
+			continue
+		}
 		j := Tablet{
 			Table: t.Table, Tablet: strconv.FormatUint(uint64(t.Tablet), 16), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
 			Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo, Server: t.Server,
@@ -249,6 +282,16 @@ func (a *Admin) list(r *http.Request, op Operator) (any, error) {
 	return out, nil
 }
 
+// decode reads the body of a request.
+func (q *request) decode(v any) error {
+	d := json.NewDecoder(q.Body)
+	d.DisallowUnknownFields()
+	if err := d.Decode(v); err != nil {
+		return fault.New(fault.Invalid, "decode the request: %w", err)
+	}
+	return nil
+}
+
 // Selection is the body of a request that does something to tablets: the one
 // that serves Key, or all of the table.
 type Selection struct {
@@ -257,11 +300,9 @@ type Selection struct {
 	All   bool    `json:"all,omitempty"`
 }
 
-func selection(r *http.Request) (s Selection, key []byte, err error) {
-	d := json.NewDecoder(r.Body)
-	d.DisallowUnknownFields()
-	if err := d.Decode(&s); err != nil {
-		return s, nil, fault.New(fault.Invalid, "decode the request: %w", err)
+func selection(q *request) (s Selection, key []byte, err error) {
+	if err := q.decode(&s); err != nil {
+		return s, nil, err
 	}
 	if s.Table == "" {
 		return s, nil, fault.New(fault.Invalid, "name a table")
@@ -275,27 +316,31 @@ func selection(r *http.Request) (s Selection, key []byte, err error) {
 	return s, key, err
 }
 
-// one is a selection of one tablet.
-func one(r *http.Request) (Selection, []byte, error) {
-	s, key, err := selection(r)
+// one reads a selection of one tablet.
+func one(q *request) (table string, key []byte, err error) {
+	s, key, err := selection(q)
 	if err == nil && s.All {
 		err = fault.New(fault.Invalid, "give the key of a row")
 	}
-	return s, key, err
+	if err != nil {
+		return "", nil, err
+	}
+	table, err = q.table(s.Table)
+	return table, key, err
 }
 
-func (a *Admin) split(r *http.Request, op Operator) (any, error) {
-	s, key, err := one(r)
+func (a *Admin) split(q *request) (any, error) {
+	table, key, err := one(q)
 	if err == nil {
-		err = op.SplitAt(r.Context(), s.Table, key)
+		err = q.op.SplitAt(q.Context(), table, key)
 	}
 	return struct{}{}, err
 }
 
-func (a *Admin) merge(r *http.Request, op Operator) (any, error) {
-	s, key, err := one(r)
+func (a *Admin) merge(q *request) (any, error) {
+	table, key, err := one(q)
 	if err == nil {
-		err = op.MergeAt(r.Context(), s.Table, key)
+		err = q.op.MergeAt(q.Context(), table, key)
 	}
 	return struct{}{}, err
 }
@@ -317,12 +362,10 @@ type Dropped struct {
 	Bytes   int64  `json:"bytes"`
 }
 
-func (a *Admin) dropDamaged(r *http.Request, op Operator) (any, error) {
+func (a *Admin) dropDamaged(q *request) (any, error) {
 	var d Drop
-	dec := json.NewDecoder(r.Body)
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(&d); err != nil {
-		return nil, fault.New(fault.Invalid, "decode the request: %w", err)
+	if err := q.decode(&d); err != nil {
+		return nil, err
 	}
 	switch {
 	case d.Table == "":
@@ -332,7 +375,11 @@ func (a *Admin) dropDamaged(r *http.Request, op Operator) (any, error) {
 	case d.Confirm != d.Object:
 		return nil, fault.New(fault.FailedPrecondition, "what SSTable %s holds would be lost: confirm that", d.Object)
 	}
-	loss, err := op.DropDamaged(r.Context(), d.Table, d.Object)
+	table, err := q.table(d.Table)
+	if err != nil {
+		return nil, err
+	}
+	loss, err := q.op.DropDamaged(q.Context(), table, d.Object)
 	if err != nil {
 		return nil, err
 	}
@@ -340,38 +387,56 @@ func (a *Admin) dropDamaged(r *http.Request, op Operator) (any, error) {
 }
 
 // start returns what starts a job.
-func (a *Admin) start(what string) func(*http.Request, Operator) (any, error) {
-	return func(r *http.Request, op Operator) (any, error) {
-		s, key, err := selection(r)
+func (a *Admin) start(what string) func(*request) (any, error) {
+	return func(q *request) (any, error) {
+		s, key, err := selection(q)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := op.Tablets(r.Context(), s.Table); err != nil {
+		table, err := q.table(s.Table)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := q.op.Tablets(q.Context(), table); err != nil {
 			return nil, err // it says that there is no such table
 		}
 		rows := row.All
 		if !s.All {
 			rows = row.Single(key)
 		}
-		return a.jobs.start(what, s, func(ctx context.Context, j *running) error {
+		op := q.op
+		return a.jobs.start(what, s, table, func(ctx context.Context, j *running) error {
 			switch what {
 			case "compact":
-				return op.CompactTablets(ctx, s.Table, rows, j.report)
+				return op.CompactTablets(ctx, table, rows, j.report)
 			case "flush":
-				return op.FlushTablets(ctx, s.Table, rows)
+				return op.FlushTablets(ctx, table, rows)
 			}
-			return op.VerifyTablets(ctx, s.Table, rows, j.damaged, j.report)
+			return op.VerifyTablets(ctx, table, rows, j.damaged, j.report)
 		})
 	}
 }
 
-// job describes a job, after its end or up to "wait" seconds.
-func (a *Admin) job(r *http.Request, _ Operator) (any, error) {
-	j := a.jobs.find(r.PathValue("id"))
+// jobOf returns the job that a request names, which its caller may do something to.
+func (a *Admin) jobOf(q *request) (*running, error) {
+	id := q.PathValue("id")
+	j := a.jobs.find(id)
 	if j == nil {
-		return nil, fault.New(fault.NotFound, "no job %s", r.PathValue("id"))
+		return nil, q.caller.Missing("jobs/"+id, fault.New(fault.NotFound, "no job %s", id))
 	}
-	if w := r.URL.Query().Get("wait"); w != "" {
+	if err := q.caller.On(resourceOf(j.table)); err != nil {
+		return nil, q.caller.Missing("jobs/"+id, err)
+	}
+	return j, nil
+}
+
+// job describes a job, after its end or up to "wait" seconds.
+func (a *Admin) job(q *request) (any, error) {
+	j, err := a.jobOf(q)
+	if err != nil {
+		return nil, err
+	}
+	if w := q.URL.Query().Get("wait"); w != "" {
 		seconds, err := strconv.ParseFloat(w, 64)
 		if err != nil || !(seconds >= 0 && seconds <= 60) {
 			return nil, fault.New(fault.Invalid, "wait must be between 0 and 60 seconds")
@@ -379,16 +444,31 @@ func (a *Admin) job(r *http.Request, _ Operator) (any, error) {
 		select {
 		case <-j.done:
 		case <-time.After(time.Duration(seconds * float64(time.Second))):
-		case <-r.Context().Done():
+		case <-q.Context().Done():
 		}
 	}
 	return j.describe(), nil
 }
 
-func (a *Admin) cancel(r *http.Request, _ Operator) (any, error) {
-	j := a.jobs.find(r.PathValue("id"))
-	if j == nil {
-		return nil, fault.New(fault.NotFound, "no job %s", r.PathValue("id"))
+// listJobs shows the jobs on tables that the caller may know of.
+func (a *Admin) listJobs(q *request) (any, error) {
+	out := []*Job{}
+	for _, j := range a.jobs.all() {
+		ok, err := q.sees(j.table)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			out = append(out, j.describe())
+		}
+	}
+	return map[string]any{"jobs": out}, nil
+}
+
+func (a *Admin) cancel(q *request) (any, error) {
+	j, err := a.jobOf(q)
+	if err != nil {
+		return nil, err
 	}
 	j.cancel()
 	return j.describe(), nil
@@ -396,12 +476,12 @@ func (a *Admin) cancel(r *http.Request, _ Operator) (any, error) {
 
 // Warnings tells of every SSTable that reads found damaged, a line each.
 func (a *Admin) Warnings() []string {
-	op := a.op.Load()
-	if op == nil {
+	o := a.open.Load()
+	if o == nil {
 		return nil
 	}
 	var out []string
-	for _, d := range (*op).Damage() {
+	for _, d := range o.op.Damage() {
 		object := d.Object
 		if object == "" {
 			object = "an SSTable"

@@ -73,6 +73,7 @@ type jobs struct {
 
 // running is a job that is under way or has ended.
 type running struct {
+	table  string // its full name
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -90,8 +91,8 @@ func (s *jobs) close() {
 	s.group.Wait()
 }
 
-// start begins a job.
-func (s *jobs) start(what string, sel Selection, do func(context.Context, *running) error) (*Job, error) {
+// start begins a job on a table, of which sel has the name that it was asked for by.
+func (s *jobs) start(what string, sel Selection, table string, do func(context.Context, *running) error) (*Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
@@ -112,7 +113,7 @@ func (s *jobs) start(what string, sel Selection, do func(context.Context, *runni
 	}
 	s.mu.last++
 	ctx, cancel := context.WithCancel(s.ctx)
-	j := &running{cancel: cancel, done: make(chan struct{}),
+	j := &running{table: table, cancel: cancel, done: make(chan struct{}),
 		job: Job{ID: strconv.Itoa(s.mu.last), What: what, Selection: sel, State: Running, Started: time.Now().UTC()}}
 	s.mu.list = append(s.mu.list, j)
 	s.group.Go(func() {
@@ -134,14 +135,10 @@ func (s *jobs) find(id string) *running {
 	return nil
 }
 
-func (s *jobs) list() []*Job {
+func (s *jobs) all() []*running {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	out := []*Job{}
-	for _, j := range s.mu.list {
-		out = append(out, j.describe())
-	}
-	return out
+	return slices.Clone(s.mu.list)
 }
 
 func (j *running) describe() *Job {

@@ -23,11 +23,11 @@ func (m *Metrics) ObserveDamage(a *Admin) {
 func (c *damageCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
 
 func (c *damageCollector) Collect(out chan<- prometheus.Metric) {
-	op := c.a.op.Load()
-	if op == nil {
+	o := c.a.open.Load()
+	if o == nil {
 		return
 	}
-	for _, d := range (*op).Damage() {
+	for _, d := range o.op.Damage() {
 		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(d.Reads), d.Table, fmt.Sprintf("%x", uint64(d.Tablet)), d.Object)
 	}
 }

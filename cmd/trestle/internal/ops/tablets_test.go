@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // fakeOperator blocks in Compact until it is cancelled or released.
@@ -86,9 +88,9 @@ func (f *fakeOperator) AssignFamilies(_ context.Context, _, _ string, families [
 
 // TestLocalityGroups: a change leaves alone what it does not name.
 func TestLocalityGroups(t *testing.T) {
-	a := NewAdmin(true, false)
-	s := service{t, a.With(http.NotFoundHandler())}
-	a.Start(&fakeOperator{})
+	a := NewAdmin()
+	s := service{t, Gate{}.Handler(a.Routes())}
+	a.Start(&fakeOperator{}, nobody(t))
 	for _, c := range []struct {
 		method, path, body string
 		code               int
@@ -126,6 +128,7 @@ type service struct {
 func (s service) ask(method, path, body string) (int, map[string]any) {
 	s.t.Helper()
 	req := httptest.NewRequest(method, "http://127.0.0.1:8087"+path, strings.NewReader(body))
+	req.RemoteAddr = "127.0.0.1:40000"
 	req.Header.Set("Content-Type", "application/json; charset=utf-8")
 	w := httptest.NewRecorder()
 	s.h.ServeHTTP(w, req)
@@ -137,8 +140,8 @@ func (s service) ask(method, path, body string) (int, map[string]any) {
 }
 
 func TestAdmin(t *testing.T) {
-	a := NewAdmin(true, false)
-	s := service{t, a.With(http.NotFoundHandler())}
+	a := NewAdmin()
+	s := service{t, Gate{}.Handler(a.Routes())}
 	if code, _ := s.ask("GET", "/admin/tablets", ""); code != http.StatusServiceUnavailable {
 		t.Errorf("while the store is opened: %d", code)
 	}
@@ -146,7 +149,7 @@ func TestAdmin(t *testing.T) {
 		t.Errorf("while the store is opened: %q", w)
 	}
 	f := &fakeOperator{release: make(chan struct{}), rows: make(chan row.Range, 10)}
-	a.Start(f)
+	a.Start(f, nobody(t))
 	code, got := s.ask("GET", "/admin/tablets?table=t", "")
 	first := got["tablets"].([]any)[0].(map[string]any)
 	if code != 200 || first["tablet"] != "abc" || first["start"] != `a\x00\xff` || first["end"] != `b\\` || first["redo"] != "1:2" || first["last_major"] != nil {
@@ -235,10 +238,10 @@ func must[T any](v T, err error) T {
 
 // TestJobsAreForgotten: only the last are kept.
 func TestJobsAreForgotten(t *testing.T) {
-	a := NewAdmin(true, false)
+	a := NewAdmin()
 	defer a.Close()
-	s := service{t, a.With(http.NotFoundHandler())}
-	a.Start(&fakeOperator{})
+	s := service{t, Gate{}.Handler(a.Routes())}
+	a.Start(&fakeOperator{}, nobody(t))
 	for range maxJobs + 3 {
 		_, got := s.ask("POST", "/admin/tablets/verify", `{"table":"t","all":true}`)
 		s.ask("GET", "/admin/jobs/"+got["id"].(string)+"?wait=30", "")
@@ -251,32 +254,60 @@ func TestJobsAreForgotten(t *testing.T) {
 	}
 }
 
-// TestAdminIsPrivate: others get nothing unless they may.
-func TestAdminIsPrivate(t *testing.T) {
-	for _, c := range []struct {
-		loopback, insecure bool
-		host, origin       string
-		want               int
+// nobody is the Auth of a server without login.
+func nobody(t *testing.T) *auth.Auth {
+	t.Helper()
+	a, err := auth.Open(t.Context(), nil, auth.Options{Off: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// TestGate asks who gets to a route: without login only this machine, as the peer
+// of the connection, and never the page of a browser.
+func TestGate(t *testing.T) {
+	const here, elsewhere = "127.0.0.1:40000", "10.0.0.9:40000"
+	served := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
+	routes := []Route{{Pattern: "GET /open", For: Everybody, Handler: served}, {Pattern: "/x", Handler: served}}
+	for _, tc := range []struct {
+		g          Gate
+		peer, host string
+		header     [2]string
+		want       int
 	}{
-		{true, false, "localhost:8087", "", 200}, {true, false, "127.0.0.1:8087", "", 200}, {true, false, "[::1]:8087", "", 200}, {true, false, "[::1]", "", 200},
-		{true, false, "example.com", "", 403}, {true, false, "localhost.example.com:8087", "", 403}, {true, false, "10.0.0.1", "", 403},
-		{true, false, "localhost", "http://localhost", 403},
-		{false, false, "10.0.0.1", "", 403}, {false, false, "localhost", "", 403},
-		{false, true, "10.0.0.1", "", 200}, {true, true, "example.com", "", 200}, {false, true, "10.0.0.1", "http://example.com", 403},
+		{Gate{}, here, "localhost:8087", [2]string{}, 204}, {Gate{}, "[::1]:40000", "[::1]:8087", [2]string{}, 204},
+		{Gate{}, "127.9.9.9:40000", "127.0.0.1", [2]string{}, 204}, {Gate{}, here, "[::1]", [2]string{}, 204},
+		{Gate{}, elsewhere, "localhost:8087", [2]string{}, 403}, {Gate{}, "[fe80::1%lo]:1", "localhost", [2]string{}, 403}, {Gate{}, "", "localhost", [2]string{}, 403},
+		{Gate{}, here, "example.com", [2]string{}, 403}, {Gate{}, here, "localhost.example.com:8087", [2]string{}, 403}, {Gate{}, here, "10.0.0.1", [2]string{}, 403},
+		{Gate{}, elsewhere, "localhost", [2]string{"X-Forwarded-For", "127.0.0.1"}, 403}, {Gate{}, here, "localhost", [2]string{"X-Forwarded-For", "127.0.0.1"}, 403},
+		{Gate{}, here, "localhost", [2]string{"Forwarded", "for=10.0.0.9"}, 403}, {Gate{}, here, "localhost", [2]string{"X-Real-IP", "10.0.0.9"}, 403},
+		{Gate{}, here, "localhost", [2]string{"Origin", "http://evil.example"}, 403}, {Gate{}, here, "localhost", [2]string{"Origin", "null"}, 403},
+		{Gate{Insecure: true}, elsewhere, "example.com", [2]string{}, 204}, {Gate{Insecure: true}, elsewhere, "example.com", [2]string{"Origin", "http://example.com"}, 403},
+		// Who calls is for the handler to find out.
+		{Gate{Login: true}, elsewhere, "db.example.com", [2]string{"X-Forwarded-For", "1.2.3.4"}, 204}, {Gate{Login: true}, here, "db.example.com", [2]string{"Origin", "http://evil.example"}, 403},
 	} {
-		a := NewAdmin(c.loopback, c.insecure)
-		a.Start(&fakeOperator{})
-		req := httptest.NewRequest(http.MethodGet, "/admin/tablets", nil)
-		req.Host = c.host
-		if c.origin != "" {
-			req.Header.Set("Origin", c.origin)
+		for path, want := range map[string]int{"/x": tc.want, "/open": 204, "/else": 404} {
+			req := httptest.NewRequest(http.MethodGet, path, nil)
+			req.Host, req.RemoteAddr = tc.host, tc.peer
+			if tc.header[0] != "" {
+				req.Header.Set(tc.header[0], tc.header[1])
+			}
+			w := httptest.NewRecorder()
+			tc.g.Handler(routes).ServeHTTP(w, req)
+			if w.Code != want {
+				t.Errorf("%+v: %s answers %d", tc, path, w.Code)
+			}
 		}
-		w := httptest.NewRecorder()
-		a.With(http.NotFoundHandler()).ServeHTTP(w, req)
-		if w.Code != c.want {
-			t.Errorf("%+v: %d", c, w.Code)
-		}
-		a.Close()
+	}
+	// A unix socket is this machine's.
+	req := httptest.NewRequest(http.MethodGet, "/x", nil)
+	req.RemoteAddr, req.Host = "@", "unix"
+	req = req.WithContext(context.WithValue(req.Context(), http.LocalAddrContextKey, net.Addr(&net.UnixAddr{Name: "/s", Net: "unix"})))
+	w := httptest.NewRecorder()
+	Gate{}.Handler(routes).ServeHTTP(w, req)
+	if w.Code != 204 {
+		t.Errorf("a unix socket: %d", w.Code)
 	}
 }
 

@@ -39,6 +39,9 @@ const (
 	Gateway      Role = "gateway"
 	// Operator is a command that asks a cluster.
 	Operator Role = "cluster"
+	// Probe is a command that asks a process of any role, where that runs: it has
+	// the process's environment and file, and none of its flags.
+	Probe Role = "probe"
 )
 
 // ofCluster are the settings of Serve that a process of a cluster does not
@@ -52,6 +55,8 @@ var ofMaster = []string{"data-dir", "http-listen", "debug-listen", "memory", "in
 func NewClusterFlags(command string, role Role) *Flags {
 	keep := func(name string) bool {
 		switch role {
+		case Probe:
+			return true
 		case TabletServer:
 			return !slices.Contains(notOfCluster, name)
 		case Gateway:

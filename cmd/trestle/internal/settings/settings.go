@@ -157,7 +157,8 @@ func (f *Flags) Resolve(args, environ []string) (*Set, error) {
 			errs = append(errs, fmt.Errorf("environment variable %s is not a setting%s", k, suggest(k, known)))
 		}
 	}
-	if len(errs) == 0 {
+	// What a probe has of the settings is a part: together they need make no sense.
+	if len(errs) == 0 && f.set.role != Probe {
 		errs = append(errs, f.set.validate()...)
 		if f.set.role != "" {
 			errs = append(errs, f.set.validateNode()...)
@@ -323,9 +324,14 @@ func readFile(path string, rows []setting) (map[string]fileValue, error) {
 	if m.Kind != yaml.MappingNode {
 		return nil, fmt.Errorf("%s:%d: the file must be a list of \"name: value\" lines", path, m.Line)
 	}
-	known := map[string]bool{}
+	known, foreign := map[string]bool{}, map[string]bool{}
 	for i := range rows {
 		known[rows[i].name] = true
+	}
+	// One file can be for all processes of a machine: what only other roles have is
+	// not for this one.
+	for _, s := range append(new(Serve).table(), new(Node).table()...) {
+		foreign[s.name] = !known[s.name]
 	}
 	var errs []error
 	out := map[string]fileValue{}
@@ -336,6 +342,7 @@ func readFile(path string, rows []setting) (map[string]fileValue, error) {
 		}
 		_, twice := out[k.Value]
 		switch {
+		case foreign[k.Value]:
 		case !known[k.Value]:
 			fail("%q is not a setting%s", k.Value, suggest(k.Value, known))
 		case twice:

@@ -80,6 +80,21 @@ func TestAllErrorsTogether(t *testing.T) {
 	}
 }
 
+// One file is for all processes of a machine.
+func TestFileOfOtherRoles(t *testing.T) {
+	file := write(t, "emulator: true\nlisten: 127.0.0.1:1\nstore: file:///srv/trestle\ncluster: of-mine\ndurability: async\n")
+	serve, err := NewFlags("serve").Resolve([]string{"--config=" + file}, nil)
+	if err != nil || serve.Durability != Async {
+		t.Error(serve, err)
+	}
+	for _, role := range []Role{TabletServer, Master, Gateway, Operator} {
+		set, err := NewClusterFlags(string(role), role).Resolve([]string{"--config=" + file}, nil)
+		if err != nil || set.Cluster != "of-mine" {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+}
+
 func TestPublicAddressNeedsInsecure(t *testing.T) {
 	for _, c := range []struct {
 		args []string

@@ -1,0 +1,112 @@
+package ops
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// An Audience is who may use a path.
+type Audience uint8
+
+const (
+	// LoggedIn are those whom the path's handler has found to be somebody who may.
+	// Where nobody logs in they are those on this machine.
+	LoggedIn Audience = iota
+	// Everybody is who reaches the address.
+	Everybody
+)
+
+// A Route is a pattern of http.ServeMux and what serves it. That a new one is
+// open to everybody has to be said.
+type Route struct {
+	Pattern string
+	For     Audience
+	Handler http.Handler
+}
+
+// A Gate keeps those out for whom a path is not.
+type Gate struct {
+	// Login says that the handlers of what is LoggedIn know their callers.
+	Login bool
+	// Insecure lets others than those on this machine in without login.
+	Insecure bool
+}
+
+// Handler serves routes.
+func (g Gate) Handler(routes []Route) http.Handler {
+	mux := http.NewServeMux()
+	for _, r := range routes {
+		h := r.Handler
+		if r.For != Everybody {
+			h = g.guard(h)
+		}
+		mux.Handle(r.Pattern, h)
+	}
+	return mux
+}
+
+// guard refuses what seems to come from a page of another site and, without
+// login, from elsewhere.
+func (g Gate) guard(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		err := fromPage(r)
+		if err == nil && !g.Login && !g.Insecure {
+			err = fromElsewhere(r)
+		}
+		if err != nil {
+			writeJSON(w, statusOf(err), map[string]string{"error": err.Error()})
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// fromPage tells why a request seems to be a browser's.
+func fromPage(r *http.Request) error {
+	if r.Header.Get("Origin") != "" {
+		return fault.New(fault.PermissionDenied, "this service is not for browsers")
+	}
+	return nil
+}
+
+// forwarding are the headers by which proxies say for whom they ask.
+var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"}
+
+// fromElsewhere tells why a request is not one of this machine. What its headers
+// say of where it comes from can only keep it out: who asks may write them, but a
+// proxy on this machine asks for others.
+func fromElsewhere(r *http.Request) error {
+	if a, ok := r.Context().Value(http.LocalAddrContextKey).(net.Addr); ok && a.Network() == "unix" {
+		return nil // who may is up to the directory that the socket is in
+	}
+	denied := func(why string) error {
+		return fault.New(fault.PermissionDenied, "%s: without login (auth) this service is for callers on this machine only, unless insecure is set", why)
+	}
+	if !loopbackHost(r.RemoteAddr) {
+		return denied("the request comes from " + r.RemoteAddr)
+	}
+	for _, h := range forwarding {
+		if r.Header.Get(h) != "" {
+			return denied("the request was forwarded (" + h + ")")
+		}
+	}
+	// A page can be reached by a name that was made to lead here.
+	if !loopbackHost(r.Host) {
+		return denied(fmt.Sprintf("host %q is not this machine (ask for localhost or a loopback address)", r.Host))
+	}
+	return nil
+}
+
+func loopbackHost(hostport string) bool {
+	host := hostport
+	if h, _, err := net.SplitHostPort(hostport); err == nil {
+		host = h
+	}
+	host, _, _ = strings.Cut(strings.Trim(host, "[]"), "%")
+	ip := net.ParseIP(host)
+	return host == "localhost" || ip != nil && ip.IsLoopback()
+}

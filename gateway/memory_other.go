@@ -1,0 +1,5 @@
+//go:build !linux
+
+package gateway
+
+func installedMemory() int64 { return 0 }
