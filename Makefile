@@ -9,6 +9,10 @@ BIN := bin/trestle
 PKGS ?= ./...
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
+# All is built in one way: trestle, tests, and what tests build share the cache.
+export CGO_ENABLED := 0
+export GOFLAGS += -trimpath
+
 # The linter runs outside go.mod, at a fixed version.
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
@@ -33,7 +37,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help build run test race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,14 +46,18 @@ help: ## List the targets
 	@sed -nE 's/^([A-Z_]+) \?= ([^ ]+) +# (.*)/  \1=\2  \3/p' $(MAKEFILE_LIST)
 
 build: ## Build bin/trestle
-	CGO_ENABLED=0 $(GO) build -trimpath -o $(BIN) ./cmd/trestle
+	$(GO) build -o $(BIN) ./cmd/trestle
 
 run: build ## Run a server on a temporary directory
 	$(BIN) serve --temporary --emulator
 
-test: ## Run the tests
+test: ## Run the tests, but for farms of processes and with fewer seeds (-short)
+	$(GO) test -short -timeout $(TEST_TIMEOUT) $(PKGS)
+
+full: ## Run all of them
 	$(GO) test -timeout $(TEST_TIMEOUT) $(PKGS)
 
+race: export CGO_ENABLED := 1
 race: ## Run the tests with the race detector
 	$(GO) test -race -short -timeout $(TEST_TIMEOUT) $(PKGS)
 
@@ -58,6 +66,8 @@ lint: ## Check format, vet, linters and the arrows between packages (make fmt fi
 	$(GO) vet $(PKGS)
 	$(GO) test ./conformance/deptest
 	GOFLAGS= $(GO) run $(GOLANGCI) run --build-tags sim $(PKGS)
+	@if curl -fsS --max-time 10 -o /dev/null https://vuln.go.dev/index/db.json 2>/dev/null; then $(MAKE) --no-print-directory vuln; \
+		else echo "NOT CHECKED for vulnerabilities: https://vuln.go.dev cannot be reached (make vuln)"; fi
 
 fmt: ## Format the Go files
 	gofmt -w $$(git ls-files '*.go')
@@ -119,20 +129,47 @@ hbase: build $(HBASE_JARS) ## Run HBase's client, shell, tools and gohbase's tes
 		CONFORMANCE_SDK=1 $(GO) test ./conformance/sdk -run '^TestGohbase$$' -count=1 -v -timeout 20m; \
 	done
 
+# What packages are made and judged with, outside go.mod, at fixed versions. nfpm
+# is the newest whose modules are all on the proxy.
+TOOLS := $(CURDIR)/bin/tools
+NFPM := github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.43.4
+JUDGES := helm.sh/helm/v4/cmd/helm@v4.3.1 github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0 github.com/rhysd/actionlint/cmd/actionlint@v1.7.12 cloud.google.com/go/bigtable/cmd/cbt@v1.13.0
+DIST ?= dist
+
+$(TOOLS)/.%: Makefile
+	@mkdir -p $(TOOLS)
+	for tool in $($*); do GOFLAGS=-trimpath CGO_ENABLED=0 GOBIN=$(TOOLS) $(GO) install -ldflags '-s -w' $$tool; done
+	@touch $@
+
+packages: $(TOOLS)/.NFPM ## Build archives, deb, rpm, images, Helm chart, SBOMs and checksums into DIST
+	rm -rf $(DIST)
+	GO=$(GO) TOOLS=$(TOOLS) packaging/build.sh $(DIST)
+
+packages-tools: $(TOOLS)/.NFPM $(TOOLS)/.JUDGES
+
+packages-test: packages-tools ## Test what packages has built: install, start, first row, the same bytes twice; says what it cannot test
+	PACKAGES=$(abspath $(DIST)) TOOLS=$(TOOLS) $(GO) test ./conformance/packages -count=1 -v -timeout 120m
+
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.7.0
+vuln: ## Look for known vulnerabilities in what is called: asks vuln.go.dev
+	GOFLAGS= $(GO) run $(GOVULNCHECK) $(PKGS)
+
 bench: ## Run the Go benchmarks
 	$(GO) test -run='^$$' -bench='$(BENCH)' -benchtime=$(BENCHTIME) -benchmem $(PKGS)
 
 SEED ?= 1
 RUNS ?= 200
+# The tests that there are with the tag only.
+SIM_TESTS = $(shell grep -l '^//go:build sim' cluster/sim/*_test.go | xargs sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' | paste -sd'|')
 sim: ## Simulate RUNS clusters under faults, from SEED on; a failure names its seed
-	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -count=1 -timeout 30m
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=1 -timeout 30m
 
 SCALE ?= 50x10000,150x30000   # servers x tablets, for sim-scale
 SCALE := $(strip $(SCALE))
 sim-scale: ## Simulate large clusters of SCALE; 500x100000 takes 4 GiB and three minutes
 	TRESTLE_SIM_SCALE=$(SCALE) GOMEMLIMIT=5GiB $(GO) test -tags sim ./cluster/sim -run '^TestScale$$' -count=1 -v -timeout 30m
 
-check: test lint ## What to run before sharing a change
+check: full lint ## What to run before sharing a change
 
 clean: ## Remove what was built
-	rm -rf bin
+	rm -rf bin dist

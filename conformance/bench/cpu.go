@@ -5,18 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"syscall"
 	"time"
 )
-
-// selfCPU returns the processor time that this process has used.
-func selfCPU() time.Duration {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
 
 // processorTime returns the sum of the processor time of some processes.
 func processorTime(pids []int) (sum time.Duration) {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,19 +27,39 @@ var (
 
 func TestMain(m *testing.M) {
 	Main()
-	os.Exit(m.Run())
+	code := m.Run()
+	_ = os.RemoveAll(scratch)
+	os.Exit(code)
 }
+
+// scratch is where the program is built, if it is.
+var scratch string
+
+// build builds the program once for all tests.
+var build = sync.OnceValues(func() (string, error) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "trestle-"); err != nil {
+		return "", err
+	}
+	p := filepath.Join(scratch, "trestle")
+	if out, err := exec.Command("go", "build", "-o", p, "github.com/trestledb/trestle/cmd/trestle").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build trestle: %w\n%s", err, out)
+	}
+	return p, nil
+})
 
 // program returns the trestle to test.
 func program(t *testing.T) string {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("starts up to nine processes")
+	}
 	if p := os.Getenv(target.BinaryEnv); p != "" {
 		return p
 	}
-	p := filepath.Join(t.TempDir(), "trestle")
-	cmd := exec.Command("go", "build", "-o", p, "github.com/trestledb/trestle/cmd/trestle")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build trestle: %v\n%s", err, out)
+	p, err := build()
+	if err != nil {
+		t.Fatal(err)
 	}
 	return p
 }
@@ -57,9 +78,6 @@ func network(t *testing.T) *Network {
 
 func start(t *testing.T, o Options) *Cluster {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("starts nine processes")
-	}
 	o.Trestle, o.Dir, o.Etcd = program(t), t.TempDir(), *etcd
 	c, err := Start(t.Context(), o)
 	t.Cleanup(func() {

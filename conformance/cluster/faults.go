@@ -173,7 +173,7 @@ func (c *Cluster) master(ctx context.Context) (*Process, error) {
 
 // freeze stops a process for a while.
 func freeze(ctx context.Context, p *Process, d time.Duration) error {
-	err := p.Signal(syscall.SIGSTOP)
+	err := p.Freeze()
 	wait(ctx, d)
 	return errors.Join(err, p.Signal(syscall.SIGCONT))
 }

@@ -61,7 +61,7 @@ func TestStoreHangs(t *testing.T) {
 		}
 	}
 	p.Stop()
-	if err := c.Store.Signal(syscall.SIGSTOP); err != nil {
+	if err := c.Store.Freeze(); err != nil {
 		t.Fatal(err)
 	}
 	victim := c.Servers[0]

@@ -159,6 +159,45 @@ func (p *Process) Signal(s syscall.Signal) error {
 	return nil
 }
 
+// Freeze stops the process and returns when none of its threads runs any more:
+// kill(2) returns before that, and what is still running answers meanwhile.
+func (p *Process) Freeze() error {
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		pid := p.Pid()
+		running, err := running(pid)
+		if pid == 0 || err == nil && running == "" {
+			return nil
+		}
+		if time.Now().After(limit) {
+			return fmt.Errorf("%s has not stopped: %s, %w", p.Name, running, err)
+		}
+	}
+}
+
+// running returns a thread of a process that is not stopped, as proc(5) shows
+// it in stat, or nothing.
+func running(pid int) (string, error) {
+	threads, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err == nil && len(threads) == 0 {
+		err = os.ErrProcessDone
+	}
+	for _, t := range threads {
+		b, err := os.ReadFile(t)
+		if err != nil {
+			continue // it has ended
+		}
+		// The state follows the name, which may have spaces and brackets.
+		line := string(b)
+		if state := line[strings.LastIndexByte(line, ')')+1:]; !strings.HasPrefix(state, " T") {
+			return line, nil
+		}
+	}
+	return "", err
+}
+
 // End sends s and waits for the end. The process is not started again before
 // Start is called. It returns the exit code, -1 after a signal.
 func (p *Process) End(s syscall.Signal, within time.Duration) (int, error) {
