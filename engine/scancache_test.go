@@ -12,7 +12,8 @@ import (
 // scanned again and again is in the cache in the end.
 func TestScansAndTheBlockCache(t *testing.T) {
 	const n, hot, stride = 120_000, 240, 450
-	s := mustOpen(t, Options{Dir: t.TempDir(), CacheBytes: 16 << 20, RowCacheBytes: -1, MemtableBytes: 64 << 20})
+	// No compaction puts other blocks in the place of those that are hot.
+	s := mustOpen(t, Options{Dir: t.TempDir(), CacheBytes: 16 << 20, RowCacheBytes: -1, MemtableBytes: 512 << 20, NoBackground: true})
 	defer mustClose(t, s)
 	table := mustCreate(t, s, newSchema("usertable", 1000, "cf"))
 	fillBench(t, s, table, n)
