@@ -600,7 +600,7 @@ func (s *Store) lastFlush(ctx context.Context, ts ...*tablet.Tablet) error {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
 		}
-		if err := s.flush(ctx, t); err != nil && ctx.Err() == nil && s.Err() == nil {
+		if err := s.flush(ctx, t); err != nil && t.Failure() == nil && ctx.Err() == nil && s.Err() == nil {
 			errs = append(errs, err)
 			break // the others would fail alike
 		}

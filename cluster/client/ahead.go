@@ -2,6 +2,8 @@ package client
 
 import (
 	"context"
+	"fmt"
+	"runtime/debug"
 	"slices"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -27,6 +29,8 @@ type ahead struct {
 	rest    []row.Range
 	stats   scan.Stats
 	err     error
+	// panicked is the panic of the read, and where; "" if there was none.
+	panicked string
 }
 
 // readAhead begins to read what of ranges is in the first tablet of them.
@@ -40,6 +44,11 @@ func (c *Client) readAhead(ctx context.Context, t *catalog.Table, ranges []row.R
 	ranges = slices.Clone(ranges)
 	go func() {
 		defer close(a.done)
+		defer func() {
+			if p := recover(); p != nil {
+				a.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+		}()
 		sch := t.Schema()
 		l, err := c.locate(ctx, sch.ID, ranges[0].Start)
 		if err == nil {
@@ -86,6 +95,9 @@ func (a *ahead) take(w *tracker) {
 	a.to = w
 	close(a.taken)
 	<-a.done
+	if a.panicked != "" {
+		panic(a.panicked) // the call's, which fails alone
+	}
 }
 
 // stop gives the read up.

@@ -238,7 +238,7 @@ func (s *Server) flushAll(ctx context.Context, h *half) error {
 		if ctx.Err() != nil || s.Err() != nil {
 			return nil
 		}
-		if err := flush(ctx, t); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) {
+		if err := flush(ctx, t); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
 			return err
 		}
 	}

@@ -44,17 +44,18 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	if err := t.env.Commit.Wait(ctx, m.last); err != nil {
 		return false, err
 	}
-	it := m.Iterator(cell.MaxSeq)
-	l := t.layout()
-	out := t.newOutput(v, l, v.row.NextRun, m.instant)
-	out.byFamily(v)
-	out.pace = t.env.Pace.pacer(1)
-	err := out.add(ctx, it, len(v.runs) == 0)
-	if err = errors.Join(err, it.Close()); err == nil {
-		err = out.cut()
-	}
+	var out *output
+	err := t.guard("flush", func() error {
+		out = t.newOutput(v, t.layout(), v.row.NextRun, m.instant)
+		out.byFamily(v)
+		out.pace = t.env.Pace.pacer(1)
+		if err := out.take(ctx, m.Iterator(cell.MaxSeq), len(v.runs) == 0); err != nil {
+			return err
+		}
+		return out.cut()
+	})
 	if err != nil {
-		out.abort()
+		t.abort(out)
 		return false, fmt.Errorf("flush tablet %d: %w", t.id, err)
 	}
 	next := v.row.Clone()
@@ -216,16 +217,21 @@ func (t *Tablet) Compact(ctx context.Context) (bool, error) { return t.compact(c
 // compact is Compact; polite says to leave a long compaction for later while
 // there are enough of them on the server.
 func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
-	w, err := t.begin(ctx, polite)
+	var w *work
+	err := t.guard("choice of a compaction", func() (err error) {
+		w, err = t.begin(ctx, polite)
+		return err
+	})
 	if w == nil || err != nil {
 		return false, err
 	}
 	defer t.end(w)
 	job := &w.job
 	start := time.Now()
-	out, err := t.rewrite(ctx, w)
+	err = t.guard(job.Kind.String()+" compaction", func() error { return t.rewrite(ctx, w) })
+	out := w.out
 	if err != nil {
-		out.abort()
+		t.abort(out)
 		t.jobs.fruitless.Store(w.from.state)
 		return false, fmt.Errorf("%s compaction of tablet %d: %w", job.Kind, t.id, err)
 	}
@@ -265,6 +271,7 @@ type work struct {
 	relayout bool
 	asked    uint64 // the last request for a major compaction before it
 	long     bool   // it has a place among the server's long ones
+	out      *output
 	progress progress
 }
 
@@ -277,20 +284,11 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 	if len(others) >= maxJobs {
 		return nil, nil
 	}
-	// Known before anything can change what it knows: a range tombstone that
-	// comes later must outlive what it makes of these files.
-	t.change.Lock()
-	v := t.pin()
-	if v == nil {
-		t.change.Unlock()
+	w := t.enlist()
+	if w == nil {
 		return nil, t.gone()
 	}
-	w := &work{from: v, now: t.env.Now(), layout: t.layout(), asked: t.majors.asked.Load()}
-	for i := range v.row.Files {
-		w.files = append(w.files, &v.row.Files[i])
-	}
-	t.jobs.add(w)
-	t.change.Unlock()
+	v := w.from
 	chosen := false
 	defer func() {
 		if !chosen {
@@ -332,6 +330,26 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 	}
 	t.jobs.narrow(w, files)
 	return w, nil
+}
+
+// enlist returns a compaction, under way, of what the tablet holds now; nil if the
+// tablet is closed. It is known before anything can change what it knows: a range
+// tombstone that comes later must outlive what it makes of these files. Its layout
+// is none from before theirs.
+func (t *Tablet) enlist() *work {
+	t.change.Lock()
+	defer t.change.Unlock()
+	l := t.layout()
+	v := t.pin()
+	if v == nil {
+		return nil
+	}
+	w := &work{from: v, now: t.env.Now(), layout: l, asked: t.majors.asked.Load()}
+	for i := range v.row.Files {
+		w.files = append(w.files, &v.row.Files[i])
+	}
+	t.jobs.add(w)
+	return w
 }
 
 // end says that w is under way no more.
@@ -456,9 +474,9 @@ func (t *Tablet) exceeds(f *metadata.FileRef) bool {
 	return !within(f, metadata.RangeTombstone{Start: t.bounds.Start, End: t.bounds.End})
 }
 
-// rewrite writes the output of a compaction. It returns what it has written also
-// when it fails.
-func (t *Tablet) rewrite(ctx context.Context, w *work) (*output, error) {
+// rewrite writes the output of a compaction. When it fails, what it has written
+// is in w.out too.
+func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	v, job := w.from, &w.job
 	files := map[uint64]file{}
 	for _, u := range v.runs {
@@ -468,7 +486,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) (*output, error) {
 	}
 	w.progress.total.Store(rawBytes(job, files))
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
-	out.progress = &w.progress
+	w.out, out.progress = out, &w.progress
 	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)
 	defer out.pace.end()
 	if w.relayout {
@@ -480,7 +498,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) (*output, error) {
 		p := &job.Parts[i]
 		if p.Move {
 			if err := out.carry(files[p.Inputs[0].Files[0].ID].ref); err != nil {
-				return out, err
+				return err
 			}
 			t.env.Stats.Moved.Add(1)
 			continue
@@ -496,22 +514,20 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) (*output, error) {
 			u.compaction = true
 			sources = append(sources, u)
 		}
-		it := merge.New(sources)
-		err := out.add(ctx, it, p.Complete)
-		if err = errors.Join(err, it.Close()); err != nil {
-			return out, err
+		if err := out.take(ctx, merge.New(sources), p.Complete); err != nil {
+			return err
 		}
 		t.env.Stats.CompactionIn.Add(p.Bytes())
 	}
 	if err := out.cut(); err != nil {
-		return out, err
+		return err
 	}
 	for _, f := range out.files {
 		if !out.carried[f.Object] {
 			t.env.Stats.CompactionOut.Add(f.Size)
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // replace puts the output of a job in the place of its inputs. Meanwhile newer
@@ -622,6 +638,12 @@ func (o *output) byFamily(v *version) {
 	}
 }
 
+// take is add that closes it.
+func (o *output) take(ctx context.Context, it cell.Iterator, complete bool) (err error) {
+	defer func() { err = errors.Join(err, it.Close()) }()
+	return o.add(ctx, it, complete)
+}
+
 // add writes what the garbage collection leaves of it. complete says that no
 // entry outside of it is older than one in it.
 func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error {
@@ -730,6 +752,19 @@ func (o *output) carry(f *metadata.FileRef) error {
 	o.carried[ref.Object] = true
 	o.files = append(o.files, ref)
 	return nil
+}
+
+// abort gives up what work on the tablet has written when it failed, which may be
+// nothing.
+func (t *Tablet) abort(out *output) {
+	if out == nil {
+		return
+	}
+	// Nobody knows in which state a panic has left it.
+	_ = t.guard("abort", func() error {
+		out.abort()
+		return nil
+	})
 }
 
 // abort gives up. Files that were carried over belong to their old runs still.

@@ -31,6 +31,9 @@ type Damage struct {
 	First, Last time.Time
 	// Err is what the last of them met.
 	Err error
+	// Failed says that it is no SSTable but the whole tablet that is refused, since
+	// First, because work on it has panicked: see Tablet.Failure.
+	Failed bool
 }
 
 // damages are those met since the start.
@@ -44,6 +47,22 @@ type damages struct {
 type damaged struct {
 	tablet metadata.TabletID
 	object string
+	failed bool
+}
+
+// failed notes that t has failed with err.
+func (e *Env) failed(t *Tablet, err error) {
+	now := e.Now()
+	e.damages.mu.Lock()
+	defer e.damages.mu.Unlock()
+	e.damages.put(damaged{tablet: t.id, failed: true}, &Damage{Tablet: t.id, First: now, Last: now, Err: err, Failed: true})
+}
+
+func (d *damages) put(at damaged, x *Damage) {
+	if d.m == nil {
+		d.m = map[damaged]*Damage{}
+	}
+	d.m[at] = x
 }
 
 // damage notes that a read of t failed with err, which is fault.Corruption.
@@ -61,13 +80,10 @@ func (e *Env) damage(t *Tablet, err error) {
 	now := e.Now()
 	e.damages.mu.Lock()
 	defer e.damages.mu.Unlock()
-	if e.damages.m == nil {
-		e.damages.m = map[damaged]*Damage{}
-	}
 	x := e.damages.m[d]
 	if x == nil {
 		x = &Damage{Tablet: t.id, Object: d.object, First: now}
-		e.damages.m[d] = x
+		e.damages.put(d, x)
 	}
 	if d.object != "" {
 		if e.damages.objects == nil {
@@ -203,7 +219,7 @@ func missingIsCorrupt(name string, err error) error {
 
 // A TableDamage is an SSTable in which reads have met bytes that are not what was
 // written. Rows in the bytes concerned are refused with fault.Corruption, all
-// others are served.
+// others are served. Or it is a tablet that has failed: all its rows are refused.
 type TableDamage struct {
 	Table string    // full name
 	Rows  row.Range // of the tablet
@@ -218,13 +234,15 @@ func DamageOf(met []Damage, tablets []*Tablet, name func(*Tablet) string) []Tabl
 		// A tablet that was split left its files to its children.
 		for _, tt := range tablets {
 			r := tt.Row()
-			if d.Object == "" && tt.ID() != d.Tablet ||
+			if d.Failed && tt.Failure() == nil || d.Object == "" && tt.ID() != d.Tablet ||
 				d.Object != "" && !slices.ContainsFunc(r.Files, func(f metadata.FileRef) bool { return f.Object == d.Object }) {
 				continue
 			}
 			one := TableDamage{Table: name(tt), Rows: tt.Bounds(), Damage: d}
 			one.Tablet = tt.ID()
-			at := slices.IndexFunc(out, func(o TableDamage) bool { return o.Tablet == one.Tablet && o.Object == one.Object })
+			at := slices.IndexFunc(out, func(o TableDamage) bool {
+				return o.Tablet == one.Tablet && o.Object == one.Object && o.Failed == one.Failed
+			})
 			if at < 0 {
 				out = append(out, one)
 			} else if tt.ID() == d.Tablet {

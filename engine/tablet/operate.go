@@ -91,6 +91,9 @@ func (t *Tablet) compactRequested(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+	if err := t.Failure(); err != nil {
+		return err // it was the compaction of another goroutine
+	}
 	if names := t.Quarantined(); len(names) > 0 {
 		return fault.New(fault.Corruption, "compactions of tablet %x leave out what is damaged: %s", uint64(t.id), strings.Join(names, ", "))
 	}
@@ -162,7 +165,9 @@ type State struct {
 func (t *Tablet) State() (s State, ok bool) {
 	v := t.pin()
 	if v == nil {
-		return s, false
+		if v = t.pinStopped(); v == nil {
+			return s, false
+		}
 	}
 	defer v.release()
 	s.Bytes, s.Runs, s.Files = v.bytes(), len(v.runs), len(v.row.Files)

@@ -180,7 +180,13 @@ type Tablet struct {
 		sync.Mutex
 		version *version
 		row     *metadata.Row // of the last version
+		// stopped holds the SSTables of a tablet that has failed, until it is closed,
+		// and redo is its redo point.
+		stopped *version
+		redo    *commitlog.Pos
 	}
+	// failure says that the tablet has failed.
+	failure atomic.Pointer[fault.Error]
 
 	// change is held by whoever changes the METADATA row.
 	change mutex.Mutex
@@ -415,6 +421,9 @@ var ErrReplaced = &fault.Error{Kind: fault.Unavailable, Msg: "the tablet was spl
 
 // gone returns the error of a tablet that is closed.
 func (t *Tablet) gone() error {
+	if err := t.Failure(); err != nil {
+		return err
+	}
 	if t.replaced.Load() {
 		return ErrReplaced
 	}
@@ -556,11 +565,11 @@ func (t *Tablet) Rotate() bool {
 }
 
 // MemtableBytes returns the size of the memtable that takes the writes, 0 if
-// it is empty.
+// it is empty or the tablet is closed.
 func (t *Tablet) MemtableBytes() int64 {
 	t.write.Lock()
 	defer t.write.Unlock()
-	if t.write.mem.Empty() {
+	if t.write.closed || t.write.mem.Empty() {
 		return 0
 	}
 	return t.write.mem.Bytes()
@@ -573,15 +582,14 @@ func (t *Tablet) RedoPoint() (pos commitlog.Pos, ok bool) {
 	defer t.write.Unlock()
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.mu.version == nil {
+	first := t.mu.redo
+	if t.mu.version != nil {
+		first = t.mu.version.redo()
+	}
+	if first == nil {
 		return pos, false
 	}
-	for _, m := range slices.Backward(t.mu.version.mems) {
-		if first := m.first.Load(); first != nil {
-			return *first, true
-		}
-	}
-	return pos, false
+	return *first, true
 }
 
 // Close stops the tablet: writes and reads that begin later are refused, reads
@@ -592,6 +600,13 @@ func (t *Tablet) Close() {
 	t.write.Lock()
 	defer t.write.Unlock()
 	t.closeLocked()
+	t.mu.Lock()
+	stopped := t.mu.stopped
+	t.mu.stopped, t.mu.redo = nil, nil
+	t.mu.Unlock()
+	if stopped != nil {
+		stopped.release()
+	}
 }
 
 func (t *Tablet) closeLocked() {

@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -185,6 +186,17 @@ func (v *version) release() {
 		}
 	}
 	v.env.readable.Done()
+}
+
+// redo returns the position of the oldest log record that is in a memtable and in
+// no SSTable; nil if there is none.
+func (v *version) redo() *commitlog.Pos {
+	for _, m := range slices.Backward(v.mems) {
+		if first := m.first.Load(); first != nil {
+			return first
+		}
+	}
+	return nil
 }
 
 // bytes returns the size of the SSTables and memtables.

@@ -158,7 +158,7 @@ func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 		}
 		err := work(t)
 		q.done(t)
-		if err == nil || w.ctx.Err() != nil || w.o.Failed() != nil {
+		if err == nil || w.ctx.Err() != nil || w.o.Failed() != nil || t.Failure() != nil {
 			continue
 		}
 		level := w.o.Log.Error
@@ -229,6 +229,9 @@ func (w *Worker) Trim() {
 		if pos, ok := t.RedoPoint(); ok && pos.Less(redo) {
 			redo, oldest = pos, t
 		}
+	}
+	if oldest != nil && oldest.Failure() != nil {
+		oldest = nil // it cannot be flushed, and the log is kept for it
 	}
 	if err := w.env.Commit.Trim(redo); err != nil {
 		w.o.Log.Warn("trim commit log", "before", redo, "error", err)

@@ -2,7 +2,9 @@ package backend
 
 import (
 	"context"
+	"fmt"
 	"math"
+	"runtime/debug"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -307,6 +309,8 @@ type fetched struct {
 	row   []wire.Cell
 	whole bool // false: the row is too long to be kept
 	err   error
+	// panicked is the panic of who read it, and where; "" if there was none.
+	panicked string
 }
 
 // piece implements taker.
@@ -339,6 +343,11 @@ func (s *scanner) points(ctx context.Context, ranges []row.Range, to taker) (sto
 		got[i].whole = true
 		go func() {
 			defer close(done[i])
+			defer func() {
+				if p := recover(); p != nil {
+					got[i].panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+				}
+			}()
 			one := *s
 			one.rows = 1
 			got[i].err = one.run(ctx, ranges[i], &got[i])
@@ -347,6 +356,8 @@ func (s *scanner) points(ctx context.Context, ranges []row.Range, to taker) (sto
 	for i := range ranges {
 		<-done[i]
 		switch g := &got[i]; {
+		case g.panicked != "":
+			panic(g.panicked) // the call's, which fails alone
 		case g.err != nil:
 			return false, g.err
 		case !g.whole:

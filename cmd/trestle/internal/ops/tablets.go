@@ -474,7 +474,8 @@ func (a *Admin) cancel(q *request) (any, error) {
 	return j.describe(), nil
 }
 
-// Warnings tells of every SSTable that reads found damaged, a line each.
+// Warnings tells of every SSTable that reads found damaged and every tablet that
+// has failed, a line each.
 func (a *Admin) Warnings() []string {
 	o := a.open.Load()
 	if o == nil {
@@ -482,6 +483,11 @@ func (a *Admin) Warnings() []string {
 	}
 	var out []string
 	for _, d := range o.op.Damage() {
+		if d.Failed {
+			out = append(out, fmt.Sprintf("%v Table %s, rows [%s, %s), since %s; all other rows are served. Report it; a start tries again",
+				d.Err, d.Table, EscapeKey(d.Rows.Start), EscapeKey(d.Rows.End), d.First.UTC().Format(time.RFC3339)))
+			continue
+		}
 		object := d.Object
 		if object == "" {
 			object = "an SSTable"

@@ -62,7 +62,8 @@ func (f *fakeOperator) DropDamaged(_ context.Context, table, object string) (tab
 	return tablet.Loss{First: []byte("a\x00"), Last: []byte("z"), Entries: 3, Bytes: 4}, nil
 }
 func (f *fakeOperator) Damage() []tablet.TableDamage {
-	return []tablet.TableDamage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}}}
+	return []tablet.TableDamage{{Table: "t", Rows: row.Range{End: []byte("k")}, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5, First: time.Unix(0, 0)}},
+		{Table: "t", Rows: row.Range{Start: []byte("k")}, Damage: tablet.Damage{Tablet: 8, First: time.Unix(0, 0), Failed: true, Err: errors.New("tablet 8 failed: its flush panicked: x.")}}}
 }
 
 func (f *fakeOperator) Groups(_ context.Context, table string) (string, []tablet.GroupInfo, error) {
@@ -224,7 +225,7 @@ func TestAdmin(t *testing.T) {
 	if code, _ := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusServiceUnavailable {
 		t.Errorf("after Close: %d", code)
 	}
-	if w := a.Warnings(); len(w) != 1 || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t, rows [, k): 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
+	if w := a.Warnings(); len(w) != 2 || !strings.Contains(w[1], "tablet 8 failed: its flush panicked: x. Table t, rows [k, ), since 1970-01-01T00:00:00Z; all other rows are served") || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t, rows [, k): 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
 		t.Errorf("%q", w)
 	}
 }

@@ -1,0 +1,74 @@
+package tablet
+
+import (
+	"fmt"
+	"runtime/debug"
+
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// guard does a part of a tablet's background work that concerns that tablet alone:
+// it reads what the tablet holds and writes new SSTables. A panic there ends the
+// tablet and not the process, whose other tablets have no part in it, and which
+// would meet it again after each start. It is returned as the error of the tablet.
+// Changes of METADATA and of versions are not guarded: a panic there is the
+// process's.
+func (t *Tablet) guard(work string, do func() error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = t.fail(work, p, debug.Stack())
+		}
+	}()
+	return do()
+}
+
+// fail notes that work on the tablet has panicked, and has the tablet stop once
+// its locks are free. It returns the error that everybody gets then.
+func (t *Tablet) fail(work string, p any, stack []byte) error {
+	err := &fault.Error{Kind: fault.Internal, Reason: "TABLET_FAILED",
+		Msg: fmt.Sprintf("tablet %x failed: its %s panicked: %v. What was acknowledged is kept for the next start.", uint64(t.id), work, p)}
+	if !t.failure.CompareAndSwap(nil, err) {
+		return t.Failure()
+	}
+	t.env.Log.Error("tablet failed: "+work+" panicked", "tablet", uint64(t.id), "panic", p, "stack", string(stack))
+	t.env.failed(t, err)
+	go t.stop()
+	return err
+}
+
+// Failure returns why the tablet refuses all calls: its work has panicked. It is
+// nil if it has not.
+func (t *Tablet) Failure() error {
+	if err := t.failure.Load(); err != nil {
+		return err
+	}
+	return nil
+}
+
+// pinStopped returns what a failed tablet holds, which the caller releases; nil if
+// it has not failed, or is closed.
+func (t *Tablet) pinStopped() *version {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.mu.stopped != nil {
+		t.mu.stopped.refs.Add(1)
+	}
+	return t.mu.stopped
+}
+
+// stop refuses everything from now on. The memtables go; what they held is in the
+// commit log, which RedoPoint keeps for the next start. So do the SSTables stay.
+func (t *Tablet) stop() {
+	t.change.Lock()
+	defer t.change.Unlock()
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.closed {
+		return
+	}
+	t.mu.Lock()
+	t.mu.redo = t.mu.version.redo()
+	t.mu.stopped = newVersion(t.env, t.mu.row, nil)
+	t.mu.Unlock()
+	t.closeLocked()
+}
