@@ -153,12 +153,14 @@ func (s *Server) scan(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.Sc
 	if req.ScannerId == nil {
 		return s.openScanner(ctx, c, req)
 	}
+	// asynchbase, and so OpenTSDB, takes the id from every answer: HBASE-18000.
+	resp := &pb.ScanResponse{ScannerId: proto.Uint64(req.GetScannerId())}
 	sc, closed := s.scanners.find(req.GetScannerId())
 	if closed != nil {
 		if !req.GetCloseScanner() && req.NextCallSeq != nil && req.GetNextCallSeq() != closed.nextSeq {
 			return nil, outOfOrder(req.GetScannerId(), closed.nextSeq, req.GetNextCallSeq())
 		}
-		return &pb.ScanResponse{}, nil
+		return resp, nil
 	}
 	if sc == nil {
 		return nil, wire.UnknownScanner.New("Unknown scanner '%d'. This can happen due to any of the following reasons: a) Scanner id given is wrong, b) Scanner lease expired because of long wait between consecutive client checkins, c) Server may be closing down, d) RegionServer restart during upgrade.", req.GetScannerId())
@@ -185,13 +187,12 @@ func (s *Server) scan(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.Sc
 		sc.nextSeq++
 	}
 	if req.GetRenew() {
-		return &pb.ScanResponse{}, nil
+		return resp, nil
 	}
 	if err := s.current(ctx, sc); err != nil {
 		s.scanners.close(sc, false)
 		return nil, err
 	}
-	resp := new(pb.ScanResponse)
 	if err := s.fill(ctx, c, sc, req, resp); err != nil {
 		s.scanners.close(sc, false)
 		var e *wire.Exception

@@ -186,6 +186,9 @@ func TestScanContract(t *testing.T) {
 						t.Errorf("opened: %v", &r)
 					}
 				}
+				if r.GetScannerId() != id {
+					t.Errorf("step %d is of scanner %d and not %d", i, r.GetScannerId(), id)
+				}
 				if got := text(t, &r, block); got != s.want || r.GetMoreResultsInRegion() != s.inRegion || r.GetMoreResults() != s.more {
 					t.Fatalf("step %d: got %q, in region %v, more %v; want %q, %v, %v", i, got, r.GetMoreResultsInRegion(), r.GetMoreResults(), s.want, s.inRegion, s.more)
 				}
