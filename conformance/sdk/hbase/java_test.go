@@ -109,12 +109,18 @@ const jarsEnv = "HBASE_JARS"
 // program prints.
 func java(t *testing.T, conf, program string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
 	path := jars(t, "client") + "/*"
 	if conf != "" {
 		path = conf + ":" + path
 	}
+	return run(t, path, program, args...)
+}
+
+// run is java with any class path.
+func run(t *testing.T, path, program string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
 	cmd := exec.CommandContext(ctx, "java", slices.Concat(javaFlags, []string{"-cp", path, program}, args)...)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, io.Discard
@@ -135,6 +141,18 @@ func TestSmoke(t *testing.T) {
 	rpc, zookeeper := serve(t)
 	t.Run("registry", func(t *testing.T) { java(t, "", "Smoke.java", "rpc", rpc) })
 	t.Run("zookeeper", func(t *testing.T) { java(t, "", "Smoke.java", "zk", zookeeper) })
+}
+
+// TestAsync runs asynchbase, with which OpenTSDB reads and writes.
+func TestAsync(t *testing.T) {
+	path := jars(t, "async") + "/*"
+	_, zookeeper := serve(t)
+	if err := table(t.Context(), zookeeper, "async"); err != nil {
+		t.Fatal(err)
+	}
+	if out := run(t, path, "Async.java", zookeeper, "async"); !strings.Contains(out, "ok delete\n") {
+		t.Errorf("it ended early: %s", out)
+	}
 }
 
 var (
