@@ -348,7 +348,7 @@ func (s *Store) ListTables(_ context.Context, parent string) ([]*schema.Table, e
 	defer s.catalog.RUnlock()
 	var out []*schema.Table
 	for name, t := range s.catalog.byName {
-		if strings.HasPrefix(name, parent+"/tables/") {
+		if strings.HasPrefix(name, parent+"/") {
 			out = append(out, t.schema.Load())
 		}
 	}

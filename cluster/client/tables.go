@@ -222,7 +222,7 @@ func (c *Client) Table(ctx context.Context, name string) (*schema.Table, error) 
 func (c *Client) ListTables(_ context.Context, parent string) ([]*schema.Table, error) {
 	var out []*schema.Table
 	for _, t := range c.o.Schemas.All() {
-		if sch := t.Schema(); sch.DeleteTime.IsZero() && strings.HasPrefix(sch.Name, parent+"/tables/") {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() && strings.HasPrefix(sch.Name, parent+"/") {
 			out = append(out, sch)
 		}
 	}

@@ -42,6 +42,9 @@ func serve(p *process, args []string) int {
 			case !cfg.AuthOn() && !cfg.TLS():
 				fmt.Fprintf(p.stdout, "export BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
 			}
+			for _, h := range at.hints {
+				fmt.Fprintf(p.stdout, "\n%s\n", h)
+			}
 		}, nil)
 	})
 }

@@ -61,8 +61,9 @@ type stack struct {
 	who *auth.Auth
 	// rest is the admin API over HTTP; nil if there is none.
 	rest http.Handler
-	// notices are what an administrator should be told once.
-	notices []string
+	// notices are what an administrator should be told once, hints why first callers
+	// would be refused.
+	notices, hints []string
 	// warnings are what an operator should know, a line each; may be nil.
 	warnings func() []string
 	// checks tell what else keeps the server from being ready.
@@ -87,9 +88,10 @@ type announcement struct {
 	http  string // empty if off
 	debug string // empty if off
 	dir   string
-	// notices are what an administrator should be told once.
-	notices []string
-	cfg     *settings.Serve
+	// notices are what an administrator should be told once, hints why first callers
+	// would be refused.
+	notices, hints []string
+	cfg            *settings.Serve
 }
 
 // runServer runs a server until ctx ends, then stops it in order. ready is
@@ -198,7 +200,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	if st.rest != nil {
 		rest.h.Store(&st.rest)
 	}
-	at.notices = st.notices
+	at.notices, at.hints = st.notices, st.hints
 
 	if st.operatedBy != "" {
 		admin.Elsewhere(st.operatedBy)

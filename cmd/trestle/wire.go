@@ -70,7 +70,13 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
+	hints, err := front.Hints(ctx)
+	if err != nil {
+		closeAuth()
+		return fail(err)
+	}
 	return &stack{
+		hints: hints,
 		rest:  api,
 		serve: front.Serve,
 		drain: func(ctx context.Context) error {

@@ -200,6 +200,13 @@ var tableTests = []test{
 		if fmt.Sprint(names) != "[a c]" {
 			s.Errorf("listed %v", names)
 		}
+		list, err = s.ListTables(s.ctx, "projects/p")
+		s.ok(err)
+		if len(list) < 4 || !slices.ContainsFunc(list, func(t *schema.Table) bool { return t.Name == "projects/p/instances/other/tables/x" }) ||
+			!slices.IsSortedFunc(list, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) }) ||
+			slices.ContainsFunc(list, func(t *schema.Table) bool { return !strings.HasPrefix(t.Name, "projects/p/") }) {
+			s.Errorf("listed of a project: %d tables, %+v", len(list), list)
+		}
 		list, err = s.ListTables(s.ctx, "projects/none/instances/none")
 		s.ok(err)
 		if len(list) > 0 {

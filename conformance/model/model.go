@@ -174,7 +174,7 @@ func (b *Backend) ListTables(ctx context.Context, parent string) ([]*schema.Tabl
 	defer b.mu.Unlock()
 	var out []*schema.Table
 	for name, t := range b.mu.live {
-		if strings.HasPrefix(name, parent+"/tables/") {
+		if strings.HasPrefix(name, parent+"/") {
 			out = append(out, t.schema.Clone())
 		}
 	}

@@ -191,7 +191,7 @@ func (s *instanceServer) GetCluster(ctx context.Context, req *adminpb.GetCluster
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.instanceAt(ctx, "name", parent(ids, clusterForm, 2))
+	i, err := s.instanceToShow(ctx, "name", parent(ids, clusterForm, 2))
 	if err != nil {
 		return nil, err
 	}

@@ -169,7 +169,7 @@ func (s *instanceServer) GetInstance(ctx context.Context, req *adminpb.GetInstan
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.instanceAt(ctx, "name", parent(ids, instanceForm, 2))
+	i, err := s.instanceToShow(ctx, "name", parent(ids, instanceForm, 2))
 	if err != nil {
 		return nil, err
 	}

@@ -138,6 +138,12 @@ func missing(field, kind, name string) *fault.Error {
 	return refuse(fault.NotFound, field, "%s not found: %s", kind, name)
 }
 
+// missingInstance is missing for an instance, and says what to do: who comes from
+// an emulator has never made one.
+func missingInstance(field, name string) *fault.Error {
+	return refuse(fault.NotFound, field, "Instance not found: %s. Create it first (cbt createinstance), or start the server with --emulator, which takes any.", name)
+}
+
 // orMissing gives a NotFound of the backend the words that clients know. A
 // refusal that blames a field has them.
 func orMissing(err error, field, kind, name string) error {

@@ -95,7 +95,7 @@ func (a *Admin) Profile(ctx context.Context, instance, id string) (Profile, erro
 	case a.o.Emulator:
 		return Profile{AllowTransactionalWrites: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
 	}
-	return Profile{}, missing("", "Instance", instance)
+	return Profile{}, missingInstance("", instance)
 }
 
 // Instance returns nil if an instance exists, else NotFound. In emulator mode
@@ -106,7 +106,7 @@ func (a *Admin) Instance(ctx context.Context, name string) error {
 	}
 	r, err := a.route(ctx, name)
 	if err == nil && !r.exists {
-		err = missing("name", "Instance", name)
+		err = missingInstance("name", name)
 	}
 	return err
 }

@@ -121,9 +121,26 @@ func (a *Admin) readInstance(ctx context.Context, name string) (*instance, error
 func (a *Admin) instanceAt(ctx context.Context, field, name string) (*instance, error) {
 	i, err := a.readInstance(ctx, name)
 	if err == nil && (i == nil || i.deleting) {
-		err = missing(field, "Instance", name)
+		err = missingInstance(field, name)
 	}
 	return i, err
+}
+
+// instanceToShow is instanceAt for a call that changes nothing: in emulator mode
+// an instance that has tables is there too.
+func (a *Admin) instanceToShow(ctx context.Context, field, name string) (*instance, error) {
+	i, err := a.instanceAt(ctx, field, name)
+	if !a.o.Emulator || fault.KindOf(err) != fault.NotFound {
+		return i, err
+	}
+	ts, listErr := a.b.ListTables(ctx, name)
+	if listErr != nil {
+		return nil, listErr
+	}
+	if len(ts) == 0 {
+		return nil, err
+	}
+	return a.assumed(name), nil
 }
 
 // instanceForTables is instanceAt for a table call: in emulator mode an
@@ -139,30 +156,50 @@ func (a *Admin) instanceForTables(ctx context.Context, field, name string) (*ins
 // assumed is what an instance that nobody created looks like in emulator mode.
 // It has every feature.
 func (a *Admin) assumed(name string) *instance {
+	parts := strings.Split(name, "/")
 	return &instance{
-		pb: &adminpb.Instance{Name: name, Edition: adminpb.Instance_ENTERPRISE_PLUS},
+		pb: &adminpb.Instance{Name: name, DisplayName: parts[3], State: adminpb.Instance_READY, Type: adminpb.Instance_PRODUCTION,
+			Edition: adminpb.Instance_ENTERPRISE_PLUS},
 		clusters: map[string]*adminpb.Cluster{defaultCluster: {
 			Name:     name + "/clusters/" + defaultCluster,
-			Location: "projects/" + strings.Split(name, "/")[1] + "/locations/" + a.o.Zone,
+			Location: "projects/" + parts[1] + "/locations/" + a.o.Zone,
+			State:    adminpb.Cluster_READY, ServeNodes: 1, DefaultStorageType: adminpb.StorageType_SSD,
 		}},
 	}
 }
 
-// instancesIn returns the instances of a project, sorted by name.
+// instancesIn returns the instances of a project, sorted by name. In emulator mode
+// those that have tables are among them.
 func (a *Admin) instancesIn(ctx context.Context, project string) ([]*instance, error) {
 	var out []*instance
+	known := map[string]bool{}
 	err := a.b.ListRecords(ctx, instancePrefix+project+"/instances/", func(_ string, b []byte, version uint64) error {
 		i, err := unmarshalInstance(b)
 		if err != nil {
 			return err
 		}
+		known[i.pb.GetName()] = true
 		if !i.deleting {
 			i.version = version
 			out = append(out, i)
 		}
 		return nil
 	})
-	return out, err
+	if err != nil || !a.o.Emulator {
+		return out, err
+	}
+	ts, err := a.b.ListTables(ctx, project)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range ts {
+		if name, _, _ := strings.Cut(t.Name, "/tables/"); !known[name] {
+			known[name] = true
+			out = append(out, a.assumed(name))
+		}
+	}
+	slices.SortFunc(out, func(a, b *instance) int { return strings.Compare(a.pb.GetName(), b.pb.GetName()) })
+	return out, nil
 }
 
 // putInstance stores i if nobody changed its record since it was read.
@@ -211,7 +248,7 @@ func (a *Admin) instancesAt(ctx context.Context, field string, ids []string) ([]
 	if ids[1] == "-" {
 		return a.instancesIn(ctx, parent(ids, instanceForm, 1))
 	}
-	i, err := a.instanceAt(ctx, field, parent(ids, instanceForm, 2))
+	i, err := a.instanceToShow(ctx, field, parent(ids, instanceForm, 2))
 	if err != nil {
 		return nil, err
 	}

@@ -883,7 +883,21 @@ func TestEmulator(t *testing.T) {
 		if !p.AllowTransactionalWrites || p.ClusterID != "default" || p.Zone != "local" {
 			t.Error(p)
 		}
+		// It has tables, so it is shown, with the cluster that tables are told to be in.
+		if i := must(s.inst.GetInstance(ctx, &adminpb.GetInstanceRequest{Name: in}))(t); i.GetName() != in || i.GetState() != adminpb.Instance_READY {
+			t.Error(i)
+		}
+		if got := must(s.inst.ListInstances(ctx, &adminpb.ListInstancesRequest{Parent: in[:strings.Index(in, "/instances/")]}))(t); len(got.Instances) != 1 || got.Instances[0].GetName() != in {
+			t.Error(got)
+		}
+		if got := must(s.inst.ListClusters(ctx, &adminpb.ListClustersRequest{Parent: in}))(t); len(got.Clusters) != 1 || got.Clusters[0].GetName() != in+"/clusters/default" {
+			t.Error(got)
+		}
+		must(s.inst.GetCluster(ctx, &adminpb.GetClusterRequest{Name: in + "/clusters/default"}))(t)
 		must(s.DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: in + "/tables/t"}))(t)
+	}
+	if got := must(s.inst.ListInstances(ctx, &adminpb.ListInstancesRequest{Parent: testProject}))(t); len(got.Instances) != 0 {
+		t.Errorf("instances without tables: %v", got)
 	}
 	checkRefusals(t, s, []refusal{
 		{"no instance id", func(ctx context.Context, s *server) error {

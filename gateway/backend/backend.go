@@ -30,8 +30,8 @@ type Tables interface {
 	CreateTable(ctx context.Context, t *schema.Table, splits [][]byte) (*schema.Table, error)
 	// Table returns a live table, or NotFound.
 	Table(ctx context.Context, name string) (*schema.Table, error)
-	// ListTables returns the live tables whose names start with
-	// parent + "/tables/", sorted by name.
+	// ListTables returns the live tables whose names start with parent + "/", sorted
+	// by name: those of an instance, of a project, or all of "projects".
 	ListTables(ctx context.Context, parent string) ([]*schema.Table, error)
 	// TableIDs returns the ids of all tables, deleted ones that can be undeleted
 	// included, in any order.

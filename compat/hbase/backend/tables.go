@@ -240,18 +240,18 @@ func (b *Backend) Table(ctx context.Context, resource string) (*schema.Table, er
 
 // ListTables implements backend.Tables.
 func (b *Backend) ListTables(ctx context.Context, parent string) ([]*schema.Table, error) {
-	m := resourceName.FindStringSubmatch(parent + "/tables/t")
-	if m == nil {
-		return nil, ctx.Err()
+	namespace := "" // all of them
+	if m := resourceName.FindStringSubmatch(parent + "/tables/t"); m != nil {
+		namespace = b.place.namespace(m[1], m[2])
 	}
-	list, err := b.descriptors(ctx, b.place.namespace(m[1], m[2]), nil)
+	list, err := b.descriptors(ctx, namespace, nil)
 	if err != nil {
 		return nil, err
 	}
 	var out []*schema.Table
 	for _, d := range list {
 		n := model.NameOf(d.GetTableName())
-		if b.place.parent(n.Namespace) != parent {
+		if !strings.HasPrefix(b.place.parent(n.Namespace)+"/", parent+"/") {
 			continue
 		}
 		t, err := describe(d, b.place.resource(n))
