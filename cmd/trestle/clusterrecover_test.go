@@ -146,7 +146,7 @@ func TestClusterRecover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copier := &catalog.Copier{Lock: lock.New(cl, "trestle/test/"), Store: objectstore.Sub(store, partCopies)}
+		copier := &catalog.Copier{Lock: lock.New([]*clientv3.Client{cl}, "trestle/test/"), Store: objectstore.Sub(store, partCopies)}
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
 			items, _, err := copier.Lock.List(t.Context(), "")
@@ -175,7 +175,7 @@ func TestClusterRecover(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { _ = cl.Close() })
-		return lock.New(cl, "trestle/test/")
+		return lock.New([]*clientv3.Client{cl}, "trestle/test/")
 	}
 	oldURL := "http://" + old.Clients[0].Addr().String()
 	items, _, err := lockAt(c.etcd).List(t.Context(), cmeta.RootPrefix)

@@ -45,7 +45,7 @@ import (
 type node struct {
 	cfg       *settings.Set
 	log       *slog.Logger
-	etcd      *clientv3.Client
+	etcd      []*clientv3.Client // one for each member
 	lock      lock.Service
 	dialer    *stream.Dialer
 	serverTLS *tls.Config // nil: plain text
@@ -75,17 +75,23 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	if err != nil {
 		return nil, err
 	}
-	n.etcd, err = clientv3.New(clientv3.Config{
-		Endpoints: strings.Split(cfg.Etcd, ","), TLS: security, Logger: zap.NewNop(), Context: n.life,
-		DialTimeout: 3 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 3 * time.Second,
-		// gRPC by itself waits for up to two minutes before it tries to connect again,
-		// and for twenty seconds for a member that does not answer.
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: 2 * time.Second})},
-	})
-	if err != nil {
-		return nil, fmt.Errorf("connect to etcd: %w", err)
+	for _, endpoint := range strings.Split(cfg.Etcd, ",") {
+		c, err := clientv3.New(clientv3.Config{
+			Endpoints: []string{endpoint}, TLS: security, Logger: zap.NewNop(), Context: n.life,
+			// The timeout also bounds how long what was sent is not acknowledged: a
+			// connection that was cut off is made anew before a session ends.
+			DialTimeout: 3 * time.Second, DialKeepAliveTime: 5 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
+			// gRPC by itself waits for up to two minutes before it tries to connect again,
+			// and for twenty seconds for a member that does not answer.
+			DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+				MinConnectTimeout: 2 * time.Second})},
+		})
+		if err != nil {
+			n.close()
+			return nil, fmt.Errorf("connect to etcd at %s: %w", endpoint, err)
+		}
+		n.etcd = append(n.etcd, c)
 	}
 	n.lock = etcd.New(n.etcd, etcdRoot+cfg.Cluster+"/")
 	n.dialer = stream.NewDialer(o)
@@ -133,12 +139,12 @@ func (n *node) known(ctx context.Context) error {
 		return err
 	}
 	others := map[string]bool{}
-	r, err := n.etcd.Get(ctx, etcdRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	items, _, err := etcd.New(n.etcd, etcdRoot).List(ctx, "")
 	if err != nil {
 		return err
 	}
-	for _, kv := range r.Kvs {
-		if name, key, _ := strings.Cut(strings.TrimPrefix(string(kv.Key), etcdRoot), "/"); key == catalog.IncarnationKey {
+	for _, i := range items {
+		if name, key, _ := strings.Cut(i.Key, "/"); key == catalog.IncarnationKey {
 			others[name] = true
 		}
 	}
@@ -332,8 +338,8 @@ func (n *node) close() {
 	if n.dialer != nil {
 		n.dialer.Close()
 	}
-	if n.etcd != nil {
-		_ = n.etcd.Close()
+	for _, c := range n.etcd {
+		_ = c.Close()
 	}
 }
 

@@ -147,7 +147,7 @@ func TestStoreTellsNoSecret(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	held := lock.New(cl, "trestle/test/")
+	held := lock.New([]*clientv3.Client{cl}, "trestle/test/")
 	accounts, _, err := held.List(ctx, catalog.RecordsPrefix+"accounts/")
 	if err != nil || len(accounts) != 1 {
 		t.Fatalf("%d accounts, %v", len(accounts), err)

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
@@ -16,17 +16,24 @@ import (
 
 // A Service keeps its items in etcd, below a prefix.
 type Service struct {
-	c      *clientv3.Client
-	prefix string
+	members []*member
+	prefix  string
 	// limit bounds a call whose context has no earlier end: one that is not
 	// answered by then may have been carried out.
 	limit time.Duration
+	// first is the member that answered last when there was a choice.
+	first atomic.Int32
 }
 
 // New returns a Service that keeps its items below prefix, which ends with "/".
-// The caller closes the client.
-func New(c *clientv3.Client, prefix string) *Service {
-	return &Service{c: c, prefix: prefix, limit: 5 * time.Second}
+// Each of members is a client of one member of etcd: one that is silent is then
+// known from those that answer. The caller closes them after all else.
+func New(members []*clientv3.Client, prefix string) *Service {
+	s := &Service{prefix: prefix, limit: 5 * time.Second}
+	for _, c := range members {
+		s.members = append(s.members, &member{c: c})
+	}
+	return s
 }
 
 var _ lock.Service = (*Service)(nil)
@@ -50,7 +57,7 @@ func (s *Service) item(key []byte, value []byte, version, created int64) lock.It
 func (s *Service) Get(ctx context.Context, key string) (lock.Item, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	r, err := s.c.Get(ctx, s.prefix+key)
+	r, err := hedged(ctx, s, func(ctx context.Context, m *member) (*clientv3.GetResponse, error) { return m.c.Get(ctx, s.prefix+key) })
 	if err != nil {
 		return lock.Item{}, failed(err)
 	}
@@ -69,8 +76,10 @@ func (s *Service) List(ctx context.Context, prefix string) ([]lock.Item, int64, 
 	var revision int64
 	for {
 		one, cancel := context.WithTimeout(ctx, s.limit)
-		r, err := s.c.Get(one, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision),
-			clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+		r, err := hedged(one, s, func(ctx context.Context, m *member) (*clientv3.GetResponse, error) {
+			return m.c.Get(ctx, from, clientv3.WithRange(end), clientv3.WithLimit(page), clientv3.WithRev(revision),
+				clientv3.WithSort(clientv3.SortByKey, clientv3.SortAscend))
+		})
 		cancel()
 		if err != nil {
 			return nil, 0, failed(err)
@@ -110,7 +119,11 @@ func (s *Service) change(ctx context.Context, key string, version int64, op, fre
 	if version == 0 {
 		op = fresh
 	}
-	r, err := s.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.prefix+key), "=", version)).Then(op).Commit()
+	m, err := s.answering(ctx)
+	if err != nil {
+		return 0, failed(err)
+	}
+	r, err := m.c.Txn(ctx).If(clientv3.Compare(clientv3.ModRevision(s.prefix+key), "=", version)).Then(op).Commit()
 	if err != nil {
 		return 0, failed(err)
 	}
@@ -120,15 +133,36 @@ func (s *Service) change(ctx context.Context, key string, version int64, op, fre
 	return r.Header.Revision, nil
 }
 
-// Watch implements lock.Service.
+// Watch implements lock.Service. When the member that tells of changes becomes
+// silent, another one goes on where it was.
 func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each func(lock.Event) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
+	for {
+		m := s.members[s.first.Load()]
+		next, lost, err := s.watchAt(ctx, m, prefix, revision, each)
+		if !lost {
+			return err
+		}
+		s.avoid(m)
+		revision = next
+	}
+}
+
+// errSilent is why a watch ends whose member does not answer.
+var errSilent = errors.New("the member does not answer")
+
+// watchAt watches at one member. It returns the last revision that each was told
+// of, and whether the watch ended because the member is silent.
+func (s *Service) watchAt(ctx context.Context, m *member, prefix string, revision int64, each func(lock.Event) error) (last int64, silent bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	if len(s.members) > 1 {
+		defer m.listen(s, func() { cancel(errSilent) })()
+	}
 	// Without a leader the stream would be silent: an error is better.
-	ch := s.c.Watch(clientv3.WithRequireLeader(ctx), s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1))
+	ch := m.c.Watch(clientv3.WithRequireLeader(ctx), s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1))
 	for r := range ch {
 		if err := r.Err(); err != nil {
-			return failed(err)
+			return revision, errors.Is(context.Cause(ctx), errSilent), failed(err)
 		}
 		for _, e := range r.Events {
 			event := lock.Event{Item: s.item(e.Kv.Key, e.Kv.Value, e.Kv.ModRevision, e.Kv.CreateRevision), Deleted: e.Type == clientv3.EventTypeDelete}
@@ -136,14 +170,18 @@ func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each
 				event.Value, event.Created = nil, 0
 			}
 			if err := each(event); err != nil {
-				return err
+				return revision, false, err
 			}
+		}
+		// A response has all changes of its last revision: they are not fragmented.
+		if n := len(r.Events); n > 0 {
+			revision = r.Events[n-1].Kv.ModRevision
 		}
 	}
 	if err := ctx.Err(); err != nil {
-		return err
+		return revision, errors.Is(context.Cause(ctx), errSilent), err
 	}
-	return fault.New(fault.Unavailable, "etcd: the watch ended")
+	return revision, false, fault.New(fault.Unavailable, "etcd: the watch ended")
 }
 
 // A session is a lease.
@@ -153,9 +191,9 @@ type session struct {
 	ttl  time.Duration
 	stop context.CancelFunc
 	done chan struct{}
-
-	mu       sync.Mutex
-	deadline time.Time
+	// base is an instant of the monotonic clock; deadline is after it.
+	base     time.Time
+	deadline atomic.Int64
 }
 
 // NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
@@ -163,8 +201,12 @@ type session struct {
 func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Session, error) {
 	one, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
+	m, err := s.answering(one)
+	if err != nil {
+		return nil, failed(err)
+	}
 	sent := time.Now()
-	r, err := s.c.Grant(one, int64((ttl+time.Second-1)/time.Second))
+	r, err := m.c.Grant(one, int64((ttl+time.Second-1)/time.Second))
 	if err != nil {
 		return nil, failed(err)
 	}
@@ -172,36 +214,62 @@ func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Sessi
 		return nil, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, ttl)
 	}
 	kept, stop := context.WithCancel(context.Background())
-	l := &session{s: s, id: r.ID, ttl: ttl, stop: stop, done: make(chan struct{}), deadline: sent.Add(ttl)}
+	l := &session{s: s, id: r.ID, ttl: ttl, stop: stop, done: make(chan struct{}), base: sent}
+	l.renewed(sent)
 	go l.keep(kept)
 	return l, nil
 }
 
-// keep renews the lease, noting when each renewal that was answered was sent:
-// the service counts from later on.
+// renewed notes that a renewal which was sent at an instant was answered: the
+// service counts from later on.
+func (l *session) renewed(sent time.Time) {
+	d := int64(sent.Sub(l.base) + l.ttl)
+	for {
+		old := l.deadline.Load()
+		if d <= old || l.deadline.CompareAndSwap(old, d) {
+			return
+		}
+	}
+}
+
+// keep renews the lease each fifth of the ttl, at least each second. A renewal
+// that fails is tried again until the ttl is over: one that is not answered ends
+// nothing.
 func (l *session) keep(ctx context.Context) {
 	defer close(l.done)
+	every := min(l.ttl/5, time.Second)
+	wait := every
 	for {
 		left := time.Until(l.Deadline())
 		if left <= 0 {
 			return
 		}
 		select {
-		case <-time.After(min(l.ttl/3, left)):
+		case <-time.After(min(wait, left)):
 		case <-ctx.Done():
 			return
 		}
-		sent := time.Now()
-		one, cancel := context.WithTimeout(ctx, min(l.ttl/3, max(time.Until(l.Deadline()), time.Millisecond)))
-		_, err := l.s.c.KeepAliveOnce(one, l.id)
+		one, cancel := context.WithDeadline(ctx, l.Deadline())
+		_, err := hedged(one, l.s, func(ctx context.Context, m *member) (struct{}, error) {
+			// So soon that another try is made at a member which had lost its connection,
+			// or its leader.
+			try, cancel := context.WithTimeout(ctx, max(l.ttl/5, aWhile))
+			defer cancel()
+			sent := time.Now()
+			err := m.renew(try, l.id)
+			if err == nil {
+				l.renewed(sent)
+			}
+			return struct{}{}, err
+		})
 		cancel()
 		switch {
 		case err == nil:
-			l.mu.Lock()
-			l.deadline = sent.Add(l.ttl)
-			l.mu.Unlock()
+			wait = every
 		case errors.Is(err, rpctypes.ErrLeaseNotFound):
 			return
+		default:
+			wait = min(every, aWhile/10)
 		}
 	}
 }
@@ -218,9 +286,7 @@ func (l *session) Hold(ctx context.Context, key string, value []byte) (lock.Item
 
 // Deadline implements lock.Session.
 func (l *session) Deadline() time.Time {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.deadline
+	return l.base.Add(time.Duration(l.deadline.Load()))
 }
 
 // Done implements lock.Session.
@@ -240,7 +306,10 @@ func (l *session) Close(ctx context.Context) error {
 	<-l.done
 	one, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	_, err := l.s.c.Revoke(one, l.id)
+	_, err := hedged(one, l.s, func(ctx context.Context, m *member) (struct{}, error) {
+		_, err := m.c.Revoke(ctx, l.id)
+		return struct{}{}, err
+	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		return nil
 	}

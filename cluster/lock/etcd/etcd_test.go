@@ -1,8 +1,11 @@
 package etcd
 
 import (
+	"context"
 	"fmt"
+	"net"
 	"net/url"
+	"sync"
 	"testing"
 	"time"
 
@@ -14,8 +17,8 @@ import (
 	"github.com/trestledb/trestle/cluster/lock/locktest"
 )
 
-// start runs a real etcd in this process.
-func start(t *testing.T) *clientv3.Client {
+// start runs a real etcd in this process and returns its address.
+func start(t *testing.T) string {
 	t.Helper()
 	c := embed.NewConfig()
 	c.Dir = t.TempDir()
@@ -34,7 +37,12 @@ func start(t *testing.T) *clientv3.Client {
 	case <-time.After(30 * time.Second):
 		t.Fatal("etcd does not get ready")
 	}
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + e.Clients[0].Addr().String()}, Logger: zap.NewNop()})
+	return e.Clients[0].Addr().String()
+}
+
+func connect(t *testing.T, addr string) *clientv3.Client {
+	t.Helper()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + addr}, Logger: zap.NewNop()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,10 +51,163 @@ func start(t *testing.T) *clientv3.Client {
 }
 
 func TestSuite(t *testing.T) {
-	c := start(t)
-	n := 0
-	locktest.Run(t, func(*testing.T) lock.Service {
-		n++
-		return New(c, fmt.Sprintf("trestle/%d/", n))
-	}, time.Second)
+	addr := start(t)
+	for _, members := range []int{1, 3} {
+		t.Run(fmt.Sprintf("%d members", members), func(t *testing.T) {
+			var clients []*clientv3.Client
+			for range members {
+				clients = append(clients, connect(t, addr))
+			}
+			n := 0
+			locktest.Run(t, func(*testing.T) lock.Service {
+				n++
+				return New(clients, fmt.Sprintf("trestle/%d/%d/", members, n))
+			}, time.Second)
+		})
+	}
+}
+
+// A relay stands for a member: it passes on what comes, or is silent.
+type relay struct {
+	net.Listener
+	to string
+
+	mu     sync.Mutex
+	cond   *sync.Cond
+	silent bool
+}
+
+func newRelay(t *testing.T, to string) *relay {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &relay{Listener: l, to: to}
+	r.cond = sync.NewCond(&r.mu)
+	t.Cleanup(func() { r.silence(false); l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			out, err := net.Dial("tcp", to)
+			if err != nil {
+				in.Close()
+				continue
+			}
+			go r.pass(in, out)
+			go r.pass(out, in)
+		}
+	}()
+	return r
+}
+
+func (r *relay) pass(from, to net.Conn) {
+	defer from.Close()
+	defer to.Close()
+	b := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(b)
+		r.mu.Lock()
+		for r.silent {
+			r.cond.Wait()
+		}
+		r.mu.Unlock()
+		if _, e := to.Write(b[:n]); err != nil || e != nil {
+			return
+		}
+	}
+}
+
+func (r *relay) silence(yes bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.silent = yes
+	r.cond.Broadcast()
+}
+
+// relays returns three members, and a service that asks them.
+func relays(t *testing.T) ([]*relay, *Service) {
+	addr := start(t)
+	var all []*relay
+	var clients []*clientv3.Client
+	for range 3 {
+		r := newRelay(t, addr)
+		all, clients = append(all, r), append(clients, connect(t, r.Addr().String()))
+	}
+	return all, New(clients, "trestle/")
+}
+
+func lasts(t *testing.T, s lock.Session, d time.Duration) {
+	t.Helper()
+	select {
+	case <-s.Done():
+		t.Fatal("the session has ended")
+	case <-time.After(d):
+	}
+}
+
+// TestSilentMember: one member that does not answer ends no session, loses no
+// change to who watches, and is not waited for.
+func TestSilentMember(t *testing.T) {
+	members, s := relays(t)
+	const ttl = 2 * time.Second
+	session, err := s.NewSession(t.Context(), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(context.WithoutCancel(t.Context()))
+	changes := make(chan lock.Event, 100)
+	watching, stop := context.WithCancel(t.Context())
+	watched := make(chan struct{})
+	go func() {
+		defer close(watched)
+		_ = s.Watch(watching, "w/", 0, func(e lock.Event) error { changes <- e; return nil })
+	}()
+	defer func() { stop(); <-watched }()
+	var version int64
+	for i := range 6 {
+		silent := members[int(s.first.Load())] // the one that is asked first
+		silent.silence(true)
+		if version, err = s.Put(t.Context(), "w/a", []byte{byte(i)}, version); err != nil {
+			t.Fatal(err)
+		}
+		if item, err := s.Get(t.Context(), "w/a"); err != nil || item.Version != version {
+			t.Fatalf("%+v, %v", item, err)
+		}
+		select {
+		case e := <-changes:
+			if e.Version != version {
+				t.Fatalf("told of version %d, not %d", e.Version, version)
+			}
+		case <-time.After(time.Minute):
+			t.Fatal("told of nothing")
+		}
+		lasts(t, session, ttl)
+		silent.silence(false)
+	}
+}
+
+// TestSilentMembers: a session lives its whole ttl while no member answers.
+func TestSilentMembers(t *testing.T) {
+	members, s := relays(t)
+	const ttl = 6 * time.Second
+	session, err := s.NewSession(t.Context(), ttl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(context.WithoutCancel(t.Context()))
+	for range 2 {
+		lasts(t, session, ttl/3)
+		for _, m := range members {
+			m.silence(true)
+		}
+		lasts(t, session, ttl*2/3)
+		for _, m := range members {
+			m.silence(false)
+		}
+	}
+	lasts(t, session, ttl*3/2)
 }

@@ -1,0 +1,179 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// aWhile is how long one member is waited for before another one is asked too.
+// Beside a connection that is alive it is long, for a request that waits it is
+// short.
+const aWhile = 150 * time.Millisecond
+
+// A member is one of etcd's.
+type member struct {
+	c *clientv3.Client
+
+	mu sync.Mutex
+	// watches are called when the member is silent. As long as there are some, it is
+	// asked now and then.
+	watches map[*func()]bool
+	stop    context.CancelFunc
+}
+
+// final tells whether an error is an answer: another member would say the same.
+func final(err error) bool { return err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) }
+
+// hedged asks the members, beginning with the one that answered last, until one
+// has answered: the next one after aWhile, or as soon as one has failed. It is
+// for calls that may be carried out more than once. ctx bounds it all.
+func hedged[T any](ctx context.Context, s *Service, ask func(context.Context, *member) (T, error)) (T, error) {
+	n := len(s.members)
+	first := int(s.first.Load())
+	if n == 1 {
+		return ask(ctx, s.members[0])
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		at  int
+		v   T
+		err error
+	}
+	answers := make(chan answer, n)
+	asked, waiting := 0, 0
+	next := func() {
+		at := (first + asked) % n
+		asked++
+		waiting++
+		go func() {
+			v, err := ask(ctx, s.members[at])
+			answers <- answer{at, v, err}
+		}()
+	}
+	next()
+	more := time.NewTicker(aWhile)
+	defer more.Stop()
+	var last answer
+	for {
+		select {
+		case a := <-answers:
+			waiting--
+			if final(a.err) {
+				s.first.CompareAndSwap(int32(first), int32(a.at))
+				return a.v, a.err
+			}
+			if last = a; asked < n {
+				next()
+			} else if waiting == 0 {
+				return last.v, last.err
+			}
+		case <-more.C:
+			if asked < n {
+				next()
+			}
+		}
+	}
+}
+
+// answering returns a member that has just answered. What must not be done twice
+// is asked of it, and of nobody else: a member that is silent might do it later.
+func (s *Service) answering(ctx context.Context) (*member, error) {
+	if len(s.members) == 1 {
+		return s.members[0], nil
+	}
+	return hedged(ctx, s, func(ctx context.Context, m *member) (*member, error) {
+		_, err := m.c.Get(ctx, s.prefix, clientv3.WithKeysOnly())
+		return m, err
+	})
+}
+
+// renew renews a lease. Client.KeepAliveOnce would ask a member that cannot be
+// reached again and again, without a pause, until ctx ends.
+func (m *member) renew(ctx context.Context, id clientv3.LeaseID) error {
+	ctx, cancel := context.WithCancel(ctx) // ends the stream
+	defer cancel()
+	stream, err := pb.NewLeaseClient(m.c.ActiveConnection()).LeaseKeepAlive(ctx)
+	if err != nil {
+		return clientv3.ContextError(ctx, err)
+	}
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && !errors.Is(err, io.EOF) {
+		return clientv3.ContextError(ctx, err)
+	} // EOF: Recv tells why
+	r, err := stream.Recv()
+	if err != nil {
+		return clientv3.ContextError(ctx, err)
+	}
+	if r.TTL <= 0 {
+		return rpctypes.ErrLeaseNotFound
+	}
+	return nil
+}
+
+// avoid makes another member the first to be asked.
+func (s *Service) avoid(m *member) {
+	first := s.first.Load()
+	if s.members[first] == m {
+		s.first.CompareAndSwap(first, (first+1)%int32(len(s.members)))
+	}
+}
+
+// A member that tells of changes is asked each listenEvery, and is silent if it
+// has not answered after listenLimit. It answers from what it has itself: that
+// another one can be reached is no question here.
+const listenEvery, listenLimit = time.Second, time.Second
+
+// listen calls gone once the member is silent, until the returned function is
+// called.
+func (m *member) listen(s *Service, gone func()) (leave func()) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	w := &gone
+	if m.watches == nil {
+		m.watches = map[*func()]bool{}
+	}
+	if m.watches[w] = true; len(m.watches) == 1 {
+		var ctx context.Context
+		ctx, m.stop = context.WithCancel(context.Background())
+		go m.beat(ctx, s)
+	}
+	return func() {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		if delete(m.watches, w); len(m.watches) == 0 {
+			m.stop()
+		}
+	}
+}
+
+func (m *member) beat(ctx context.Context, s *Service) {
+	tick := time.NewTicker(listenEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+		one, cancel := context.WithTimeout(ctx, listenLimit)
+		_, err := m.c.Get(one, s.prefix, clientv3.WithSerializable(), clientv3.WithKeysOnly())
+		cancel()
+		if err == nil {
+			continue
+		}
+		m.mu.Lock()
+		if ctx.Err() == nil {
+			for w := range m.watches {
+				(*w)()
+			}
+		}
+		m.mu.Unlock()
+	}
+}
