@@ -31,7 +31,7 @@ type route struct {
 const maxRoutes = 4096
 
 // A profileCache answers without a lock. Own changes empty it at once, those
-// of other gateways are seen when an entry expires.
+// of other gateways are seen when an entry has expired and was read again.
 type profileCache struct {
 	routes atomic.Pointer[sync.Map] // instance name to *route
 
@@ -111,13 +111,57 @@ func (a *Admin) Instance(ctx context.Context, name string) error {
 	return err
 }
 
+// What is known of an instance is used on for so long while it is read again, by
+// one request at a time, and that one waits so long for it: who keeps records may
+// be silent for a while.
+const (
+	rereadFor  = time.Second
+	rereadWait = 250 * time.Millisecond
+)
+
 func (a *Admin) route(ctx context.Context, instance string) (*route, error) {
 	now := a.o.Now()
-	if v, ok := a.profiles.routes.Load().Load(instance); ok {
-		if r := v.(*route); now.Before(r.expires) {
-			return r, nil
-		}
+	routes := a.profiles.routes.Load()
+	v, ok := routes.Load(instance)
+	if !ok {
+		return a.readRoute(ctx, instance, now)
 	}
+	old := v.(*route)
+	if now.Before(old.expires) {
+		return old, nil
+	}
+	mine := *old
+	if mine.expires = now.Add(rereadFor); !routes.CompareAndSwap(instance, v, &mine) {
+		return old, nil // another request reads it, or has just done so
+	}
+	type read struct {
+		r   *route
+		err error
+	}
+	done := make(chan read, 1)
+	name := strings.Clone(instance)
+	go func() {
+		one, cancel := context.WithTimeout(context.WithoutCancel(ctx), rereadFor)
+		defer cancel()
+		r, err := a.readRoute(one, name, now)
+		done <- read{r, err}
+	}()
+	timer := time.NewTimer(rereadWait)
+	defer timer.Stop()
+	select {
+	case d := <-done:
+		if d.err == nil {
+			return d.r, nil
+		}
+	case <-timer.C:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	return old, nil
+}
+
+// readRoute reads what is known of an instance.
+func (a *Admin) readRoute(ctx context.Context, instance string, now time.Time) (*route, error) {
 	changes := a.profiles.changes()
 	i, err := a.readInstance(ctx, instance)
 	if err != nil {
