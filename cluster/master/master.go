@@ -28,7 +28,7 @@ type Options struct {
 	Name   string
 	Lock   lock.Service
 	Dialer rpc.Dialer
-	// TTL is that of the master's session. Default 10 s.
+	// TTL is that of the master's session. Default 5 s.
 	TTL time.Duration
 	// ServerTTL is that of the tablet servers' sessions. A server that is gone is
 	// given a tenth of it more before its tablets are, for clocks that run at
@@ -77,7 +77,7 @@ type Options struct {
 // WithDefaults returns o with every zero field set that has a default.
 func (o Options) WithDefaults() Options {
 	if o.TTL == 0 {
-		o.TTL = 10 * time.Second
+		o.TTL = 5 * time.Second
 	}
 	if o.ServerTTL == 0 {
 		o.ServerTTL = o.TTL

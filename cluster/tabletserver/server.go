@@ -47,7 +47,7 @@ type Options struct {
 	// does not begin with one that is older. Without it, it does not know.
 	Copies objectstore.Store
 	// TTL is the time after which a server that is not heard of is given up.
-	// Default 10 s.
+	// Default 5 s.
 	TTL time.Duration
 	// Log writing options.
 	Segments commitlog.SegmentOptions
@@ -100,7 +100,7 @@ func (o Options) WithDefaults() Options {
 	set(&o.SplitBytes, 1<<30)
 	set(&o.MetadataSplitBytes, 128<<20)
 	if o.TTL == 0 {
-		o.TTL = 10 * time.Second
+		o.TTL = 5 * time.Second
 	}
 	if o.SplitRate == 0 {
 		o.SplitRate = 10_000
