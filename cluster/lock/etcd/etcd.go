@@ -232,46 +232,48 @@ func (l *session) renewed(sent time.Time) {
 	}
 }
 
-// keep renews the lease each fifth of the ttl, at least each second. A renewal
-// that fails is tried again until the ttl is over: one that is not answered ends
-// nothing.
+// keep begins to renew the lease each tenth of the ttl, at least each second,
+// until the ttl is over: what has passed since the last renewal is missing when
+// the service becomes silent. It does not wait for the renewals before: etcd
+// answers one that came while it had no leader a second after it has one.
 func (l *session) keep(ctx context.Context) {
 	defer close(l.done)
-	every := min(l.ttl/5, time.Second)
-	wait := every
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	tick := time.NewTicker(min(l.ttl/10, time.Second))
+	defer tick.Stop()
 	for {
 		left := time.Until(l.Deadline())
 		if left <= 0 {
 			return
 		}
 		select {
-		case <-time.After(min(wait, left)):
+		case <-tick.C:
+			go func() {
+				if err := l.renew(ctx); errors.Is(err, rpctypes.ErrLeaseNotFound) {
+					cancel(err)
+				}
+			}()
+		case <-time.After(left):
 		case <-ctx.Done():
 			return
 		}
-		one, cancel := context.WithDeadline(ctx, l.Deadline())
-		_, err := hedged(one, l.s, func(ctx context.Context, m *member) (struct{}, error) {
-			// So soon that another try is made at a member which had lost its connection,
-			// or its leader.
-			try, cancel := context.WithTimeout(ctx, max(l.ttl/5, aWhile))
-			defer cancel()
-			sent := time.Now()
-			err := m.renew(try, l.id)
-			if err == nil {
-				l.renewed(sent)
-			}
-			return struct{}{}, err
-		})
-		cancel()
-		switch {
-		case err == nil:
-			wait = every
-		case errors.Is(err, rpctypes.ErrLeaseNotFound):
-			return
-		default:
-			wait = min(every, aWhile/10)
-		}
 	}
+}
+
+// renew renews the lease once, at whatever member answers.
+func (l *session) renew(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, l.ttl/2)
+	defer cancel()
+	_, err := hedged(ctx, l.s, func(ctx context.Context, m *member) (struct{}, error) {
+		sent := time.Now()
+		err := m.renew(ctx, l.id)
+		if err == nil {
+			l.renewed(sent)
+		}
+		return struct{}{}, err
+	})
+	return err
 }
 
 // Hold implements lock.Session.

@@ -241,8 +241,8 @@ func (c *client) Watch(ctx context.Context, prefix string, revision int64, each 
 	}
 }
 
-// A session is kept alive by a goroutine that calls the service every third of
-// its ttl.
+// A session is kept alive by a goroutine that calls the service every tenth of
+// its ttl, whatever became of the calls before.
 type session struct {
 	c    *client
 	ttl  time.Duration
@@ -280,7 +280,7 @@ func (s *session) beat(ctx context.Context) error {
 	})
 	if err == nil {
 		s.mu.Lock()
-		s.sent = sent
+		s.sent = max(s.sent, sent)
 		s.mu.Unlock()
 	}
 	return err
@@ -295,28 +295,23 @@ func (s *session) left() time.Duration {
 
 func (s *session) keep(ctx context.Context) {
 	defer close(s.done)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	for ctx.Err() == nil {
 		left := s.left()
 		if left <= 0 {
 			return
 		}
 		select {
-		case <-s.c.clock.After(min(s.ttl/3, left)):
+		case <-s.c.clock.After(min(s.ttl/10, left)):
 		case <-ctx.Done():
 			return
 		}
-		one, cancel := context.WithCancel(ctx)
-		beaten := make(chan error, 1)
-		go func() { beaten <- s.beat(one) }()
-		var err error
-		select {
-		case err = <-beaten:
-		case <-s.c.clock.After(max(s.left(), 0)):
-		}
-		cancel()
-		if fault.KindOf(err) == fault.NotFound {
-			return
-		}
+		go func() {
+			if fault.KindOf(s.beat(ctx)) == fault.NotFound {
+				cancel()
+			}
+		}()
 	}
 }
 
