@@ -37,6 +37,10 @@ const (
 	secret = "trestle-test-secret"
 )
 
+// DefaultTTL is that of sessions by Trestle's own settings: processes with it are
+// not told of it.
+const DefaultTTL = 5 * time.Second
+
 // Options say what Start starts.
 type Options struct {
 	// Trestle is the program.
@@ -48,8 +52,10 @@ type Options struct {
 	Servers, Masters int
 	// Store is what the store is. Empty means Memory.
 	Store string
-	// Etcd is the path of an etcd program. Empty means Main's.
-	Etcd string
+	// Etcd is the path of an etcd program. Empty means Main's. Members is how many
+	// there are of it; zero means 1.
+	Etcd    string
+	Members int
 	// Network, if not nil, has a host for each process.
 	Network *Network
 	// Host is where all processes are if there is no Network. The cluster closes
@@ -65,12 +71,12 @@ type Options struct {
 
 // A Cluster is the processes of a cluster.
 type Cluster struct {
-	o                    Options
-	Etcd, Store, Gateway *Process // Store is nil if it is a directory
-	Masters, Servers     []*Process
+	o                      Options
+	Store, Gateway         *Process // Store is nil if it is a directory
+	Etcd, Masters, Servers []*Process
 
-	etcdURL, storeURL string
-	addrs             map[string]string // by process and service
+	etcdURLs, storeURL string
+	addrs              map[string]string // by process and service
 }
 
 // newCluster is a cluster none of whose processes run yet.
@@ -80,6 +86,9 @@ func newCluster(o Options) (*Cluster, error) {
 	}
 	if o.Masters == 0 {
 		o.Masters = 2
+	}
+	if o.Members == 0 {
+		o.Members = 1
 	}
 	if o.Store == "" {
 		o.Store = Memory
@@ -175,43 +184,59 @@ func (c *Cluster) at(host, process, service string, usual int) (string, error) {
 }
 
 func (c *Cluster) startEtcd() error {
-	host, ns, err := c.host("etcd")
-	if err != nil {
-		return err
-	}
-	client, err := c.at(host, "etcd", "client", 2379)
-	if err != nil {
-		return err
-	}
-	peer, err := c.at(host, "etcd", "peer", 2380)
-	if err != nil {
-		return err
-	}
+	type member struct{ name, host, namespace, client, peer string }
+	var all []member
+	var urls, peers []string
 	scheme := "http"
 	var files []string
 	if s := c.o.Security; s != nil {
 		scheme, files = "https", []string{s.Cert, s.Key, s.CA}
 	}
-	c.etcdURL = scheme + "://" + client
-	peerURL, dir := "http://"+peer, filepath.Join(c.o.Dir, "etcd")
-	if c.o.Etcd == "" {
-		exe, err := os.Executable()
-		if err != nil {
+	for i := range c.o.Members {
+		m := member{name: "etcd"}
+		if i > 0 {
+			m.name += fmt.Sprintf("-%d", i+1)
+		}
+		var errs [3]error
+		m.host, m.namespace, errs[0] = c.host(m.name)
+		m.client, errs[1] = c.at(m.host, m.name, "client", 2379)
+		m.peer, errs[2] = c.at(m.host, m.name, "peer", 2380)
+		if err := errors.Join(errs[:]...); err != nil {
 			return err
 		}
-		c.Etcd = newProcess("etcd", host, ns, c.o.Dir, ready, exe, []string{actAs + "=etcd"}, append([]string{dir, c.etcdURL, peerURL}, files...)...)
-	} else {
-		args := []string{"--data-dir", dir, "--log-level=error", "--listen-client-urls", c.etcdURL, "--advertise-client-urls", c.etcdURL,
-			"--listen-peer-urls", peerURL, "--initial-advertise-peer-urls", peerURL, "--initial-cluster", "default=" + peerURL}
-		if files != nil {
-			args = append(args, "--cert-file", files[0], "--key-file", files[1], "--trusted-ca-file", files[2], "--client-cert-auth")
+		m.client, m.peer = scheme+"://"+m.client, "http://"+m.peer
+		all, urls, peers = append(all, m), append(urls, m.client), append(peers, m.name+"="+m.peer)
+	}
+	c.etcdURLs = strings.Join(urls, ",")
+	initial := strings.Join(peers, ",")
+	for _, m := range all {
+		dir := filepath.Join(c.o.Dir, m.name)
+		var p *Process
+		if c.o.Etcd == "" {
+			exe, err := os.Executable()
+			if err != nil {
+				return err
+			}
+			p = newProcess(m.name, m.host, m.namespace, c.o.Dir, ready, exe, []string{actAs + "=etcd"}, append([]string{m.name, dir, m.client, m.peer, initial}, files...)...)
+		} else {
+			args := []string{"--name", m.name, "--data-dir", dir, "--log-level=error", "--listen-client-urls", m.client, "--advertise-client-urls", m.client,
+				"--listen-peer-urls", m.peer, "--initial-advertise-peer-urls", m.peer, "--initial-cluster", initial}
+			if files != nil {
+				args = append(args, "--cert-file", files[0], "--key-file", files[1], "--trusted-ca-file", files[2], "--client-cert-auth")
+			}
+			p = newProcess(m.name, m.host, m.namespace, c.o.Dir, "", c.o.Etcd, nil, args...)
 		}
-		c.Etcd = newProcess("etcd", host, ns, c.o.Dir, "", c.o.Etcd, nil, args...)
+		c.Etcd = append(c.Etcd, p)
+		if err := p.Start(); err != nil {
+			return err
+		}
 	}
-	if err := c.Etcd.Start(); err != nil {
-		return err
+	for _, p := range c.Etcd {
+		if err := p.Ready(time.Minute); err != nil {
+			return err
+		}
 	}
-	return c.Etcd.Ready(time.Minute)
+	return nil
 }
 
 func (c *Cluster) startStore() error {
@@ -292,8 +317,10 @@ func (c *Cluster) trestle(name, ready, role string, more ...string) (*Process, e
 	if err != nil {
 		return nil, err
 	}
-	args := append([]string{role, "--etcd=" + c.etcdURL, "--cluster=test", "--ttl=" + c.o.TTL.String(), "--memory=128MiB",
-		"--data-dir=" + filepath.Join(c.o.Dir, name)}, more...)
+	args := append([]string{role, "--etcd=" + c.etcdURLs, "--cluster=test", "--memory=128MiB", "--data-dir=" + filepath.Join(c.o.Dir, name)}, more...)
+	if c.o.TTL != DefaultTTL {
+		args = append(args, "--ttl="+c.o.TTL.String())
+	}
 	if role != "gateway" {
 		args = append(args, "--name="+name)
 	}
@@ -387,7 +414,7 @@ func (p *Process) Processor() time.Duration {
 
 // Processes returns all of them, those of Trestle last.
 func (c *Cluster) Processes() (all []*Process) {
-	for _, p := range slices.Concat([]*Process{c.Etcd, c.Store}, c.Masters, c.Servers, []*Process{c.Gateway}) {
+	for _, p := range slices.Concat(c.Etcd, []*Process{c.Store}, c.Masters, c.Servers, []*Process{c.Gateway}) {
 		if p != nil {
 			all = append(all, p)
 		}
@@ -409,7 +436,7 @@ func (c *Cluster) Close() {
 
 // Run runs `trestle cluster` and returns what it prints.
 func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
-	args = append(append([]string{"cluster"}, args...), "--etcd="+c.etcdURL, "--cluster=test")
+	args = append(append([]string{"cluster"}, args...), "--etcd="+c.etcdURLs, "--cluster=test")
 	if c.o.Security != nil {
 		args = append(args, c.o.Security.flags()...)
 	} else {

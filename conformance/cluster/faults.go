@@ -52,7 +52,9 @@ var Faults = []Fault{
 	{Name: "kill the gateway", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		return "", c.kill(ctx, r, c.Gateway)
 	}},
-	{Name: "kill etcd", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) { return "", c.kill(ctx, r, c.Etcd) }},
+	{Name: "kill etcd", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
+		return "", c.kill(ctx, r, c.Etcd...)
+	}},
 	{Name: "kill the store", Store: true, Durable: true, do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		return "", c.kill(ctx, r, c.Store)
 	}},
@@ -60,22 +62,22 @@ var Faults = []Fault{
 	{Name: "stop a tablet server for a moment", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		p := pick(c.Servers, r)
 		d := between(r, c.o.TTL/10, c.o.TTL)
-		return fmt.Sprintf("%s for %v", p.Name, d), freeze(ctx, p, d)
+		return fmt.Sprintf("%s for %v", p.Name, d), freeze(ctx, d, p)
 	}},
 	{Name: "stop etcd", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		d := between(r, c.o.TTL/4, 3*c.o.TTL)
-		return d.String(), freeze(ctx, c.Etcd, d)
+		return d.String(), freeze(ctx, d, c.Etcd...)
 	}},
 	{Name: "stop the store", Store: true, do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		d := between(r, c.o.TTL/4, 3*c.o.TTL)
-		return d.String(), freeze(ctx, c.Store, d)
+		return d.String(), freeze(ctx, d, c.Store)
 	}},
-	cut("tablet server from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Servers, r), c.Etcd }),
+	cut("tablet server from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Servers, r), pick(c.Etcd, r) }),
 	cut("tablet server from the store", true, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Servers, r), c.Store }),
 	cut("tablet server from a master", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Servers, r), pick(c.Masters, r) }),
 	cut("gateway from a tablet server", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return c.Gateway, pick(c.Servers, r) }),
-	cut("gateway from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return c.Gateway, c.Etcd }),
-	cut("master from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Masters, r), c.Etcd }),
+	cut("gateway from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return c.Gateway, pick(c.Etcd, r) }),
+	cut("master from etcd", false, func(c *Cluster, r *rand.Rand) (a, b *Process) { return pick(c.Masters, r), pick(c.Etcd, r) }),
 	cut("two tablet servers from each other", false, func(c *Cluster, r *rand.Rand) (a, b *Process) {
 		n := r.Perm(len(c.Servers))
 		return c.Servers[n[0]], c.Servers[n[1]]
@@ -171,11 +173,17 @@ func (c *Cluster) master(ctx context.Context) (*Process, error) {
 	return nil, fmt.Errorf("the master is %q", st.Master)
 }
 
-// freeze stops a process for a while.
-func freeze(ctx context.Context, p *Process, d time.Duration) error {
-	err := p.Freeze()
+// freeze stops processes for a while.
+func freeze(ctx context.Context, d time.Duration, ps ...*Process) error {
+	var errs []error
+	for _, p := range ps {
+		errs = append(errs, p.Freeze())
+	}
 	wait(ctx, d)
-	return errors.Join(err, p.Signal(syscall.SIGCONT))
+	for _, p := range ps {
+		errs = append(errs, p.Signal(syscall.SIGCONT))
+	}
+	return errors.Join(errs...)
 }
 
 // zombie stops a tablet server until its tablets are somebody else's. When it
@@ -184,7 +192,7 @@ func zombie(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 	p := pick(c.Servers, r)
 	p.Exits()
 	d := between(r, c.o.TTL*3/2+time.Second, 4*c.o.TTL)
-	if err := freeze(ctx, p, d); err != nil {
+	if err := freeze(ctx, d, p); err != nil {
 		return p.Name, err
 	}
 	what := fmt.Sprintf("%s for %v", p.Name, d)

@@ -29,7 +29,7 @@ func Main() {
 	case "":
 		return
 	case "etcd":
-		err = runEtcd(os.Args[1], os.Args[2], os.Args[3], os.Args[4:]...)
+		err = runEtcd(os.Args[1], os.Args[2], os.Args[3], os.Args[4], os.Args[5], os.Args[6:]...)
 	case "s3":
 		err = runStore(os.Args[1], false)
 	case "careless-s3":
@@ -41,11 +41,11 @@ func Main() {
 	os.Exit(1)
 }
 
-// runEtcd is an etcd of one member. files, if any, are its certificate, key, and
-// the authority of its clients'.
-func runEtcd(dir, client, peer string, files ...string) error {
+// runEtcd is a member of etcd; initial names all of them. files, if any, are its
+// certificate, key, and the authority of its clients'.
+func runEtcd(name, dir, client, peer, initial string, files ...string) error {
 	c := embed.NewConfig()
-	c.Dir = dir
+	c.Name, c.Dir = name, dir
 	c.LogLevel = "error"
 	u, err := url.Parse(client)
 	if err != nil {
@@ -57,7 +57,7 @@ func runEtcd(dir, client, peer string, files ...string) error {
 	}
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{*u}, []url.URL{*u}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{*p}, []url.URL{*p}
-	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	c.InitialCluster = initial
 	if len(files) > 0 {
 		c.ClientTLSInfo = transport.TLSInfo{CertFile: files[0], KeyFile: files[1], TrustedCAFile: files[2], ClientCertAuth: true}
 	}

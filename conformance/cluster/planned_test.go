@@ -81,10 +81,12 @@ func tablets(t *testing.T, c *Cluster, table string) []Tablet {
 // TestUnavailability: after kill -9 of a tablet server its tablets are served by
 // others.
 func TestUnavailability(t *testing.T) {
-	c := start(t, Options{Store: *store})
+	c := start(t, Options{Store: *store, TTL: DefaultTTL})
 	p := probeOf(t, c, 10*time.Millisecond)
 	var waited []time.Duration
 	for i := range *kills {
+		// The master gives tablets to a server that has begun.
+		time.Sleep(3 * time.Second)
 		victim := c.Servers[i%len(c.Servers)]
 		var mine []int
 		for k, tb := range tablets(t, c, p.Table) {
@@ -112,8 +114,6 @@ func TestUnavailability(t *testing.T) {
 		if err := victim.Ready(time.Minute); err != nil {
 			t.Fatal(err)
 		}
-		// The master gives it tablets again.
-		time.Sleep(2 * time.Second)
 	}
 	t.Logf("a tablet of a server that was killed was not available for %v; TTL %v, store %s", spread(waited), c.o.TTL, *store)
 	// Beyond the session it takes a second or two, but the machine may be busy.
