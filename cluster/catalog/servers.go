@@ -17,6 +17,20 @@ import (
 type Registration struct {
 	Name, Addr  string
 	Incarnation uint64
+	// Promise, if not nil, is what the server has promised to a master.
+	Promise *Promise `json:",omitempty"`
+	// Version is that of the item.
+	Version int64 `json:"-"`
+}
+
+// A Promise is that of a server to serve nothing longer than Term after it gave
+// out the last reading of its clock that the master of an epoch has sent back to
+// it (rpc.Control.Attend). It binds until the server has taken it out of its
+// item. So a master that has had no answer for so long, and then removes the item
+// with the promise in it, knows that the server serves nothing, and never will.
+type Promise struct {
+	Master int64
+	Term   time.Duration
 }
 
 // ServersPrefix is where the lock service has the items of living servers.
@@ -35,6 +49,7 @@ func Servers(ctx context.Context, l lock.Service) (map[uint64]Registration, int6
 		if err := json.Unmarshal(i.Value, &r); err != nil {
 			return nil, 0, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
 		}
+		r.Version = i.Version
 		servers[r.Incarnation] = r
 	}
 	return servers, revision, nil

@@ -19,6 +19,8 @@ type Counters struct {
 	// Assigned counts tablets that were given to a server, TakenOver those of them
 	// whose server had died.
 	Assigned, TakenOver atomic.Int64
+	// GivenUp counts servers that were given up before their session had ended.
+	GivenUp atomic.Int64
 	// Moved counts moves that were begun: off servers that are drained or of tables
 	// that are deleted, to a server that is wanted for the tablet, and to even out
 	// servers. MovesFailed are those of which an error is known.

@@ -34,6 +34,13 @@ type Options struct {
 	// given a tenth of it more before its tablets are, for clocks that run at
 	// different rates. Default TTL.
 	ServerTTL time.Duration
+	// Attend is how often each tablet server is called, so that one that has died is
+	// known before its session ends. Default a 25th of ServerTTL; negative
+	// means never.
+	Attend time.Duration
+	// Reading is the clock by which the master judges a promise: the time since some
+	// instant. Default: the monotonic clock.
+	Reading func() time.Duration
 	// Interval is how often the master looks at everything; what the lock service
 	// tells of makes it look at once. Default 1 s.
 	Interval time.Duration
@@ -81,6 +88,13 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.ServerTTL == 0 {
 		o.ServerTTL = o.TTL
+	}
+	if o.Attend == 0 {
+		o.Attend = o.ServerTTL / 25
+	}
+	if o.Reading == nil {
+		begun := time.Now()
+		o.Reading = func() time.Duration { return time.Since(begun) }
 	}
 	if o.Interval == 0 {
 		o.Interval = time.Second
@@ -189,6 +203,9 @@ func Run(ctx context.Context, o Options) error {
 		watching.Go(func() { m.watch(ctx, prefix, m.wake) })
 	}
 	watching.Go(func() { m.sweepAlways(ctx) })
+	if o.Attend > 0 {
+		watching.Go(func() { m.attendAlways(ctx) })
+	}
 	if copier != nil {
 		watching.Go(func() { m.copyAlways(ctx, copier) })
 	}
@@ -217,6 +234,9 @@ type master struct {
 	// missing says since when the server of an incarnation that rows name is
 	// gone.
 	missing map[uint64]time.Time
+	// ended has the incarnations that this master has given up by their promise:
+	// they serve nothing.
+	ended sync.Map
 	// start is the cold start that is under way.
 	start coldStart
 	// balanced is when servers were evened out last.
@@ -507,6 +527,9 @@ func (m *master) dead(v *view, r *metadata.Row) bool {
 	}
 	if _, ok := v.servers[a.Incarnation]; ok {
 		return false
+	}
+	if _, ok := m.ended.Load(a.Incarnation); ok {
+		return true
 	}
 	since, ok := m.missing[a.Incarnation]
 	if !ok {

@@ -149,6 +149,12 @@ type Control interface {
 	// InUse returns those of objects that the server reads or may read, or that
 	// are in the METADATA rows of tablets that it serves.
 	InUse(ctx context.Context, objects []string) ([]string, error)
+	// Attend tells the server, if its incarnation is this one, that the master of an
+	// epoch attends to it. It returns a reading of the server's clock, which only
+	// the server can judge; echo is the one that the call before returned, 0 at
+	// first. It waits for nothing. See catalog.Promise. FailedPrecondition from a
+	// server of another incarnation, or that knows of a later master.
+	Attend(ctx context.Context, incarnation uint64, epoch int64, echo time.Duration) (reading time.Duration, err error)
 	// Status describes the server and what it serves.
 	Status(ctx context.Context) (*Status, error)
 }

@@ -29,6 +29,8 @@ type Options struct {
 	TTL time.Duration
 	// Interval is how often the master looks at everything. Default 50 ms.
 	Interval time.Duration
+	// Attend is how often the master calls each server. Default: never.
+	Attend time.Duration
 	// Balance is how often the master evens out servers. Default: never.
 	Balance time.Duration
 	// Merge is that of masters. Default: never.
@@ -57,6 +59,9 @@ type Options struct {
 	Twice func(Message) bool
 	// Clocks returns the clock of a node, before Now. Default: true time.
 	Clocks func(node string) *Clock
+	// WrapReading, if set, returns what a tablet server is given in the place of its
+	// clock to keep promises by.
+	WrapReading func(node string, reading func() time.Duration) func() time.Duration
 	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server, a
 	// master or a client is given in the place of the lock service, of the store and of the
 	// network.
@@ -129,6 +134,9 @@ func New(o Options) (*Cluster, error) {
 	if o.Interval == 0 {
 		o.Interval = 50 * time.Millisecond
 	}
+	if o.Attend == 0 {
+		o.Attend = -1
+	}
 	if o.Balance == 0 {
 		o.Balance = -1
 	}
@@ -186,10 +194,14 @@ func (c *Cluster) world(n *node) (lock.Service, objectstore.Store, rpc.Dialer) {
 func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.Server, error) {
 	p := &process{node: c.node(name), stopped: make(chan struct{})}
 	l, store, dial := c.world(p.node)
+	reading := p.clock.Reading
+	if c.o.WrapReading != nil {
+		reading = c.o.WrapReading(name, reading)
+	}
 	s, err := tabletserver.Start(ctx, tabletserver.Options{
 		Name: name, Addr: name, Lock: l, Dialer: dial, Objects: store, Logs: store, Copies: c.copies(store), TTL: c.o.TTL,
 		Segments: c.o.Segments, CacheBytes: cmp.Or(c.o.CacheBytes, 8<<20), MemtableBytes: 32 << 20, LogBytes: c.o.LogBytes,
-		SplitBytes: c.o.SplitBytes, MetadataSplitBytes: c.o.MetadataSplitBytes, SplitCheck: c.o.SplitCheck, Tablet: c.o.Tablet, Now: c.now(p.node), Log: c.o.Log,
+		SplitBytes: c.o.SplitBytes, MetadataSplitBytes: c.o.MetadataSplitBytes, SplitCheck: c.o.SplitCheck, Tablet: c.o.Tablet, Now: c.now(p.node), Reading: reading, Log: c.o.Log,
 	})
 	if err != nil {
 		p.ended.Store(true)
@@ -278,7 +290,7 @@ func (c *Cluster) StartMaster(name string) {
 			err := master.Run(ctx, master.Options{Name: name, Lock: l, Dialer: dial, TTL: c.o.TTL,
 				// What is waited for by the master's clock takes so long by the true one.
 				ServerTTL: time.Duration(float64(c.o.TTL) / p.clock.Rate()),
-				Interval:  c.o.Interval, Balance: c.o.Balance, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Copies: c.copies(store), Copy: c.o.Copy, Sweep: c.o.Sweep, Purge: c.o.Purge,
+				Interval:  c.o.Interval, Balance: c.o.Balance, Attend: c.o.Attend, Reading: p.clock.Reading, Merge: cmp.Or(c.o.Merge, -1), Objects: store, Logs: store, Copies: c.copies(store), Copy: c.o.Copy, Sweep: c.o.Sweep, Purge: c.o.Purge,
 				Counters: c.o.Masters, Rest: c.o.Rest, MakeLimit: c.o.MakeLimit, Now: c.now(p.node), Log: c.o.Log})
 			if err != nil && ctx.Err() == nil && !p.ended.Load() && c.o.Log != nil {
 				c.o.Log.Warn("master", "name", name, "error", err)

@@ -192,6 +192,9 @@ func stormRun(t *testing.T, seed uint64, h *history, wild bool) {
 		// A memtable that has anything has 128 KiB.
 		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
 		Copy:   10 * time.Second, Sweep: 2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
+	if seed%2 == 0 {
+		o.Attend = o.TTL / 25
+	}
 	if rng.IntN(2) == 0 {
 		o.Balance, o.Merge = 3*time.Second, 4*time.Second
 	}

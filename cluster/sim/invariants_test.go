@@ -14,6 +14,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -121,9 +122,14 @@ func (g *stage) reads(server string, tablet metadata.TabletID, key string, each 
 
 // stale cuts server-2, whose clock runs at a rate, off from the lock service,
 // and returns how often it was read from it what had been overwritten already
-// when the read began, and whether all that was acknowledged is there.
-func stale(t *testing.T, rate float64) (old, answered int, all bool) {
-	g := &stage{clocks: map[string]*Clock{}}
+// when the read began, and whether all that was acknowledged is there. Further
+// options may make the master attend to it, which it is cut off from too then.
+func stale(t *testing.T, rate float64, more ...func(*Options)) (old, answered int, all bool) {
+	g := &stage{clocks: map[string]*Clock{}, alone: true, options: func(o *Options) {
+		for _, m := range more {
+			m(o)
+		}
+	}}
 	synctest.Test(t, func(t *testing.T) {
 		g.t = t
 		g.clocks["server-2"] = NewClock(1, 0)
@@ -187,6 +193,92 @@ func TestI14_ZombieReads(t *testing.T) {
 	if old == 0 || !all {
 		t.Errorf("a clock at a quarter of its rate: %d of %d answers are old; all that was acknowledged is there: %v", old, answered, all)
 	}
+}
+
+// TestI14_PromisedReads: a server that the master gives up before its session has
+// ended answers no read with what was overwritten elsewhere either. One that
+// does not keep what it has promised does.
+func TestI14_PromisedReads(t *testing.T) {
+	n := new(master.Counters)
+	attend := func(o *Options) { o.Attend, o.Masters = o.TTL/25, n }
+	for _, rate := range []float64{0.81, 0.9, 1, 1.1} {
+		before := n.GivenUp.Load()
+		old, answered, all := stale(t, rate, attend)
+		if old > 0 || answered == 0 || !all || n.GivenUp.Load() == before {
+			t.Errorf("rate %v: %d of %d answers are old; all that was acknowledged is there: %v; %d servers were given up", rate, old, answered, all, n.GivenUp.Load()-before)
+		}
+	}
+	// Its clock stands still after a while: by that it is never too late.
+	faithless := func(o *Options) {
+		o.WrapReading = func(_ string, reading func() time.Duration) func() time.Duration {
+			begun := reading()
+			return func() time.Duration { return min(reading(), begun+700*time.Millisecond) }
+		}
+	}
+	if old, answered, all := stale(t, 1, attend, faithless); old == 0 || !all {
+		t.Errorf("a server that does not keep its promise: %d of %d answers are old; all that was acknowledged is there: %v", old, answered, all)
+	}
+}
+
+// TestSilentLock: a lock service that is silent for nearly as long as a ttl ends
+// nobody, and nobody waits for it who writes and reads.
+func TestSilentLock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const ttl = 5 * time.Second
+		var mu sync.Mutex
+		var silent time.Time
+		n := new(master.Counters)
+		g := &stage{t: t}
+		g.options = func(o *Options) {
+			o.TTL, o.Attend, o.Masters, o.Balance, o.Merge = ttl, ttl/25, n, -1, -1
+			o.Net = func(ctx context.Context, m Message) error {
+				mu.Lock()
+				left := time.Until(silent)
+				mu.Unlock()
+				if m.To == Lock || m.From == Lock {
+					if err := wait(ctx, left); err != nil {
+						return err
+					}
+				}
+				return wait(ctx, time.Millisecond)
+			}
+		}
+		defer func() {
+			g.Close()
+			time.Sleep(time.Minute)
+		}()
+		g.start()
+		time.Sleep(2 * ttl)
+		var numbers []uint64
+		for i := range 3 {
+			numbers = append(numbers, g.Server(fmt.Sprint("server-", i+1)).Incarnation())
+		}
+		for range 5 {
+			mu.Lock()
+			silent = time.Now().Add(ttl * 4 / 5)
+			mu.Unlock()
+			var longest time.Duration
+			for began := time.Now(); time.Since(began) < 2*ttl; {
+				start := time.Now()
+				if err := g.set("k", "3"); err != nil {
+					t.Fatal(err)
+				}
+				longest = max(longest, time.Since(start))
+			}
+			g.want["k"] = "3"
+			if longest > 500*time.Millisecond {
+				t.Errorf("a write took %v", longest)
+			}
+		}
+		for i, want := range numbers {
+			if s := g.Server(fmt.Sprint("server-", i+1)); s == nil || s.Incarnation() != want {
+				t.Errorf("server-%d has ended", i+1)
+			}
+		}
+		if n.GivenUp.Load() > 0 || n.Terms.Load() != 1 {
+			t.Errorf("%d servers were given up, in %d terms", n.GivenUp.Load(), n.Terms.Load())
+		}
+	})
 }
 
 // TestI15_CarelessStore: a store that ignores the condition of a put is refused

@@ -21,6 +21,9 @@ const (
 	Store = "store"
 )
 
+// Attend is the kind of the messages by which a master attends to a server.
+const Attend = "Attend"
+
 // A Message is a question that one node asks another, or the answer.
 type Message struct {
 	From, To string
@@ -285,6 +288,12 @@ func (l *link) Resume(ctx context.Context, number uint64) error {
 
 func (l *link) InUse(ctx context.Context, objects []string) ([]string, error) {
 	return call(ctx, l, "InUse", reads, func(ctx context.Context, s rpc.TabletServer) ([]string, error) { return s.InUse(ctx, objects) })
+}
+
+func (l *link) Attend(ctx context.Context, incarnation uint64, epoch int64, echo time.Duration) (time.Duration, error) {
+	return call(ctx, l, Attend, hints, func(ctx context.Context, s rpc.TabletServer) (time.Duration, error) {
+		return s.Attend(ctx, incarnation, epoch, echo)
+	})
 }
 
 func (l *link) Status(ctx context.Context) (*rpc.Status, error) {

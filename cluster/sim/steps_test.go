@@ -57,6 +57,7 @@ type stage struct {
 	clocks  map[string]*Clock // of nodes whose clock is not right
 	apart   bool              // the victim is not reached by node admin
 	cut     time.Time         // until when the victim does not reach the lock service
+	alone   bool              // nor a master the victim meanwhile, which is told so
 }
 
 const takenFor = 6 * time.Second
@@ -65,6 +66,10 @@ const takenFor = 6 * time.Second
 func (g *stage) net(ctx context.Context, m Message) error {
 	g.mu.Lock()
 	cut := g.cut.After(time.Now()) && (m.From == g.victim && m.To == Lock || m.From == Lock && m.To == g.victim)
+	if g.alone && m.Kind == Attend && m.To == g.victim && g.cut.After(time.Now()) {
+		g.mu.Unlock()
+		return ErrRefused
+	}
 	if g.apart && (m.From == "admin" && m.To == g.victim || m.From == g.victim && m.To == "admin") {
 		g.mu.Unlock()
 		return ErrRefused

@@ -89,6 +89,7 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	dialer := here{s.tablets}
 	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Now: to.Now})
 	mo := o.Master
+	mo.Attend = -1 // the server is where the master is
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
 	term, stop := context.WithCancel(context.Background())
 	s.stop = stop

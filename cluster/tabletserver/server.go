@@ -77,6 +77,9 @@ type Options struct {
 	Tablet tablet.Options
 	// Now is the clock of cells. Default time.Now.
 	Now func() time.Time
+	// Reading is the clock by which the server keeps promises (catalog.Promise):
+	// the time since some instant. Default: the monotonic clock.
+	Reading func() time.Duration
 	// Held, if set, is told how long writes of a tablet waited for a "split" or
 	// until it was given up ("unload"), and how long a tablet that was to be
 	// served took until it was ("load").
@@ -118,6 +121,10 @@ func (o Options) WithDefaults() Options {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+	if o.Reading == nil {
+		begun := time.Now()
+		o.Reading = func() time.Duration { return time.Since(begun) }
+	}
 	if o.Held == nil {
 		o.Held = func(string, time.Duration) {}
 	}
@@ -136,6 +143,7 @@ type Server struct {
 	incarnation, owner uint64
 	lastID             atomic.Uint64
 	session            lock.Session
+	promise            promise
 	age                *catalog.Age
 	meta               *cmeta.Store
 	schemas            *catalog.Schemas
@@ -189,6 +197,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	o = o.WithDefaults()
 	begin := time.Now()
 	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
+	s.promise.wake = make(chan struct{}, 1)
+	s.promise.until.Store(unbound)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err == nil {
@@ -253,7 +263,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.owner), 16<<20); err != nil {
 		return nil, err
 	}
-	value, err := json.Marshal(catalog.Registration{Name: o.Name, Addr: o.Addr, Incarnation: s.owner})
+	value, err := json.Marshal(s.registration())
 	if err != nil {
 		return nil, err
 	}
@@ -264,7 +274,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		o.Log.Info("waits until the tablet server that is registered under this name has ended", "name", o.Name, "addr", r.Addr, "incarnation", r.Incarnation, "ttl", o.TTL)
 	}
 	// The name is taken until the last incarnation's session has ended.
-	if _, err = lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value); err != nil {
+	item, err := lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value)
+	if err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
 	// Who changed a schema before this server was registered has not waited for it.
@@ -280,6 +291,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.started = time.Since(begin)
 	s.running.Go(s.watch)
+	if o.Private == nil {
+		s.running.Go(func() { s.keepPromise(item.Version) })
+	}
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
 	s.running.Go(func() { s.splitting(s.ctx) })
@@ -437,14 +451,18 @@ func (s *Server) Tablets() int {
 func (s *Server) Schemas() *catalog.Schemas { return s.schemas }
 
 // alive returns an error unless the lock service is certain to keep the
-// session: somebody else may serve its tablets otherwise. The margin allows for
-// clocks that run at different rates.
+// session, and the master what was promised to it: somebody else may serve its
+// tablets otherwise. The margin allows for clocks that run at different rates;
+// the master adds that of a promise.
 func (s *Server) alive() error {
 	if err := s.Err(); err != nil {
 		return fault.New(fault.Unavailable, "this tablet server has failed: %w", err)
 	}
 	if margin := s.o.TTL/10 + s.o.TTL/50; time.Until(s.session.Deadline()) < margin {
 		return fault.New(fault.Unavailable, "this tablet server has lost touch with the lock service")
+	}
+	if until := s.promise.until.Load(); until != unbound && int64(s.o.Reading()) > until {
+		return fault.New(fault.Unavailable, "this tablet server has lost touch with the master")
 	}
 	return nil
 }

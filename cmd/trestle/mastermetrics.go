@@ -25,6 +25,7 @@ func observeMaster(m *ops.Metrics, c *master.Counters) {
 		{"bigtable_master_round_seconds_total", "Time that rounds took.", nil, &c.RoundNanos, seconds},
 		{"bigtable_master_assignments_total", "Tablets that were given to a server.", nil, &c.Assigned, one},
 		{"bigtable_master_takeovers_total", "Tablets that were given to a server because theirs had died.", nil, &c.TakenOver, one},
+		{"bigtable_master_given_up_total", "Tablet servers that had died, as far as the master could tell, and were given up before their session had ended.", nil, &c.GivenUp, one},
 		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "drain"}, &c.MovedAway, one},
 		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "wanted"}, &c.MovedWanted, one},
 		{"bigtable_master_moves_total", "Moves of tablets that were begun.", prometheus.Labels{"why": "balance"}, &c.MovedEven, one},

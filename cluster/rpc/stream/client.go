@@ -722,6 +722,7 @@ type control struct {
 	Hold        time.Duration       `json:",omitempty"`
 	Objects     []string            `json:",omitempty"`
 	Table       uint64              `json:",omitempty"`
+	Epoch       int64               `json:",omitempty"`
 }
 
 func (p *peer) control(ctx context.Context, c *control, out any) error {
@@ -794,6 +795,12 @@ func (p *peer) Resume(ctx context.Context, number uint64) error {
 // InUse implements rpc.Control.
 func (p *peer) InUse(ctx context.Context, objects []string) (used []string, err error) {
 	return used, p.control(ctx, &control{Call: "InUse", Objects: objects}, &used)
+}
+
+// Attend implements rpc.Control.
+func (p *peer) Attend(ctx context.Context, incarnation uint64, epoch int64, echo time.Duration) (reading time.Duration, err error) {
+	err = p.control(ctx, &control{Call: "Attend", Number: incarnation, Epoch: epoch, Hold: echo}, &reading)
+	return reading, err
 }
 
 // Status implements rpc.Control.

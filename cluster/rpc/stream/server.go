@@ -468,6 +468,8 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		return b, s.to.Resume(ctx, c.Number)
 	case "InUse":
 		return appendJSON(b)(s.to.InUse(ctx, c.Objects))
+	case "Attend":
+		return appendJSON(b)(s.to.Attend(ctx, c.Number, c.Epoch, c.Hold))
 	case "Status":
 		return appendJSON(b)(s.to.Status(ctx))
 	case "Describe":

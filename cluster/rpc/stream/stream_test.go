@@ -136,6 +136,9 @@ func (f *fake) Resume(_ context.Context, n uint64) error { return f.call("resume
 func (f *fake) InUse(_ context.Context, o []string) ([]string, error) {
 	return o[:1], f.call("in use", o)
 }
+func (f *fake) Attend(_ context.Context, incarnation uint64, epoch int64, echo time.Duration) (time.Duration, error) {
+	return echo + 5, f.call("attend", incarnation, epoch, echo)
+}
 func (f *fake) Status(context.Context) (*rpc.Status, error) {
 	return &rpc.Status{Server: "s", Incarnation: 7, Tablets: []rpc.TabletStatus{{Tablet: 1 << 40, Start: []byte{0, 255}, Bytes: 3, CPU: 0.5}}}, f.call("status")
 }
@@ -328,7 +331,10 @@ func TestCalls(t *testing.T) {
 	if err != nil || err2 != nil || len(used) != 1 || used[0] != "a" {
 		t.Error(err, err2, used)
 	}
-	same("control", told[6:], []string{"pause[9223372036854775808 [3] 1s]", "resume[4]", "cut[4611686018427387904]", "in use[[a b]]"})
+	if reading, err := s.Attend(ctx, 6, 1<<40, time.Second); err != nil || reading != time.Second+5 {
+		t.Error(reading, err)
+	}
+	same("control", told[6:], []string{"pause[9223372036854775808 [3] 1s]", "resume[4]", "cut[4611686018427387904]", "in use[[a b]]", "attend[6 1099511627776 1s]"})
 	same("control", told[:6], []string{"load[[{1 [255]}]]", "unload[[1152921504606846976]]", "split[5 [109]]", "merge[1 2]", "flush[[3]]", "compact[[]]"})
 	st, err := s.Status(ctx)
 	if err != nil {
