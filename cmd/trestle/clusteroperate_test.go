@@ -100,7 +100,7 @@ func TestMasterMetrics(t *testing.T) {
 			}
 		}
 	}
-	if len(values) != 23 || values["bigtable_master_takeovers_total"] != 3 || values["bigtable_master_round_seconds_total"] != 2.5 {
+	if len(values) != 24 || values["bigtable_master_takeovers_total"] != 3 || values["bigtable_master_round_seconds_total"] != 2.5 {
 		t.Errorf("%d metrics: %v", len(values), values)
 	}
 }
