@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,8 +18,11 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -27,7 +32,9 @@ import (
 // it; recovered from the store it has what is needed for every acknowledged row,
 // and the invariants hold before, between and after. Where the recovery refuses,
 // as METADATA is newer than the newest copy, the lock service is brought back as
-// it was, and they hold too.
+// it was, and they hold too. Before most losses METADATA is split and moved,
+// before half of these while no copy is stored. TRESTLE_SIM_RUNS runs are twice as
+// many losses.
 func TestLostLockService(t *testing.T) {
 	first, runs := seeds(6)
 	var sum lostLocks
@@ -41,22 +48,31 @@ func TestLostLockService(t *testing.T) {
 			return
 		}
 	}
-	t.Logf("%+v", sum)
+	t.Logf("%d losses: %+v", sum.recovered+sum.refused+sum.unnoticed, sum)
 	if runs >= 6 && sum.recovered == 0 {
 		t.Error("nothing was recovered")
 	}
 }
 
 // lostLocks counts what became of lock services that were put back.
-type lostLocks struct{ recovered, refused, unnoticed int }
+type lostLocks struct {
+	recovered, refused, unnoticed int
+	// split is how often METADATA had several tablets then, moved how often it was
+	// on its way before the loss, and stale how often one of them had another place
+	// than in the newest copy; splitMoved is how often it was split and moved.
+	split, moved, splitMoved, stale int
+	staleRecovered                  int // of those that were stale
+}
 
 func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 	rng := rand.New(rand.NewPCG(seed, 3))
 	st := newStorm(seed, rng)
+	full := new(atomic.Bool)
 	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Twice: st.twiceIs, Clocks: st.clock, Witness: NewWitness(), Log: logger(), LogBytes: 64 << 10,
-		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
-		Copy:   2 * time.Second, Sweep: 2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
-	if rng.IntN(2) == 0 {
+		Tablet:    tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
+		WrapStore: func(_ string, s objectstore.Store) objectstore.Store { return noCopies{s, full} },
+		Copy:      2 * time.Second, Sweep: 2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
+	if rng.IntN(4) > 0 {
 		o.MetadataSplitBytes, o.SplitCheck = 130<<10, time.Second
 	}
 	c, err := New(o)
@@ -122,6 +138,12 @@ func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 			c.disturb(ctx, t, rng, st, admin, &next)
 		}
 		if round < 2 {
+			before := c.rootPlaces(t, c.lockItems(t))
+			if rng.IntN(8) > 0 {
+				full.Store(rng.IntN(2) == 0)
+				c.shuffleMetadata(ctx, rng, admin)
+			}
+			moved := !maps.Equal(before, c.rootPlaces(t, c.lockItems(t)))
 			for _, name := range append(c.names(), "master-1", "master-2", "client-0", "client-1", "client-2", "admin") {
 				c.Kill(name)
 			}
@@ -129,7 +151,8 @@ func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 			working.Wait()
 			st.calmDown()
 			time.Sleep(time.Duration(rng.IntN(10)) * time.Second) // what was sent may arrive later
-			c.loseLock(ctx, t, snapshot, sum)
+			c.loseLock(ctx, t, snapshot, moved, sum)
+			full.Store(false)
 			continue
 		}
 		st.calmDown()
@@ -150,6 +173,50 @@ func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 		c.verify(t, admin)
 		t.Logf("%d writes acknowledged", writes)
 	}
+}
+
+// shuffleMetadata splits METADATA, and moves each of its tablets a few times.
+func (c *Cluster) shuffleMetadata(ctx context.Context, rng *rand.Rand, admin *client.Client) {
+	for range 2 + rng.IntN(3) {
+		// Any of it may fail: it is a storm.
+		short, cancel := context.WithTimeout(ctx, 5*time.Second)
+		roots, err := admin.Metadata().Roots(short)
+		if err == nil && len(roots) < 4 && roots[0].Assignment != nil {
+			if table, err := admin.Table(short, tableName); err == nil {
+				at := cmeta.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))})
+				r := roots[rng.IntN(len(roots))]
+				if r.Assignment != nil {
+					_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(short, r.Tablet, at)
+				}
+			}
+		}
+		names := c.names()
+		for _, r := range roots {
+			if len(names) > 0 && rng.IntN(3) > 0 {
+				_ = c.want(short, "admin", r.Tablet, names[rng.IntN(len(names))])
+			}
+		}
+		cancel()
+		time.Sleep(time.Duration(200+rng.IntN(1500)) * time.Millisecond)
+	}
+}
+
+// rootPlaces returns the log of each METADATA tablet, 0 if it has none.
+func (c *Cluster) rootPlaces(t *testing.T, items map[string][]byte) map[metadata.TabletID]uint64 {
+	t.Helper()
+	roots, err := cmeta.RootsOf(items)
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[metadata.TabletID]uint64{}
+	for _, r := range roots {
+		if r.Assignment != nil {
+			out[r.Tablet] = r.Assignment.Log
+		} else {
+			out[r.Tablet] = 0
+		}
+	}
+	return out
 }
 
 // lockItems returns what the lock service holds that goes with no session.
@@ -173,15 +240,24 @@ func (c *Cluster) lockItems(t *testing.T) map[string][]byte {
 
 // loseLock puts the lock service back to what it held earlier, and recovers it
 // from the store. Nobody lives.
-func (c *Cluster) loseLock(ctx context.Context, t *testing.T, earlier map[string][]byte, sum *lostLocks) {
+func (c *Cluster) loseLock(ctx context.Context, t *testing.T, earlier map[string][]byte, moved bool, sum *lostLocks) {
 	t.Helper()
-	was := c.lock
+	was, places := c.lock, c.rootPlaces(t, c.lockItems(t))
 	c.lock = memory.New()
 	l := c.lock.Client(nil, nil)
 	for key, value := range earlier {
 		if _, err := l.Put(ctx, key, value, 0); err != nil {
 			t.Fatal(err)
 		}
+	}
+	if len(places) > 1 {
+		sum.split++
+	}
+	if moved {
+		sum.moved++
+	}
+	if moved && len(places) > 1 {
+		sum.splitMoved++
 	}
 	copier := &catalog.Copier{Lock: l, Store: c.copies(c.objects)}
 	err := copier.Check(ctx)
@@ -200,6 +276,10 @@ func (c *Cluster) loseLock(ctx context.Context, t *testing.T, earlier map[string
 	if err != nil {
 		t.Fatal(err)
 	}
+	stale := !maps.Equal(places, c.rootPlaces(t, cp.Items))
+	if stale {
+		sum.stale++
+	}
 	switch err := cp.Amend(ctx, c.objects, onlyLogs{c.objects}); {
 	case errors.Is(err, fault.FailedPrecondition), errors.Is(err, fault.Corruption):
 		t.Logf("copy %d of %v: %v", cp.Number, cp.Taken, err)
@@ -212,6 +292,9 @@ func (c *Cluster) loseLock(ctx context.Context, t *testing.T, earlier map[string
 			t.Fatal(err)
 		}
 		sum.recovered++
+		if stale {
+			sum.staleRecovered++
+		}
 	}
 }
 
