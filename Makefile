@@ -37,7 +37,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -159,10 +159,15 @@ bench: ## Run the Go benchmarks
 
 SEED ?= 1
 RUNS ?= 200
+TIMES ?= 1
 # The tests that there are with the tag only.
 SIM_TESTS = $(shell grep -l '^//go:build sim' cluster/sim/*_test.go | xargs sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' | paste -sd'|')
-sim: ## Simulate RUNS clusters under faults, from SEED on; a failure names its seed
-	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=1 -timeout 30m
+sim: ## Simulate RUNS clusters under faults, from SEED on, TIMES times each; a failure names its seed
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=$(TIMES) -timeout 5h
+
+LOSSES ?= 400
+sim-lost: ## Lose the lock service LOSSES times, from SEED on; say how often it was recovered
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$$((($(LOSSES) + 1) / 2)) $(GO) test -tags sim ./cluster/sim -run '^TestLostLockService$$' -count=$(TIMES) -failfast -v -timeout 5h | { grep -v '^=== RUN' || true; }
 
 SCALE ?= 50x10000,150x30000   # servers x tablets, for sim-scale
 SCALE := $(strip $(SCALE))
