@@ -203,8 +203,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		observer = nil
 	}
 	i.gate.begun(ctx)
-	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData,
-		only: !info.IsClientStream}
+	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData}
 	if opens[info.FullMethod] {
 		_ = ss.SetHeader(i.peer)
 	}
@@ -282,7 +281,6 @@ type serverStream struct {
 	start          time.Time
 	count          bool
 	placed         bool
-	only           bool // one request message
 	arrived        bool
 	received, sent int64
 }
@@ -297,7 +295,7 @@ func (s *serverStream) place(err error) {
 }
 
 func (s *serverStream) RecvMsg(m any) error {
-	err := s.i.gate.receive(s.Context(), s.only, m, s.ServerStream.RecvMsg)
+	err := s.ServerStream.RecvMsg(m)
 	if !s.arrived {
 		s.arrived = true
 		s.i.gate.arrived(s.Context())

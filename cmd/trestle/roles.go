@@ -135,12 +135,12 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 		closeAuth()
 		return nil, err
 	}
-	api, err := rest.New(srv, rest.Options{Memory: o.Memory})
+	api, err := rest.New(srv, rest.Options{})
 	if err != nil {
 		closeAuth()
 		return nil, err
 	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, o.Memory, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, log)
 	if err != nil {
 		closeAuth()
 		return nil, err

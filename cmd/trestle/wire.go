@@ -18,8 +18,8 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine"
-	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
@@ -60,12 +60,12 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
-	api, err := rest.New(front, rest.Options{Memory: o.Memory})
+	api, err := rest.New(front, rest.Options{})
 	if err != nil {
 		closeAuth()
 		return fail(err)
 	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, o.Memory, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, log)
 	if err != nil {
 		closeAuth()
 		return fail(err)
@@ -113,9 +113,6 @@ const (
 	cacheShare    = 0.4
 	memtableShare = 0.2
 	residentShare = 0.1
-	callShare     = 0.2    // requests and answers: see budgetOf
-	hbaseShare    = 0.0625 // HBase's responses, which requests wait for
-	unaskedShare  = 0.1    // requests of 64 KiB and less, which nobody asks for
 	heapShare     = 1 - cacheShare
 )
 
@@ -163,19 +160,14 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 // makes room, such as flushes.
 func keepFree(disk int64) int64 { return min(256<<20, disk/20) }
 
-// budgetOf returns the budget of requests and answers.
-func budgetOf(cfg *settings.Serve) *budget.Budget {
-	return budget.New(int64(callShare * float64(cfg.Memory)))
-}
-
-// gatewayOptions lets requests and answers share their part of the memory.
+// gatewayOptions lets requests and answers take a quarter of the memory each.
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
 		NoSessions:    cfg.Sessions == settings.Off,
 		Reflection:    true, // what it tells is public
-		Memory:        budgetOf(cfg),
-		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
+		RequestMemory: max(cfg.Memory/4, schema.MaxRow+schema.MaxRow/8),
+		ReadMemory:    max(cfg.Memory/4, gateway.MinReadMemory),
 		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Observer:      m,
 		Log:           log,

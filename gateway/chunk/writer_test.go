@@ -16,7 +16,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
-	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -238,8 +237,8 @@ func TestAgainstGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := genRows(rt)
 		out := &collect{t: t}
-		held := budget.New(1 << 30)
-		w := NewWriter(Options{Send: out.send, Budget: held})
+		budget := NewBudget(1 << 30)
+		w := NewWriter(Options{Send: out.send, Budget: budget})
 		for rest, encoded := rows, rapid.Bool().Draw(rt, "encoded"); len(rest) > 0; encoded = !encoded {
 			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
 			if !encoded {
@@ -302,7 +301,7 @@ func TestAgainstGeneratedCode(t *testing.T) {
 		if !bytes.Equal(want, have) {
 			rt.Fatalf("bytes differ from the generated code's")
 		}
-		if held.Used() != 0 {
+		if !budget.sem.TryAcquire(1 << 30) {
 			rt.Fatalf("the budget did not get everything back")
 		}
 	})
@@ -493,8 +492,8 @@ func TestBrokenPieces(t *testing.T) {
 
 func TestTooLargeRow(t *testing.T) {
 	out := &collect{t: t}
-	held := budget.New(1 << 30)
-	w := NewWriter(Options{Send: out.send, Budget: held})
+	budget := NewBudget(1 << 30)
+	w := NewWriter(Options{Send: out.send, Budget: budget})
 	rows := []testRow{bigRow("a", 2, 10), bigRow("big", 257, 1<<20)}
 	err := write(w, rows)
 	var f *fault.Error
@@ -510,16 +509,16 @@ func TestTooLargeRow(t *testing.T) {
 	}
 	sameRows(t, got, rows[:1])
 	w.Close()
-	if held.Used() != 0 {
+	if !budget.sem.TryAcquire(1 << 30) {
 		t.Fatal("the budget did not get everything back")
 	}
 }
 
 func TestBudget(t *testing.T) {
-	limit := budget.New(8 << 20)
+	budget := NewBudget(8 << 20)
 	var held []mem.BufferSlice
 	hold := func(b mem.BufferSlice) error { held = append(held, b); return nil }
-	w := NewWriter(Options{Send: hold, Budget: limit})
+	w := NewWriter(Options{Send: hold, Budget: budget})
 	rows := []testRow{bigRow("a", 1, 5<<20), bigRow("b", 1, 5<<20)}
 	err := write(w, rows)
 	if fault.KindOf(err) != fault.Unavailable || w.RowsReturned() != 1 {
@@ -529,11 +528,12 @@ func TestBudget(t *testing.T) {
 	for _, b := range held {
 		b.Free()
 	}
-	if limit.Used() != 0 {
+	if !budget.sem.TryAcquire(8 << 20) {
 		t.Fatal("the budget did not get everything back")
 	}
+	budget.sem.Release(8 << 20)
 	out := &collect{t: t}
-	w = NewWriter(Options{Send: out.send, Budget: limit})
+	w = NewWriter(Options{Send: out.send, Budget: budget})
 	if err := write(w, rows[1:]); err != nil {
 		t.Fatal(err)
 	}
@@ -542,8 +542,8 @@ func TestBudget(t *testing.T) {
 
 // A buffer that nobody frees does not use the budget up for ever.
 func TestBudgetOfDroppedBuffers(t *testing.T) {
-	held := budget.New(8 << 20)
-	w := NewWriter(Options{Send: func(mem.BufferSlice) error { return nil }, Budget: held})
+	budget := NewBudget(8 << 20)
+	w := NewWriter(Options{Send: func(mem.BufferSlice) error { return nil }, Budget: budget})
 	if err := write(w, []testRow{bigRow("a", 1, 5<<20)}); err != nil {
 		t.Fatal(err)
 	}
@@ -553,7 +553,7 @@ func TestBudgetOfDroppedBuffers(t *testing.T) {
 	w = nil
 	for range 100 {
 		runtime.GC()
-		if held.Used() == 0 {
+		if budget.sem.TryAcquire(8 << 20) {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -600,9 +600,9 @@ func TestLastScanned(t *testing.T) {
 }
 
 func TestSendFails(t *testing.T) {
-	held := budget.New(64 << 20)
+	budget := NewBudget(64 << 20)
 	broken := errors.New("broken")
-	w := NewWriter(Options{Budget: held, Send: func(b mem.BufferSlice) error { b.Free(); return broken }})
+	w := NewWriter(Options{Budget: budget, Send: func(b mem.BufferSlice) error { b.Free(); return broken }})
 	if err := write(w, []testRow{bigRow("a", 1, 100), bigRow("b", 1, 8<<20)}); err != nil {
 		t.Fatal(err)
 	}
@@ -610,7 +610,7 @@ func TestSendFails(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	w.Close()
-	if held.Used() != 0 {
+	if !budget.sem.TryAcquire(64 << 20) {
 		t.Fatal("the budget did not get everything back")
 	}
 }
