@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -208,21 +209,9 @@ func ReadRemains(ctx context.Context, store objectstore.Store, id ID, without Gi
 		if s.err != nil {
 			return damagedAt(id, index, s.err)
 		}
-		for i := range s.extents {
-			e := &s.extents[i]
-			b, ok := s.data[e.tablet]
-			if !ok || without.has(index, e.tablet) {
-				continue
-			}
-			var err error
-			if err, fnErr = s.header.eachRecord(e, b, fn); fnErr != nil {
-				return fnErr
-			}
-			if err != nil {
-				return damagedAt(id, index, err)
-			}
-		}
-		return nil
+		var err error
+		err, fnErr = s.eachRecord(id, index, without, fn)
+		return cmp.Or(fnErr, err)
 	}
 	for i := 0; i < len(l.segments); {
 		first := l.segments[i].index

@@ -1,6 +1,7 @@
 package commitlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -224,32 +225,38 @@ func ReplaySealed(ctx context.Context, store objectstore.Store, id ID, from, end
 		if s.err != nil {
 			return damagedAt(id, index, s.err)
 		}
-		for i := range s.extents {
-			e := &s.extents[i]
-			b, ok := s.data[e.tablet]
-			if !ok || without.has(index, e.tablet) {
-				continue
+		var err error
+		err, fnErr = s.eachRecord(id, index, without, func(r Record) error {
+			if r.Pos.Less(from) {
+				return nil
 			}
-			var err error
-			err, fnErr = s.header.eachRecord(e, b, func(r Record) error {
-				if r.Pos.Less(from) {
-					return nil
-				}
-				return fn(r)
-			})
-			if fnErr != nil {
-				return fnErr
-			}
-			if err != nil {
-				return damagedAt(id, index, err)
-			}
-		}
-		return nil
+			return fn(r)
+		})
+		return cmp.Or(fnErr, err)
 	})
 	if err != nil && fnErr == nil {
 		err = fmt.Errorf("replay commit log %v: %w", id, err)
 	}
 	return err
+}
+
+// eachRecord calls fn for the records of segment index of a log that were wanted
+// and are not given up. An error of fn ends it and is returned as second result.
+func (s *readSegment) eachRecord(id ID, index uint64, without GivenUp, fn func(Record) error) (err, fnErr error) {
+	for i := range s.extents {
+		e := &s.extents[i]
+		b, ok := s.data[e.tablet]
+		if !ok || without.has(index, e.tablet) {
+			continue
+		}
+		if err, fnErr = s.header.eachRecord(e, b, fn); err != nil || fnErr != nil {
+			if err != nil {
+				err = damagedAt(id, index, err)
+			}
+			return err, fnErr
+		}
+	}
+	return nil, nil
 }
 
 // sameWriter returns an error unless a segment is by the writer of those before
