@@ -107,7 +107,7 @@ func has(items map[string][]byte, key string) bool {
 }
 
 // TestStoreTellsNoSecret: neither what a cluster's servers keep on their machines
-// nor the store is open to others, and nobody who reads the store can make a
+// nor the store is open to others, and a reader of the store cannot make a
 // token with what is in it.
 func TestStoreTellsNoSecret(t *testing.T) {
 	if testing.Short() {
@@ -164,7 +164,7 @@ func TestStoreTellsNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The way of who has the secret: it shows that the others fail for want of it.
+	// The way of an owner of the secret: it shows that the others fail for want of it.
 	if err := try(secret.Value, root.Keys[0].ID); err != nil {
 		t.Fatalf("a token made with the secret: %v", err)
 	}

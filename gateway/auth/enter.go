@@ -17,8 +17,8 @@ type Peer struct {
 	User string
 	// Expires is when the proof ends; zero is never.
 	Expires time.Time
-	// Authorization are the request's headers of that name, for who has proved
-	// nothing else.
+	// Authorization are the request's headers of that name, for a caller
+	// who has proved nothing else.
 	Authorization []string
 	// Addr is where the caller is, for the audit log.
 	Addr string

@@ -309,7 +309,7 @@ type fetched struct {
 	row   []wire.Cell
 	whole bool // false: the row is too long to be kept
 	err   error
-	// panicked is the panic of who read it, and where; "" if there was none.
+	// panicked is the panic of its reader, and where; "" if there was none.
 	panicked string
 }
 
