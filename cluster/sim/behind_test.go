@@ -156,7 +156,7 @@ func TestAsksBeforeNotFound(t *testing.T) {
 }
 
 // TestMissesAreBounded: however many call for tables that are not there, the
-// lock service is asked a few times.
+// lock service is asked once every 20 ms, for at most 16 names one by one.
 func TestMissesAreBounded(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -179,8 +179,9 @@ func TestMissesAreBounded(t *testing.T) {
 			})
 		}
 		callers.Wait()
-		// One for every 20 ms, and one that is under way; of few names up to 16.
-		most := int64(time.Since(began)/(20*time.Millisecond)) + 2
+		// A question every 20 ms, and one that is under way. More than 16 names cost
+		// one read; but a busy machine may let fewer callers reach a question.
+		most := (int64(time.Since(began)/(20*time.Millisecond)) + 2) * min(names, 16)
 		if n := reads.Load(); n > most || n < 1 || calls.Load() < 64 {
 			t.Errorf("%d calls for %d tables that are not there made %d reads of the lock service", calls.Load(), names, n)
 		}
