@@ -1,9 +1,9 @@
 // Package chunk encodes the rows of a read straight into the bytes of
 // google.bigtable.v2.ReadRowsResponse.
 //
-// A message is a sequence of chunks, one per cell:
+// A message is a sequence of chunks, one per cell, or per MiB of a large one:
 //
-//	0A len (row_key family_name qualifier)? timestamp labels value commit_row?
+//	0A len (row_key family_name qualifier)? timestamp labels value value_size? commit_row?
 //	^ field 1 of ReadRowsResponse
 //
 // Chunks go into segments, buffers from a pool that gRPC hands back when it has
@@ -12,7 +12,8 @@
 // commit_row, which is known when the row ends: its chunk, the last one
 // written, is then patched.
 //
-// A row is never split over two messages, since clients refuse that.
+// The Writer never splits a row over two messages, since Go's client refuses
+// that. Parts does it, where another client accepts 4 MiB at most.
 //
 // In a cluster the server that has the rows writes the chunks, and the one that
 // has the client puts them into its messages as they come: see

@@ -21,9 +21,9 @@ const (
 	// the first one soon, for the sake of who waits for it.
 	firstMessage = 16 << 10
 	fullMessage  = 256 << 10
-	// maxMessage is the size that only a message of a single row exceeds: some
-	// clients accept no more than 4 MiB.
-	maxMessage = 4<<20 - 64<<10
+	// MaxMessage is the size in bytes that only a message of a single row exceeds:
+	// some clients accept no more than 4 MiB. See Parts.
+	MaxMessage = 4<<20 - 64<<10
 	// freeBytes of a message are not charged to the budget.
 	freeBytes = 1 << 20
 	// maxRowBytes is the size of the encoded row that still fits, with what may
@@ -34,6 +34,9 @@ const (
 	// only, or of a part of one.
 	pieceMessage = largeSegment - 16<<10
 	tearBytes    = 1 << 20
+	// valuePart is the most of a value that one chunk has; a longer value is cut
+	// into several, so that a large row can be sent as several messages.
+	valuePart = 1 << 20
 	// patchRoom is what a chunk grows by when commit_row is set: the field, and
 	// one more byte of length.
 	patchRoom = 2 + 1
@@ -170,29 +173,18 @@ func (w *Writer) Cell(c *row.Cell) {
 	for _, l := range c.Labels {
 		n += 1 + uvarintLen(uint64(len(l))) + len(l)
 	}
-	if len(c.Value) > 0 {
-		n += 1 + uvarintLen(uint64(len(c.Value))) + len(c.Value)
+	value, rest := c.Value, []byte(nil)
+	if len(value) > valuePart {
+		value, rest = value[:valuePart], value[valuePart:]
+		n += 1 + uvarintLen(uint64(len(c.Value)))
 	}
-	head := 1 + uvarintLen(uint64(n))
-	if w.sent+w.size-w.row.size+head+n+patchRoom > maxRowBytes {
-		w.fail(w.tooLarge())
-		return
+	if len(value) > 0 {
+		n += 1 + uvarintLen(uint64(len(value))) + len(value)
 	}
-	if w.opt.Piece != nil && w.size > 0 && w.size+head+n > tearBytes {
-		if w.err = w.tear(); w.err != nil {
-			return
-		}
-	}
-	s := w.room(head + n + patchRoom)
+	s, b := w.chunk(n)
 	if s == nil {
 		return
 	}
-
-	b := s.buf
-	w.chunkAt = len(b)
-	b = append(b, 1<<3|2)
-	b = protowire.AppendVarint(b, uint64(n))
-	w.bodyAt = len(b)
 	if w.cells == 0 {
 		b = append(b, 1<<3|2)
 		b = protowire.AppendVarint(b, uint64(len(w.key)))
@@ -227,14 +219,69 @@ func (w *Writer) Cell(c *row.Cell) {
 		b = protowire.AppendVarint(b, uint64(len(l)))
 		b = append(b, l...)
 	}
-	if len(c.Value) > 0 {
+	if len(value) > 0 {
 		b = append(b, 6<<3|2)
-		b = protowire.AppendVarint(b, uint64(len(c.Value)))
-		b = append(b, c.Value...)
+		b = protowire.AppendVarint(b, uint64(len(value)))
+		b = append(b, value...)
 	}
 	s.buf = b
-	w.size += head + n
 	w.cells++
+	if rest != nil {
+		s.buf = appendSize(b, len(c.Value))
+		w.value(rest, len(c.Value))
+	}
+}
+
+// value writes the rest of a value of size bytes, behind its first chunk. All
+// chunks of it but the last name the size.
+func (w *Writer) value(rest []byte, size int) {
+	for len(rest) > 0 {
+		part := rest[:min(len(rest), valuePart)]
+		rest = rest[len(part):]
+		n := 1 + uvarintLen(uint64(len(part))) + len(part)
+		if len(rest) > 0 {
+			n += 1 + uvarintLen(uint64(size))
+		}
+		s, b := w.chunk(n)
+		if s == nil {
+			return
+		}
+		b = append(b, 6<<3|2)
+		b = protowire.AppendVarint(b, uint64(len(part)))
+		s.buf = append(b, part...)
+		if len(rest) > 0 {
+			s.buf = appendSize(s.buf, size)
+		}
+	}
+}
+
+func appendSize(b []byte, size int) []byte {
+	return protowire.AppendVarint(append(b, 7<<3|0), uint64(size))
+}
+
+// chunk begins a chunk whose body has n bytes. It returns the segment for them
+// and what it holds then, or nil after failing the row.
+func (w *Writer) chunk(n int) (*segment, []byte) {
+	head := 1 + uvarintLen(uint64(n))
+	if w.sent+w.size-w.row.size+head+n+patchRoom > maxRowBytes {
+		w.fail(w.tooLarge())
+		return nil, nil
+	}
+	if w.opt.Piece != nil && w.size > 0 && w.size+head+n > tearBytes {
+		if w.err = w.tear(); w.err != nil {
+			return nil, nil
+		}
+	}
+	s := w.room(head + n + patchRoom)
+	if s == nil {
+		return nil, nil
+	}
+	b := s.buf
+	w.chunkAt = len(b)
+	b = protowire.AppendVarint(append(b, 1<<3|2), uint64(n))
+	w.bodyAt = len(b)
+	w.size += head + n
+	return s, b
 }
 
 // room returns the last segment with room for n more bytes, or a new one. It
@@ -322,7 +369,7 @@ func (w *Writer) Encoding() uint64 { return Encoding }
 // Room implements scan.EncodedWriter.
 func (w *Writer) Room(n int) ([]byte, error) {
 	if !w.filling {
-		if !w.open && w.rows > 0 && w.size+n > maxMessage {
+		if !w.open && w.rows > 0 && w.size+n > MaxMessage {
 			if err := w.send(nil); err != nil {
 				return nil, err
 			}
@@ -460,7 +507,7 @@ func (w *Writer) send(tail []byte) error {
 	if w.opt.Piece != nil {
 		return w.opt.Piece(&scan.Piece{Rows: int64(rows), Cells: cells, Key: w.lastKey}, bufs)
 	}
-	if rows > 1 && size > maxMessage {
+	if rows > 1 && size > MaxMessage {
 		// The last row made it too large: it goes alone.
 		before, after := split(bufs, last)
 		if err := w.opt.Send(before); err != nil {
@@ -490,6 +537,57 @@ func split(bufs mem.BufferSlice, p position) (before, after mem.BufferSlice) {
 		}
 	}
 	return before, after
+}
+
+// Parts sends a message of a Writer as several of at most MaxMessage bytes each,
+// which takes a row apart. send owns the buffers it is given. Parts returns its
+// error.
+func Parts(m mem.BufferSlice, send func(mem.BufferSlice) error) error {
+	for left := m.Len(); left > MaxMessage; {
+		p := cut(m)
+		before, after := split(m, p)
+		if err := send(before); err != nil {
+			after.Free()
+			return err
+		}
+		m, left = after, left-p.size
+	}
+	return send(m)
+}
+
+// cut returns where the last of the fields ends that fit MaxMessage, or the
+// first one. All fields of a ReadRowsResponse have a length, and none has more
+// than valuePart, a key, a qualifier and labels.
+func cut(m mem.BufferSlice) position {
+	var p position
+	next := func() byte {
+		for p.off == m[p.seg].Len() {
+			p.seg, p.off = p.seg+1, 0
+		}
+		p.off++
+		return m[p.seg].ReadOnlyData()[p.off-1]
+	}
+	for {
+		at, n := p, 0
+		next()
+		size := p.size + 1
+		for shift := 0; ; shift += 7 {
+			b := next()
+			size++
+			if n |= int(b&0x7f) << shift; b < 0x80 {
+				break
+			}
+		}
+		if size += n; size > MaxMessage && at.size > 0 {
+			return at
+		}
+		for n > m[p.seg].Len()-p.off {
+			n -= m[p.seg].Len() - p.off
+			p.seg, p.off = p.seg+1, 0
+		}
+		p.off += n
+		p.size = size
+	}
 }
 
 // release frees what was not sent.

@@ -28,12 +28,20 @@ type testRow struct {
 
 // collect returns a Send that keeps decoded and raw messages.
 type collect struct {
-	t    testing.TB
-	raw  [][]byte
-	msgs []*bigtablepb.ReadRowsResponse
+	t     testing.TB
+	parts bool // takes rows apart
+	raw   [][]byte
+	msgs  []*bigtablepb.ReadRowsResponse
 }
 
 func (c *collect) send(b mem.BufferSlice) error {
+	if c.parts {
+		return Parts(b, c.take)
+	}
+	return c.take(b)
+}
+
+func (c *collect) take(b mem.BufferSlice) error {
 	raw := b.Materialize()
 	b.Free()
 	m := new(bigtablepb.ReadRowsResponse)
@@ -62,28 +70,50 @@ func plain(r testRow) []*bigtablepb.ReadRowsResponse_CellChunk {
 		if i == len(r.cells)-1 {
 			ch.RowStatus = &bigtablepb.ReadRowsResponse_CellChunk_CommitRow{CommitRow: true}
 		}
+		for len(ch.Value) > valuePart {
+			first, rest := proto.CloneOf(ch), &bigtablepb.ReadRowsResponse_CellChunk{Value: ch.Value[valuePart:], RowStatus: ch.RowStatus}
+			first.Value, first.ValueSize, first.RowStatus = ch.Value[:valuePart], int32(len(c.Value)), nil
+			out, ch = append(out, first), rest
+		}
 		out = append(out, ch)
 	}
 	return out
 }
 
 // validate is the strict reading of the API's contract: what a client may
-// insist on.
-func validate(msgs []*bigtablepb.ReadRowsResponse) ([]testRow, error) {
+// insist on. Go's insists on rows that are whole in a message.
+func validate(msgs []*bigtablepb.ReadRowsResponse, whole bool) ([]testRow, error) {
 	var rows []testRow
 	var last []byte
+	var cur *testRow
+	var family string
+	var qualifier []byte
+	size := int32(0) // of the value that has not ended
 	for i, m := range msgs {
-		var cur *testRow
 		if len(m.Chunks) == 0 && m.LastScannedRowKey == nil && m.RequestStats == nil {
 			return nil, fmt.Errorf("message %d is empty", i)
 		}
 		if m.RequestStats != nil && i != len(msgs)-1 {
 			return nil, fmt.Errorf("stats in message %d of %d", i, len(msgs))
 		}
-		var family string
-		var qualifier []byte
 		for j, c := range m.Chunks {
 			at := fmt.Sprintf("message %d chunk %d", i, j)
+			if c.GetResetRow() || c.ValueSize > 0 && c.GetCommitRow() {
+				return nil, fmt.Errorf("%s has reset_row, or commit_row inside a cell", at)
+			}
+			if size > 0 {
+				v := &cur.cells[len(cur.cells)-1].Value
+				*v = append(*v, c.Value...)
+				if len(c.RowKey) > 0 || c.FamilyName != nil || c.Qualifier != nil || c.TimestampMicros != 0 || len(c.Labels) > 0 ||
+					c.ValueSize != 0 && c.ValueSize != size || c.ValueSize == 0 && len(*v) != int(size) {
+					return nil, fmt.Errorf("%s continues a value of %d bytes, %d till here, and begins another cell, or is of %d", at, size, len(*v), c.ValueSize)
+				}
+				if size = c.ValueSize; c.GetCommitRow() {
+					rows = append(rows, *cur)
+					last, cur = cur.key, nil
+				}
+				continue
+			}
 			if cur == nil {
 				if len(c.RowKey) == 0 || c.FamilyName == nil || c.Qualifier == nil {
 					return nil, fmt.Errorf("%s begins a row without key, family or qualifier", at)
@@ -104,16 +134,14 @@ func validate(msgs []*bigtablepb.ReadRowsResponse) ([]testRow, error) {
 			if c.Qualifier != nil {
 				qualifier = c.Qualifier.Value
 			}
-			if c.ValueSize != 0 || c.GetResetRow() {
-				return nil, fmt.Errorf("%s has value_size or reset_row", at)
-			}
+			size = c.ValueSize
 			cur.cells = append(cur.cells, row.Cell{Family: family, Qualifier: qualifier, Timestamp: c.TimestampMicros, Value: c.Value, Labels: c.Labels})
 			if c.GetCommitRow() {
 				rows = append(rows, *cur)
 				last, cur = cur.key, nil
 			}
 		}
-		if cur != nil {
+		if cur != nil && (whole || i == len(msgs)-1) {
 			return nil, fmt.Errorf("message %d ends inside a row", i)
 		}
 		if m.LastScannedRowKey != nil {
@@ -175,7 +203,7 @@ func genRows(t *rapid.T) []testRow {
 	// Lengths around the places where a varint grows, and those that fill
 	// segments and messages.
 	length := rapid.OneOf(rapid.IntRange(0, 40), rapid.IntRange(100, 140), rapid.IntRange(16300, 16400),
-		rapid.SampledFrom([]int{smallSegment, largeSegment, 1 << 20, 3 << 20}))
+		rapid.SampledFrom([]int{smallSegment, largeSegment, valuePart, valuePart + 1, 3 * valuePart, 9 * valuePart / 2}))
 	var rows []testRow
 	for i := range n {
 		r := testRow{key: fmt.Appendf(nil, "row%04d%s", i, strings.Repeat("k", rapid.SampledFrom([]int{0, 1, 118, 119, 120, 121, 4000}).Draw(t, "pad")))}
@@ -212,7 +240,7 @@ func pieces(w *Writer) func(*scan.Piece, mem.BufferSlice) error {
 	return func(p *scan.Piece, b mem.BufferSlice) error {
 		raw := b.Materialize()
 		b.Free()
-		if p.Rows > 1 && len(raw) > maxMessage {
+		if p.Rows > 1 && len(raw) > MaxMessage {
 			return fmt.Errorf("a piece of %d rows in %d bytes", p.Rows, len(raw))
 		}
 		for len(raw) > 0 {
@@ -236,7 +264,7 @@ func pieces(w *Writer) func(*scan.Piece, mem.BufferSlice) error {
 func TestAgainstGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := genRows(rt)
-		out := &collect{t: t}
+		out := &collect{t: t, parts: rapid.Bool().Draw(rt, "parts")}
 		budget := NewBudget(1 << 30)
 		w := NewWriter(Options{Send: out.send, Budget: budget})
 		for rest, encoded := rows, rapid.Bool().Draw(rt, "encoded"); len(rest) > 0; encoded = !encoded {
@@ -271,7 +299,7 @@ func TestAgainstGeneratedCode(t *testing.T) {
 			rt.Fatal(err)
 		}
 		w.Close()
-		got, err := validate(out.msgs)
+		got, err := validate(out.msgs, !out.parts)
 		if err != nil {
 			rt.Fatal(err)
 		}
@@ -283,7 +311,7 @@ func TestAgainstGeneratedCode(t *testing.T) {
 					n++
 				}
 			}
-			if n > 1 && len(out.raw[i]) > maxMessage {
+			if (n > 1 || out.parts) && len(out.raw[i]) > MaxMessage {
 				rt.Fatalf("message %d holds %d rows in %d bytes", i, n, len(out.raw[i]))
 			}
 		}
@@ -330,7 +358,7 @@ func TestMessages(t *testing.T) {
 	if err := w.Finish([]byte{3<<3 | 2, 0}); err != nil { // empty request_stats
 		t.Fatal(err)
 	}
-	got, err := validate(out.msgs)
+	got, err := validate(out.msgs, !out.parts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -339,8 +367,8 @@ func TestMessages(t *testing.T) {
 		t.Errorf("first message has %d bytes", n)
 	}
 	for i, b := range out.raw[1:] {
-		if len(b) > maxMessage && len(out.msgs[i+1].Chunks) != 1 {
-			t.Errorf("message %d has %d bytes and %d chunks", i+1, len(b), len(out.msgs[i+1].Chunks))
+		if len(b) > MaxMessage && len(out.msgs[i+1].Chunks) != 5 {
+			t.Errorf("message %d has %d bytes and %d chunks, not one row's", i+1, len(b), len(out.msgs[i+1].Chunks))
 		}
 	}
 	if n := len(out.raw[1]); n < fullMessage || n > fullMessage+2000 {
@@ -384,7 +412,7 @@ func TestAbandonedRow(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.Close()
-		rows, err := validate(c.msgs)
+		rows, err := validate(c.msgs, !c.parts)
 		if err != nil || len(rows) != before {
 			t.Errorf("%d rows instead of %d, %v", len(rows), before, err)
 		}
@@ -413,7 +441,7 @@ func TestPieces(t *testing.T) {
 	want := []scan.Piece{
 		{Rows: 2, Cells: 5, Key: []byte("b")},
 		{Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Key: []byte("c"), Open: true}, {Rows: 1, Cells: 5, Key: []byte("c")},
-		{Rows: 1, Cells: 1, Key: []byte("d")}, {Rows: 1, Cells: 1, Key: []byte("f")},
+		{Key: []byte("d"), Open: true}, {Rows: 1, Cells: 1, Key: []byte("d")}, {Rows: 1, Cells: 1, Key: []byte("f")},
 	}
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %+v\nwant %+v", got, want)
@@ -483,7 +511,7 @@ func TestBrokenPieces(t *testing.T) {
 	if err := w.Finish(nil); err != nil {
 		t.Fatal(err)
 	}
-	got, err := validate(out.msgs)
+	got, err := validate(out.msgs, !out.parts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -503,7 +531,7 @@ func TestTooLargeRow(t *testing.T) {
 	if err := w.Flush(); err != nil {
 		t.Fatal(err)
 	}
-	got, err := validate(out.msgs)
+	got, err := validate(out.msgs, !out.parts)
 	if err != nil {
 		t.Fatal(err)
 	}

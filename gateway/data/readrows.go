@@ -44,11 +44,17 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 			return err
 		}
 	}
+	send := func(b mem.BufferSlice) error {
+		m := wire.NewBuffers(b)
+		defer m.Free()
+		return stream.SendMsg(m)
+	}
 	w := chunk.NewWriter(chunk.Options{
 		Send: func(b mem.BufferSlice) error {
-			m := wire.NewBuffers(b)
-			defer m.Free()
-			return stream.SendMsg(m)
+			if b.Len() > chunk.MaxMessage && !wire.WholeRows(ctx) {
+				return chunk.Parts(b, send)
+			}
+			return send(b)
 		},
 		Budget:      s.opt.Budget,
 		LastScanned: features.GetLastScannedRowResponses(),

@@ -32,3 +32,13 @@ func Features(ctx context.Context) *bigtablepb.FeatureFlags {
 	}
 	return f
 }
+
+// WholeRows reports whether the caller may refuse a row that comes in several
+// ReadRowsResponses. The API allows it, and readers take it but Go's client: up
+// to 1.58 its chunkReader.Close, after each response, ends the read with "invalid
+// state for end of stream". It is known by its gRPC library, since it sends
+// x-goog-api-client on connections of its own only.
+func WholeRows(ctx context.Context) bool {
+	v := metadata.ValueFromIncomingContext(ctx, "user-agent")
+	return len(v) > 0 && strings.Contains(v[0], "grpc-go/")
+}

@@ -9,6 +9,7 @@ from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import bigtable
 from google.cloud.bigtable import column_family, row_filters
+from google.cloud.bigtable.data import BigtableDataClient, ReadRowsQuery, RowRange
 
 endpoint = os.environ.get("SMOKE_ENDPOINT")
 if endpoint:
@@ -55,6 +56,15 @@ bad = table.direct_row("x")
 bad.set_cell("nofam", b"q", b"v")
 assert [s.code for s in table.mutate_rows([bad])] == [5]
 assert [s.row_key for s in table.sample_row_keys()] == [b"m", b""]
+# The data client, which accepts messages of 4 MiB at most from an emulator.
+large = table.direct_row(b"large")
+large.set_cell("g", b"value", bytes(range(256)) * (10 << 12))
+assert large.commit().code == 0
+if not endpoint:
+    with BigtableDataClient(project="p") as data, data.get_table("python-1", "smoke") as reader:
+        row = reader.read_row(b"large")
+        assert row.get_cells("g", b"value")[0].value == bytes(range(256)) * (10 << 12)
+        assert [r.row_key for r in reader.read_rows(ReadRowsQuery(row_ranges=RowRange(b"l", b"row00002")))] == [b"large", b"row00000", b"row00001"]
 table.delete()
 if endpoint:
     policy = instance.test_iam_permissions(["bigtable.tables.create", "bigtable.instances.setIamPolicy"])
