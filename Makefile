@@ -37,7 +37,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata backups cluster hdfs hbase bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata memory backups cluster hdfs hbase bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,6 +101,10 @@ conformance: sweep ## Check a server (CLUSTER=1: a cluster): all RPCs, abuse, hi
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
 	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
+
+MEMORY ?= 128,512,2048 # MiB
+memory: build ## Abuse servers with --memory of MEMORY, measure what they take
+	$(CONFORM) $(GO) test ./conformance/memory -count=1 -v -timeout 30m -memory.settings=$(strip $(MEMORY))
 
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
 	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)

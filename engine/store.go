@@ -54,6 +54,9 @@ type Options struct {
 	// RowCacheBytes is how much of CacheBytes rows may take from blocks. Negative
 	// means nothing. Default a quarter.
 	RowCacheBytes int64
+	// LargeBlockBytes bounds the blocks of large cells that reads are in, for which
+	// the block cache makes room: see sstable.Cache.BoundLarge. Default no bound.
+	LargeBlockBytes int64
 	// MemtableBytes bounds all memtables together. Default 128 MiB.
 	MemtableBytes int64
 	// InMemoryBytes bounds the SSTables that locality groups keep in memory; those
@@ -249,6 +252,9 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 		return nil, fmt.Errorf("open object store: %w", err)
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	if o.LargeBlockBytes > 0 {
+		s.cache.BoundLarge(o.LargeBlockBytes)
+	}
 	if o.RowCacheBytes > 0 {
 		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}

@@ -56,7 +56,8 @@ func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
 		r.methods["/"+d.ServiceName+"/"+m.MethodName] = method{service, handler}
 		m.Handler = func(service any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
 			r.gate.begun(ctx)
-			return handler(service, ctx, dec, in)
+			var first head
+			return handler(service, ctx, func(m any) error { return r.gate.receive(ctx, true, m, &first, decoder(dec)) }, in)
 		}
 	}
 	r.Server.RegisterService(&own, service)

@@ -4,6 +4,8 @@
 //
 //	stream opens ── tap: refuse when too many request bytes are in memory
 //	   │
+//	length arrives ── beyond the stream's window: wait for memory of the budget
+//	   │
 //	message arrives ── buffers from the gate's pool, codec of gateway/wire
 //	   │
 //	interceptors ── panic and fault to status, response metadata, Observer

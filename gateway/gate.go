@@ -16,26 +16,30 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
-	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A gate bounds the memory of requests from the first byte received until the
 // handler is done with the message.
 //
-// It is the buffer pool that received frames are read into, and so knows how
-// much is held. When that is over the limit it refuses new streams; a stream
-// that is admitted may still announce 256 MiB and send them slowly, so streams
-// that have not sent their message yet are on a list, and those that take too
-// long are ended: after a second if memory is short, else after the receive
-// timeout.
+// Messages that do not fit the window of a stream get their memory from the
+// budget before the client may send them: see receive. The others arrive
+// unasked. The gate is the buffer pool that received frames are read into, and
+// so knows how much of them is held. When that is over the limit it refuses new
+// streams. Streams that have not sent their message yet are on a list, and those
+// that take too long are ended: after a second if memory is short, else after the
+// receive timeout.
 //
 // Frames of at most 1 KiB do not come from the pool and are not counted.
 type gate struct {
-	limit   int64
-	timeout time.Duration
-	held    atomic.Int64
-	pools   [maxTier + 1]sync.Pool // of *counted, by the exponent of their size
+	memory     *budget.Budget // of messages above streamWindow
+	maxMessage int            // bytes of one
+	codec      *wire.Codec
+	limit      int64 // of held
+	timeout    time.Duration
+	held       atomic.Int64
+	pools      [maxTier + 1]sync.Pool // of *counted, by the exponent of their size
 
 	// sessions are the methods whose streams are ended by others than the gate
 	// too: see cancelOf.
@@ -58,8 +62,10 @@ const (
 	maxTier = 22 // 4 MiB; larger buffers are not pooled
 )
 
-func newGate(limit int64, timeout time.Duration) *gate {
-	g := &gate{limit: limit, timeout: timeout, stop: make(chan struct{}), done: make(chan struct{})}
+func newGate(o Options) *gate {
+	g := &gate{memory: o.Memory, maxMessage: o.MaxRequestBytes, limit: o.RequestMemory, timeout: o.ReceiveTimeout,
+		stop: make(chan struct{}), done: make(chan struct{})}
+	g.codec = wire.NewCodec(g)
 	g.mu.receiving.init()
 	go g.sweep()
 	return g
@@ -99,13 +105,9 @@ var _ mem.BufferPool = (*gate)(nil)
 // Get implements mem.BufferPool. The bytes are not zeroed: whoever asks
 // overwrites them all.
 func (g *gate) Get(n int) *[]byte {
-	tier := max(bits.Len(uint(max(n, 1)-1)), minTier)
 	var c *counted
-	if tier <= maxTier {
-		c, _ = g.pools[tier].Get().(*counted)
-		if c == nil {
-			c = g.newCounted(1 << tier)
-		}
+	if tier := tierOf(n); tier <= maxTier {
+		c = g.pooled(tier)
 	} else {
 		c = g.newCounted(n)
 	}
@@ -120,17 +122,29 @@ func (g *gate) Put(p *[]byte) {
 	c := (*counted)(unsafe.Pointer(p))
 	c.out.Store(false)
 	g.held.Add(-int64(len(c.full)))
-	if tier := bits.Len(uint(len(c.full) - 1)); tier <= maxTier {
+	g.repool(c)
+}
+
+// tierOf returns the exponent of the size of the pooled buffers that have n
+// bytes.
+func tierOf(n int) int { return max(bits.Len(uint(max(n, 1)-1)), minTier) }
+
+// pooled returns a buffer of the pool. It does not count.
+func (g *gate) pooled(tier int) *counted {
+	if c, ok := g.pools[tier].Get().(*counted); ok {
+		return c
+	}
+	return g.newCounted(1 << tier)
+}
+
+func (g *gate) repool(c *counted) {
+	if tier := tierOf(len(c.full)); tier <= maxTier {
 		g.pools[tier].Put(c)
 	}
 }
 
 // errBusy refuses a stream.
-var errBusy = func() error {
-	f := &fault.Error{Kind: fault.Exhausted, Reason: "REQUEST_MEMORY_EXHAUSTED", RetryAfter: shortage,
-		Msg: "Too many bytes of requests are in flight, try again"}
-	return wire.Status(context.Background(), slog.Default(), f).Err()
-}()
+var errBusy = wire.Status(context.Background(), slog.Default(), budget.Busy()).Err()
 
 // admit is the server's tap: called for each stream before anything is read of
 // it, on the goroutine that reads the connection.
@@ -184,6 +198,20 @@ func (g *gate) arrived(ctx context.Context) {
 	}
 	g.mu.Lock()
 	g.mu.receiving.remove(a)
+	g.mu.Unlock()
+}
+
+// arriving puts the stream of ctx on the list again: its message may come.
+func (g *gate) arriving(ctx context.Context) {
+	a, _ := ctx.Value(arrivalKey{}).(*arrival)
+	if a == nil {
+		return
+	}
+	g.mu.Lock()
+	if a.next == nil {
+		a.seen = time.Time{}
+		g.mu.receiving.add(a)
+	}
 	g.mu.Unlock()
 }
 

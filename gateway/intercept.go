@@ -203,7 +203,8 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		observer = nil
 	}
 	i.gate.begun(ctx)
-	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData}
+	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData,
+		only: !info.IsClientStream}
 	if opens[info.FullMethod] {
 		_ = ss.SetHeader(i.peer)
 	}
@@ -281,7 +282,9 @@ type serverStream struct {
 	start          time.Time
 	count          bool
 	placed         bool
+	only           bool // one request message
 	arrived        bool
+	head           head
 	received, sent int64
 }
 
@@ -295,7 +298,7 @@ func (s *serverStream) place(err error) {
 }
 
 func (s *serverStream) RecvMsg(m any) error {
-	err := s.ServerStream.RecvMsg(m)
+	err := s.i.gate.receive(s.Context(), s.only, m, &s.head, s.ServerStream)
 	if !s.arrived {
 		s.arrived = true
 		s.i.gate.arrived(s.Context())

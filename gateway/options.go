@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
@@ -33,16 +34,17 @@ type Options struct {
 	// Credentials are the transport's; nil is plain text.
 	Credentials credentials.TransportCredentials
 
-	// MaxRequestBytes bounds one request message. Zero means 256 MiB.
+	// Memory bounds the memory of requests that are being received or handled and
+	// of answers on their way to clients. Beyond it requests wait, or are refused.
+	// Nil means a quarter of the machine's memory.
+	Memory *budget.Budget
+	// MaxRequestBytes bounds one request message. Zero means 256 MiB. It is no
+	// more than Memory allows, which is a third of it.
 	MaxRequestBytes int
-	// RequestMemory bounds the memory of requests that are being received or
-	// handled, in bytes; beyond it new requests are refused. Zero means 25 % of
-	// the machine's memory.
+	// RequestMemory bounds the memory of those requests, in bytes, that are too
+	// small for Memory: beyond it new streams are refused. Zero means as much as
+	// Memory.
 	RequestMemory int64
-	// ReadMemory bounds the memory of rows above 1 MiB on their way to clients,
-	// in bytes. Zero means 25 % of the machine's memory, but no less than
-	// MinReadMemory.
-	ReadMemory int64
 	// ReceiveTimeout is how long a client may take to send one request message
 	// after it opened the stream. Zero means 5 minutes.
 	ReceiveTimeout time.Duration
@@ -72,9 +74,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// MinReadMemory is the least ReadMemory: a row of schema.MaxRow must fit.
-const MinReadMemory = schema.MaxRow + schema.MaxRow/2
-
 // An Observer is told of RPCs. Its methods are called on their goroutines and
 // must be quick and safe for concurrent use.
 type Observer interface {
@@ -95,14 +94,15 @@ func (o Options) WithDefaults() Options {
 	if o.Cluster == "" {
 		o.Cluster = "default"
 	}
+	if o.Memory == nil {
+		o.Memory = budget.New(totalMemory() / 4)
+	}
 	if o.MaxRequestBytes == 0 {
-		o.MaxRequestBytes = 256 << 20
+		o.MaxRequestBytes = schema.MaxRow
 	}
+	o.MaxRequestBytes = int(min(int64(o.MaxRequestBytes), o.Memory.Limit()/messageCost))
 	if o.RequestMemory == 0 {
-		o.RequestMemory = totalMemory() / 4
-	}
-	if o.ReadMemory == 0 {
-		o.ReadMemory = max(totalMemory()/4, MinReadMemory)
+		o.RequestMemory = o.Memory.Limit()
 	}
 	if o.ReceiveTimeout == 0 {
 		o.ReceiveTimeout = 5 * time.Minute
@@ -125,9 +125,6 @@ func (o Options) Validate() error {
 	}
 	if o.RequestMemory < 0 {
 		errs = append(errs, fmt.Errorf("RequestMemory is %d", o.RequestMemory))
-	}
-	if o.ReadMemory != 0 && o.ReadMemory < MinReadMemory {
-		errs = append(errs, fmt.Errorf("ReadMemory is %d, below %d: the largest rows could not be read", o.ReadMemory, int64(MinReadMemory)))
 	}
 	if o.ReceiveTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ReceiveTimeout is %v", o.ReceiveTimeout))

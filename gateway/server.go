@@ -19,10 +19,8 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/backend"
-	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/session"
-	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A Server serves a backend over gRPC.
@@ -44,7 +42,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		return nil, err
 	}
 	o = o.WithDefaults()
-	g := newGate(o.RequestMemory, o.ReceiveTimeout)
+	g := newGate(o)
 	in := newInterceptor(g, o)
 	unary, stream := []grpc.UnaryServerInterceptor{in.unary}, []grpc.StreamServerInterceptor{in.stream}
 	admit := g.admit
@@ -71,14 +69,14 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	opts := []grpc.ServerOption{
 		experimental.BufferPool(g),
 		grpc.InTapHandle(admit),
-		grpc.ForceServerCodecV2(wire.NewCodec(g)),
+		grpc.ForceServerCodecV2(g.codec),
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		// Windows of fixed size spare a ping and its answer per request, by which
-		// gRPC would measure the path. A stream gets its whole message's worth of
-		// window once a handler wants it; the connection's is given back as bytes
+		// gRPC would measure the path. A stream gets the window for more of its message
+		// as receive asks for it; the connection's is given back as bytes
 		// arrive, and so limits what is under way, not what is held.
-		grpc.StaticStreamWindowSize(64 << 10),
+		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(8 << 20),
 		grpc.MaxRecvMsgSize(o.MaxRequestBytes),
 		grpc.MaxSendMsgSize(schema.MaxRow),
@@ -110,19 +108,18 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	services := registrar{s.grpc, g, s.calls.methods}
 	a := admin.Register(services, b, o.Admin)
 	s.admin = a
-	budget := chunk.NewBudget(o.ReadMemory)
 	d := data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
 		View:     a.View,
 		LaxNames: o.Emulator,
-		Budget:   budget,
+		Budget:   o.Memory,
 		Log:      o.Log,
 	})
 	data.Register(services, d)
 	if !o.Emulator && !o.NoSessions {
 		var err error
-		if s.sessions, err = newSessions(d, in, budget, o); err != nil {
+		if s.sessions, err = newSessions(d, in, o); err != nil {
 			g.close()
 			return nil, err
 		}

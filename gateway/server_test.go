@@ -584,7 +584,7 @@ func TestHealthAndDrain(t *testing.T) {
 }
 
 func TestOptions(t *testing.T) {
-	if _, err := New(nil, Options{ReadMemory: 1, MaxRequestBytes: -1}); err == nil || !strings.Contains(err.Error(), "ReadMemory") || !strings.Contains(err.Error(), "MaxRequestBytes") {
+	if _, err := New(nil, Options{ReceiveTimeout: -1, MaxRequestBytes: -1}); err == nil || !strings.Contains(err.Error(), "ReceiveTimeout") || !strings.Contains(err.Error(), "MaxRequestBytes") {
 		t.Errorf("got %v", err)
 	}
 	if o := (Options{}).WithDefaults(); o.RequestMemory < 64<<20 || o.Validate() != nil {
@@ -848,7 +848,7 @@ func (ended) SendHeader(metadata.MD) error {
 // the context ends.
 func TestEndedTransportIsNoError(t *testing.T) {
 	log := new(lockedBuffer)
-	g := newGate(1<<20, time.Minute)
+	g := newGate(Options{RequestMemory: 1 << 20, ReceiveTimeout: time.Minute})
 	defer g.close()
 	i := newInterceptor(g, Options{Zone: "z", Cluster: "c", Log: slog.New(slog.NewTextHandler(log, nil))})
 	err := i.stream(nil, ended{}, &grpc.StreamServerInfo{FullMethod: bigtablepb.Bigtable_ReadRows_FullMethodName},

@@ -7,7 +7,6 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 
 	"github.com/trestledb/trestle/gateway/auth"
-	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/wire"
@@ -23,12 +22,12 @@ type SessionObserver interface {
 
 // newSessions returns the sessions of a server. The requests that they carry
 // are held to what d holds RPCs to, and are reported as RPCs are.
-func newSessions(d *data.Service, in *interceptor, budget *chunk.Budget, o Options) (*session.Service, error) {
+func newSessions(d *data.Service, in *interceptor, o Options) (*session.Service, error) {
 	so := o.Session
 	so.Open = func(ctx context.Context, t session.Target) (session.Rows, error) {
 		return d.Rows(ctx, t.Table, t.View, t.Profile, t.Writes)
 	}
-	so.Frontend, so.Zone, so.Cluster, so.Budget, so.Log = in.frontend, o.Zone, o.Cluster, budget, o.Log
+	so.Frontend, so.Zone, so.Cluster, so.Budget, so.Log = in.frontend, o.Zone, o.Cluster, o.Memory, o.Log
 	so.Cancel, so.Short = cancelOf, in.gate.short
 	so.Observer = &sessionObserver{in: in, auth: o.Auth}
 	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true}

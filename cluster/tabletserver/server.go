@@ -51,8 +51,9 @@ type Options struct {
 	TTL time.Duration
 	// Log writing options.
 	Segments commitlog.SegmentOptions
-	// CacheBytes and MemtableBytes bound the memory, as in engine.Options.
-	CacheBytes, MemtableBytes int64
+	// CacheBytes, LargeBlockBytes and MemtableBytes bound the memory, as in
+	// engine.Options.
+	CacheBytes, LargeBlockBytes, MemtableBytes int64
 	// LogBytes is the size of the commit log at which the tablet that holds it
 	// back is flushed. Default 512 MiB.
 	LogBytes int64
@@ -253,6 +254,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, err
 	}
 	s.cache = sstable.NewCache(o.CacheBytes, 0)
+	if o.LargeBlockBytes > 0 {
+		s.cache.BoundLarge(o.LargeBlockBytes)
+	}
 	if o.RowCacheBytes > 0 {
 		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}

@@ -39,7 +39,7 @@ func devCluster(p *process, args []string) int {
 	port := f.Int("port", 8086, "port of the first tablet server's Bigtable API; each server takes three ports from here on, 10 apart, then each gateway, and etcd two below")
 	hbase := f.Bool("hbase", false, "serve HBase's clients too, and those that look for ZooKeeper: each server takes two ports more")
 	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
-	memory := f.String("memory", "256MiB", "memory of each tablet server")
+	memory := f.String("memory", "512MiB", "memory of each tablet server; a request may have a fifteenth")
 	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
 		printHelp(p, f, "Usage: trestle dev-cluster [flags] [-- FLAGS]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on a loopback address only. FLAGS are further ones of each tablet server and gateway.")
 		return exitOK

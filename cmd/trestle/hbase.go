@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	hbase "github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
@@ -44,7 +45,7 @@ type hbaseTables struct {
 }
 
 // openHBase begins to serve HBase clients if the settings say so.
-func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, log *slog.Logger) (*hbaseFront, error) {
+func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, memory *budget.Budget, log *slog.Logger) (*hbaseFront, error) {
 	if cfg.HBaseListen == "" {
 		return new(hbaseFront), nil
 	}
@@ -67,7 +68,7 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *aut
 	if err := instances.EnsureInstance(ctx, catalog.Mapping().InstanceName(model.DefaultNamespace)); err != nil {
 		return fail(err)
 	}
-	o := hbase.Options{RequestMemory: cfg.Memory / 8, Log: log}
+	o := hbase.Options{Memory: memory, ResponseMemory: int64(hbaseShare * float64(cfg.Memory)), Log: log}
 	mo := master.Options{Tablets: b.tablets, Backups: b.backups, Ensure: instances.EnsureInstance, Log: log}
 	held := b.Backend
 	if who.On() {

@@ -124,7 +124,7 @@ func hbaseStack(o hbase.Options) opener {
 			closeAuth()
 			return fail(err)
 		}
-		api, err := rest.New(front, rest.Options{})
+		api, err := rest.New(front, rest.Options{Memory: g.Memory})
 		if err != nil {
 			closeAuth()
 			return fail(errors.Join(err, front.Stop(ctx)))

@@ -135,12 +135,12 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 		closeAuth()
 		return nil, err
 	}
-	api, err := rest.New(srv, rest.Options{})
+	api, err := rest.New(srv, rest.Options{Memory: o.Memory})
 	if err != nil {
 		closeAuth()
 		return nil, err
 	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, o.Memory, log)
 	if err != nil {
 		closeAuth()
 		return nil, err
@@ -238,7 +238,7 @@ func openTabletServer(set *settings.Set) opener {
 			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies), TTL: set.TTL,
 			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
-			CacheBytes: int64(cacheShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
+			CacheBytes: int64(cacheShare * float64(cfg.Memory)), LargeBlockBytes: int64(largeShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
 			InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
 			Held:          m.Held, Log: log,
 		}

@@ -18,8 +18,8 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
-	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
@@ -60,12 +60,12 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		closeAuth()
 		return fail(err)
 	}
-	api, err := rest.New(front, rest.Options{})
+	api, err := rest.New(front, rest.Options{Memory: o.Memory})
 	if err != nil {
 		closeAuth()
 		return fail(err)
 	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, log)
+	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, o.Memory, log)
 	if err != nil {
 		closeAuth()
 		return fail(err)
@@ -111,8 +111,12 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 // cache are all of the setting; the program itself comes on top.
 const (
 	cacheShare    = 0.4
+	largeShare    = 0.3 // of the cache's: cells above 256 KiB that are being read
 	memtableShare = 0.2
 	residentShare = 0.1
+	callShare     = 0.2    // requests and answers: see budgetOf
+	hbaseShare    = 0.0625 // HBase's responses, which requests wait for
+	unaskedShare  = 0.1    // requests of 64 KiB and less, which nobody asks for
 	heapShare     = 1 - cacheShare
 )
 
@@ -131,16 +135,17 @@ func limitMemory(cfg *settings.Serve) {
 // left to flushes, without which the log could never be trimmed.
 func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) engine.Options {
 	o := engine.Options{
-		Dir:           cfg.DataDir,
-		CacheBytes:    int64(cacheShare * float64(cfg.Memory)),
-		MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
-		InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
-		SegmentBytes:  64 << 20,
-		LogBytes:      512 << 20,
-		KeepFreeBytes: keepFree(disk),
-		SplitRate:     float64(cfg.SplitRate),
-		Log:           log,
-		OnCommit:      func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
+		Dir:             cfg.DataDir,
+		CacheBytes:      int64(cacheShare * float64(cfg.Memory)),
+		LargeBlockBytes: int64(largeShare * float64(cfg.Memory)),
+		MemtableBytes:   min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
+		InMemoryBytes:   int64(residentShare * float64(cfg.Memory)),
+		SegmentBytes:    64 << 20,
+		LogBytes:        512 << 20,
+		KeepFreeBytes:   keepFree(disk),
+		SplitRate:       float64(cfg.SplitRate),
+		Log:             log,
+		OnCommit:        func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
 	}
 	if cfg.Temporary {
 		o.SegmentBytes = 8 << 20 // a test run starts many of them
@@ -160,14 +165,19 @@ func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Lo
 // makes room, such as flushes.
 func keepFree(disk int64) int64 { return min(256<<20, disk/20) }
 
-// gatewayOptions lets requests and answers take a quarter of the memory each.
+// budgetOf returns the budget of requests and answers.
+func budgetOf(cfg *settings.Serve) *budget.Budget {
+	return budget.New(int64(callShare * float64(cfg.Memory)))
+}
+
+// gatewayOptions lets requests and answers share their part of the memory.
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
 		NoSessions:    cfg.Sessions == settings.Off,
 		Reflection:    true, // what it tells is public
-		RequestMemory: max(cfg.Memory/4, schema.MaxRow+schema.MaxRow/8),
-		ReadMemory:    max(cfg.Memory/4, gateway.MinReadMemory),
+		Memory:        budgetOf(cfg),
+		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
 		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Observer:      m,
 		Log:           log,

@@ -11,7 +11,7 @@ const Module = "github.com/trestledb/trestle"
 
 // leaves are the packages that give the engine's words their types. Everybody
 // may import them.
-var leaves = []string{"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan"}
+var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan"}
 
 func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
@@ -25,6 +25,7 @@ var below = and(leaves, []string{"engine/mutex", "engine/aggregate", "engine/obj
 // what is below itself.
 var allowed = map[string][]string{
 	"engine/fault":       {},
+	"engine/budget":      {"engine/fault"},
 	"engine/cell":        {},
 	"engine/schema":      {"engine/fault", "engine/cell"},
 	"engine/row":         {"engine/fault", "engine/cell", "engine/schema"},
@@ -76,7 +77,7 @@ var allowed = map[string][]string{
 	"gateway/chunk":    leaves,
 	"gateway/view":     leaves,
 	"gateway/bundle":   {},
-	"gateway/rest":     {"engine/fault", "gateway/wire"},
+	"gateway/rest":     {"engine/fault", "engine/budget", "gateway/wire"},
 	"gateway/data":     and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/chunk", "gateway/view"}),
 	"gateway/session":  and(leaves, []string{"gateway/wire", "gateway/chunk"}),
 	"gateway/admin":    and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/view", "gateway/bundle", "gateway/auth/iam"}),

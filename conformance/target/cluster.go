@@ -101,7 +101,7 @@ func StartCluster(ctx context.Context, o ClusterOptions) (*Cluster, error) {
 	at := func(server, n int) string { return net.JoinHostPort(ip, strconv.Itoa(first+10*server+n)) }
 	c.Etcd = "http://" + at(0, -2)
 	args := []string{"dev-cluster", "--dir", o.Dir, "--servers", strconv.Itoa(o.Servers), "--gateways", strconv.Itoa(o.Gateways),
-		"--host", ip, "--port", strconv.Itoa(first)}
+		"--host", ip, "--port", strconv.Itoa(first), "--memory=2GiB"} // for requests of 100 MiB
 	for i := range all {
 		c.Addrs, c.HTTP = append(c.Addrs, at(i, 0)), append(c.HTTP, at(i, 1))
 		if o.HBase {

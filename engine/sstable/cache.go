@@ -3,13 +3,17 @@ package sstable
 import (
 	"container/list"
 	"context"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
+
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // A Cache holds blocks of files in memory and bounds the number of open files.
@@ -38,6 +42,9 @@ type Cache struct {
 	options sstable.ReaderOptions  // as every file is opened; holds the cache handle
 
 	reserved                atomic.Int64
+	held                    atomic.Int64  // of large blocks: see hold
+	turns                   chan struct{} // of reading large blocks: see turn
+	mostHeld                int64
 	bloomSkips, bloomPasses atomic.Int64
 	opens                   atomic.Int64
 
@@ -73,7 +80,8 @@ func NewCache(blockBytes int64, maxOpen int) *Cache {
 	if maxOpen == 0 {
 		maxOpen = 500
 	}
-	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20)), pools: make(chan *block.BufferPool, keptPools)}
+	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20)), pools: make(chan *block.BufferPool, keptPools),
+		turns: make(chan struct{}, turns), mostHeld: math.MaxInt64}
 	c.options.CacheOpts.CacheHandle = c.blocks.NewHandle()
 	c.options.Comparer = comparer
 	c.options.KeySchemas = sstable.MakeKeySchemas(&keySchema)
@@ -147,6 +155,52 @@ func (c *Cache) Reserve(n int) func() {
 		c.reserved.Add(-int64(n))
 		giveBack()
 	}
+}
+
+const (
+	// largeBlock is the length from which on a block counts that an iterator is in:
+	// a cell that is longer than a block should be. An iterator of each run of each
+	// read has one, beside the Cache or, once that has dropped it, beyond it.
+	largeBlock = 256 << 10
+	// longStored is the stored length from which on a block may be large, and is
+	// read in turn: how long it is is known when it is decompressed only.
+	longStored = 64 << 10
+	// turns is how many such blocks are read at a time.
+	turns = 4
+)
+
+var errHeld error = &fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: time.Second,
+	Msg: "The memory for large cells that are being read is in use, try again"}
+
+// turn waits until a block that may be large can be read; turned follows.
+func (c *Cache) turn(ctx context.Context) error {
+	select {
+	case c.turns <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *Cache) turned() { <-c.turns }
+
+// BoundLarge bounds what large blocks may have that iterators are in, in bytes:
+// a read that needs more fails with Unavailable, a compaction does not. It is
+// called before the Cache is used; without it there is no bound.
+func (c *Cache) BoundLarge(bytes int64) { c.mostHeld = bytes }
+
+// hold sets n bytes of the Cache aside for large blocks that iterators are in,
+// until release is called. ok is false if they have mostHeld.
+func (c *Cache) hold(n int64) (release func(), ok bool) {
+	if c.held.Add(n) > c.mostHeld {
+		c.held.Add(-n)
+		return nil, false
+	}
+	giveBack := c.Reserve(int(n))
+	return func() {
+		giveBack()
+		c.held.Add(-n)
+	}, true
 }
 
 // Metrics returns the counts.

@@ -67,6 +67,10 @@ type Iterator struct {
 	// longest of which had so many bytes.
 	aside   *block.BufferPool
 	longest int
+	// held is the length of the longest block so far, if that is large, and
+	// release gives it back to the Cache.
+	held    int
+	release func()
 }
 
 var _ cell.Iterator = (*Iterator)(nil)
@@ -211,14 +215,43 @@ func (i *Iterator) enter() bool {
 	if env.BufferPool != nil {
 		i.cur.leave() // the next block may have the buffer
 	}
+	if bh.Length >= longStored && !i.compact {
+		if err := i.t.r.cache.turn(i.ctx); err != nil {
+			i.fail(err)
+			return false
+		}
+		defer i.t.r.cache.turned()
+	}
 	h, err := i.t.sst.BlockReader().Read(i.ctx, env, i.data, bh, blockkind.SSTableData, initColumns)
 	if err != nil {
 		i.fail(err)
 		return false
 	}
 	i.cur.enter(h)
+	n := len(h.BlockData())
 	if i.aside != nil {
-		i.longest = max(i.longest, len(h.BlockData()))
+		i.longest = max(i.longest, n)
+	}
+	return n < largeBlock || i.compact || i.hold(n)
+}
+
+// hold has the Cache count a block of n bytes that the iterator is in, until it
+// is closed: a pool keeps the buffer. It returns false if there is no room.
+func (i *Iterator) hold(n int) bool {
+	if n <= i.held {
+		return true
+	}
+	release, ok := i.t.r.cache.hold(int64(n - i.held))
+	if !ok {
+		i.cur.leave()
+		i.err = errHeld
+		return false
+	}
+	i.held = n
+	if before := i.release; before != nil {
+		i.release = func() { before(); release() }
+	} else {
+		i.release = release
 	}
 	return true
 }
@@ -417,6 +450,10 @@ func (i *Iterator) Close() error {
 	if i.aside != nil {
 		i.t.r.cache.keep(i.aside, i.longest)
 		i.aside, i.longest = nil, 0
+	}
+	if i.release != nil {
+		i.release()
+		i.held, i.release = 0, nil
 	}
 	i.t.unpin()
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil

@@ -1085,3 +1085,62 @@ func BenchmarkScanCompaction(b *testing.B) {
 	b.SetBytes(benchRows * 1034)
 	benchScan(b, false, func(r *Reader) (cell.Iterator, error) { return r.CompactionIterator(b.Context()) })
 }
+
+// Iterators in large blocks count against the cache: at a bound they are refused
+// as what may be tried again. Compactions are not. All of it comes back.
+func TestHeldBlocks(t *testing.T) {
+	cache := newCache(t) // 64 MiB
+	cache.BoundLarge(48 << 20)
+	var es []cell.Entry
+	for i := range 30 {
+		es = append(es, cell.Entry{Key: cellKey(fmt.Sprintf("%02d", i), 1, "q", 1), Value: make([]byte, 3<<20), Seq: 1, Kind: cell.Set})
+	}
+	f, _ := write(t, Options{}, es)
+	r := open(t, cache, f)
+	var its []*Iterator
+	in := func() error {
+		it, err := r.Iterator(t.Context(), IterOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		its = append(its, it)
+		it.First()
+		return it.Error()
+	}
+	for i := range 15 {
+		if err := in(); err != nil {
+			t.Fatalf("block %d of 15 that have room: %v", i, err)
+		}
+	}
+	if err := in(); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a block beyond the bound: %v", err)
+	}
+	if room, most := cache.blocks.MaxSize()-cache.reserved.Load(), int64(20<<20); room > most {
+		t.Errorf("blocks may have %d bytes of the cache, beside those that are held", room)
+	}
+	c, err := r.CompactionIterator(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := 0
+	for ok := c.First(); ok; ok = c.Next() {
+		n++
+	}
+	if err := errors.Join(c.Error(), c.Close()); n != 30 || err != nil {
+		t.Errorf("a compaction read %d entries, %v", n, err)
+	}
+	for _, it := range its {
+		if err := it.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if cache.held.Load() != 0 || cache.reserved.Load() != 0 {
+		t.Errorf("%d bytes are held in the end, %d reserved", cache.held.Load(), cache.reserved.Load())
+	}
+	if err := in(); err != nil {
+		t.Error(err)
+	}
+	if err := its[len(its)-1].Close(); err != nil {
+		t.Error(err)
+	}
+}

@@ -3,11 +3,11 @@ package chunk
 import (
 	"bytes"
 	"encoding/base64"
-	"time"
 
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -23,7 +23,7 @@ const Headroom = 256
 //
 // It is not safe for concurrent use. The zero value, with a Budget, is ready.
 type Row struct {
-	Budget *Budget
+	Budget *budget.Budget
 
 	seg               *segment // Headroom bytes, then the row
 	key               []byte
@@ -158,10 +158,9 @@ func (w *Row) grow(n int) bool {
 		want = min(max(want, 2*used), maxRowBytes)
 	}
 	s := newSegment(want, false)
-	if cap(s.buf) > freeBytes && !w.Budget.charge(s) {
+	if cap(s.buf) > smallSegment && !s.take(w.Budget) {
 		s.free()
-		w.fail(&fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: time.Second,
-			Msg: "The memory for large rows is in use, try again"})
+		w.fail(noRoom(w.Budget, int64(want)))
 		return false
 	}
 	if w.seg != nil {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 )
@@ -43,7 +44,7 @@ func writeRow(w *Row, r testRow) error {
 // The bytes are those of the generated code.
 func TestRowAgainstGeneratedCode(t *testing.T) {
 	prefix := bytes.Repeat([]byte("p"), Headroom)
-	w := &Row{Budget: NewBudget(1 << 30)}
+	w := &Row{Budget: budget.New(1 << 30)}
 	rapid.Check(t, func(rt *rapid.T) {
 		for _, r := range genRows(rt) {
 			if err := writeRow(w, r); err != nil {
@@ -69,18 +70,24 @@ func TestRowAgainstGeneratedCode(t *testing.T) {
 			b.Free()
 		}
 	})
-	if !w.Budget.sem.TryAcquire(1 << 30) {
+	if w.Budget.Used() != 0 {
 		t.Error("something is still charged")
 	}
 }
 
 func TestRowLimits(t *testing.T) {
-	w := &Row{Budget: NewBudget(4 << 20)}
+	w := &Row{Budget: budget.New(4 << 20)}
 	err := writeRow(w, bigRow("k", 10, 1<<20))
+	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Exhausted || f.RetryAfter != 0 {
+		t.Errorf("more than all of the budget: %v", err)
+	}
+	w.Budget.Try(3 << 20)
+	err = writeRow(w, bigRow("k", 3, 1<<20))
+	w.Budget.Release(3 << 20)
 	if f, ok := errors.AsType[*fault.Error](err); !ok || f.Kind != fault.Unavailable || f.RetryAfter == 0 {
 		t.Errorf("beyond the budget: %v", err)
 	}
-	if _, ok := w.Len(); ok || !w.Budget.sem.TryAcquire(4<<20) {
+	if _, ok := w.Len(); ok || w.Budget.Used() != 0 {
 		t.Error("a failed row is still there")
 	}
 	w = &Row{}

@@ -4,8 +4,9 @@ import (
 	"runtime"
 	"sync"
 
-	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/mem"
+
+	"github.com/trestledb/trestle/engine/budget"
 )
 
 // Segment sizes. The small one is for point reads; a cell that fits neither
@@ -70,30 +71,22 @@ func (s *segment) free() {
 	}
 }
 
-// A Budget bounds the memory of large rows that all streams of a server
-// together hold beyond what each may hold freely. A nil Budget has no bound.
-type Budget struct{ sem *semaphore.Weighted }
-
-// NewBudget returns a Budget of n bytes. A row that does not fit alone can
-// never be read: n should be well above schema.MaxRow.
-func NewBudget(n int64) *Budget { return &Budget{sem: semaphore.NewWeighted(n)} }
-
-// A charge is what one segment takes of a Budget.
+// A charge is what one segment takes of a budget.
 type charge struct {
-	budget *Budget
+	budget *budget.Budget
 	n      int64
 }
 
-func (c charge) release() { c.budget.sem.Release(c.n) }
+func (c charge) release() { c.budget.Release(c.n) }
 
-// charge takes cap(s.buf) of the budget for s and reports whether it was
-// there.
-func (b *Budget) charge(s *segment) bool {
+// take has s take its capacity of b, and reports whether it was there. A nil
+// budget has everything.
+func (s *segment) take(b *budget.Budget) bool {
 	if b == nil {
 		return true
 	}
 	c := charge{budget: b, n: int64(cap(s.buf))}
-	if !b.sem.TryAcquire(c.n) {
+	if !b.Try(c.n) {
 		return false
 	}
 	s.charge = c

@@ -3,6 +3,7 @@ package chunk
 import (
 	"bytes"
 	"encoding/base64"
+	"fmt"
 	"math/bits"
 	"sync"
 	"time"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -24,8 +26,9 @@ const (
 	// MaxMessage is the size in bytes that only a message of a single row exceeds:
 	// some clients accept no more than 4 MiB. See Parts.
 	MaxMessage = 4<<20 - 64<<10
-	// freeBytes of a message are not charged to the budget.
-	freeBytes = 1 << 20
+	// tightMessage is the size from which a message is sent that has one small
+	// segment, because the budget had no large one.
+	tightMessage = smallSegment / 2
 	// maxRowBytes is the size of the encoded row that still fits, with what may
 	// follow the last row, a message of schema.MaxRow. Clients accept no more.
 	maxRowBytes = schema.MaxRow - 8<<10
@@ -57,8 +60,9 @@ type Options struct {
 	// Piece, if set, takes everything in place of Send: pieces for the Writer of
 	// another server. Rows that are large come in several.
 	Piece func(*scan.Piece, mem.BufferSlice) error
-	// Budget is charged for what a stream holds above 1 MiB.
-	Budget *Budget
+	// Budget is charged for what a message holds beyond one small segment. Nil has
+	// no bound.
+	Budget *budget.Budget
 	// LastScanned allows last_scanned_row_key messages.
 	LastScanned bool
 	// Now is time.Now unless a test says otherwise.
@@ -74,6 +78,7 @@ type Writer struct {
 	size  int        // bytes in segs
 	rows  int        // complete rows in segs
 	first bool       // no message was sent yet
+	tight bool       // there was no large segment for the message
 	err   error      // of the current row
 
 	// The current row, and the chunk written last: its header is at
@@ -293,15 +298,29 @@ func (w *Writer) room(n int) *segment {
 		}
 	}
 	s := newSegment(n, len(w.segs) > 0 || !w.first)
-	if w.size+cap(s.buf) > freeBytes && !w.opt.Budget.charge(s) {
+	if (len(w.segs) > 0 || cap(s.buf) > smallSegment) && !s.take(w.opt.Budget) {
 		s.free()
-		// The client resumes after the last row it got.
-		w.fail(&fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: time.Second,
-			Msg: "The memory for large rows is in use, try again"})
-		return nil
+		if len(w.segs) > 0 || n > smallSegment {
+			// The client resumes after the last row it got.
+			w.fail(noRoom(w.opt.Budget, int64(w.size+n)))
+			return nil
+		}
+		// Everybody can go on with a small one, in small messages.
+		s, w.tight = newSegment(n, false), true
 	}
 	w.segs = append(w.segs, s)
 	return s
+}
+
+// noRoom returns the error of a row that has n bytes so far, for which b has no
+// room.
+func noRoom(b *budget.Budget, n int64) error {
+	if n > b.Limit() {
+		return &fault.Error{Kind: fault.Exhausted, Reason: "LargeRowReadError",
+			Msg: fmt.Sprintf("The row has more than the %d bytes that answers have; see --memory", b.Limit())}
+	}
+	return &fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: budget.RetryAfter,
+		Msg: "The memory for large rows is in use, try again"}
 }
 
 // fail gives the current row up.
@@ -359,7 +378,7 @@ func (w *Writer) take() mem.BufferSlice {
 	}
 	clear(w.segs)
 	w.segs = w.segs[:0]
-	w.size, w.rows, w.rowCells, w.first = 0, 0, 0, false
+	w.size, w.rows, w.rowCells, w.first, w.tight = 0, 0, 0, false, false
 	return bufs
 }
 
@@ -439,6 +458,9 @@ func (w *Writer) full() bool {
 	most := fullMessage
 	if w.opt.Piece != nil {
 		most = pieceMessage
+	}
+	if w.tight {
+		most = tightMessage
 	}
 	// The end of a row that is in pieces is a piece of its own.
 	return w.size >= most || w.sent > 0 || w.first && w.size >= firstMessage ||

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	"pgregory.net/rapid"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -265,8 +266,8 @@ func TestAgainstGeneratedCode(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		rows := genRows(rt)
 		out := &collect{t: t, parts: rapid.Bool().Draw(rt, "parts")}
-		budget := NewBudget(1 << 30)
-		w := NewWriter(Options{Send: out.send, Budget: budget})
+		held := budget.New(1 << 30)
+		w := NewWriter(Options{Send: out.send, Budget: held})
 		for rest, encoded := rows, rapid.Bool().Draw(rt, "encoded"); len(rest) > 0; encoded = !encoded {
 			n := rapid.IntRange(1, len(rest)).Draw(rt, "part")
 			if !encoded {
@@ -329,7 +330,7 @@ func TestAgainstGeneratedCode(t *testing.T) {
 		if !bytes.Equal(want, have) {
 			rt.Fatalf("bytes differ from the generated code's")
 		}
-		if !budget.sem.TryAcquire(1 << 30) {
+		if held.Used() != 0 {
 			rt.Fatalf("the budget did not get everything back")
 		}
 	})
@@ -367,7 +368,7 @@ func TestMessages(t *testing.T) {
 		t.Errorf("first message has %d bytes", n)
 	}
 	for i, b := range out.raw[1:] {
-		if len(b) > MaxMessage && len(out.msgs[i+1].Chunks) != 5 {
+		if len(b) > MaxMessage && len(out.msgs[i+1].Chunks) != 1+(5<<20-1)/valuePart {
 			t.Errorf("message %d has %d bytes and %d chunks, not one row's", i+1, len(b), len(out.msgs[i+1].Chunks))
 		}
 	}
@@ -520,8 +521,8 @@ func TestBrokenPieces(t *testing.T) {
 
 func TestTooLargeRow(t *testing.T) {
 	out := &collect{t: t}
-	budget := NewBudget(1 << 30)
-	w := NewWriter(Options{Send: out.send, Budget: budget})
+	held := budget.New(1 << 30)
+	w := NewWriter(Options{Send: out.send, Budget: held})
 	rows := []testRow{bigRow("a", 2, 10), bigRow("big", 257, 1<<20)}
 	err := write(w, rows)
 	var f *fault.Error
@@ -537,16 +538,16 @@ func TestTooLargeRow(t *testing.T) {
 	}
 	sameRows(t, got, rows[:1])
 	w.Close()
-	if !budget.sem.TryAcquire(1 << 30) {
+	if held.Used() != 0 {
 		t.Fatal("the budget did not get everything back")
 	}
 }
 
 func TestBudget(t *testing.T) {
-	budget := NewBudget(8 << 20)
+	limit := budget.New(8 << 20)
 	var held []mem.BufferSlice
 	hold := func(b mem.BufferSlice) error { held = append(held, b); return nil }
-	w := NewWriter(Options{Send: hold, Budget: budget})
+	w := NewWriter(Options{Send: hold, Budget: limit})
 	rows := []testRow{bigRow("a", 1, 5<<20), bigRow("b", 1, 5<<20)}
 	err := write(w, rows)
 	if fault.KindOf(err) != fault.Unavailable || w.RowsReturned() != 1 {
@@ -556,12 +557,11 @@ func TestBudget(t *testing.T) {
 	for _, b := range held {
 		b.Free()
 	}
-	if !budget.sem.TryAcquire(8 << 20) {
+	if limit.Used() != 0 {
 		t.Fatal("the budget did not get everything back")
 	}
-	budget.sem.Release(8 << 20)
 	out := &collect{t: t}
-	w = NewWriter(Options{Send: out.send, Budget: budget})
+	w = NewWriter(Options{Send: out.send, Budget: limit})
 	if err := write(w, rows[1:]); err != nil {
 		t.Fatal(err)
 	}
@@ -570,8 +570,8 @@ func TestBudget(t *testing.T) {
 
 // A buffer that nobody frees does not use the budget up for ever.
 func TestBudgetOfDroppedBuffers(t *testing.T) {
-	budget := NewBudget(8 << 20)
-	w := NewWriter(Options{Send: func(mem.BufferSlice) error { return nil }, Budget: budget})
+	held := budget.New(8 << 20)
+	w := NewWriter(Options{Send: func(mem.BufferSlice) error { return nil }, Budget: held})
 	if err := write(w, []testRow{bigRow("a", 1, 5<<20)}); err != nil {
 		t.Fatal(err)
 	}
@@ -581,7 +581,7 @@ func TestBudgetOfDroppedBuffers(t *testing.T) {
 	w = nil
 	for range 100 {
 		runtime.GC()
-		if budget.sem.TryAcquire(8 << 20) {
+		if held.Used() == 0 {
 			return
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -628,9 +628,9 @@ func TestLastScanned(t *testing.T) {
 }
 
 func TestSendFails(t *testing.T) {
-	budget := NewBudget(64 << 20)
+	held := budget.New(64 << 20)
 	broken := errors.New("broken")
-	w := NewWriter(Options{Budget: budget, Send: func(b mem.BufferSlice) error { b.Free(); return broken }})
+	w := NewWriter(Options{Budget: held, Send: func(b mem.BufferSlice) error { b.Free(); return broken }})
 	if err := write(w, []testRow{bigRow("a", 1, 100), bigRow("b", 1, 8<<20)}); err != nil {
 		t.Fatal(err)
 	}
@@ -638,7 +638,7 @@ func TestSendFails(t *testing.T) {
 		t.Fatalf("got %v", err)
 	}
 	w.Close()
-	if !budget.sem.TryAcquire(64 << 20) {
+	if held.Used() != 0 {
 		t.Fatal("the budget did not get everything back")
 	}
 }

@@ -9,11 +9,16 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/wire"
 )
+
+// scanBytes is what a scan takes while it lasts, whatever it reads: two small
+// segments, its stack, its iterators and gRPC's stream.
+const scanBytes = 64 << 10
 
 func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) error {
 	start := time.Now()
@@ -40,6 +45,10 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 		if _, err := s.tables.Table(ctx, t.table); err != nil {
 			return err
 		}
+		if !s.opt.Budget.Try(scanBytes) {
+			return budget.Busy()
+		}
+		defer s.opt.Budget.Release(scanBytes)
 		if err := stream.SendHeader(nil); err != nil {
 			return err
 		}

@@ -8,10 +8,10 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
-	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/view"
 	"github.com/trestledb/trestle/gateway/wire"
 )
@@ -46,7 +46,7 @@ type Options struct {
 	// exist, as the emulator does.
 	LaxNames bool
 	// Budget bounds the memory of large rows on their way to clients.
-	Budget *chunk.Budget
+	Budget *budget.Budget
 	// Log gets what clients are not told. Nil is slog.Default.
 	Log *slog.Logger
 }

@@ -24,6 +24,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/wire"
 )
@@ -42,6 +43,9 @@ type Options struct {
 	// MaxBody is the length in bytes of the longest body that is read. Zero means
 	// 16 MiB.
 	MaxBody int64
+	// Memory has restCost times the length of each body that is being read or
+	// handled. Nil has no bound.
+	Memory *budget.Budget
 	// BodyTimeout is how long a client may take to send a body. Zero means 30 s.
 	BodyTimeout time.Duration
 	// Concurrent is how many requests are served at a time; others wait. Zero
@@ -57,6 +61,10 @@ type Handler struct {
 	turns  chan struct{}
 }
 
+// restCost is how many bytes a byte of a body takes: read, decoded, and encoded
+// again.
+const restCost = 4
+
 // New returns a Handler that calls c.
 func New(c Caller, o Options) (*Handler, error) {
 	routes, err := routesOf(services)
@@ -65,6 +73,9 @@ func New(c Caller, o Options) (*Handler, error) {
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 16 << 20
+	}
+	if o.Memory != nil {
+		o.MaxBody = min(o.MaxBody, o.Memory.Limit()/restCost)
 	}
 	if o.BodyTimeout == 0 {
 		o.BodyTimeout = 30 * time.Second
@@ -89,7 +100,18 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case <-r.Context().Done():
 		return
 	}
-	b, err := h.serve(w, r)
+	// A body of unknown length takes what the longest one does.
+	n := restCost * r.ContentLength
+	if n < 0 || n > restCost*h.o.MaxBody {
+		n = restCost * h.o.MaxBody
+	}
+	b, err := []byte(nil), error(nil)
+	if h.o.Memory.Try(n) {
+		b, err = h.serve(w, r)
+		h.o.Memory.Release(n)
+	} else {
+		err = budget.Busy()
+	}
 	if err != nil {
 		httpCode, b := errorJSON(err)
 		if httpCode == http.StatusUnauthorized {

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
-	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -70,7 +70,7 @@ type Options struct {
 	// otherwise.
 	Zone, Cluster string
 	// Budget bounds the memory of large rows on their way to clients.
-	Budget *chunk.Budget
+	Budget *budget.Budget
 	// Cancel returns what ends the stream of ctx from outside of its handler.
 	Cancel func(ctx context.Context) context.CancelFunc
 	// Short tells whether the memory of requests is used up. Nil is never.

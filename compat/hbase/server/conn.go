@@ -212,27 +212,33 @@ func (c *conn) read(ctx context.Context) error {
 			return refusal(err)
 		}
 		if n > c.s.o.MaxRequestBytes {
-			return c.tooBig(n)
+			return c.unread(n, wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes))
 		}
 		select {
 		case c.slots <- struct{}{}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if err := c.s.memory.Acquire(ctx, int64(n)); err != nil {
-			<-c.slots
-			return err
+		cost := requestCost * int64(n)
+		if !c.s.o.Memory.Try(cost) {
+			if err := c.s.o.Memory.Acquire(ctx, cost); err != nil {
+				<-c.slots
+				if ctx.Err() != nil {
+					return err
+				}
+				return c.unread(n, wire.CallQueueTooBig.New("%v", err))
+			}
 		}
 		frame, err := c.body(n)
 		if err != nil {
-			c.s.memory.Release(int64(n))
+			c.s.o.Memory.Release(cost)
 			<-c.slots
 			return err
 		}
 		req := new(wire.Request)
 		err = wire.ParseRequest(frame, req)
 		if err != nil && req.Header.CallId == nil {
-			c.s.memory.Release(int64(n))
+			c.s.o.Memory.Release(cost)
 			<-c.slots
 			return refusal(err)
 		}
@@ -240,7 +246,7 @@ func (c *conn) read(ctx context.Context) error {
 		go func() {
 			defer c.calls.Done()
 			r := c.answer(ctx, req, err)
-			c.s.memory.Release(int64(n))
+			c.s.o.Memory.Release(cost)
 			c.out <- r // has room for every slot
 		}()
 	}
@@ -265,10 +271,10 @@ func (c *conn) body(n int) ([]byte, error) {
 	return frame, nil
 }
 
-// tooBig answers a request that will not be read. HBase reads the header and
-// answers that call; then, the rest being unread, the connection ends.
-func (c *conn) tooBig(n int) error {
-	e := wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes)
+// unread answers a request of n bytes that will not be read with e. HBase reads
+// the header and answers that call; then, the rest being unread, the connection
+// ends.
+func (c *conn) unread(n int, e *wire.Exception) error {
 	// Its header is likely to be here, or soon.
 	_ = c.nc.SetReadDeadline(time.Now().Add(time.Second))
 	head, _ := c.r.Peek(min(n, c.r.Size(), 1024))

@@ -107,7 +107,7 @@ func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
 		for len(rest) > 0 && bytes.Compare(rest[0].get.GetRow(), key) < 0 {
 			rest = rest[1:]
 		}
-		if len(rest) > 0 && size.Load() >= multiBytes {
+		if len(rest) > 0 && size.Load() >= s.o.multiBytes() {
 			return true, nil
 		}
 		for ; len(rest) > 0 && bytes.Equal(rest[0].get.GetRow(), key); rest = rest[1:] {
@@ -135,6 +135,6 @@ func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
 		fail(err)
 	case r.stopped:
 		gets = rest
-		fail(retryAtOnce.New("the response has %d bytes already", multiBytes))
+		fail(retryAtOnce.New("the response has %d bytes already", size.Load()))
 	}
 }

@@ -41,10 +41,7 @@ type actions struct {
 	cond   *pb.Condition
 }
 
-// multiBytes is the size of the block from which on the gets of a Multi are put
-// off: the client asks again for what is missing.
-const multiBytes = 64 << 20
-
+// retryAtOnce puts gets off: the client asks again for what is missing.
 var retryAtOnce = wire.Class{Name: "org.apache.hadoop.hbase.RetryImmediatelyException"}
 
 // multi answers a Multi. Puts and deletes of one table go to the store
@@ -114,7 +111,7 @@ func (s *Server) multi(ctx context.Context, c *Call, req *pb.MultiRequest) (*pb.
 		}
 	}
 	if gets > 0 {
-		if err := c.reserve(ctx, s, min(gets*getBytes, multiBytes)); err != nil {
+		if err := c.reserve(ctx, s, min(gets*getBytes, int(s.o.multiBytes()))); err != nil {
 			return nil, err
 		}
 	}
@@ -252,8 +249,8 @@ func (s *Server) one(c *Call, x *action, nonceGroup uint64, size *atomic.Int64) 
 				x.res = call.result(out.cells)
 			}
 		}
-	} else if size.Load() >= multiBytes {
-		x.err = retryAtOnce.New("the response has %d bytes already", multiBytes)
+	} else if size.Load() >= s.o.multiBytes() {
+		x.err = retryAtOnce.New("the response has %d bytes already", size.Load())
 	} else {
 		x.res, x.err = s.getRow(x.ctx, call, x.region, x.t, x.get, c.Blocks)
 		size.Add(int64(len(call.Block)))

@@ -481,7 +481,7 @@ func TestMultiTooMuch(t *testing.T) {
 	f := newFixture(t, Options{})
 	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
 	c := f.dial("ClientService", nil)
-	const rows, size = 40, multiBytes / 20
+	const rows, size = 40, 64 << 20 / 20
 	ra := &pb.RegionAction{Region: region}
 	for i := range rows {
 		key := fmt.Appendf(nil, "r%02d", i)
@@ -500,7 +500,7 @@ func TestMultiTooMuch(t *testing.T) {
 			with++
 		}
 	}
-	if with+later != rows || with < 20 || later == 0 || len(out) < with*size || len(out) > multiBytes+(parallel+1)*size {
+	if with+later != rows || with < 20 || later == 0 || len(out) < with*size || len(out) > 64<<20+(parallel+1)*size {
 		t.Errorf("%d rows in %d bytes, %d for later", with, len(out), later)
 	}
 }

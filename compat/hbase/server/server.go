@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/trestledb/trestle/compat/hbase/model"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
@@ -35,11 +36,12 @@ type Options struct {
 	// it. Nil lets everybody know of all.
 	Sees func(ctx context.Context, table string) (bool, error)
 
-	// MaxRequestBytes bounds one request. Zero means 256 MiB.
+	// Memory bounds the requests of all connections together. Nil means 768 MiB
+	// of their own.
+	Memory *budget.Budget
+	// MaxRequestBytes bounds one request. Zero means 256 MiB. It is no more than
+	// Memory allows, which is a third of it.
 	MaxRequestBytes int
-	// RequestMemory bounds the requests of all connections together, in bytes.
-	// Zero means 512 MiB; it is never less than MaxRequestBytes.
-	RequestMemory int64
 	// ResponseMemory bounds the responses of reads that are being made or written,
 	// in bytes, by what the reads may return; a row that is larger counts as what
 	// was asked for. Zero means 512 MiB.
@@ -50,7 +52,8 @@ type Options struct {
 	// MaxConnections bounds the connections. Zero means 10,000.
 	MaxConnections int
 	// MaxResultBytes is the size of a scan's response at which it ends, whatever
-	// the client asked for. Zero means 16 MiB.
+	// the client asked for. Zero means 16 MiB. It is a quarter of ResponseMemory at
+	// most.
 	MaxResultBytes int
 	// MaxScanners bounds the scanners that are open. Zero means 10,000.
 	MaxScanners int
@@ -76,14 +79,15 @@ func (o Options) WithDefaults() Options {
 			*d.v = d.n
 		}
 	}
-	if o.RequestMemory == 0 {
-		o.RequestMemory = 512 << 20
+	if o.Memory == nil {
+		o.Memory = budget.New(768 << 20)
 	}
 	if o.ResponseMemory == 0 {
 		o.ResponseMemory = 512 << 20
 	}
-	o.ResponseMemory = max(o.ResponseMemory, int64(o.MaxResultBytes), multiBytes)
-	o.RequestMemory = max(o.RequestMemory, int64(o.MaxRequestBytes))
+	o.MaxResultBytes = int(min(int64(o.MaxResultBytes), max(o.ResponseMemory/4, 1<<20)))
+	o.ResponseMemory = max(o.ResponseMemory, int64(o.MaxResultBytes))
+	o.MaxRequestBytes = int(min(int64(o.MaxRequestBytes), o.Memory.Limit()/requestCost))
 	for _, d := range []struct {
 		v *time.Duration
 		n time.Duration
@@ -101,6 +105,14 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
+// requestCost is how many bytes a byte of a request takes: as received, in the
+// commit log's queue, and in the memtable beyond what that may have.
+const requestCost = 3
+
+// multiBytes is the size of the block from which on the gets of a Multi are put
+// off to another.
+func (o *Options) multiBytes() int64 { return min(64<<20, o.ResponseMemory) }
+
 // An Action is what a call does to a table.
 type Action uint8
 
@@ -117,7 +129,6 @@ type Server struct {
 	catalog  *model.Catalog
 	b        backend.Backend
 	services map[string]Service
-	memory   *semaphore.Weighted // of requests
 	answers  *semaphore.Weighted // of responses
 	scanners *scanners
 
@@ -141,7 +152,6 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 		return nil, errors.New("HBase needs a store that can update rows by what is in them")
 	}
 	s := &Server{o: o.WithDefaults(), catalog: catalog, b: b, services: map[string]Service{}}
-	s.memory = semaphore.NewWeighted(s.o.RequestMemory)
 	s.answers = semaphore.NewWeighted(s.o.ResponseMemory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}

@@ -46,6 +46,7 @@ type Call struct {
 // reserve waits until there is memory for a response of n bytes. It is given
 // back when the response is written. A call reserves once.
 func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
+	n = int(min(int64(n), s.o.ResponseMemory))
 	if err := s.answers.Acquire(ctx, int64(n)); err != nil {
 		return err
 	}

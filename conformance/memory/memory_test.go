@@ -1,0 +1,330 @@
+package memory
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/conformance/target"
+)
+
+var settings = flag.String("memory.settings", "128,512,2048", "values of --memory to test, in MiB")
+
+const (
+	slack    = 60 // MiB resident beyond the setting
+	instance = "projects/p/instances/i"
+	table    = instance + "/tables/t"
+)
+
+// TestMemory: whatever callers do, the process takes no more than --memory and
+// the program itself. The canary's latencies are reported: who else works on the
+// machine is in them.
+func TestMemory(t *testing.T) {
+	bin := os.Getenv(target.BinaryEnv)
+	if bin == "" {
+		t.Skip(target.BinaryEnv + " names no binary (make memory)")
+	}
+	for _, mib := range strings.Split(*settings, ",") {
+		t.Run(mib+"MiB", func(t *testing.T) { abuse(t, bin, mib) })
+	}
+}
+
+func abuse(t *testing.T, bin, mib string) {
+	s, err := target.Start(t.Context(), target.Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator", "--memory", mib + "MiB"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Stop(30 * time.Second); err != nil {
+			t.Errorf("stop the server: %v\n%s", err, s.Log())
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	conns := make([]*grpc.ClientConn, 4)
+	for i := range conns {
+		if conns[i], err = grpc.NewClient(s.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(300<<20))); err != nil {
+			t.Fatal(err)
+		}
+		defer conns[i].Close()
+	}
+	fill(ctx, t, conns[0])
+	limit, err := strconv.Atoi(mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit += slack
+	loads := []struct {
+		name string
+		run  func(context.Context, *testing.T, []*grpc.ClientConn) string
+	}{{"2,000 stripped scans", scans}, {"16 reads of a row of 96 MiB", largeReads}, {"16 MutateRows of 100 MiB", largeWrites}}
+	for _, l := range loads {
+		resetPeak(t, s.Pid)
+		stop := canary(t, s.Addr)
+		time.Sleep(time.Second)
+		start := time.Now()
+		result := l.run(ctx, t, conns)
+		took := time.Since(start)
+		n, p99, worst := stop()
+		peak := peak(t, s.Pid)
+		t.Logf("%s: %d MiB resident at most (%d allowed); %d reads of the canary, p99 %v, worst %v; %v; %s", l.name, peak, limit, n, p99, worst, took.Round(time.Millisecond), result)
+		if peak > limit {
+			t.Errorf("%s: %d MiB resident, not %d", l.name, peak, limit)
+		}
+	}
+}
+
+func fill(ctx context.Context, t *testing.T, c *grpc.ClientConn) {
+	if _, err := adminpb.NewBigtableTableAdminClient(c).CreateTable(ctx, &adminpb.CreateTableRequest{Parent: instance, TableId: "t",
+		Table: &adminpb.Table{ColumnFamilies: map[string]*adminpb.ColumnFamily{"f": {}}}}); err != nil {
+		t.Fatal(err)
+	}
+	value := bytes.Repeat([]byte("v"), 1000)
+	for i := range 200 {
+		var entries []*bigtablepb.MutateRowsRequest_Entry
+		for j := range 500 {
+			entries = append(entries, entry(fmt.Sprintf("s%03d%03d", i, j), "q", value))
+		}
+		if err := mutateRows(ctx, c, entries); err != nil {
+			t.Fatal(err)
+		}
+	}
+	large := bytes.Repeat([]byte("w"), 4<<20)
+	for i := range 24 {
+		if err := mutateRows(ctx, c, []*bigtablepb.MutateRowsRequest_Entry{entry("large", strconv.Itoa(i), large)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func entry(key, qualifier string, value []byte) *bigtablepb.MutateRowsRequest_Entry {
+	return &bigtablepb.MutateRowsRequest_Entry{RowKey: []byte(key), Mutations: []*bigtablepb.Mutation{{Mutation: &bigtablepb.Mutation_SetCell_{
+		SetCell: &bigtablepb.Mutation_SetCell{FamilyName: "f", ColumnQualifier: []byte(qualifier), TimestampMicros: 1000, Value: value}}}}}
+}
+
+func mutateRows(ctx context.Context, c *grpc.ClientConn, entries []*bigtablepb.MutateRowsRequest_Entry) error {
+	s, err := bigtablepb.NewBigtableClient(c).MutateRows(ctx, &bigtablepb.MutateRowsRequest{TableName: table, Entries: entries})
+	if err != nil {
+		return err
+	}
+	for {
+		r, err := s.Recv()
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range r.Entries {
+			if c := codes.Code(e.Status.GetCode()); c != codes.OK {
+				return status.Error(c, e.Status.GetMessage())
+			}
+		}
+	}
+}
+
+// outcomes counts statuses.
+type outcomes struct {
+	sync.Mutex
+	n map[string]int
+}
+
+func (o *outcomes) add(err error) {
+	o.Lock()
+	defer o.Unlock()
+	if o.n == nil {
+		o.n = map[string]int{}
+	}
+	o.n[status.Code(err).String()]++
+}
+
+func (o *outcomes) String() string {
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(o.n)) {
+		parts = append(parts, fmt.Sprintf("%d %s", o.n[k], k))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// scans opens scans that nobody reads, and cancels them all at once.
+func scans(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var out outcomes
+	var wg sync.WaitGroup
+	for i := range 2000 {
+		wg.Go(func() {
+			s, err := bigtablepb.NewBigtableClient(conns[i%len(conns)]).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: table,
+				Rows:   &bigtablepb.RowSet{RowRanges: []*bigtablepb.RowRange{{StartKey: &bigtablepb.RowRange_StartKeyClosed{StartKeyClosed: []byte("s")}}}},
+				Filter: &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_StripValueTransformer{StripValueTransformer: true}}})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			out.add(err)
+		})
+	}
+	wg.Wait()
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	return out.String()
+}
+
+func largeReads(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
+	return sixteen(conns, func(c *grpc.ClientConn) error {
+		s, err := bigtablepb.NewBigtableClient(c).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: table, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("large")}}})
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if err == io.EOF {
+			return nil
+		}
+		return err
+	})
+}
+
+func largeWrites(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
+	ctx, cancel := context.WithTimeout(ctx, 90*time.Second)
+	defer cancel()
+	value := bytes.Repeat([]byte("x"), 1<<20)
+	var entries []*bigtablepb.MutateRowsRequest_Entry
+	for i := range 100 {
+		entries = append(entries, entry(fmt.Sprintf("x%02d", i), "q", value))
+	}
+	return sixteen(conns, func(c *grpc.ClientConn) error { return mutateRows(ctx, c, entries) })
+}
+
+func sixteen(conns []*grpc.ClientConn, f func(*grpc.ClientConn) error) string {
+	var out outcomes
+	var wg sync.WaitGroup
+	for i := range 16 {
+		wg.Go(func() { out.add(f(conns[i%len(conns)])) })
+	}
+	wg.Wait()
+	return out.String()
+}
+
+// canaryEnv names the server that a process of this binary reads from.
+const canaryEnv = "TRESTLE_TEST_CANARY"
+
+// TestMain is the canary's process: the memory and the processor time of the
+// clients that abuse the server are not its own.
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(canaryEnv); addr != "" {
+		if err := sing(addr); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
+	os.Exit(m.Run())
+}
+
+// sing reads a small row every 10 ms until stdin ends, and prints the latencies.
+func sing(addr string) error {
+	c, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	for {
+		start := time.Now()
+		s, err := bigtablepb.NewBigtableClient(c).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: table, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("s000000")}}})
+		for err == nil {
+			_, err = s.Recv()
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		if err != io.EOF {
+			return err
+		}
+		fmt.Println(time.Since(start).Nanoseconds())
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// canary runs sing until the returned function is called, which returns how many
+// reads there were, and their latencies.
+func canary(t *testing.T, addr string) func() (n int, p99, worst time.Duration) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), canaryEnv+"="+addr)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() (int, time.Duration, time.Duration) {
+		_ = in.Close()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("canary: %v", err)
+		}
+		var all []time.Duration
+		for line := range strings.Lines(out.String()) {
+			n, err := strconv.ParseInt(strings.TrimSpace(line), 10, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all = append(all, time.Duration(n))
+		}
+		if len(all) == 0 {
+			t.Fatal("the canary read nothing")
+		}
+		slices.Sort(all)
+		return len(all), all[len(all)*99/100].Round(100 * time.Microsecond), all[len(all)-1].Round(100 * time.Microsecond)
+	}
+}
+
+// resetPeak has the kernel count the peak of resident memory anew.
+func resetPeak(t *testing.T, pid int) {
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte("5"), 0); err != nil {
+		t.Skip(err)
+	}
+}
+
+// peak returns that peak in MiB.
+func peak(t *testing.T, pid int) int {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[0] == "VmHWM:" {
+			n, err := strconv.Atoi(f[1])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return n >> 10
+		}
+	}
+	t.Fatal("no VmHWM")
+	return 0
+}

@@ -1,0 +1,6 @@
+// Package budget divides the bytes that requests and answers may hold: one
+// Budget for all connections and protocols of a process.
+//
+// A caller asks once, before it holds anything: who held some bytes and waited
+// for more could wait for somebody who does the same.
+package budget

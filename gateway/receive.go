@@ -1,0 +1,268 @@
+package gateway
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
+)
+
+const (
+	// streamWindow is what a client may send of a message before anybody asks
+	// for it. Messages that fit arrive whatever the server does, as frames of the
+	// gate's pool.
+	streamWindow = 64 << 10
+	// pieceBytes of a larger message are asked for at a time.
+	pieceBytes = 256 << 10
+	// messageCost is how many bytes a byte of a large message takes: as received,
+	// in the commit log's queue, and in the memtable beyond what that may have.
+	messageCost = 3
+)
+
+// A rawStream is gRPC's stream below the messages. gRPC's own RecvMsg reads
+// length and body at once; between them is the only place where the memory of a
+// message can be asked for before the client sends it.
+type rawStream interface {
+	ReadMessageHeader([]byte) error
+	Read(n int) (mem.BufferSlice, error)
+	RecvCompress() string
+}
+
+// A receiver is gRPC's own RecvMsg, for what is not called over gRPC.
+type receiver interface{ RecvMsg(m any) error }
+
+// A decoder is the receiver of a unary call.
+type decoder func(m any) error
+
+func (d decoder) RecvMsg(m any) error { return d(m) }
+
+// A head is the format and the length of a message.
+type head [5]byte
+
+// receive is RecvMsg of the stream of ctx. A message above streamWindow waits
+// for its memory before the client may send it; it has it until its buffers are
+// freed. only says that the stream has one message, and ends behind it.
+func (g *gate) receive(ctx context.Context, only bool, m any, head *head, fallback receiver) error {
+	s, ok := grpc.ServerTransportStreamFromContext(ctx).(rawStream)
+	if !ok {
+		return fallback.RecvMsg(m)
+	}
+	switch err := s.ReadMessageHeader(head[:]); {
+	case errors.Is(err, io.EOF) && only:
+		return status.Error(codes.Internal, "no request message")
+	case errors.Is(err, io.EOF):
+		return io.EOF
+	case err != nil:
+		return received(ctx, err)
+	}
+	data, err := g.body(ctx, s, head[0], int64(binary.BigEndian.Uint32(head[1:])))
+	if err != nil {
+		return received(ctx, err)
+	}
+	err = g.codec.Unmarshal(data, m)
+	data.Free()
+	switch {
+	case err != nil:
+		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
+	case !only:
+		return nil
+	}
+	switch err := s.ReadMessageHeader(head[:]); {
+	case err == nil:
+		return status.Error(codes.Internal, "a second request message")
+	case errors.Is(err, io.EOF):
+		return nil
+	default:
+		return received(ctx, err)
+	}
+}
+
+// received returns the status of a stream that broke with err.
+func received(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
+	}
+	if _, ok := errors.AsType[*fault.Error](err); ok {
+		// Of a unary call nobody else makes a status of it: no interceptor has begun.
+		return wire.Status(ctx, slog.Default(), err).Err()
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	return status.Error(codes.Unavailable, err.Error())
+}
+
+// body reads the n bytes of a message, and decompresses them.
+func (g *gate) body(ctx context.Context, s rawStream, format byte, n int64) (mem.BufferSlice, error) {
+	if n > int64(g.maxMessage) {
+		return nil, g.tooLong(n)
+	}
+	data, err := g.read(ctx, s, n)
+	if err != nil || format == 0 {
+		return data, err
+	}
+	defer data.Free()
+	if format != 1 {
+		return nil, status.Errorf(codes.Internal, "grpc: received unexpected payload format %d", format)
+	}
+	name := s.RecvCompress()
+	c := encoding.GetCompressor(name)
+	if c == nil {
+		return nil, status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", name)
+	}
+	return g.decompress(ctx, c, data)
+}
+
+func (g *gate) tooLong(n int64) error {
+	if int64(g.maxMessage) == g.memory.Limit()/messageCost {
+		return fault.New(fault.Exhausted, "The request is larger than the %d bytes that one may have; see --memory", g.maxMessage)
+	}
+	return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", n, g.maxMessage)
+}
+
+// read reads n bytes, a large message into one buffer.
+func (g *gate) read(ctx context.Context, s rawStream, n int64) (mem.BufferSlice, error) {
+	if n <= streamWindow {
+		return s.Read(int(n))
+	}
+	whole, err := g.acquire(ctx, n)
+	if err != nil {
+		return nil, err
+	}
+	out := mem.BufferSlice{mem.NewBuffer(&whole.data, whole)}
+	for at := int64(0); at < n; {
+		piece, err := s.Read(int(min(n-at, pieceBytes)))
+		if err != nil {
+			out.Free()
+			return nil, err
+		}
+		at += int64(piece.CopyTo(whole.data[at:]))
+		piece.Free()
+	}
+	return out, nil
+}
+
+// decompress returns what data decompresses to. How much that is is known at the
+// end only. The memory is asked for as for a message of the most that it can be
+// by then; who has some of it already does not wait for more.
+func (g *gate) decompress(ctx context.Context, c encoding.Compressor, data mem.BufferSlice) (mem.BufferSlice, error) {
+	n, err := decompressed(c, data, g.maxMessage)
+	if err != nil {
+		return nil, err
+	}
+	if n > int64(g.maxMessage) {
+		return nil, g.tooLong(n)
+	}
+	r, err := c.Decompress(data.Reader())
+	if err != nil {
+		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
+	}
+	var whole *charged
+	switch {
+	case n <= streamWindow:
+		whole = g.charge(n, 0)
+	case data.Len() > streamWindow:
+		if !g.memory.Try(messageCost * n) {
+			return nil, errBusy
+		}
+		whole = g.charge(n, messageCost*n)
+	default:
+		if whole, err = g.acquire(ctx, n); err != nil {
+			return nil, err
+		}
+	}
+	out := mem.BufferSlice{mem.NewBuffer(&whole.data, whole)}
+	if _, err := io.ReadFull(r, whole.data); err != nil {
+		out.Free()
+		return nil, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
+	}
+	return out, nil
+}
+
+// decompressed returns how many bytes data decompresses to, or more than most.
+func decompressed(c encoding.Compressor, data mem.BufferSlice, most int) (int64, error) {
+	r, err := c.Decompress(data.Reader())
+	if err == nil {
+		var n int64
+		if n, err = io.Copy(io.Discard, io.LimitReader(r, int64(most)+1)); err == nil {
+			return n, nil
+		}
+	}
+	return 0, status.Errorf(codes.Internal, "grpc: failed to decompress the message: %v", err)
+}
+
+// A charged is the buffer of a large message. It is the mem.BufferPool of
+// itself, to learn when it is free.
+type charged struct {
+	g       *gate
+	data    []byte
+	pooled  *counted // what has data, nil if that is not of the pool
+	charge  *charge
+	cleanup runtime.Cleanup
+}
+
+// A charge is what a buffer has of the budget, until somebody takes it back.
+type charge struct {
+	g *gate
+	n atomic.Int64
+}
+
+func (c *charge) release() { c.g.memory.Release(c.n.Swap(0)) }
+
+// acquire returns a buffer of n bytes that has its memory. A stream that waits
+// for that is not one that sends too slowly.
+func (g *gate) acquire(ctx context.Context, n int64) (*charged, error) {
+	if !g.memory.Try(messageCost * n) {
+		g.arrived(ctx)
+		err := g.memory.Acquire(ctx, messageCost*n)
+		g.arriving(ctx)
+		if err != nil {
+			return nil, err
+		}
+	}
+	return g.charge(n, messageCost*n), nil
+}
+
+// charge returns a buffer of n bytes that gives cost back when it is free, or
+// garbage: gRPC drops what a stream had received and nobody read.
+func (g *gate) charge(n, cost int64) *charged {
+	c := &charged{g: g, charge: &charge{g: g}}
+	if tier := tierOf(int(n)); tier <= maxTier {
+		c.pooled = g.pooled(tier)
+		c.data = c.pooled.full[:n]
+	} else {
+		c.data = make([]byte, n)
+	}
+	if cost > 0 {
+		c.charge.n.Store(cost)
+		c.cleanup = runtime.AddCleanup(c, (*charge).release, c.charge)
+	}
+	return c
+}
+
+// Get implements mem.BufferPool; nobody calls it.
+func (c *charged) Get(n int) *[]byte { b := make([]byte, n); return &b }
+
+// Put implements mem.BufferPool: the buffer is free.
+func (c *charged) Put(*[]byte) {
+	c.cleanup.Stop()
+	c.charge.release()
+	if c.data = nil; c.pooled != nil {
+		c.g.repool(c.pooled)
+	}
+}
