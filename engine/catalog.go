@@ -533,7 +533,7 @@ func (s *Store) split(ctx context.Context, t *table, tt *tablet.Tablet, key []by
 		s.swap(t, []*tablet.Tablet{tt}, children)
 	})
 	if err == nil {
-		s.o.Log.Info("tablet split", "table", t.schema.Load().Name, "tablet", uint64(tt.ID()), "elapsed", time.Since(start))
+		s.o.Log.Info("tablet split", "tablet", tt.Name(), "elapsed", time.Since(start))
 	}
 	return err
 }
@@ -594,7 +594,7 @@ func (s *Store) splitLarge(ctx context.Context) {
 				s.admin.Unlock()
 			}
 			if err != nil && ctx.Err() == nil {
-				s.o.Log.Warn("split tablet", "tablet", uint64(tt.ID()), "error", err)
+				s.o.Log.Warn("split tablet", "tablet", tt.Name(), "error", err)
 			}
 		}
 	}

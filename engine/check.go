@@ -226,7 +226,7 @@ func (c *checker) readRoot() error {
 	r := c.root.Row
 	c.incarnation("ROOT", "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
 	if len(r.Start) > 0 || len(r.End) > 0 || r.Tablet != metaTabletID {
-		c.damage("ROOT", doRestore, "names tablet %d with rows [%q, %q) instead of the METADATA tablet", r.Tablet, r.Start, r.End)
+		c.damage("ROOT", doRestore, "names tablet %v with rows [%q, %q) instead of the METADATA tablet", r.Tablet, r.Start, r.End)
 	}
 	return nil
 }
@@ -276,13 +276,13 @@ func (c *checker) tabletName(r *metadata.Row) string {
 		return "METADATA tablet"
 	}
 	if name := c.frozen[r]; name != "" {
-		return fmt.Sprintf("tablet %x of backup %s", uint64(r.Tablet), name)
+		return fmt.Sprintf("tablet %v of backup %s", r.Tablet, name)
 	}
 	name := c.names[r.Table]
 	if name == "" {
 		name = fmt.Sprintf("%x", r.Table)
 	}
-	return fmt.Sprintf("tablet %x of table %s", uint64(r.Tablet), name)
+	return fmt.Sprintf("tablet %v of table %s", r.Tablet, name)
 }
 
 // metadata checks what the METADATA tablet holds, on a copy in memory.
@@ -351,9 +351,9 @@ func (c *checker) metadata(ctx context.Context) error {
 				bad(key, err)
 				return nil
 			case !bytes.Equal(tabletKey(r), key):
-				bad(key, fmt.Errorf("holds the row of tablet %x of table %x with end %q", uint64(r.Tablet), r.Table, r.End))
+				bad(key, fmt.Errorf("holds the row of tablet %v of table %x with end %q", r.Tablet, r.Table, r.End))
 			case byID[r.Tablet]:
-				bad(key, fmt.Errorf("tablet %x has two rows", uint64(r.Tablet)))
+				bad(key, fmt.Errorf("tablet %v has two rows", r.Tablet))
 			}
 			byID[r.Tablet] = true
 			rows = append(rows, r)

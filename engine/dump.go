@@ -93,7 +93,7 @@ func describeRow(key, value []byte) (string, error) {
 			return "", err
 		}
 		b, err := json.Marshal(r)
-		return fmt.Sprintf("tablet %x of table %x [%q, %q) %s", uint64(r.Tablet), binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
+		return fmt.Sprintf("tablet %v of table %x [%q, %q) %s", r.Tablet, binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
 	case len(key) == 9 && key[0] == 'b':
 		b, err := schema.UnmarshalBackup(value)
 		if err != nil {
@@ -106,7 +106,7 @@ func describeRow(key, value []byte) (string, error) {
 			return "", err
 		}
 		b, err := json.Marshal(r)
-		return fmt.Sprintf("tablet %x of backup %x [%q, %q) %s", uint64(r.Tablet), binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
+		return fmt.Sprintf("tablet %v of backup %x [%q, %q) %s", r.Tablet, binary.BigEndian.Uint64(key[1:]), r.Start, r.End, b), err
 	case len(key) > 0 && key[0] == 'r':
 		v, version, err := splitRecord(string(key[1:]), value)
 		if err != nil {

@@ -62,9 +62,9 @@ func (s *Store) splitForLoad(ctx context.Context, tt *tablet.Tablet, rate float6
 	}
 	if err := s.split(ctx, t, tt, key); err != nil {
 		if ctx.Err() == nil {
-			s.o.Log.Warn("split tablet for its load", "tablet", uint64(tt.ID()), "error", err)
+			s.o.Log.Warn("split tablet for its load", "tablet", tt.Name(), "error", err)
 		}
 		return
 	}
-	s.o.Log.Info("tablet was hot", "table", t.schema.Load().Name, "tablet", uint64(tt.ID()), "rows_per_second", int64(rate))
+	s.o.Log.Info("tablet was hot", "tablet", tt.Name(), "rows_per_second", int64(rate))
 }

@@ -99,7 +99,7 @@ func covered(l commitlog.Log, rows ...*metadata.Row) error {
 	}
 	for _, r := range rows {
 		if r.Redo != (commitlog.Pos{}) && !segments.Holds(r.Redo) {
-			return fault.New(fault.Corruption, "tablet %d has the redo point %v, which the log does not hold", r.Tablet, r.Redo)
+			return fault.New(fault.Corruption, "tablet %v has the redo point %v, which the log does not hold", r.Tablet, r.Redo)
 		}
 	}
 	return nil

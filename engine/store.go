@@ -440,7 +440,7 @@ func (s *Store) openMeta(ctx context.Context) (err error) {
 	}
 	err = s.metaLog.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
 		if metadata.TabletID(rec.Tablet) != metaTabletID {
-			return fault.New(fault.Corruption, "METADATA log holds a record of tablet %d", rec.Tablet)
+			return fault.New(fault.Corruption, "METADATA log holds a record of tablet %x", rec.Tablet)
 		}
 		return s.meta.Replay(&rec)
 	})
@@ -508,7 +508,7 @@ func (s *Store) openTables(ctx context.Context) (err error) {
 	}
 	for _, t := range s.catalog.tablets {
 		if err := t.SettleRedo(ctx); err != nil {
-			return fmt.Errorf("settle redo point of tablet %d: %w", t.ID(), err)
+			return fmt.Errorf("settle redo point of %v: %w", t.Name(), err)
 		}
 	}
 	if s.env.Commit, err = s.userLog.Start(); err != nil {

@@ -69,7 +69,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 	for _, r := range roots {
 		for _, f := range r.Files {
 			if !there[f.Object] {
-				return fault.New(fault.Corruption, "SSTable %s of METADATA tablet %x is not in the store", f.Object, uint64(r.Tablet))
+				return fault.New(fault.Corruption, "SSTable %s of METADATA tablet %v is not in the store", f.Object, r.Tablet)
 			}
 		}
 	}
@@ -172,8 +172,8 @@ func (cp *Copy) newest(ctx context.Context, logs objectstore.Store, roots []*met
 		}
 		i := slices.IndexFunc(roots, func(r *metadata.Row) bool { return len(r.End) == 0 || bytes.Compare(key, r.End) < 0 })
 		if last := rec.FirstSeq + uint64(rec.N) - 1; last > uint64(roots[i].FlushedSeq) {
-			return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it (change %d; tablet %x had been flushed up to %d)",
-				rec.Tablet, l.ID, last, uint64(roots[i].Tablet), roots[i].FlushedSeq)
+			return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it (change %d; tablet %v had been flushed up to %d)",
+				rec.Tablet, l.ID, last, roots[i].Tablet, roots[i].FlushedSeq)
 		}
 		return nil
 	})

@@ -37,6 +37,11 @@ type WaitingTablet struct {
 	Since time.Time
 }
 
+// Name returns what an operator is told of which tablet it is.
+func (t WaitingTablet) Name() metadata.TabletName {
+	return metadata.TabletName{Table: t.Table, Tablet: t.Tablet, Start: t.Start, End: t.End}
+}
+
 // DamagedPrefix is where the lock service has the items of damaged logs. Who
 // tries to take tablets over writes them, so that everybody can tell.
 const DamagedPrefix = "damaged/"

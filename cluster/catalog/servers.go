@@ -23,6 +23,11 @@ type Registration struct {
 	Version int64 `json:"-"`
 }
 
+// ServerName returns what an operator is told of which server it is.
+func (r Registration) ServerName() metadata.ServerName {
+	return metadata.ServerName{Name: r.Name, Incarnation: r.Incarnation}
+}
+
 // A Promise is that of a server to serve nothing longer than Term after it gave
 // out the last reading of its clock that the master of an epoch has sent back to
 // it (rpc.Control.Attend). It binds until the server has taken it out of its

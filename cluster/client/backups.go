@@ -179,7 +179,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 	err = c.rows(ctx, sch.ID, row.All, func(r *metadata.Row) error {
 		a := r.Assignment
 		if a == nil || a.State != metadata.Open {
-			return fault.New(fault.Unavailable, "tablet %d is not served at the moment", r.Tablet)
+			return fault.New(fault.Unavailable, "tablet %v is not served at the moment", r.Tablet)
 		}
 		servers[a.Addr] = append(servers[a.Addr], r.Tablet)
 		return nil

@@ -153,7 +153,7 @@ func (s *Store) try(ctx context.Context, key []byte, do func(rpc.TabletServer, r
 	r := roots[i]
 	a := r.Assignment
 	if a == nil || a.State != metadata.Open {
-		return fault.New(fault.Unavailable, "METADATA tablet %d is not served at the moment", r.Tablet)
+		return fault.New(fault.Unavailable, "METADATA tablet %v is not served at the moment", r.Tablet)
 	}
 	s.Reads.Add(1)
 	return do(s.dial.Dial(a.Addr), rpc.Target{Tablet: r.Tablet, Schema: Schema.Version}, row.Range{Start: r.Start, End: r.End})

@@ -134,7 +134,7 @@ func TestOperate(t *testing.T) {
 		t.Error(err)
 	}
 	if len(found) != 1 || found[0].Object != object || found[0].Tablet != r.Tablet || found[0].Table != upkeepTable || found[0].Err == nil {
-		t.Errorf("damaged: %+v, want %s of %x", found, object, r.Tablet)
+		t.Errorf("damaged: %+v, want %s of %v", found, object, r.Tablet)
 	}
 	loss, err := b.DropDamaged(ctx, "u", object)
 	if err != nil || loss.Entries == 0 || string(loss.First) < "a" {

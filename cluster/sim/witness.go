@@ -98,17 +98,17 @@ func (w *Witness) changed(key string, version uint64, r *metadata.Row) {
 			continue
 		}
 		if next.MaxSeq < old.MaxSeq || next.FlushedSeq < old.FlushedSeq || next.NextRun < old.NextRun {
-			w.note("I6: tablet %d goes back from %d, %d, %d to %d, %d, %d", r.Tablet, old.MaxSeq, old.FlushedSeq, old.NextRun, next.MaxSeq, next.FlushedSeq, next.NextRun)
+			w.note("I6: tablet %v goes back from %d, %d, %d to %d, %d, %d", r.Tablet, old.MaxSeq, old.FlushedSeq, old.NextRun, next.MaxSeq, next.FlushedSeq, next.NextRun)
 		}
 		a, b := old.Assignment, next.Assignment
 		if a == nil || b == nil {
 			continue
 		}
 		if b.Epoch < a.Epoch || b.Incarnation != 0 && a.Incarnation != b.Incarnation && b.Epoch == a.Epoch {
-			w.note("I6: tablet %d changes from epoch %d of server %d to %d of %d", r.Tablet, a.Epoch, a.Incarnation, b.Epoch, b.Incarnation)
+			w.note("I6: tablet %v changes from epoch %d of server %d to %d of %d", r.Tablet, a.Epoch, a.Incarnation, b.Epoch, b.Incarnation)
 		}
 		if b.Master < a.Master {
-			w.note("I12: tablet %d was changed by master %d after %d", r.Tablet, b.Master, a.Master)
+			w.note("I12: tablet %v was changed by master %d after %d", r.Tablet, b.Master, a.Master)
 		}
 	}
 }

@@ -118,7 +118,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 		}
 		if err != nil {
 			abandon()
-			return fmt.Errorf("settle METADATA row of tablet %d: %w", id, err)
+			return fmt.Errorf("settle METADATA row of tablet %v: %w", id, err)
 		}
 		h := s.halfOf(r.Table)
 		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: time.Now()}
@@ -128,7 +128,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 		l, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
 			if len(l.GivenUp) > 0 {
-				s.o.Log.Warn("recovers from a commit log without what was given up of it", "server", s.o.Name, "log", log.String(), "segments", len(l.GivenUp), "tablets", len(opened))
+				s.o.Log.Warn("recovers from a commit log without what was given up of it", "server", s.serverName(), "log", log.String(), "segments", len(l.GivenUp), "tablets", len(opened))
 			}
 			want := func(id uint64) bool { return opened[id] != nil }
 			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, l.From, l.End, l.GivenUp, want, func(rec commitlog.Record) error {
@@ -147,12 +147,12 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	for _, t := range opened {
 		t.Start()
 		if err := s.open(ctx, t); err != nil {
-			errs = append(errs, fmt.Errorf("open tablet %d: %w", t.ID(), err))
+			errs = append(errs, fmt.Errorf("open %v: %w", t.Name(), err))
 			continue
 		}
 		s.o.Held("load", time.Since(start))
 	}
-	s.o.Log.Info("tablets opened", "server", s.o.Name, "tablets", len(opened), "log", log.String(), "records", records, "elapsed", time.Since(start))
+	s.o.Log.Info("tablets opened", "server", s.serverName(), "tablets", len(opened), "log", log.String(), "records", records, "elapsed", time.Since(start))
 	return errors.Join(errs...)
 }
 
@@ -227,7 +227,7 @@ func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, er
 	// compare-and-set of b's row must fail from here on; if it is not, it does.
 	if log := r.Assignment.Log; b.Assignment != nil && b.Assignment.Log == log && log != 0 {
 		if err := s.meta.CAS(ctx, b); err != nil {
-			return nil, fault.New(fault.Unavailable, "the tablet after tablet %d is changing: %v", r.Tablet, err)
+			return nil, fault.New(fault.Unavailable, "the tablet after tablet %v is changing: %v", r.Tablet, err)
 		}
 	}
 	return next, s.meta.CAS(ctx, next)
@@ -283,11 +283,12 @@ func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
 		err = nil // it was split, merged or unloaded meanwhile
 	}
 	if err != nil {
-		return fmt.Errorf("unload tablet %d: %w", id, err)
+		return fmt.Errorf("unload %v: %w", t.Name(), err)
 	}
 	s.mu.Lock()
 	delete(s.tablets, id)
 	s.mu.Unlock()
+	s.o.Log.Info("tablet given up", "server", s.serverName(), "tablet", t.Name())
 	return nil
 }
 
@@ -330,7 +331,7 @@ func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) err
 		if at, ok, err = t.SplitKey(ctx); err != nil {
 			return err
 		} else if !ok {
-			return fault.New(fault.FailedPrecondition, "tablet %d has no row to split it at", id)
+			return fault.New(fault.FailedPrecondition, "%v has no row to split it at", t.Name())
 		}
 		if at, err = s.border(ctx, t, at); err != nil {
 			return err
@@ -378,7 +379,7 @@ func (s *Server) split(ctx context.Context, t *served, at []byte) error {
 		s.adopt([]*served{t}, children)
 	})
 	if err == nil {
-		s.o.Log.Info("tablet split", "server", s.o.Name, "tablet", uint64(t.ID()), "elapsed", time.Since(start))
+		s.o.Log.Info("tablet split", "server", s.serverName(), "tablet", t.Name(), "elapsed", time.Since(start))
 	}
 	return refused(err)
 }
@@ -390,12 +391,17 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 		return err
 	}
 	if ts[0].table != ts[1].table {
-		return fault.New(fault.Invalid, "tablets %d and %d are of different tables", left, right)
+		return fault.New(fault.Invalid, "%v and %v are of different tables", ts[0].Name(), ts[1].Name())
 	}
+	start := time.Now()
 	return refused(s.detached(ctx, func(ctx context.Context) error {
-		return tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
+		err := tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
 			func(r *metadata.Row) error { return s.meta.Retire(ctx, r) },
 			func(merged ...*tablet.Tablet) { s.adopt(ts, merged) })
+		if err == nil {
+			s.o.Log.Info("tablets merged", "server", s.serverName(), "left", ts[0].Name(), "right", ts[1].Name(), "elapsed", time.Since(start))
+		}
+		return err
 	}))
 }
 
@@ -474,7 +480,7 @@ func (s *Server) splitting(ctx context.Context) {
 		split := func(t *tablet.Tablet, at []byte) {
 			err := s.Split(ctx, t.ID(), at)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, fault.FailedPrecondition) && !errors.Is(err, rpc.ErrNotServing) {
-				s.o.Log.Warn("split tablet", "tablet", uint64(t.ID()), "error", err)
+				s.o.Log.Warn("split tablet", "tablet", t.Name(), "error", err)
 			}
 		}
 		// METADATA first: splits of others change it.
@@ -494,7 +500,7 @@ func (s *Server) splitting(ctx context.Context) {
 		for t, rate := range hot.Lasting(append(s.tabletsOf(s.users), s.tabletsOf(s.system)...), time.Now(), s.o.SplitRate, s.o.SplitHotAfter) {
 			// A hot row cannot be divided.
 			if at, ok := t.HotKey(); ok {
-				s.o.Log.Info("tablet is hot", "server", s.o.Name, "tablet", uint64(t.ID()), "rows_per_second", int64(rate))
+				s.o.Log.Info("tablet is hot", "server", s.serverName(), "tablet", t.Name(), "rows_per_second", int64(rate))
 				split(t, at)
 			}
 		}

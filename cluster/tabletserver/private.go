@@ -113,7 +113,7 @@ func (s *Server) resume(ctx context.Context, h *half) error {
 	}
 	for _, t := range opened {
 		if err := s.settleOpened(ctx, t); err != nil {
-			return fmt.Errorf("open tablet %d: %w", t.ID(), err)
+			return fmt.Errorf("open %v: %w", t.Name(), err)
 		}
 	}
 	if h == s.system && s.o.Private != nil {
@@ -137,7 +137,7 @@ func (s *Server) openRoots(ctx context.Context) error {
 		next.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: r.Assignment.Epoch + 1, Server: s.o.Name, Addr: s.o.Addr,
 			Incarnation: s.owner, Master: r.Assignment.Master}
 		if err := s.meta.CAS(ctx, next); err != nil {
-			return fmt.Errorf("take METADATA tablet %d: %w", r.Tablet, err)
+			return fmt.Errorf("take METADATA tablet %v: %w", r.Tablet, err)
 		}
 		if err := s.recover(ctx, 0, []*metadata.Row{next}); err != nil {
 			return err

@@ -275,7 +275,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		// Of this server before it was started again, most likely.
 		var r catalog.Registration
 		_ = json.Unmarshal(i.Value, &r)
-		o.Log.Info("waits until the tablet server that is registered under this name has ended", "name", o.Name, "addr", r.Addr, "incarnation", r.Incarnation, "ttl", o.TTL)
+		o.Log.Info("waits until the tablet server that is registered under this name has ended", "server", r.ServerName(), "addr", r.Addr, "ttl", o.TTL)
 	}
 	// The name is taken until the last incarnation's session has ended.
 	item, err := lock.Acquire(ctx, o.Lock, s.session, catalog.ServersPrefix+o.Name, value)
@@ -301,7 +301,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
 	s.running.Go(func() { s.splitting(s.ctx) })
-	o.Log.Info("tablet server started", "name", o.Name, "incarnation", s.incarnation)
+	o.Log.Info("tablet server started", "server", s.serverName(), "addr", o.Addr)
 	return s, nil
 }
 
@@ -336,7 +336,7 @@ const heldLong = 100 * time.Millisecond
 func (s *Server) held(why string, d time.Duration) {
 	s.o.Held(why, d)
 	if d > heldLong {
-		s.o.Log.Warn("writes of a tablet were held up", "server", s.o.Name, "for", why, "elapsed", d)
+		s.o.Log.Warn("writes of a tablet were held up", "server", s.serverName(), "for", why, "elapsed", d)
 	}
 }
 
@@ -410,7 +410,7 @@ func (s *Server) watchAge() {
 func (s *Server) fail(err error) {
 	s.failOnce.Do(func() {
 		s.failure = err
-		s.o.Log.Error("the tablet server has failed", "name", s.o.Name, "error", err)
+		s.o.Log.Error("the tablet server has failed", "server", s.serverName(), "error", err)
 		close(s.failed)
 		s.cancel()
 	})
@@ -440,6 +440,10 @@ func (s *Server) Err() error {
 
 // Name returns the name that the server was given.
 func (s *Server) Name() string { return s.o.Name }
+
+func (s *Server) serverName() metadata.ServerName {
+	return metadata.ServerName{Name: s.o.Name, Incarnation: s.owner}
+}
 
 // Incarnation returns the server's number, which no other server ever has.
 func (s *Server) Incarnation() uint64 { return s.incarnation }

@@ -168,9 +168,9 @@ func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store
 		for _, r := range rows {
 			a := r.Assignment
 			if a == nil || a.State != metadata.Open {
-				wrong("%s: tablet %x, rows [%s, %s), is not served", name, uint64(r.Tablet), ops.EscapeKey(r.Start), ops.EscapeKey(r.End))
+				wrong("%v is not served", r.Name(name))
 			} else if _, ok := servers[a.Incarnation]; !ok {
-				wrong("%s: tablet %x is served by %s, which does not live", name, uint64(r.Tablet), a.Server)
+				wrong("%v is served by %v, which does not live", r.Name(name), a.Owner())
 			}
 		}
 	}
@@ -189,7 +189,7 @@ func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store
 	}
 	for _, d := range damaged {
 		for _, t := range d.Tablets {
-			wrong("commit log segment %s of %s is damaged (%s), and %s is not served without it", t.Object, cmp.Or(d.Server, "a server that is gone"), t.Error, waiting(t))
+			wrong("commit log segment %s of %s is damaged (%s), and %s is not served without it", t.Object, cmp.Or(d.Server, "a server that is gone"), t.Error, t.Name())
 		}
 	}
 	infos, err := objects.List(ctx, "", "", 0)
@@ -205,7 +205,7 @@ func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store
 		case ok:
 			f.namedBytes += i.Size
 			if u.file.Size != i.Size {
-				wrong("SSTable %s of tablet %x has %d bytes, METADATA says %d", i.Name, uint64(u.by.Tablet), i.Size, u.file.Size)
+				wrong("SSTable %s of tablet %v has %d bytes, METADATA says %d", i.Name, u.by.Tablet, i.Size, u.file.Size)
 			}
 		case whole:
 			f.loose = append(f.loose, i)
@@ -233,7 +233,7 @@ func (o *operator) findings(ctx context.Context, objects, logs objectstore.Store
 }
 
 func missingSSTable(name string, u use) string {
-	return fmt.Sprintf("SSTable %s of tablet %x is not in the store", name, uint64(u.by.Tablet))
+	return fmt.Sprintf("SSTable %s of tablet %v is not in the store", name, u.by.Tablet)
 }
 
 // names tells whether the row of a use still names its object: a compaction may
@@ -298,7 +298,7 @@ func (r *reading) run(ctx context.Context) error {
 		r.sstables++
 		r.entries += int64(entries)
 		if what != "" {
-			r.bad("SSTable %s of tablet %x, rows [%s, %s): %s", name, uint64(u.by.Tablet), ops.EscapeKey(u.by.Start), ops.EscapeKey(u.by.End), what)
+			r.bad("SSTable %s of tablet %v, rows [%s, %s): %s", name, u.by.Tablet, ops.EscapeKey(u.by.Start), ops.EscapeKey(u.by.End), what)
 		}
 	}
 	// Tablets have moved, perhaps, and logs are gone since.

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -47,17 +46,12 @@ func (n *node) warnings() (lines []string) {
 				if i > 0 {
 					line += "; "
 				}
-				line += waiting(t)
+				line += t.Name().String()
 			}
 			lines = append(lines, line)
 		}
 	}
 	return lines
-}
-
-// waiting describes a tablet.
-func waiting(t catalog.WaitingTablet) string {
-	return fmt.Sprintf("tablet %x of %s, rows [%s, %s)", uint64(t.Tablet), t.Table, ops.EscapeKey(t.Start), ops.EscapeKey(t.End))
 }
 
 // A damageCollector is a metric with a time series for each tablet that waits for
@@ -75,7 +69,7 @@ func (c damageCollector) Collect(ch chan<- prometheus.Metric) {
 		for _, t := range d.Tablets {
 			if !seen[t.Tablet] {
 				seen[t.Tablet] = true
-				ch <- prometheus.MustNewConstMetric(damageDesc, prometheus.GaugeValue, 1, t.Table, strconv.FormatUint(uint64(t.Tablet), 16), t.Object)
+				ch <- prometheus.MustNewConstMetric(damageDesc, prometheus.GaugeValue, 1, t.Table, t.Tablet.String(), t.Object)
 			}
 		}
 	}
@@ -251,10 +245,8 @@ func (o *operator) losses(ctx context.Context, logs objectstore.Store, id commit
 
 func (l *losing) print(o *operator) {
 	out := o.p.stdout
-	describe := func(r *metadata.Row) string {
-		return fmt.Sprintf("tablet %x of %s, rows [%s, %s)", uint64(r.Tablet), l.names[r.Table], ops.EscapeKey(r.Start), ops.EscapeKey(r.End))
-	}
-	fmt.Fprintf(out, "commit log %v of %s (incarnation %d), which is gone; %d tablets wait for it:\n", l.log, l.server, catalog.LogOwner(l.log), len(l.waiting))
+	describe := func(r *metadata.Row) string { return r.Name(l.names[r.Table]).String() }
+	fmt.Fprintf(out, "commit log %v of %v, which is gone; %d tablets wait for it:\n", l.log, metadata.ServerName{Name: l.server, Incarnation: catalog.LogOwner(l.log)}, len(l.waiting))
 	for _, r := range l.waiting {
 		fmt.Fprintf(out, "  %s\n", describe(r))
 	}
@@ -291,7 +283,7 @@ func (o *operator) othersDamaged(ctx context.Context, all []*losing) error {
 				id, index, ok := commitlog.ParseObject(t.Object)
 				given := slices.ContainsFunc(l.damage, func(x commitlog.Damage) bool { return x.Index == index })
 				if ok && id == l.log && !given {
-					return fmt.Errorf("%s waits for segment %s too: %s", waiting(t), t.Object, strings.TrimSuffix(t.Error, "\n"))
+					return fmt.Errorf("%s waits for segment %s too: %s", t.Name(), t.Object, strings.TrimSuffix(t.Error, "\n"))
 				}
 			}
 		}

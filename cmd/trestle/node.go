@@ -322,7 +322,7 @@ func (n *node) watchMetadata(c *client.Client) {
 		}
 		for _, r := range roots {
 			if a := r.Assignment; a == nil || a.State != metadata.Open {
-				return fmt.Errorf("METADATA tablet %x is not served", uint64(r.Tablet))
+				return fmt.Errorf("METADATA tablet %v is not served", r.Tablet)
 			}
 		}
 		if _, err = c.Metadata().Lookup(ctx, 1<<63-1, nil, 1); errors.Is(err, fault.NotFound) {

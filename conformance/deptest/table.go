@@ -47,7 +47,7 @@ var allowed = map[string][]string{
 	"engine/rowcache":  {"engine/cell"},
 	"engine/sstable":   {"engine/fault", "engine/mutex", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
-	"engine/metadata":   {"engine/fault", "engine/cell", "engine/commitlog", "engine/sstable"},
+	"engine/metadata":   {"engine/fault", "engine/cell", "engine/row", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/compaction": {"engine/fault", "engine/cell", "engine/schema", "engine/merge", "engine/sstable"},
 	"engine/locality":   {"engine/fault", "engine/schema", "engine/sstable"},

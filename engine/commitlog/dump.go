@@ -160,7 +160,7 @@ func (d *dumper) frame(f segmentFile, fr frame, v verdict) {
 		return
 	}
 	err := fr.eachRecord(f.number, func(r Record) error {
-		d.printf("  record  at offset %d: tablet %d, seq %d+%d, %d bytes", r.Pos.Offset, r.Tablet, r.FirstSeq, r.N, len(r.Payload))
+		d.printf("  record  at offset %d: tablet %x, seq %d+%d, %d bytes", r.Pos.Offset, r.Tablet, r.FirstSeq, r.N, len(r.Payload))
 		if d.opts.Describe != nil {
 			d.printf(" %s", d.opts.Describe(r))
 		}

@@ -267,7 +267,7 @@ func Unmarshal(b []byte) (*Row, error) {
 // run, or beyond the sequence numbers that the row admits to.
 func (r *Row) Check() error {
 	bad := func(format string, args ...any) error {
-		return fault.New(fault.Corruption, "METADATA row of tablet %d: %s", r.Tablet, fmt.Sprintf(format, args...))
+		return fault.New(fault.Corruption, "METADATA row of tablet %v: %s", r.Tablet, fmt.Sprintf(format, args...))
 	}
 	for i, f := range r.Files {
 		switch {

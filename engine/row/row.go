@@ -2,7 +2,9 @@ package row
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -198,4 +200,21 @@ type Rule struct {
 	Append    []byte
 	Increment int64
 	IsAppend  bool
+}
+
+// Escape writes a row key as text: printable ASCII as it is except for the
+// backslash, which is doubled, every other byte as \xNN.
+func Escape(key []byte) string {
+	var b strings.Builder
+	for _, c := range key {
+		switch {
+		case c == '\\':
+			b.WriteString(`\\`)
+		case c >= ' ' && c <= '~':
+			b.WriteByte(c)
+		default:
+			fmt.Fprintf(&b, `\x%02x`, c)
+		}
+	}
+	return b.String()
 }

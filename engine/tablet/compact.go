@@ -56,7 +56,7 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	})
 	if err != nil {
 		t.abort(out)
-		return false, fmt.Errorf("flush tablet %d: %w", t.id, err)
+		return false, fmt.Errorf("flush %v: %w", t.Name(), err)
 	}
 	next := v.row.Clone()
 	next.Files = append(out.files, next.Files...)
@@ -99,14 +99,14 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	t.env.Stats.Collected.Add(out.gc.Collected)
 	t.env.Stats.Flushes.Add(1)
 	t.env.Stats.FlushBytes.Add(size)
-	t.env.Log.Debug("flushed", "tablet", uint64(t.id), "entries", m.Count(), "bytes", size, "files", len(out.files))
+	t.env.Log.Debug("flushed", "tablet", t.Name(), "entries", m.Count(), "bytes", size, "files", len(out.files))
 	return true, nil
 }
 
 // lost handles a failed compare-and-set. Unless the row is certain not to
 // name the new files, only a restart can tell.
 func (t *Tablet) lost(out *output, err error) error {
-	err = fmt.Errorf("change METADATA row of tablet %d: %w", t.id, err)
+	err = fmt.Errorf("change METADATA row of %v: %w", t.Name(), err)
 	if notApplied(err) {
 		if out != nil {
 			out.abort()
@@ -233,7 +233,7 @@ func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
 	if err != nil {
 		t.abort(out)
 		t.jobs.fruitless.Store(w.from.state)
-		return false, fmt.Errorf("%s compaction of tablet %d: %w", job.Kind, t.id, err)
+		return false, fmt.Errorf("%s compaction of %v: %w", job.Kind, t.Name(), err)
 	}
 	if err := t.replace(ctx, w, out); err != nil {
 		return false, err
@@ -249,7 +249,7 @@ func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
 	}
 	t.env.Stats.Collected.Add(out.gc.Collected)
 	t.env.Stats.Compactions.Add(1)
-	t.env.Log.Debug("compacted", "tablet", uint64(t.id), "kind", job.Kind.String(), "reason", job.Reason,
+	t.env.Log.Debug("compacted", "tablet", t.Name(), "kind", job.Kind.String(), "reason", job.Reason,
 		"group", w.group.Name, "runs", len(job.Runs), "bytes", job.RewriteBytes(), "files", len(out.files), "collected", out.gc.Collected,
 		"elapsed", time.Since(start))
 	return true, nil

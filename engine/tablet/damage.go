@@ -180,7 +180,7 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 		}
 	}
 	if found == nil {
-		return Loss{}, fault.New(fault.NotFound, "tablet %x has no SSTable %s", uint64(t.id), object)
+		return Loss{}, fault.New(fault.NotFound, "%v has no SSTable %s", t.Name(), object)
 	}
 	err := t.env.verify(ctx, found.object)
 	if err == nil {
@@ -203,7 +203,7 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 		return Loss{}, t.lost(nil, err)
 	}
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
-	t.env.Log.Warn("dropped a damaged SSTable", "tablet", uint64(t.id), "object", object, "bytes", loss.Bytes)
+	t.env.Log.Warn("dropped a damaged SSTable", "tablet", t.Name(), "object", object, "bytes", loss.Bytes)
 	t.env.Work(t)
 	return loss, nil
 }

@@ -26,11 +26,11 @@ func (t *Tablet) guard(work string, do func() error) (err error) {
 // its locks are free. It returns the error that everybody gets then.
 func (t *Tablet) fail(work string, p any, stack []byte) error {
 	err := &fault.Error{Kind: fault.Internal, Reason: "TABLET_FAILED",
-		Msg: fmt.Sprintf("tablet %x failed: its %s panicked: %v. What was acknowledged is kept for the next start.", uint64(t.id), work, p)}
+		Msg: fmt.Sprintf("tablet %v failed: its %s panicked: %v. What was acknowledged is kept for the next start.", t.id, work, p)}
 	if !t.failure.CompareAndSwap(nil, err) {
 		return t.Failure()
 	}
-	t.env.Log.Error("tablet failed: "+work+" panicked", "tablet", uint64(t.id), "panic", p, "stack", string(stack))
+	t.env.Log.Error("tablet failed: "+work+" panicked", "tablet", t.Name(), "panic", p, "stack", string(stack))
 	t.env.failed(t, err)
 	go t.stop()
 	return err

@@ -95,7 +95,7 @@ func (t *Tablet) compactRequested(ctx context.Context) error {
 		return err // it was the compaction of another goroutine
 	}
 	if names := t.Quarantined(); len(names) > 0 {
-		return fault.New(fault.Corruption, "compactions of tablet %x leave out what is damaged: %s", uint64(t.id), strings.Join(names, ", "))
+		return fault.New(fault.Corruption, "compactions of %v leave out what is damaged: %s", t.Name(), strings.Join(names, ", "))
 	}
 	return nil
 }

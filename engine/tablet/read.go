@@ -625,7 +625,7 @@ func (t *Tablet) readError(err error) error {
 	if fault.KindOf(err) == fault.Corruption {
 		t.env.Stats.Corruptions.Add(1)
 		t.env.damage(t, err)
-		t.env.Log.Error("corruption", "tablet", uint64(t.id), "error", err)
+		t.env.Log.Error("corruption", "tablet", t.Name(), "error", err)
 	}
 	return err
 }

@@ -125,7 +125,7 @@ func (t *Tablet) settleResidents(ctx context.Context, v *version) error {
 		}
 	}
 	if over > 0 && !t.jobs.overMemory {
-		t.env.Log.Warn("no room for all SSTables that are to be in memory; the others are read from storage", "tablet", uint64(t.id),
+		t.env.Log.Warn("no room for all SSTables that are to be in memory; the others are read from storage", "tablet", t.Name(),
 			"sstables", over, "limit_bytes", t.env.InMemoryBytes)
 	}
 	t.jobs.overMemory = over > 0

@@ -30,7 +30,7 @@ import (
 // with the children before the parent refuses its first call.
 func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.TabletID, adopt func(children ...*Tablet)) error {
 	if len(at) == 0 || !t.bounds.Contains(at) || bytes.Equal(at, t.bounds.Start) {
-		return fault.New(fault.Invalid, "a split at %q would leave one side of tablet %d empty", at, t.id)
+		return fault.New(fault.Invalid, "a split at %q would leave one side of %v empty", at, t.Name())
 	}
 	unlock, err := t.still(ctx)
 	if err != nil {
@@ -262,7 +262,7 @@ func insist(ctx context.Context, do func() error) error {
 // has happened already: only a restart finishes it. Until then nobody serves the
 // rows: see leave.
 func (t *Tablet) halfway(err error, too ...*Tablet) error {
-	err = fmt.Errorf("split or merge of tablet %d is half done: %w", t.id, err)
+	err = fmt.Errorf("split or merge of %v is half done: %w", t.Name(), err)
 	t.env.Fatal(err)
 	t.closeAll(too)
 	return err

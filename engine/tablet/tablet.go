@@ -217,6 +217,11 @@ func Open(env *Env, r *metadata.Row, table func() *schema.Table) *Tablet {
 // ID returns the tablet's id.
 func (t *Tablet) ID() metadata.TabletID { return t.id }
 
+// Name tells an operator which tablet it is.
+func (t *Tablet) Name() metadata.TabletName {
+	return metadata.TabletName{Table: t.schema().Name, Tablet: t.id, Start: t.bounds.Start, End: t.bounds.End}
+}
+
 // Bounds returns the tablet's row range.
 func (t *Tablet) Bounds() row.Range { return t.bounds }
 
@@ -251,11 +256,11 @@ func (t *Tablet) Replay(rec *commitlog.Record) error {
 		return nil
 	}
 	if first <= flushed {
-		return fault.New(fault.Corruption, "tablet %d: log record %d to %d straddles the redo point %d", t.id, first, end-1, flushed)
+		return fault.New(fault.Corruption, "%v: log record %d to %d straddles the redo point %d", t.Name(), first, end-1, flushed)
 	}
 	m := t.write.mem
 	if !m.Empty() && first <= m.MaxSeq() {
-		return fault.New(fault.Corruption, "tablet %d: log record %d follows %d", t.id, first, m.MaxSeq())
+		return fault.New(fault.Corruption, "%v: log record %d follows %d", t.Name(), first, m.MaxSeq())
 	}
 	before := m.Bytes()
 	if err := DecodeRecord(rec.Payload, first, rec.N, m); err != nil {
@@ -627,7 +632,7 @@ func (t *Tablet) closeLocked() {
 // fatal reports an error after which the tablet cannot be trusted.
 func (t *Tablet) fatal(err error) error {
 	if errors.Is(err, fault.Fenced) || errors.Is(err, fault.Corruption) {
-		t.env.Fatal(fmt.Errorf("tablet %d: %w", t.id, err))
+		t.env.Fatal(fmt.Errorf("%v: %w", t.Name(), err))
 	}
 	return err
 }

@@ -109,7 +109,7 @@ func openItems(ctx context.Context, o Options, fatal func(error), failed func() 
 	}
 	err = s.log.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
 		if metadata.TabletID(rec.Tablet) != tabletID {
-			return fault.New(fault.Corruption, "the log holds a record of tablet %d", rec.Tablet)
+			return fault.New(fault.Corruption, "the log holds a record of tablet %x", rec.Tablet)
 		}
 		return s.tablet.Replay(&rec)
 	})

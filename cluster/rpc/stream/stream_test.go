@@ -335,7 +335,7 @@ func TestCalls(t *testing.T) {
 		t.Error(reading, err)
 	}
 	same("control", told[6:], []string{"pause[9223372036854775808 [3] 1s]", "resume[4]", "cut[4611686018427387904]", "in use[[a b]]", "attend[6 1099511627776 1s]"})
-	same("control", told[:6], []string{"load[[{1 [255]}]]", "unload[[1152921504606846976]]", "split[5 [109]]", "merge[1 2]", "flush[[3]]", "compact[[]]"})
+	same("control", told[:6], []string{"load[[{1 [255]}]]", "unload[[1000000000000000]]", "split[5 [109]]", "merge[1 2]", "flush[[3]]", "compact[[]]"})
 	st, err := s.Status(ctx)
 	if err != nil {
 		t.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"slices"
-	"strconv"
 	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -63,7 +62,7 @@ func (c *tabletCollector) Collect(out chan<- prometheus.Metric) {
 		infos = infos[:c.most]
 	}
 	for i := range infos {
-		id := strconv.FormatUint(uint64(infos[i].Tablet), 16)
+		id := infos[i].Tablet.String()
 		for k, r := range tabletRows {
 			out <- prometheus.MustNewConstMetric(c.descs[k], prometheus.GaugeValue, r.get(&infos[i]), infos[i].Table, id)
 		}

@@ -15,6 +15,7 @@ import (
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/auth"
@@ -270,7 +271,7 @@ func (a *Admin) list(q *request) (any, error) {
 			continue
 		}
 		j := Tablet{
-			Table: t.Table, Tablet: strconv.FormatUint(uint64(t.Tablet), 16), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
+			Table: t.Table, Tablet: t.Tablet.String(), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
 			Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo, Server: t.Server,
 			ReadsPerSecond: t.Load.Reads, RowsReadPerSecond: t.Load.RowsRead, RowsWrittenPerSecond: t.Load.RowsWritten, BytesPerSecond: t.Load.Bytes,
 		}
@@ -492,28 +493,15 @@ func (a *Admin) Warnings() []string {
 		if object == "" {
 			object = "an SSTable"
 		}
-		out = append(out, fmt.Sprintf("corruption in %s of tablet %x of %s, rows [%s, %s): %d reads since %s got DATA_LOSS; all other rows are served",
-			object, uint64(d.Tablet), d.Table, EscapeKey(d.Rows.Start), EscapeKey(d.Rows.End), d.Reads, d.First.UTC().Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("corruption in %s of %v: %d reads since %s got DATA_LOSS; all other rows are served",
+			object, metadata.TabletName{Table: d.Table, Tablet: d.Tablet, Start: d.Rows.Start, End: d.Rows.End}, d.Reads, d.First.UTC().Format(time.RFC3339)))
 	}
 	return out
 }
 
 // EscapeKey writes a row key as text: printable ASCII as it is except for the
 // backslash, which is doubled, every other byte as \xNN.
-func EscapeKey(key []byte) string {
-	var b strings.Builder
-	for _, c := range key {
-		switch {
-		case c == '\\':
-			b.WriteString(`\\`)
-		case c >= ' ' && c <= '~':
-			b.WriteByte(c)
-		default:
-			fmt.Fprintf(&b, `\x%02x`, c)
-		}
-	}
-	return b.String()
-}
+func EscapeKey(key []byte) string { return row.Escape(key) }
 
 var errEscape = errors.New(`in a key a backslash must be followed by a second one or by x and two hexadecimal digits`)
 

@@ -159,7 +159,7 @@ func (j *running) damaged(d tablet.ObjectDamage) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if len(j.job.Damaged) < maxDamaged {
-		j.job.Damaged = append(j.job.Damaged, DamagedObject{Table: d.Table, Tablet: strconv.FormatUint(uint64(d.Tablet), 16),
+		j.job.Damaged = append(j.job.Damaged, DamagedObject{Table: d.Table, Tablet: d.Tablet.String(),
 			Start: EscapeKey(d.Rows.Start), End: EscapeKey(d.Rows.End), Object: d.Object, Error: d.Err.Error()})
 	}
 }

@@ -1,8 +1,6 @@
 package ops
 
 import (
-	"fmt"
-
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -34,9 +32,9 @@ func (c *damageCollector) Collect(out chan<- prometheus.Metric) {
 	}
 	for _, d := range o.op.Damage() {
 		if d.Failed {
-			out <- prometheus.MustNewConstMetric(c.failed, prometheus.GaugeValue, 1, d.Table, fmt.Sprintf("%x", uint64(d.Tablet)))
+			out <- prometheus.MustNewConstMetric(c.failed, prometheus.GaugeValue, 1, d.Table, d.Tablet.String())
 			continue
 		}
-		out <- prometheus.MustNewConstMetric(c.corrupt, prometheus.CounterValue, float64(d.Reads), d.Table, fmt.Sprintf("%x", uint64(d.Tablet)), d.Object)
+		out <- prometheus.MustNewConstMetric(c.corrupt, prometheus.CounterValue, float64(d.Reads), d.Table, d.Tablet.String(), d.Object)
 	}
 }
