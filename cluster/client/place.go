@@ -47,7 +47,7 @@ func (c *Client) RowOf(ctx context.Context, id metadata.TabletID) (*metadata.Row
 	case found != nil:
 		return found, nil
 	case err == nil:
-		err = fault.New(fault.NotFound, "there is no tablet %x", uint64(id))
+		err = fault.New(fault.NotFound, "there is no tablet %v", id)
 	}
 	return nil, err
 }
@@ -81,7 +81,7 @@ func (c *Client) owner(r *metadata.Row) (rpc.TabletServer, error) {
 	if a := r.Assignment; a != nil && a.State == metadata.Open {
 		return c.o.Dialer.Dial(a.Addr), nil
 	}
-	return nil, fmt.Errorf("tablet %x: %w at the moment", uint64(r.Tablet), rpc.ErrNotServing)
+	return nil, fmt.Errorf("tablet %v: %w at the moment", r.Tablet, rpc.ErrNotServing)
 }
 
 // Split splits a tablet at a row key, or where its server thinks best if that is
@@ -98,7 +98,7 @@ func (c *Client) Split(ctx context.Context, r *metadata.Row, at []byte) error {
 // same server first.
 func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	if len(left.End) == 0 {
-		return fault.New(fault.FailedPrecondition, "tablet %x is the last of its table", uint64(left.Tablet))
+		return fault.New(fault.FailedPrecondition, "tablet %v is the last of its table", left.Tablet)
 	}
 	s, err := c.owner(left)
 	if err != nil {
@@ -172,13 +172,78 @@ func (c *Client) want(ctx context.Context, id metadata.TabletID, server string) 
 func (c *Client) release(ctx context.Context, id metadata.TabletID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_, err := RemoveItem(ctx, c.o.Lock, catalog.WantedKey(id))
+	_, err := removeItem(ctx, c.o.Lock, catalog.WantedKey(id))
 	return err
 }
 
-// RemoveItem deletes an item of the lock service, whatever its version, and
+// Drain has the master move all tablets away from the server of a name, and give
+// it none. It is NotFound if there is no such server: none lives, none has a
+// tablet, and none was drained before.
+func (c *Client) Drain(ctx context.Context, name string) error {
+	known, drained, err := c.knows(ctx, name)
+	if err != nil || drained {
+		return err
+	}
+	if !known {
+		err := c.Rows(ctx, func(r *metadata.Row) error {
+			if a := r.Assignment; a != nil && a.Server == name {
+				known = true
+				return errEnough
+			}
+			return nil
+		})
+		switch {
+		case known:
+		case err != nil:
+			return err
+		default:
+			return noServer(name)
+		}
+	}
+	_, err = c.o.Lock.Put(ctx, catalog.DrainingPrefix+name, []byte("operator"), 0)
+	if errors.Is(err, fault.Aborted) {
+		return nil // it was drained meanwhile
+	}
+	return err
+}
+
+// Undrain ends what Drain began. It is NotFound if there is no such server, and
+// FailedPrecondition if it is not drained.
+func (c *Client) Undrain(ctx context.Context, name string) error {
+	was, err := removeItem(ctx, c.o.Lock, catalog.DrainingPrefix+name)
+	if err != nil || was {
+		return err
+	}
+	known, _, err := c.knows(ctx, name)
+	switch {
+	case err != nil:
+		return err
+	case known:
+		return fault.New(fault.FailedPrecondition, "tablet server %s is not being drained", name)
+	}
+	return noServer(name)
+}
+
+// knows tells whether the server of a name lives or is drained.
+func (c *Client) knows(ctx context.Context, name string) (known, drained bool, err error) {
+	servers, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return false, false, err
+	}
+	names, err := catalog.Drained(ctx, c.o.Lock)
+	for _, s := range servers {
+		known = known || s.Name == name
+	}
+	return known || names[name], names[name], err
+}
+
+func noServer(name string) error {
+	return fault.New(fault.NotFound, "there is no tablet server %q", name)
+}
+
+// removeItem deletes an item of the lock service, whatever its version, and
 // tells whether there was one.
-func RemoveItem(ctx context.Context, l lock.Service, key string) (bool, error) {
+func removeItem(ctx context.Context, l lock.Service, key string) (bool, error) {
 	for {
 		i, err := l.Get(ctx, key)
 		if errors.Is(err, fault.NotFound) {
@@ -202,7 +267,7 @@ func (c *Client) bring(ctx context.Context, r *metadata.Row, to catalog.Registra
 		now, err := c.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
 		switch {
 		case err == nil && now.Tablet != r.Tablet, errors.Is(err, fault.NotFound):
-			return fault.New(fault.Aborted, "tablet %x was split or merged meanwhile", uint64(r.Tablet))
+			return fault.New(fault.Aborted, "tablet %v was split or merged meanwhile", r.Tablet)
 		case err == nil:
 			if a := now.Assignment; a != nil && a.State == metadata.Open && a.Incarnation == to.Incarnation {
 				return nil
@@ -213,7 +278,7 @@ func (c *Client) bring(ctx context.Context, r *metadata.Row, to catalog.Registra
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("move tablet %x to %s: it was not done in time (is there a master?): %w", uint64(r.Tablet), to.Name, context.Cause(ctx))
+			return fmt.Errorf("move tablet %v to %v: it was not done in time (is there a master?): %w", r.Tablet, to.ServerName(), context.Cause(ctx))
 		}
 	}
 }

@@ -111,12 +111,12 @@ func (a *attended) end(ctx context.Context, silent time.Duration, broken bool) {
 	err := a.m.o.Lock.Delete(one, catalog.ServersPrefix+r.Name, r.Version)
 	if err != nil {
 		if !errors.Is(err, fault.Aborted) && ctx.Err() == nil {
-			a.m.o.Log.Warn("a tablet server that is not heard of was not given up, and will be", "name", r.Name, "error", err)
+			a.m.o.Log.Warn("a tablet server that is not heard of was not given up, and will be", "server", r.ServerName(), "error", err)
 		}
 		return
 	}
 	a.m.o.Counters.GivenUp.Add(1)
-	a.m.o.Log.Info("tablet server is given up", "name", r.Name, "incarnation", r.Incarnation, "silent", silent, "closed", broken)
+	a.m.o.Log.Info("tablet server is given up", "server", r.ServerName(), "silent", silent, "closed", broken)
 	a.m.ended.Store(r.Incarnation, true)
 	a.m.look()
 }

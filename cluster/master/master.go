@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -234,6 +235,12 @@ type master struct {
 	// missing says since when the server of an incarnation that rows name is
 	// gone.
 	missing map[uint64]time.Time
+	// toldOf is what was logged last of servers.
+	toldOf struct {
+		servers map[uint64]catalog.Registration
+		drained map[string]bool
+		emptied map[string]bool // of those, the ones that have no tablet
+	}
 	// ended has the incarnations that this master has given up by their promise:
 	// they serve nothing.
 	ended sync.Map
@@ -377,6 +384,7 @@ type view struct {
 	// tables are those whose tablets are to be served; resting those that were
 	// deleted a while ago.
 	tables, resting map[uint64]bool
+	names           map[uint64]string // of tables, by id
 	// load counts the tablets of a server, those included that it is about to get.
 	load map[uint64]int
 }
@@ -385,7 +393,7 @@ type view struct {
 func (m *master) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
 	defer cancel()
-	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, wanted: map[metadata.TabletID]lock.Item{}}
+	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, names: map[uint64]string{cmeta.Table: cmeta.Schema.Name}, wanted: map[metadata.TabletID]lock.Item{}}
 	var err error
 	if v.servers, _, err = catalog.Servers(ctx, m.o.Lock); err != nil {
 		return err
@@ -405,6 +413,7 @@ func (m *master) round(ctx context.Context) error {
 			delete(m.missing, n)
 		}
 	}
+	m.tellServers(v)
 	// METADATA first: everything else is in it.
 	roots, err := m.meta.Roots(ctx)
 	if err != nil {
@@ -439,6 +448,7 @@ func (m *master) round(ctx context.Context) error {
 	}
 	rows := slices.Concat(roots, m.tablets.rows)
 	m.even(ctx, v, rows)
+	m.tellDrained(v)
 	if !whole {
 		return nil
 	}
@@ -513,6 +523,7 @@ func (m *master) readTables(ctx context.Context, v *view) error {
 	return catalog.Names(ctx, m.o.Lock, func(_ lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			v.tables[t.ID] = !catalog.IsMaking(t)
+			v.names[t.ID] = t.Name
 			v.resting[t.ID] = !t.DeleteTime.IsZero() && m.o.Now().Sub(t.DeleteTime) >= m.o.Rest
 		}
 		return nil
@@ -535,6 +546,7 @@ func (m *master) dead(v *view, r *metadata.Row) bool {
 	if !ok {
 		since = time.Now()
 		m.missing[a.Incarnation] = since
+		m.o.Log.Warn("a tablet server that is gone has tablets, which others are to take over", "server", a.Owner())
 	}
 	margin := m.o.ServerTTL / 10 // see tabletserver.alive for the other clock
 	if left := margin - time.Since(since); left > 0 {
@@ -591,7 +603,7 @@ func (m *master) give(ctx context.Context, v *view, r *metadata.Row, to catalog.
 		r = now
 	}
 	over := r.Assignment.State != metadata.Unassigned
-	r, err := m.assign(ctx, r, to)
+	r, err := m.assign(ctx, v.name(r), r, to)
 	if err == nil && over {
 		m.o.Counters.TakenOver.Add(1)
 	}
@@ -812,7 +824,7 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 			m.heading[o.row.Tablet] = o.to
 			ask(o.row)
 			m.o.Counters.MovedEven.Add(1)
-			m.o.Log.Info("tablet is moved", "tablet", uint64(o.row.Tablet), "from", v.servers[o.from].Name, "to", v.servers[o.to].Name)
+			m.o.Log.Info("tablet is moved", "tablet", v.name(o.row), "from", v.servers[o.from].ServerName(), "to", v.servers[o.to].ServerName(), "why", "balance")
 		}
 	}
 	living := 0
@@ -821,9 +833,10 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 			living++
 		}
 	}
-	begun := func(r *metadata.Row, why *atomic.Int64) {
+	begun := func(r *metadata.Row, why string, count *atomic.Int64) {
 		if !m.isParting(r.Tablet) && len(leave[r.Assignment.Incarnation]) < partings && !m.isBusy("unload "+v.servers[r.Assignment.Incarnation].Addr) {
-			why.Add(1)
+			count.Add(1)
+			m.o.Log.Info("tablet is moved", "tablet", v.name(r), "from", r.Assignment.Owner(), "why", why)
 		}
 		ask(r)
 	}
@@ -841,11 +854,11 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 		wanted := string(v.wanted[r.Tablet].Value)
 		switch {
 		case v.resting[r.Table]:
-			begun(r, &m.o.Counters.MovedAway)
+			begun(r, "its table was deleted", &m.o.Counters.MovedAway)
 		case wanted != "" && wanted != s.Name && !v.drained[wanted] && m.isLiving(v, wanted):
-			begun(r, &m.o.Counters.MovedWanted)
+			begun(r, "an operator wants it on "+wanted, &m.o.Counters.MovedWanted)
 		case v.drained[s.Name] && living > 0:
-			begun(r, &m.o.Counters.MovedAway)
+			begun(r, "its server is drained", &m.o.Counters.MovedAway)
 		}
 	}
 	m.part(v, leave)
@@ -853,8 +866,9 @@ func (m *master) even(ctx context.Context, v *view, rows []*metadata.Row) {
 
 // A parting is a tablet that is to leave its server.
 type parting struct {
-	row *metadata.Row
-	to  catalog.Registration // who is to serve it; the zero value for nobody
+	row  *metadata.Row
+	name metadata.TabletName
+	to   catalog.Registration // who is to serve it; the zero value for nobody
 }
 
 // part asks servers, by incarnation, to give up tablets.
@@ -866,7 +880,7 @@ func (m *master) part(v *view, leave map[uint64][]*metadata.Row) {
 		}
 		var all []parting
 		for _, r := range rows {
-			p := parting{row: r}
+			p := parting{row: r, name: v.name(r)}
 			if v.tables[r.Table] && !v.resting[r.Table] {
 				if to, ok := m.pick(v, r); ok {
 					v.load[to.Incarnation]++
@@ -939,15 +953,15 @@ func (m *master) moveOne(ctx context.Context, from catalog.Registration, p parti
 	if r.Tablet != id || r.Assignment == nil || r.Assignment.State != metadata.Unassigned {
 		return nil // it was split or merged instead: the next round sees to it
 	}
-	if _, err := m.assign(ctx, r, p.to); err != nil {
+	if _, err := m.assign(ctx, p.name, r, p.to); err != nil {
 		return err
 	}
 	return m.o.Dialer.Dial(p.to.Addr).Load(ctx, []rpc.TabletKey{key})
 }
 
-// assign makes a server the one that is to serve the tablet of a row, and
-// returns the row as it is then.
-func (m *master) assign(ctx context.Context, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
+// assign makes a server the one that is to serve the tablet of a row and a name,
+// and returns the row as it is then.
+func (m *master) assign(ctx context.Context, name metadata.TabletName, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
 	r = r.Clone()
 	old := r.Assignment
 	r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: to.Name, Addr: to.Addr,
@@ -955,6 +969,11 @@ func (m *master) assign(ctx context.Context, r *metadata.Row, to catalog.Registr
 	err := m.meta.CAS(ctx, r)
 	if err == nil {
 		m.o.Counters.Assigned.Add(1)
+		if old.State != metadata.Unassigned {
+			m.o.Log.Info("tablet is taken over", "tablet", name, "from", old.Owner(), "to", to.ServerName(), "log", commitlog.ID(old.Log).String())
+		} else {
+			m.o.Log.Info("tablet is assigned", "tablet", name, "to", to.ServerName())
+		}
 	}
 	return r, err
 }

@@ -244,7 +244,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		if n := len(out.Tables); n == 0 || out.Tables[n-1].Name != name {
 			out.Tables = append(out.Tables, tableStatus{Name: name})
 		}
-		t := clusterTablet{ID: fmt.Sprintf("%x", uint64(r.Tablet)), Start: ops.EscapeKey(r.Start), End: ops.EscapeKey(r.End), Operation: r.Op != nil, Bytes: sizes[r.Tablet]}
+		t := clusterTablet{ID: r.Tablet.String(), Start: ops.EscapeKey(r.Start), End: ops.EscapeKey(r.End), Operation: r.Op != nil, Bytes: sizes[r.Tablet]}
 		if a := r.Assignment; a != nil {
 			t.State, t.Server, t.Epoch = a.State.String(), a.Server, a.Epoch
 		}
@@ -268,7 +268,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 	for _, d := range damaged {
 		for _, t := range d.Tablets {
 			out.Damaged = append(out.Damaged, damagedStatus{Object: t.Object, Server: d.Server, Error: t.Error, Since: t.Since, Table: t.Table,
-				Tablet: fmt.Sprintf("%x", uint64(t.Tablet)), Start: ops.EscapeKey(t.Start), End: ops.EscapeKey(t.End)})
+				Tablet: t.Tablet.String(), Start: ops.EscapeKey(t.Start), End: ops.EscapeKey(t.End)})
 		}
 	}
 	slices.SortFunc(out.Damaged, func(a, b damagedStatus) int {
@@ -295,13 +295,13 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		fmt.Fprintf(out, "master: %s\n", c.Master)
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "\nserver\taddress\ttablets\tbytes\treads/s\twrites/s\t\n")
+	fmt.Fprint(w, "\nserver\tincarnation\taddress\ttablets\tbytes\treads/s\twrites/s\t\n")
 	for _, s := range c.Servers {
 		note := s.Error
 		if s.Draining {
 			note = strings.TrimSuffix("draining, "+note, ", ")
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%.0f\t%.0f\t%s\n", s.Name, s.Address, s.Tablets, byteSize(s.Bytes), s.Reads, s.Writes, note)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%d\t%s\t%.0f\t%.0f\t%s\n", s.Name, s.Incarnation, s.Address, s.Tablets, byteSize(s.Bytes), s.Reads, s.Writes, note)
 	}
 	fmt.Fprint(w, "\ntable\ttablets\tbytes\tnot open\t\n")
 	for _, t := range c.Tables {
@@ -410,21 +410,11 @@ func (o *operator) poll(ctx context.Context, what string, do func() (bool, error
 
 func (o *operator) drain(ctx context.Context, args []string) error {
 	name := args[0]
-	if !settings.ServerName.MatchString(name) {
-		return fmt.Errorf("%q is not the name of a server", name)
-	}
-	if _, err := o.n.lock.Put(ctx, catalog.DrainingPrefix+name, []byte("operator"), 0); err != nil && !errors.Is(err, fault.Aborted) {
+	if err := o.client.Drain(ctx, name); err != nil {
 		return err
-	}
-	servers, _, err := catalog.Servers(ctx, o.n.lock)
-	if err != nil {
-		return err
-	}
-	if !slices.ContainsFunc(slices.Collect(maps.Values(servers)), func(r catalog.Registration) bool { return r.Name == name }) {
-		fmt.Fprintf(o.p.stdout, "no tablet server of the name %s lives at the moment\n", name)
 	}
 	last := -1
-	err = o.poll(ctx, "drain "+name, func() (bool, error) {
+	err := o.poll(ctx, "drain "+name, func() (bool, error) {
 		left := 0
 		err := o.rows(ctx, func(r *metadata.Row) error {
 			if a := r.Assignment; a != nil && a.Server == name && a.State != metadata.Unassigned {
@@ -449,11 +439,11 @@ func (o *operator) drain(ctx context.Context, args []string) error {
 }
 
 func (o *operator) undrain(ctx context.Context, args []string) error {
-	was, err := client.RemoveItem(ctx, o.n.lock, catalog.DrainingPrefix+args[0])
-	if err == nil && !was {
-		err = fmt.Errorf("%s is not being drained", args[0])
+	if err := o.client.Undrain(ctx, args[0]); err != nil {
+		return err
 	}
-	return err
+	fmt.Fprintf(o.p.stdout, "%s gets tablets again\n", args[0])
+	return nil
 }
 
 func (o *operator) move(ctx context.Context, args []string) error {
@@ -521,11 +511,11 @@ func (o *operator) each(ctx context.Context, args []string, do func(rpc.TabletSe
 	byAddr := map[string][]metadata.TabletID{}
 	n := 0
 	err := o.rows(ctx, func(r *metadata.Row) error {
-		if !wanted[fmt.Sprintf("%x", uint64(r.Tablet))] && (table == 0 || r.Table != table) {
+		if !wanted[r.Tablet.String()] && (table == 0 || r.Table != table) {
 			return nil
 		}
 		if r.Assignment == nil || r.Assignment.State != metadata.Open {
-			return fmt.Errorf("tablet %x is not served at the moment", uint64(r.Tablet))
+			return fmt.Errorf("tablet %v is not served at the moment", r.Tablet)
 		}
 		n++
 		byAddr[r.Assignment.Addr] = append(byAddr[r.Assignment.Addr], r.Tablet)

@@ -289,7 +289,7 @@ func TestClusterCommands(t *testing.T) {
 	if n := w.failed.Load(); n > 0 {
 		t.Errorf("%d calls failed, the first: %v", n, w.first)
 	}
-	for _, args := range [][]string{{"drain", "no name"}, {"move", "1", "server-1"}, {"move", before[0], "server-9"}, {"split"}, {"dance"}, {"merge", "zz"}} {
+	for _, args := range [][]string{{"drain", "no name"}, {"drain", "typo"}, {"undrain", "typo"}, {"move", "1", "server-1"}, {"move", before[0], "server-9"}, {"split"}, {"dance"}, {"merge", "zz"}} {
 		p := startTrestle(t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
 		if out, code, _ := p.exit(); code == 0 || p.stderr.String() == "" {
 			t.Errorf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
