@@ -34,8 +34,9 @@ import (
 type clusterVerb struct {
 	args, help string
 	run        func(o *operator, ctx context.Context, args []string) error
-	// empty says that the lock service may know nothing of the cluster.
-	empty bool
+	// empty says that the lock service may know nothing of the cluster, alone that
+	// it is not asked.
+	empty, alone bool
 }
 
 var clusterVerbs = map[string]clusterVerb{
@@ -43,6 +44,7 @@ var clusterVerbs = map[string]clusterVerb{
 	"check":            {help: "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", run: (*operator).check},
 	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", run: (*operator).recover, empty: true},
 	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", run: (*operator).dropDamagedLog},
+	"certs":            {args: "DIR NAME...", help: "make the certificates that servers show each other: DIR/NAME.pem and DIR/NAME-key.pem for each name, and the authority DIR/ca.pem; what ends within 30 days is made anew", run: (*operator).certs, alone: true},
 	"drain":            {args: "SERVER", help: "move all tablets away from a server and give it none, and wait for that", run: (*operator).drain},
 	"undrain":          {args: "SERVER", help: "let a server have tablets again", run: (*operator).undrain},
 	"move":             {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", run: (*operator).move},
@@ -125,6 +127,12 @@ func clusterCommand(p *process, args []string) int {
 	}
 	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
 	defer cancelReach()
+	if v.alone {
+		if err := v.run(o, ctx, words); err != nil {
+			return p.failed(err)
+		}
+		return exitOK
+	}
 	if o.n, err = join(reach, cfg, slog.New(slog.DiscardHandler)); err != nil {
 		return p.failed(fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err))
 	}

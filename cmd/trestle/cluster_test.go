@@ -24,6 +24,7 @@ type testCluster struct {
 	ttl       time.Duration
 	store     string
 	extra     func(server string) []string // more flags of a tablet server; may be nil
+	secure    []string                     // more flags of every process
 	servers   map[string]*proc
 	masters   map[string]*proc
 	addrs     map[string]string // of the Bigtable API, by server
@@ -67,7 +68,7 @@ func (c *testCluster) logs() {
 }
 
 func (c *testCluster) args(args ...string) []string {
-	return append(args, "--etcd="+c.etcd, "--cluster=test", "--ttl="+c.ttl.String(), "--memory=128MiB")
+	return append(append(args, c.secure...), "--etcd="+c.etcd, "--cluster=test", "--ttl="+c.ttl.String(), "--memory=128MiB")
 }
 
 func (c *testCluster) startMaster(name string) {

@@ -172,16 +172,18 @@ func (d *devRun) announce(ctx context.Context, exe string, servers, gateways int
 }
 
 // tellSecrets says what clients need, if the servers were told to ask for TLS or
-// login: each has an authority of its own, one of them has made the first key.
+// login: all have one authority, and one of them has made the first key.
 func (d *devRun) tellSecrets(servers, gateways int) {
 	there := func(path string) bool {
 		_, err := os.Stat(path)
 		return err == nil
 	}
+	told := false
 	for i := range servers + gateways {
 		cfg := &settings.Serve{DataDir: filepath.Join(d.dir, processName(i, servers))}
-		if ca := autoTLS(cfg).CA(); there(ca) {
-			d.p.sayf("authority of %s: %s\n", d.at(d.port+10*i), ca)
+		if ca := autoTLS(cfg).CA(); there(ca) && !told {
+			told = true
+			d.p.sayf("authority of all: %s\n", ca)
 		}
 		if key := rootKey(cfg); there(key) {
 			d.p.sayf("key of an account that may do everything: %s\n", key)

@@ -83,6 +83,10 @@ func (p *process) printAddresses(at announcement) {
 	for _, n := range at.notices {
 		fmt.Fprintf(p.stdout, "\n%s\n", n)
 	}
+	if at.cfg.TLSAuto {
+		ca := autoTLS(at.cfg)
+		fmt.Fprintf(p.stdout, "\ncertificate authority %s\n\n%s\n", ca.CA(), strings.Join(ca.Exports(), "\n"))
+	}
 	if !at.cfg.AuthOn() && !at.cfg.TLS() {
 		fmt.Fprintf(p.stdout, "\nexport BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
 	}
@@ -117,6 +121,9 @@ func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, s
 	n.observe(m, c)
 	n.watchMetadata(c)
 	limitMemory(cfg)
+	if err := shareTLS(ctx, cfg, c); err != nil {
+		return nil, err
+	}
 	certificates, err := openTLS(cfg, log)
 	if err != nil {
 		return nil, err

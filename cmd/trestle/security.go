@@ -20,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
@@ -59,6 +60,34 @@ func hostsOf(cfg *settings.Serve) (out []string) {
 		}
 	}
 	return out
+}
+
+// authorityRecord is where the processes of a cluster have the authority of
+// --tls-auto. It is a secret (catalog.SecretsPrefix), so it is in no copy of the
+// lock service.
+const authorityRecord = "secrets/tls-authority"
+
+// shareTLS makes the authority of --tls-auto that of all processes of r, before
+// openTLS.
+func shareTLS(ctx context.Context, cfg *settings.Serve, r backend.Records) error {
+	if !cfg.TLSAuto {
+		return nil
+	}
+	err := autoTLS(cfg).Join(func(own []byte) ([]byte, error) {
+		for {
+			all, _, err := r.GetRecord(ctx, authorityRecord)
+			if !errors.Is(err, fault.NotFound) {
+				return all, err
+			}
+			if _, err := r.PutRecord(ctx, authorityRecord, own, 0); !errors.Is(err, fault.Aborted) {
+				return own, err
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("tls-auto: the authority of the cluster: %w", err)
+	}
+	return nil
 }
 
 // openTLS returns the server's certificates, nil if TLS is off.

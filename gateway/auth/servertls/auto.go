@@ -1,6 +1,7 @@
 package servertls
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -86,18 +87,9 @@ func (a Auto) now() time.Time {
 // Ensure makes what is missing, for other names, or soon to end. It is cheap
 // when there is nothing to do.
 func (a Auto) Ensure() error {
-	ca, err := load(a.CA(), a.path("ca-key.pem"))
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		// Perhaps there is a key: it was written just before a crash.
-		if err := os.MkdirAll(a.Dir, 0o700); err != nil {
-			return fmt.Errorf("make a certificate authority: %w", err)
-		}
-		if ca, err = a.makeAuthority(); err != nil {
-			return fmt.Errorf("make a certificate authority: %w", err)
-		}
-	case err != nil:
-		return fmt.Errorf("load the certificate authority: %w", err)
+	ca, err := a.authority()
+	if err != nil {
+		return err
 	}
 	cert, err := load(a.path("server.pem"), a.path("server-key.pem"))
 	if err == nil && a.good(cert.Leaf, ca.Leaf) {
@@ -109,6 +101,81 @@ func (a Auto) Ensure() error {
 		return fmt.Errorf("make a server certificate: %w", err)
 	}
 	return nil
+}
+
+// authority returns that of the directory, which it makes if there is none.
+func (a Auto) authority() (tls.Certificate, error) {
+	ca, err := load(a.CA(), a.path("ca-key.pem"))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// Perhaps there is a key: it was written just before a crash.
+		if err := os.MkdirAll(a.Dir, 0o700); err != nil {
+			return ca, fmt.Errorf("make a certificate authority: %w", err)
+		}
+		if ca, err = a.makeAuthority(); err != nil {
+			return ca, fmt.Errorf("make a certificate authority: %w", err)
+		}
+	case err != nil:
+		return ca, fmt.Errorf("load the certificate authority: %w", err)
+	}
+	return ca, nil
+}
+
+// Join makes the authority of the directory that of several servers. share is
+// called with the directory's own, key and certificate in PEM, and returns the
+// one that all have: the same, if there was none. A later Ensure makes a
+// certificate of it. Call Join before Ensure, at each start: what is shared may
+// have been lost, and each directory can bring it back.
+func (a Auto) Join(share func(own []byte) ([]byte, error)) error {
+	if _, err := a.authority(); err != nil {
+		return err
+	}
+	key, err := os.ReadFile(a.path("ca-key.pem"))
+	if err != nil {
+		return fmt.Errorf("read the certificate authority: %w", err)
+	}
+	cert, err := os.ReadFile(a.CA())
+	if err != nil {
+		return fmt.Errorf("read the certificate authority: %w", err)
+	}
+	own := slices.Concat(key, cert)
+	all, err := share(own)
+	if err != nil || bytes.Equal(all, own) {
+		return err
+	}
+	pair, err := tls.X509KeyPair(all, all)
+	if err != nil {
+		return fmt.Errorf("the certificate authority that is shared: %w", err)
+	}
+	private, ok := pair.PrivateKey.(*ecdsa.PrivateKey)
+	if !ok || !pair.Leaf.IsCA {
+		return errors.New("the certificate authority that is shared is none of this program's")
+	}
+	return writePair(a.CA(), a.path("ca-key.pem"), pair.Certificate[0], private)
+}
+
+// Peer makes a pair in the directory, NAME.pem and NAME-key.pem, for a process
+// that shows it to others of its kind, as server and as client: whatever the
+// authority has signed belongs to them. made is false if there is one already that
+// is good for more than a month; until is when it ends.
+func (a Auto) Peer(name string) (made bool, until time.Time, err error) {
+	ca, err := a.authority()
+	if err != nil {
+		return false, time.Time{}, err
+	}
+	cert, err := load(a.path(name+".pem"), a.path(name+"-key.pem"))
+	if err == nil && cert.Leaf.CheckSignatureFrom(ca.Leaf) == nil && cert.Leaf.NotAfter.Sub(a.now()) >= renewBefore {
+		return false, cert.Leaf.NotAfter, nil
+	}
+	t, err := a.leaf(ca.Leaf, "Trestle "+name, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
+	if err == nil {
+		t.DNSNames = []string{name}
+		err = a.sign(t, ca, name)
+	}
+	if err != nil {
+		return false, time.Time{}, fmt.Errorf("make the certificate of %s: %w", name, err)
+	}
+	return true, t.NotAfter, nil
 }
 
 // load reads a pair. It fails with fs.ErrNotExist only if the certificate is
@@ -187,24 +254,9 @@ func (a Auto) makeAuthority() (out tls.Certificate, err error) {
 }
 
 func (a Auto) makeServer(ca tls.Certificate) error {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	t, err := a.leaf(ca.Leaf, "Trestle server", x509.ExtKeyUsageServerAuth)
 	if err != nil {
 		return err
-	}
-	n, err := serial()
-	if err != nil {
-		return err
-	}
-	t := &x509.Certificate{
-		SerialNumber: n,
-		Subject:      pkix.Name{CommonName: "Trestle server"},
-		NotBefore:    a.now().Add(-time.Hour),
-		NotAfter:     a.now().Add(serverLife),
-		KeyUsage:     x509.KeyUsageDigitalSignature,
-		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
-	}
-	if t.NotAfter.After(ca.Leaf.NotAfter) {
-		t.NotAfter = ca.Leaf.NotAfter
 	}
 	for _, h := range a.hosts() {
 		if ip := net.ParseIP(h); ip != nil {
@@ -213,11 +265,40 @@ func (a Auto) makeServer(ca tls.Certificate) error {
 			t.DNSNames = append(t.DNSNames, h)
 		}
 	}
+	return a.sign(t, ca, "server")
+}
+
+// leaf returns a certificate to be signed, which does not outlive its authority.
+func (a Auto) leaf(ca *x509.Certificate, subject string, usages ...x509.ExtKeyUsage) (*x509.Certificate, error) {
+	n, err := serial()
+	if err != nil {
+		return nil, err
+	}
+	t := &x509.Certificate{
+		SerialNumber: n,
+		Subject:      pkix.Name{CommonName: subject},
+		NotBefore:    a.now().Add(-time.Hour),
+		NotAfter:     a.now().Add(serverLife),
+		KeyUsage:     x509.KeyUsageDigitalSignature,
+		ExtKeyUsage:  usages,
+	}
+	if t.NotAfter.After(ca.NotAfter) {
+		t.NotAfter = ca.NotAfter
+	}
+	return t, nil
+}
+
+// sign signs t for a new key, and writes the pair of a name.
+func (a Auto) sign(t *x509.Certificate, ca tls.Certificate, name string) error {
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return err
+	}
 	der, err := x509.CreateCertificate(rand.Reader, t, ca.Leaf, key.Public(), ca.PrivateKey)
 	if err != nil {
 		return err
 	}
-	return writePair(a.path("server.pem"), a.path("server-key.pem"), der, key)
+	return writePair(a.path(name+".pem"), a.path(name+"-key.pem"), der, key)
 }
 
 // writePair writes the key first: a reader that sees the new certificate sees

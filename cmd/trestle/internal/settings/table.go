@@ -87,7 +87,7 @@ func (c *Serve) table() []setting {
 		{"sessions", On, "on: clients that know sessions use them for single rows; off: none can be opened", oneOf(&c.Sessions, On, Off)},
 		{"emulator", "false", "accept any project and instance without creating it first", boolean(&c.Emulator)},
 		{"insecure", "false", "allow to listen on addresses that others can reach, without TLS and authentication", boolean(&c.Insecure)},
-		{"tls-auto", "false", "speak TLS with a certificate that is made in the data directory, signed by an authority that is made there too", boolean(&c.TLSAuto)},
+		{"tls-auto", "false", "speak TLS with a certificate that is made in the data directory, signed by an authority that is made there too; the processes of a cluster share one", boolean(&c.TLSAuto)},
 		{"tls-cert", "", "speak TLS with the certificate chain in this PEM file; it is read again when it changes", file(&c.TLSCert)},
 		{"tls-key", "", "PEM file with the key of tls-cert", file(&c.TLSKey)},
 		{"tls-client-ca", "", "PEM file with the authorities of client certificates, which are accepted as credentials", file(&c.TLSClientCA)},
