@@ -252,7 +252,7 @@ func createKey(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, o
 	if err := servertls.WriteFile(f.out, k.GetPrivateKeyData()); err != nil {
 		return fmt.Errorf("write the key %s, which nobody has now: %w", k.GetName(), err)
 	}
-	fmt.Fprintf(out, "%s\n\nexport GOOGLE_APPLICATION_CREDENTIALS=%s\n", k.GetName(), f.out)
+	fmt.Fprintf(out, "%s\n\nexport GOOGLE_APPLICATION_CREDENTIALS=%s\n", k.GetName(), absolute(f.out))
 	return nil
 }
 

@@ -65,7 +65,17 @@ func TestSecured(t *testing.T) {
 	}
 	email := online("service-accounts", "create", "app-one", "--project=project", "--display-name=an application")
 	file := filepath.Join(keys, "app.json")
-	online("keys", "create", "--service-account="+email, "--out="+file)
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(here, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if out := online("keys", "create", "--service-account="+email, "--out="+relative); !strings.Contains(out, "\nexport GOOGLE_APPLICATION_CREDENTIALS=/") {
+		t.Errorf("where the key is depends on where one stands:\n%s", out)
+	}
 	if out := online("service-accounts", "list", "--project=project"); !strings.Contains(out, email) || !strings.Contains(out, "an application") {
 		t.Error(out)
 	}

@@ -40,6 +40,13 @@ func TestMain(m *testing.M) {
 	switch os.Getenv(actAsTrestle) {
 	case "":
 		os.Exit(m.Run())
+	case "etcd": // for TestDocs
+		if _, err := startEtcd("etcd", "127.0.0.1:2379", "127.0.0.1:2380"); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		fmt.Println("etcd serves")
+		select {}
 	case "bare":
 		openStack = bareStack
 	case "stuck":
