@@ -49,9 +49,11 @@ type CheckSummary struct {
 	Damaged, Harmless int   // findings
 }
 
-// What to do about damage. None of it can be computed from what is left.
+// What to do about damage. But for ROOT none of it can be computed from what is
+// left.
 const (
 	doRestore   = "restore the data directory from a backup"
+	doCopyRoot  = "copy ROOT.copy, which is sound, over ROOT"
 	doDeleteOld = "nothing: the next start deletes it"
 )
 
@@ -205,18 +207,22 @@ func checkFormatFile(fs vfs.FS, dir string) error {
 
 // readRoot reads ROOT.
 func (c *checker) readRoot() error {
+	do := doRestore
+	if _, err := metadata.ReadRootCopy(c.fs, c.dir); err == nil {
+		do = doCopyRoot
+	}
 	root, err := metadata.ReadRoot(c.fs, c.dir)
 	switch {
 	case err == nil:
 		c.root = root
 	case fault.KindOf(err) == fault.NotFound:
 		if err := checkRoot(c.fs, c.dir); err != nil {
-			c.damage("ROOT", doRestore, "is missing; without it no table can be found")
+			c.damage("ROOT", do, "is missing; without it no table can be found")
 		} else {
 			c.note("ROOT", "nothing: the next start writes it", "is missing, in a directory that is new")
 		}
 	case fault.KindOf(err) == fault.Corruption:
-		c.damage("ROOT", doRestore, "%v", err)
+		c.damage("ROOT", do, "%v", err)
 	default:
 		return err
 	}

@@ -5,7 +5,7 @@
 //
 //	FORMAT   the on-disk format version
 //	LOCK     held while a process has the directory open
-//	ROOT     incarnation, and the METADATA tablet's own row
+//	ROOT     incarnation, and the METADATA tablet's own row; ROOT.copy is the same
 //	log/     the commit log of the METADATA tablet
 //	ulog/    the commit log of all other tablets
 //	sst/     SSTables, named by incarnation and number

@@ -148,6 +148,36 @@ func TestDamagedRoot(t *testing.T) {
 			t.Errorf("open: %v", err)
 		}
 	}
+	for what, damage := range map[string]func(fs vfs.FS) error{
+		"missing": func(fs vfs.FS) error { return fs.Remove("d/ROOT") },
+		"empty":   func(fs vfs.FS) error { write(fs, "d/ROOT", nil); return nil },
+		"flipped": func(fs vfs.FS) error {
+			b := read(fs, "d/ROOT")
+			b[len(b)/2] ^= 1
+			write(fs, "d/ROOT", b)
+			return nil
+		},
+	} {
+		t.Run("the way on from a ROOT that is "+what, func(t *testing.T) {
+			fs, o, table, want := build(t)
+			if err := damage(fs); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := Open(ctx, o); fault.KindOf(err) != fault.Corruption || !strings.Contains(err.Error(), "copy ROOT.copy, which is sound, over ROOT") {
+				t.Errorf("open: %v", err)
+			}
+			told := false
+			if _, err := Check(ctx, fs, "d", func(f Finding) { told = told || f.Where == "ROOT" && strings.HasPrefix(f.Do, "copy ROOT.copy") }); err != nil || !told {
+				t.Errorf("check told of the copy: %v; %v", told, err)
+			}
+			write(fs, "d/ROOT", read(fs, "d/ROOT.copy"))
+			s := mustOpen(t, o)
+			defer mustClose(t, s)
+			if got := content(s, table, row.All); got != want {
+				t.Errorf("got %s", got)
+			}
+		})
+	}
 	for _, name := range []string{"d/ROOT", "d/FORMAT"} {
 		t.Run("missing "+name, func(t *testing.T) {
 			fs, o, table, want := build(t)

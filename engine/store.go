@@ -241,11 +241,18 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 	if err := checkFormat(fs, o.Dir, store); err != nil {
 		return nil, err
 	}
-	if err := checkRoot(fs, o.Dir); err != nil {
-		return nil, err
+	if err = checkRoot(fs, o.Dir); err == nil {
+		if s.root, err = metadata.OpenRoot(fs, o.Dir, &metadata.Row{Tablet: metaTabletID}); err != nil {
+			err = fmt.Errorf("open root file: %w", err)
+		}
 	}
-	if s.root, err = metadata.OpenRoot(fs, o.Dir, &metadata.Row{Tablet: metaTabletID}); err != nil {
-		return nil, fmt.Errorf("open root file: %w", err)
+	if fault.KindOf(err) == fault.Corruption {
+		if _, cerr := metadata.ReadRootCopy(fs, o.Dir); cerr == nil {
+			err = fault.New(fault.Corruption, "%w; to go on %s", err, doCopyRoot)
+		}
+	}
+	if err != nil {
+		return nil, err
 	}
 	s.lastID.Store(s.root.Incarnation() << 32)
 	if err := s.openObjects(ctx); err != nil {

@@ -18,7 +18,7 @@ func keepToOwner() { syscall.Umask(0o077) }
 
 // What a server has in its data directory, and in a store that is a directory.
 var (
-	inDataDir = []string{"FORMAT", "ROOT", "LOCK", "RESERVE", "log", "ulog", "sst", "tls", filepath.Base(rootKey(&settings.Serve{}))}
+	inDataDir = []string{"FORMAT", "ROOT", "ROOT.copy", "LOCK", "RESERVE", "log", "ulog", "sst", "tls", filepath.Base(rootKey(&settings.Serve{}))}
 	inStore   = []string{storeMark, partSSTables, partLogs, partCopies, ".tmp"}
 )
 

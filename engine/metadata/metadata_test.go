@@ -169,6 +169,13 @@ func TestRoot(t *testing.T) {
 		if root.Row.Version < last {
 			t.Errorf("crash at step %d: version %d after %d", i, root.Row.Version, last)
 		}
+		// The copy is at most a change behind that nobody knows to have been made.
+		c, err := ReadRootCopy(fs, "")
+		if missing := errors.Is(err, fault.NotFound); missing && last > 1 || err != nil && !missing {
+			t.Errorf("crash at step %d: the copy: %v", i, err)
+		} else if err == nil && (c.Row.Version > root.Row.Version || c.Row.Version < last-1 || c.Incarnation > root.Incarnation) {
+			t.Errorf("crash at step %d: the copy has version %d, ROOT %d", i, c.Row.Version, root.Row.Version)
+		}
 		last = root.Row.Version
 	}
 	if last != 6 {
@@ -179,7 +186,7 @@ func TestRoot(t *testing.T) {
 // TestRootFailures: an error of CAS says whether the row may have changed.
 func TestRootFailures(t *testing.T) {
 	ctx := context.Background()
-	for fail := range 8 {
+	for fail := range 16 {
 		mem := vfs.NewMem()
 		n, armed := 0, false
 		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -207,9 +214,15 @@ func TestRootFailures(t *testing.T) {
 		switch {
 		case err == nil && !changed:
 			t.Errorf("failure %d: not stored", fail)
+		case err == nil:
+			if c, err := ReadRootCopy(mem, ""); err == nil && c.Row.NextRun != 77 {
+				t.Errorf("failure %d: an old copy is left, which would be believed", fail)
+			} else if err != nil && !errors.Is(err, fault.NotFound) {
+				t.Errorf("failure %d: %v", fail, err)
+			}
 		case errors.Is(err, ErrNotApplied) && changed:
 			t.Errorf("failure %d: stored, in spite of %v", fail, err)
-		case err != nil && fault.KindOf(err) != fault.Exhausted:
+		case fault.KindOf(err) != fault.Exhausted:
 			t.Errorf("failure %d: %v", fail, err)
 		}
 		if err != nil && (r.Version != 1 || f.Row().NextRun == 77) {

@@ -35,7 +35,11 @@ type RootFile struct {
 	root Root
 }
 
-const rootName = "ROOT"
+// rootCopy is a second file with what rootName holds. It is replaced after that,
+// before a change is known to have been made, and so before anything that the
+// row no longer names is deleted: whichever of the two is left is all there is
+// to know, after a crash between them too.
+const rootName, rootCopy = "ROOT", "ROOT.copy"
 
 // OpenRoot reads the root file of dir, or starts one with row for the METADATA
 // tablet, and begins a new incarnation, durably.
@@ -56,8 +60,15 @@ func OpenRoot(fs vfs.FS, dir string, first *Row) (*RootFile, error) {
 }
 
 // ReadRoot reads the root file of dir; NotFound if there is none.
-func ReadRoot(fs vfs.FS, dir string) (*Root, error) {
-	name := fs.PathJoin(dir, rootName)
+func ReadRoot(fs vfs.FS, dir string) (*Root, error) { return readRoot(fs, fs.PathJoin(dir, rootName)) }
+
+// ReadRootCopy reads the copy of the root file of dir, for when that is damaged;
+// NotFound if there is none.
+func ReadRootCopy(fs vfs.FS, dir string) (*Root, error) {
+	return readRoot(fs, fs.PathJoin(dir, rootCopy))
+}
+
+func readRoot(fs vfs.FS, name string) (*Root, error) {
 	file, err := fs.Open(name)
 	if err != nil {
 		if !isNotExist(err) {
@@ -129,7 +140,7 @@ func (f *RootFile) CAS(_ context.Context, r *Row) error {
 	return nil
 }
 
-// write replaces the file: the new content is synced under another name, then
+// write replaces the file, and then its copy: the new content is synced under another name, then
 // renamed over the old, then the directory is synced.
 func (f *RootFile) write(root *Root) error {
 	inner, err := json.Marshal(root)
@@ -141,14 +152,22 @@ func (f *RootFile) write(root *Root) error {
 		return err
 	}
 	name := f.fs.PathJoin(f.dir, rootName)
-	tmp := name + ".tmp"
-	if err := f.replace(tmp, name, b); err != nil {
+	if err := f.replace(name+".tmp", name, b); err != nil {
 		if vfs.IsNoSpaceError(err) {
 			return fault.New(fault.Exhausted, "write %s: %w", name, err)
 		}
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	return nil
+	name = f.fs.PathJoin(f.dir, rootCopy)
+	if err := f.replace(name+".tmp", name, b); err == nil {
+		return nil
+	}
+	// The change is made. An older copy would be believed; none is, and a disk with
+	// no room for a second file ends nothing.
+	if err := f.fs.Remove(name); err != nil && !isNotExist(err) {
+		return fmt.Errorf("remove %s, which is old: %w", name, err)
+	}
+	return f.syncDir()
 }
 
 func (f *RootFile) replace(tmp, name string, b []byte) error {
@@ -166,6 +185,10 @@ func (f *RootFile) replace(tmp, name string, b []byte) error {
 	if err := f.fs.Rename(tmp, name); err != nil {
 		return err
 	}
+	return f.syncDir()
+}
+
+func (f *RootFile) syncDir() error {
 	dir, err := f.fs.OpenDir(f.dir)
 	if err != nil {
 		return err
