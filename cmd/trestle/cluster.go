@@ -18,6 +18,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/pflag"
+
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
@@ -33,6 +35,7 @@ import (
 // A clusterVerb is a command below `trestle cluster`.
 type clusterVerb struct {
 	args, help string
+	flags      []string // those that it has beside the settings and --timeout
 	run        func(o *operator, ctx context.Context, args []string) error
 	// empty says that the lock service may know nothing of the cluster, alone that
 	// it is not asked.
@@ -40,18 +43,18 @@ type clusterVerb struct {
 }
 
 var clusterVerbs = map[string]clusterVerb{
-	"status":           {help: "print master, servers and tables; with --tablets each tablet", run: (*operator).status},
-	"check":            {help: "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", run: (*operator).check},
-	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", run: (*operator).recover, empty: true},
-	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", run: (*operator).dropDamagedLog},
+	"status":           {help: "print master, servers and tables; with --tablets each tablet", flags: []string{"json", "tablets"}, run: (*operator).status},
+	"check":            {help: "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", flags: []string{"blocks", "rate", "store"}, run: (*operator).check},
+	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", flags: []string{"yes", "store"}, run: (*operator).recover, empty: true},
+	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", flags: []string{"yes", "store"}, run: (*operator).dropDamagedLog},
 	"certs":            {args: "DIR NAME...", help: "make the certificates that servers show each other: DIR/NAME.pem and DIR/NAME-key.pem for each name, and the authority DIR/ca.pem; what ends within 30 days is made anew", run: (*operator).certs, alone: true},
 	"drain":            {args: "SERVER", help: "move all tablets away from a server and give it none, and wait for that", run: (*operator).drain},
 	"undrain":          {args: "SERVER", help: "let a server have tablets again", run: (*operator).undrain},
-	"move":             {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", run: (*operator).move},
-	"split":            {args: "TABLET", help: "split a tablet at --key, or in its middle", run: (*operator).split},
+	"move":             {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", flags: []string{"pin"}, run: (*operator).move},
+	"split":            {args: "TABLET", help: "split a tablet at --key, or in its middle", flags: []string{"key"}, run: (*operator).split},
 	"merge":            {args: "TABLET", help: "merge a tablet with the next one, which is moved to its server first", run: (*operator).merge},
-	"flush":            {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", run: (*operator).flush},
-	"compact":          {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", run: (*operator).compact},
+	"flush":            {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", flags: []string{"table"}, run: (*operator).flush},
+	"compact":          {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", flags: []string{"table"}, run: (*operator).compact},
 }
 
 // An operator asks a cluster.
@@ -73,11 +76,6 @@ type operator struct {
 
 // clusterCommand shows and changes a cluster.
 func clusterCommand(p *process, args []string) int {
-	help := "Usage: trestle cluster VERB [ARGUMENTS] [flags]\n\n"
-	for _, v := range slices.Sorted(maps.Keys(clusterVerbs)) {
-		help += fmt.Sprintf("  %-32s %s\n", v+" "+clusterVerbs[v].args, clusterVerbs[v].help)
-	}
-	help += "\nTABLET is an id as status prints it, TABLE the full name of a table or the last part of it. In KEY, \\xNN stands for any byte."
 	verb := ""
 	var words []string
 	for len(args) > 0 && !strings.HasPrefix(args[0], "-") {
@@ -101,7 +99,7 @@ func clusterCommand(p *process, args []string) int {
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, help)
+		clusterHelp(p, flags.FlagSet, verb)
 		return exitOK
 	}
 	v, ok := clusterVerbs[verb]
@@ -152,6 +150,41 @@ func clusterCommand(p *process, args []string) int {
 		return p.failed(err)
 	}
 	return exitOK
+}
+
+// clusterHelp explains a verb, its own flags first; all verbs if there is none of
+// that name.
+func clusterHelp(p *process, flags *pflag.FlagSet, verb string) {
+	const words = "\nTABLET is an id as status prints it, TABLE the full name of a table or the last part of it. In KEY, \\xNN stands for any byte."
+	of := map[string]bool{"timeout": true} // of all verbs, without the settings
+	help := "Usage: trestle cluster VERB [ARGUMENTS] [flags]\n\n"
+	for _, name := range slices.Sorted(maps.Keys(clusterVerbs)) {
+		v := clusterVerbs[name]
+		help += fmt.Sprintf("  %-32s %s\n", name+" "+v.args, v.help)
+		for _, f := range v.flags {
+			of[f] = true
+		}
+	}
+	v, ok := clusterVerbs[verb]
+	if !ok {
+		printHelp(p, flags, help+words)
+		return
+	}
+	usage := strings.Join(strings.Fields("Usage: trestle cluster "+verb+" "+v.args+" [flags]"), " ")
+	own, settings := pflag.NewFlagSet(verb, pflag.ContinueOnError), pflag.NewFlagSet(verb, pflag.ContinueOnError)
+	own.SortFlags, settings.SortFlags = false, false
+	for _, name := range append(slices.Clone(v.flags), "timeout") {
+		own.AddFlag(flags.Lookup(name))
+	}
+	flags.VisitAll(func(f *pflag.Flag) {
+		if !of[f.Name] {
+			settings.AddFlag(f)
+		}
+	})
+	printHelp(p, own, usage+"\n\n"+strings.ToUpper(v.help[:1])+v.help[1:]+".\n"+words)
+	if !v.alone {
+		fmt.Fprintf(p.stdout, "\nSettings of every verb, which can be in the environment and in --config too:\n\n%s", settings.FlagUsagesWrapped(110))
+	}
 }
 
 // A clusterStatus is what status prints.
