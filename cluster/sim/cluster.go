@@ -9,8 +9,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
@@ -146,11 +144,7 @@ func New(o Options) (*Cluster, error) {
 	if o.Net == nil {
 		o.Net, o.direct = func(context.Context, Message) error { return nil }, true
 	}
-	local, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
-	if err != nil {
-		return nil, err
-	}
-	var store objectstore.Store = local
+	var store objectstore.Store = newObjects()
 	if o.Witness != nil {
 		store = &witnessedStore{store, o.Witness}
 	}

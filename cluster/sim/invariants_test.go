@@ -12,8 +12,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
@@ -285,14 +283,11 @@ func TestSilentLock(t *testing.T) {
 // before anything is kept in it; what it would do to a cluster the first of the
 // planted mistakes shows.
 func TestI15_CarelessStore(t *testing.T) {
-	local, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := objectstore.Probe(t.Context(), local); err != nil {
+	store := newObjects()
+	if err := store.Probe(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := objectstore.Probe(t.Context(), &carelessStore{Store: local}); !errors.Is(err, fault.FailedPrecondition) {
+	if err := objectstore.Probe(t.Context(), &carelessStore{Store: store}); !errors.Is(err, fault.FailedPrecondition) {
 		t.Errorf("a store that overwrites: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"slices"
@@ -69,23 +68,5 @@ func (s *farStore) Open(ctx context.Context, name string) (objstorage.Readable, 
 // Create implements objectstore.Store: what is written travels when it is
 // finished.
 func (s *farStore) Create(ctx context.Context, name string) (objstorage.Writable, error) {
-	return &farObject{s: s, ctx: ctx, name: name}, nil
+	return &written{ctx: ctx, to: s, name: name}, nil
 }
-
-type farObject struct {
-	s    *farStore
-	ctx  context.Context //nolint:containedctx // objstorage.Writable has none
-	name string
-	data bytes.Buffer
-}
-
-func (o *farObject) StartMetadataPortion() error { return nil }
-
-func (o *farObject) Write(p []byte) error {
-	_, err := o.data.Write(p)
-	return err
-}
-
-func (o *farObject) Finish() error { return o.s.PutIfAbsent(o.ctx, o.name, o.data.Bytes()) }
-
-func (o *farObject) Abort() {}
