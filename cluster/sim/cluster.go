@@ -86,6 +86,7 @@ type Cluster struct {
 	servers map[string]*process // by name; addresses are names
 	dead    sync.WaitGroup      // of what is put away of processes that have ended
 	late    sync.WaitGroup      // messages
+	idle    chan func()         // taken from by those that carry messages and have none
 	masters map[string]*masterProcess
 	clients map[string]*node // the newest of each name
 	life    context.Context
@@ -148,7 +149,7 @@ func New(o Options) (*Cluster, error) {
 	if o.Witness != nil {
 		store = &witnessedStore{store, o.Witness}
 	}
-	c := &Cluster{o: o, lock: memory.New(), objects: store, servers: map[string]*process{}, masters: map[string]*masterProcess{}, clients: map[string]*node{}}
+	c := &Cluster{o: o, lock: memory.New(), objects: store, idle: make(chan func()), servers: map[string]*process{}, masters: map[string]*masterProcess{}, clients: map[string]*node{}}
 	c.life, c.end = context.WithCancel(context.Background())
 	return c, nil
 }

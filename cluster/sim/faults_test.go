@@ -319,11 +319,11 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 		_ = c.StopServer(short, pick())
 	case 3:
 		// Whoever is cut off from the lock service is a zombie after a while.
-		st.cutOff(pick()+">"+Lock, 5*time.Second)
+		st.cutOff(way{pick(), Lock}, 5*time.Second)
 	case 4:
-		st.cutOff(pick(), time.Duration(rng.IntN(5000))*time.Millisecond)
+		st.cutOff(way{from: pick()}, time.Duration(rng.IntN(5000))*time.Millisecond)
 	case 5:
-		st.cutOff(pick()+">"+Store, time.Duration(rng.IntN(3000))*time.Millisecond)
+		st.cutOff(way{pick(), Store}, time.Duration(rng.IntN(3000))*time.Millisecond)
 	case 6:
 		m := masters[rng.IntN(2)]
 		if rng.IntN(2) == 0 {
@@ -333,7 +333,7 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 		}
 		c.StartMaster(m)
 	case 7:
-		st.cutOff(masters[rng.IntN(2)], 5*time.Second)
+		st.cutOff(way{from: masters[rng.IntN(2)]}, 5*time.Second)
 	case 8:
 		// A zombie that does not know: past its lease it goes on where it was.
 		st.pause(append(masters, names...)[rng.IntN(2+len(names))], time.Duration(1000+rng.IntN(7000))*time.Millisecond)
@@ -342,7 +342,7 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 	case 10:
 		// In one direction only: questions or answers.
 		all := append([]string{Lock, Store, masters[0], masters[1], "client-1"}, names...)
-		st.cutOff(all[rng.IntN(len(all))]+">"+all[rng.IntN(len(all))], time.Duration(1000+rng.IntN(4000))*time.Millisecond)
+		st.cutOff(way{all[rng.IntN(len(all))], all[rng.IntN(len(all))]}, time.Duration(1000+rng.IntN(4000))*time.Millisecond)
 	case 11:
 		if st.drift > 0 {
 			clock := st.clock(pick())

@@ -171,7 +171,7 @@ func lostRun(t *testing.T, seed uint64, h *history, sum *lostLocks) {
 		}
 		tile(ctx, t, admin)
 		c.verify(t, admin)
-		t.Logf("%d writes acknowledged", writes)
+		t.Logf("%d writes acknowledged; %d messages", writes, st.sent)
 	}
 }
 

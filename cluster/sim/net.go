@@ -81,8 +81,9 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 	if err := ctx.Err(); err != nil {
 		return out, lostError{err}
 	}
-	left := time.Hour // counted from when the question arrives
-	if end, ok := ctx.Deadline(); ok {
+	var left time.Duration // counted from when the question arrives
+	end, limited := ctx.Deadline()
+	if limited {
 		left = time.Until(end)
 	}
 	once := func() (a answer) {
@@ -92,7 +93,12 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 		if ctx.Err() != nil && !m.Changes {
 			return answer{lost: ctx.Err()}
 		}
-		at, cancel := context.WithTimeout(context.WithoutCancel(ctx), left)
+		at, cancel := context.WithoutCancel(ctx), context.CancelFunc(nil)
+		if limited {
+			at, cancel = context.WithTimeout(at, left)
+		} else {
+			at, cancel = context.WithCancel(at)
+		}
 		defer cancel()
 		if ctx.Err() == nil {
 			defer context.AfterFunc(ctx, cancel)()
@@ -104,9 +110,9 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 		return a
 	}
 	got := make(chan answer, 2)
-	c.late.Go(func() { got <- once() })
+	c.carry(func() { got <- once() })
 	if (m.Twice || c.o.twiceAll) && c.o.Twice != nil && c.o.Twice(m) {
-		c.late.Go(func() { got <- once() })
+		c.carry(func() { got <- once() })
 	}
 	select {
 	case a := <-got:
@@ -119,6 +125,29 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 		return a.v, a.err
 	case <-ctx.Done():
 		return out, lostError{context.Cause(ctx)}
+	}
+}
+
+// carry has a message carried by a goroutine that has done that before, if there
+// is one: a new one copies its stack until that is large enough.
+func (c *Cluster) carry(message func()) {
+	c.late.Add(1)
+	select {
+	case c.idle <- message:
+	default:
+		go c.carrier(message)
+	}
+}
+
+func (c *Cluster) carrier(message func()) {
+	for {
+		message()
+		c.late.Done()
+		select {
+		case message = <-c.idle:
+		case <-c.life.Done():
+			return
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -136,8 +137,8 @@ type witnessedStore struct {
 func (s *witnessedStore) PutIfAbsent(ctx context.Context, name string, data []byte) error {
 	err := s.Store.PutIfAbsent(ctx, name, data)
 	if log, number, ok := strings.Cut(name, "/"); ok && err == nil && log != copiesPart {
-		var index uint64
-		if _, err := fmt.Sscanf(number, "%d", &index); err != nil {
+		index, err := strconv.ParseUint(number, 10, 64)
+		if err != nil {
 			return fmt.Errorf("object %s: %w", name, err)
 		}
 		s.w.put(log, index, len(data) == fenceBytes)
