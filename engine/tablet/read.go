@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sort"
 	"sync"
@@ -401,11 +402,18 @@ const checkCells = 1024
 // it has pinned, and the writer hears how far it has come.
 const yieldRows = 8192
 
+// letOthers is after how many rows the reader lets other goroutines run. The
+// runtime would let it run for 10 ms, so of 2,000 scans on two processors all
+// could pass before a read of one row had its turn.
+const letOthers = 128
+
 // row reads the row that the iterator is at. It leaves the iterator somewhere
 // in or behind the row. stop tells that no more rows are wanted; r.full that
 // the writer must be flushed before the next row.
 func (r *reader) row(stats *scan.Stats) (stop bool, err error) {
-	r.rows++
+	if r.rows++; r.rows%letOthers == 0 {
+		runtime.Gosched()
+	}
 	if err := r.ctx.Err(); err != nil {
 		return true, err
 	}
