@@ -45,7 +45,7 @@ var allowed = map[string][]string{
 	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/objectstore"},
 	"engine/memtable":  {"engine/cell"},
 	"engine/rowcache":  {"engine/cell"},
-	"engine/sstable":   {"engine/fault", "engine/mutex", "engine/cell", "engine/objectstore"},
+	"engine/sstable":   {"engine/fault", "engine/budget", "engine/mutex", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/row", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},

@@ -135,3 +135,10 @@ func Busy() error {
 	return &fault.Error{Kind: fault.Exhausted, Reason: "REQUEST_MEMORY_EXHAUSTED", RetryAfter: RetryAfter,
 		Msg: "The memory for requests and answers is in use, try again"}
 }
+
+// ReadsBusy returns the error of a read that found no room for what. The caller
+// resumes after the last row it got.
+func ReadsBusy(what string) error {
+	return &fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: RetryAfter,
+		Msg: "The memory for " + what + " is in use, try again"}
+}

@@ -3,17 +3,16 @@ package sstable
 import (
 	"container/list"
 	"context"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"golang.org/x/sync/semaphore"
 
-	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/budget"
 )
 
 // A Cache holds blocks of files in memory and bounds the number of open files.
@@ -42,9 +41,8 @@ type Cache struct {
 	options sstable.ReaderOptions  // as every file is opened; holds the cache handle
 
 	reserved                atomic.Int64
-	held                    atomic.Int64  // of large blocks: see hold
-	turns                   chan struct{} // of reading large blocks: see turn
-	mostHeld                int64
+	held                    *budget.Budget      // of large blocks: see hold
+	turns                   *semaphore.Weighted // of reading what may be one
 	bloomSkips, bloomPasses atomic.Int64
 	opens                   atomic.Int64
 
@@ -81,7 +79,7 @@ func NewCache(blockBytes int64, maxOpen int) *Cache {
 		maxOpen = 500
 	}
 	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20)), pools: make(chan *block.BufferPool, keptPools),
-		turns: make(chan struct{}, turns), mostHeld: math.MaxInt64}
+		turns: semaphore.NewWeighted(turns)}
 	c.options.CacheOpts.CacheHandle = c.blocks.NewHandle()
 	c.options.Comparer = comparer
 	c.options.KeySchemas = sstable.MakeKeySchemas(&keySchema)
@@ -169,37 +167,23 @@ const (
 	turns = 4
 )
 
-var errHeld error = &fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: time.Second,
-	Msg: "The memory for large cells that are being read is in use, try again"}
-
-// turn waits until a block that may be large can be read; turned follows.
-func (c *Cache) turn(ctx context.Context) error {
-	select {
-	case c.turns <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (c *Cache) turned() { <-c.turns }
+var errHeld = budget.ReadsBusy("large cells that are being read")
 
 // BoundLarge bounds what large blocks may have that iterators are in, in bytes:
 // a read that needs more fails with Unavailable, a compaction does not. It is
 // called before the Cache is used; without it there is no bound.
-func (c *Cache) BoundLarge(bytes int64) { c.mostHeld = bytes }
+func (c *Cache) BoundLarge(bytes int64) { c.held = budget.New(bytes) }
 
 // hold sets n bytes of the Cache aside for large blocks that iterators are in,
-// until release is called. ok is false if they have mostHeld.
+// until release is called. ok is false if there is no room.
 func (c *Cache) hold(n int64) (release func(), ok bool) {
-	if c.held.Add(n) > c.mostHeld {
-		c.held.Add(-n)
+	if !c.held.Try(n) {
 		return nil, false
 	}
 	giveBack := c.Reserve(int(n))
 	return func() {
 		giveBack()
-		c.held.Add(-n)
+		c.held.Release(n)
 	}, true
 }
 

@@ -68,9 +68,9 @@ type Iterator struct {
 	aside   *block.BufferPool
 	longest int
 	// held is the length of the longest block so far, if that is large, and
-	// release gives it back to the Cache.
-	held    int
-	release func()
+	// releases give it back to the Cache.
+	held     int
+	releases []func()
 }
 
 var _ cell.Iterator = (*Iterator)(nil)
@@ -216,11 +216,12 @@ func (i *Iterator) enter() bool {
 		i.cur.leave() // the next block may have the buffer
 	}
 	if bh.Length >= longStored && !i.compact {
-		if err := i.t.r.cache.turn(i.ctx); err != nil {
+		turns := i.t.r.cache.turns
+		if err := turns.Acquire(i.ctx, 1); err != nil {
 			i.fail(err)
 			return false
 		}
-		defer i.t.r.cache.turned()
+		defer turns.Release(1)
 	}
 	h, err := i.t.sst.BlockReader().Read(i.ctx, env, i.data, bh, blockkind.SSTableData, initColumns)
 	if err != nil {
@@ -247,12 +248,7 @@ func (i *Iterator) hold(n int) bool {
 		i.err = errHeld
 		return false
 	}
-	i.held = n
-	if before := i.release; before != nil {
-		i.release = func() { before(); release() }
-	} else {
-		i.release = release
-	}
+	i.held, i.releases = n, append(i.releases, release)
 	return true
 }
 
@@ -451,10 +447,10 @@ func (i *Iterator) Close() error {
 		i.t.r.cache.keep(i.aside, i.longest)
 		i.aside, i.longest = nil, 0
 	}
-	if i.release != nil {
-		i.release()
-		i.held, i.release = 0, nil
+	for _, release := range i.releases {
+		release()
 	}
+	i.held, i.releases = 0, nil
 	i.t.unpin()
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil
 	i.entry, i.env = cell.Entry{}, block.ReadEnv{}

@@ -1134,8 +1134,8 @@ func TestHeldBlocks(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if cache.held.Load() != 0 || cache.reserved.Load() != 0 {
-		t.Errorf("%d bytes are held in the end, %d reserved", cache.held.Load(), cache.reserved.Load())
+	if cache.held.Used() != 0 || cache.reserved.Load() != 0 {
+		t.Errorf("%d bytes are held in the end, %d reserved", cache.held.Used(), cache.reserved.Load())
 	}
 	if err := in(); err != nil {
 		t.Error(err)

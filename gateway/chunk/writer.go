@@ -301,7 +301,6 @@ func (w *Writer) room(n int) *segment {
 	if (len(w.segs) > 0 || cap(s.buf) > smallSegment) && !s.take(w.opt.Budget) {
 		s.free()
 		if len(w.segs) > 0 || n > smallSegment {
-			// The client resumes after the last row it got.
 			w.fail(noRoom(w.opt.Budget, int64(w.size+n)))
 			return nil
 		}
@@ -319,8 +318,7 @@ func noRoom(b *budget.Budget, n int64) error {
 		return &fault.Error{Kind: fault.Exhausted, Reason: "LargeRowReadError",
 			Msg: fmt.Sprintf("The row has more than the %d bytes that answers have; see --memory", b.Limit())}
 	}
-	return &fault.Error{Kind: fault.Unavailable, Reason: "READ_BUFFERS_EXHAUSTED", RetryAfter: budget.RetryAfter,
-		Msg: "The memory for large rows is in use, try again"}
+	return budget.ReadsBusy("large rows")
 }
 
 // fail gives the current row up.
