@@ -54,7 +54,9 @@ type Service interface {
 // A Session is the life of one holder of items.
 type Session interface {
 	// Hold makes an item that vanishes with the session. Aborted if there is one
-	// of that name.
+	// of that name. The service may store it again as it is, with a later Version,
+	// as etcd's does after an election: who changes it, and is told Aborted, gets it
+	// and tries again.
 	Hold(ctx context.Context, key string, value []byte) (Item, error)
 	// Deadline returns the instant, of the monotonic clock, until which the
 	// service is certain to keep the session: it was heard of ttl before that, or

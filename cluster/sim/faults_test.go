@@ -338,6 +338,7 @@ func (c *Cluster) disturb(ctx context.Context, t *testing.T, rng *rand.Rand, st 
 		// A zombie that does not know: past its lease it goes on where it was.
 		st.pause(append(masters, names...)[rng.IntN(2+len(names))], time.Duration(1000+rng.IntN(7000))*time.Millisecond)
 	case 9:
+		c.lock.Elect()
 		st.pause([]string{Lock, Store, Lock + "x", "client-0", "admin"}[rng.IntN(5)], time.Duration(500+rng.IntN(4000))*time.Millisecond)
 	case 10:
 		// In one direction only: questions or answers.

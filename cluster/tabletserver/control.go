@@ -540,12 +540,17 @@ func (s *Server) publishSchemas() {
 			} else if err == nil {
 				item.Version, err = s.o.Lock.Put(s.ctx, key, value, item.Version)
 			}
-			switch {
-			case err == nil:
+			if err == nil {
 				told = now
-			case errors.Is(err, fault.Aborted):
-				// An answer was lost.
-				if i, gerr := s.o.Lock.Get(s.ctx, key); gerr == nil {
+			} else {
+				// An answer was lost, the session has stored the item again, or the lock
+				// service is away.
+				select {
+				case <-time.After(s.o.TTL / 50):
+				case <-s.ctx.Done():
+					return
+				}
+				if i, err := s.o.Lock.Get(s.ctx, key); err == nil || errors.Is(err, fault.NotFound) {
 					item = i
 				}
 				continue

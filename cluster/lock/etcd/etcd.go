@@ -3,7 +3,9 @@ package etcd
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -184,40 +186,78 @@ func (s *Service) watchAt(ctx context.Context, m *member, prefix string, revisio
 	return revision, false, fault.New(fault.Unavailable, "etcd: the watch ended")
 }
 
-// A session is a lease.
+// A session is a lease, a later one after each election of etcd's members: see
+// move.
 type session struct {
 	s    *Service
-	id   clientv3.LeaseID
 	ttl  time.Duration
 	stop context.CancelFunc
 	done chan struct{}
 	// base is an instant of the monotonic clock; deadline is after it.
 	base     time.Time
 	deadline atomic.Int64
+	now      atomic.Pointer[lease]
+	// mu is held while an item is made or the session moves. leases are all that
+	// it has had, held are the items that it was asked to hold.
+	mu     sync.Mutex
+	leases map[clientv3.LeaseID]bool
+	held   map[string]bool
+}
+
+// A lease was granted in a term of etcd's, or in a later one.
+type lease struct {
+	id   clientv3.LeaseID
+	term uint64
 }
 
 // NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
 // up, and the session's holder counts with what was asked for.
 func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Session, error) {
-	one, cancel := context.WithTimeout(ctx, s.limit)
+	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	m, err := s.answering(one)
+	term, err := s.term(ctx)
 	if err != nil {
 		return nil, failed(err)
-	}
-	sent := time.Now()
-	r, err := m.c.Grant(one, int64((ttl+time.Second-1)/time.Second))
-	if err != nil {
-		return nil, failed(err)
-	}
-	if granted := time.Duration(r.TTL) * time.Second; granted < ttl {
-		return nil, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, ttl)
 	}
 	kept, stop := context.WithCancel(context.Background())
-	l := &session{s: s, id: r.ID, ttl: ttl, stop: stop, done: make(chan struct{}), base: sent}
+	l := &session{s: s, ttl: ttl, stop: stop, done: make(chan struct{}), base: time.Now(), leases: map[clientv3.LeaseID]bool{}, held: map[string]bool{}}
+	sent, id, err := l.grant(ctx)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	l.now.Store(&lease{id, term})
 	l.renewed(sent)
 	go l.keep(kept)
 	return l, nil
+}
+
+// term returns etcd's: it is another one after each election.
+func (s *Service) term(ctx context.Context) (uint64, error) {
+	return hedged(ctx, s, func(ctx context.Context, m *member) (uint64, error) {
+		r, err := m.c.Get(ctx, s.prefix, clientv3.WithKeysOnly())
+		if err != nil {
+			return 0, err
+		}
+		return r.Header.RaftTerm, nil
+	})
+}
+
+// grant returns a new lease, and when it was asked for.
+func (l *session) grant(ctx context.Context) (sent time.Time, id clientv3.LeaseID, err error) {
+	m, err := l.s.answering(ctx)
+	if err != nil {
+		return sent, 0, failed(err)
+	}
+	sent = time.Now()
+	r, err := m.c.Grant(ctx, int64((l.ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return sent, 0, failed(err)
+	}
+	if granted := time.Duration(r.TTL) * time.Second; granted < l.ttl {
+		return sent, 0, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, l.ttl)
+	}
+	return sent, r.ID, nil
 }
 
 // renewed notes that a renewal which was sent at an instant was answered: the
@@ -261,24 +301,91 @@ func (l *session) keep(ctx context.Context) {
 	}
 }
 
-// renew renews the lease once, at whatever member answers.
+// renew renews the lease once, at whatever member answers, or moves to another
+// one. ErrLeaseNotFound if the session has ended.
 func (l *session) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/2)
 	defer cancel()
+	old := l.now.Load()
 	_, err := hedged(ctx, l.s, func(ctx context.Context, m *member) (struct{}, error) {
 		sent := time.Now()
-		err := m.renew(ctx, l.id)
-		if err == nil {
+		term, err := m.renew(ctx, *old)
+		switch {
+		case err != nil:
+		case term > old.term:
+			err = l.move(ctx, old, term)
+		default:
 			l.renewed(sent)
 		}
 		return struct{}{}, err
 	})
+	if err != nil {
+		l.mu.Lock() // for the end of a move
+		defer l.mu.Unlock()
+		if l.now.Load() != old {
+			return nil // whatever became of the old one
+		}
+	}
 	return err
+}
+
+// move puts what the session holds on a new lease when etcd has elected a leader,
+// in a term. The one before may have stopped, and revoke every lease that it knew
+// when it goes on: it finds them all expired before it hears of its successor,
+// which carries the revocations out (https://github.com/etcd-io/etcd/issues/15247;
+// what mends that is no help if the leader's clock has ticked again). It takes a
+// ttl for a lease to expire, so there is time, and it has heard of no later one.
+func (l *session) move(ctx context.Context, old *lease, term uint64) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.now.Load() != old {
+		return nil
+	}
+	sent, id, err := l.grant(ctx)
+	if err != nil {
+		return err
+	}
+	l.leases[old.id], l.leases[id] = true, true
+	m, err := l.s.answering(ctx)
+	if err != nil {
+		return err
+	}
+	var as []clientv3.Cmp
+	var puts []clientv3.Op
+	for key := range l.held {
+		r, err := m.c.Get(ctx, l.s.prefix+key)
+		if err != nil {
+			return err
+		}
+		if len(r.Kvs) == 0 || !l.leases[clientv3.LeaseID(r.Kvs[0].Lease)] {
+			continue // no longer there, or somebody else's: who holds it finds out
+		}
+		as = append(as, clientv3.Compare(clientv3.ModRevision(l.s.prefix+key), "=", r.Kvs[0].ModRevision))
+		puts = append(puts, clientv3.OpPut(l.s.prefix+key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(id)))
+	}
+	// An attempt without an answer cannot be carried out after this one: the items'
+	// revisions are others then.
+	if len(puts) > 0 {
+		r, err := m.c.Txn(ctx).If(as...).Then(puts...).Commit()
+		if err != nil {
+			return fmt.Errorf("move to a new lease: %v", err) // not of the old one
+		}
+		if !r.Succeeded {
+			return errors.New("what the session holds has just changed") // the next renewal tries again
+		}
+	}
+	l.now.Store(&lease{id, term})
+	l.renewed(sent)
+	return nil
 }
 
 // Hold implements lock.Session.
 func (l *session) Hold(ctx context.Context, key string, value []byte) (lock.Item, error) {
-	op := clientv3.OpPut(l.s.prefix+key, string(value), clientv3.WithLease(l.id))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// Without an answer the item may be there.
+	l.held[key] = true
+	op := clientv3.OpPut(l.s.prefix+key, string(value), clientv3.WithLease(l.now.Load().id))
 	v, err := l.s.change(ctx, key, 0, op, op)
 	if err != nil {
 		return lock.Item{}, err
@@ -309,7 +416,7 @@ func (l *session) Close(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	_, err := hedged(one, l.s, func(ctx context.Context, m *member) (struct{}, error) {
-		_, err := m.c.Revoke(ctx, l.id)
+		_, err := m.c.Revoke(ctx, l.now.Load().id)
 		return struct{}{}, err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {

@@ -15,11 +15,12 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/locktest"
+	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
-// start runs a real etcd in this process and returns its address.
-func start(t *testing.T) string {
-	t.Helper()
+// config returns that of a real etcd with one member, in this process.
+func config(t *testing.T) *embed.Config {
 	c := embed.NewConfig()
 	c.Dir = t.TempDir()
 	c.LogLevel = "fatal"
@@ -27,16 +28,30 @@ func start(t *testing.T) string {
 	c.ListenClientUrls, c.AdvertiseClientUrls = []url.URL{local}, []url.URL{local}
 	c.ListenPeerUrls, c.AdvertisePeerUrls = []url.URL{local}, []url.URL{local}
 	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	return c
+}
+
+// run returns what ends etcd, too.
+func run(t *testing.T, c *embed.Config) (*embed.Etcd, func()) {
+	t.Helper()
 	e, err := embed.StartEtcd(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(e.Close)
+	end := sync.OnceFunc(e.Close)
+	t.Cleanup(end)
 	select {
 	case <-e.Server.ReadyNotify():
 	case <-time.After(30 * time.Second):
 		t.Fatal("etcd does not get ready")
 	}
+	return e, end
+}
+
+// start runs a real etcd and returns its address.
+func start(t *testing.T) string {
+	t.Helper()
+	e, _ := run(t, config(t))
 	return e.Clients[0].Addr().String()
 }
 
@@ -210,4 +225,90 @@ func TestSilentMembers(t *testing.T) {
 		}
 	}
 	lasts(t, session, ttl*3/2)
+}
+
+// TestFormerLeader: a leader of etcd that stops, and goes on after a ttl, revokes
+// each lease it knew. A session has moved to another one by then, with what it
+// holds.
+func TestFormerLeader(t *testing.T) {
+	c := config(t)
+	// The next etcd begins at the same address.
+	c.ListenClientUrls[0].Host, c.ListenPeerUrls[0].Host = loopback.Addr(t), loopback.Addr(t)
+	c.AdvertiseClientUrls, c.AdvertisePeerUrls = c.ListenClientUrls, c.ListenPeerUrls
+	c.InitialCluster = c.InitialClusterFromName(c.Name)
+	e, end := run(t, c)
+	client := connect(t, e.Clients[0].Addr().String())
+	s := New([]*clientv3.Client{client}, "trestle/")
+	session, err := s.NewSession(t.Context(), 30*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(context.WithoutCancel(t.Context()))
+	var held []lock.Item
+	for _, key := range []string{"a", "b"} {
+		i, err := session.Hold(t.Context(), key, []byte("of "+key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, i)
+	}
+	// One that somebody else has made in its place since.
+	if err := s.Delete(t.Context(), "b", held[1].Version); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put(t.Context(), "b", nil, 0); err != nil {
+		t.Fatal(err)
+	}
+	leases := func() map[clientv3.LeaseID]bool {
+		r, err := client.Leases(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[clientv3.LeaseID]bool{}
+		for _, l := range r.Leases {
+			all[l.ID] = true
+		}
+		return all
+	}
+	for range 3 {
+		before := leases()
+		changed := make(chan lock.Event, 1)
+		end()
+		_, end = run(t, c)
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			_ = s.Watch(ctx, "a", held[0].Version, func(e lock.Event) error { changed <- e; return context.Canceled })
+		}()
+		select {
+		case e := <-changed:
+			if e.Deleted || string(e.Value) != "of a" || e.Created != held[0].Created || e.Version <= held[0].Version {
+				t.Fatalf("the item has become %+v", e)
+			}
+			held[0] = e.Item
+		case <-time.After(20 * time.Second):
+			t.Fatal("what the session holds stays on a lease that a former leader knows")
+		}
+		stop()
+		for id := range before {
+			if _, err := client.Revoke(t.Context(), id); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lasts(t, session, 3*time.Second)
+		for i, key := range []string{"a", "b"} {
+			got, err := s.Get(t.Context(), key)
+			if err != nil || i == 0 && got.Version != held[0].Version {
+				t.Fatalf("%s is %+v, %v", key, got, err)
+			}
+		}
+	}
+	if err := session.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Get(t.Context(), "a"); fault.KindOf(err) != fault.NotFound {
+		t.Errorf("what a closed session held: %v", err)
+	}
+	if _, err := s.Get(t.Context(), "b"); err != nil {
+		t.Errorf("what it did not hold any more: %v", err)
+	}
 }

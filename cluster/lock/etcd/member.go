@@ -95,26 +95,33 @@ func (s *Service) answering(ctx context.Context) (*member, error) {
 	})
 }
 
-// renew renews a lease. Client.KeepAliveOnce would ask a member that cannot be
-// reached again and again, without a pause, until ctx ends.
-func (m *member) renew(ctx context.Context, id clientv3.LeaseID) error {
+// errBehind is what a member says that has not heard of a lease yet.
+var errBehind = errors.New("the member is behind the others")
+
+// renew renews a lease, and returns the term of etcd's in which the member answers.
+// Client.KeepAliveOnce would ask a member that cannot be reached again and again,
+// without a pause, until ctx ends.
+func (m *member) renew(ctx context.Context, l lease) (term uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream
 	defer cancel()
 	stream, err := pb.NewLeaseClient(m.c.ActiveConnection()).LeaseKeepAlive(ctx)
 	if err != nil {
-		return clientv3.ContextError(ctx, err)
+		return 0, clientv3.ContextError(ctx, err)
 	}
-	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(id)}); err != nil && !errors.Is(err, io.EOF) {
-		return clientv3.ContextError(ctx, err)
+	if err := stream.Send(&pb.LeaseKeepAliveRequest{ID: int64(l.id)}); err != nil && !errors.Is(err, io.EOF) {
+		return 0, clientv3.ContextError(ctx, err)
 	} // EOF: Recv tells why
 	r, err := stream.Recv()
 	if err != nil {
-		return clientv3.ContextError(ctx, err)
+		return 0, clientv3.ContextError(ctx, err)
 	}
-	if r.TTL <= 0 {
-		return rpctypes.ErrLeaseNotFound
+	switch term = r.Header.RaftTerm; {
+	case r.TTL > 0:
+		return term, nil
+	case term < l.term:
+		return 0, errBehind
 	}
-	return nil
+	return term, rpctypes.ErrLeaseNotFound
 }
 
 // avoid makes another member the first to be asked.

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -132,6 +133,18 @@ func (s *Service) put(key string, value []byte, version int64, owner *session) (
 	s.items[key] = e
 	s.changeLocked(lock.Event{Item: e.Item})
 	return e.Item, nil
+}
+
+// Elect stores again what sessions hold, as that on etcd does when there was an
+// election.
+func (s *Service) Elect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, key := range slices.Sorted(maps.Keys(s.items)) {
+		if e := s.items[key]; e.session != nil {
+			_, _ = s.put(key, e.Value, e.Version, nil) // of this version it is
+		}
+	}
 }
 
 func (s *Service) remove(key string) {
