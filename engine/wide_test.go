@@ -5,12 +5,17 @@ package engine
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // putWide adds to a row n cells of 100 bytes, whose columns and timestamps at
@@ -90,6 +95,83 @@ func TestWideRowsReadLittle(t *testing.T) {
 		if got := (after.BlockBytes - before.BlockBytes) / runs; st.CellsReturned != c.cells || got > 96<<10 {
 			t.Errorf("%s: %d cells from %d bytes of blocks of each run, want %d from at most 98304", c.name, st.CellsReturned, got, c.cells)
 		}
+	}
+}
+
+// blocking is a writer that waits within its first cell.
+type blocking struct {
+	sinkWriter
+	once    sync.Once
+	in, out chan struct{}
+}
+
+func (w *blocking) Cell(c *row.Cell) {
+	w.once.Do(func() { close(w.in); <-w.out })
+	w.sinkWriter.Cell(c)
+}
+
+// TestUnsortedRowsAreHeld: a row whose families are not in the order of their
+// names is copied by whoever reads it. That has a bound for all readers together,
+// and is given back.
+func TestUnsortedRowsAreHeld(t *testing.T) {
+	s := mustOpen(t, Options{Dir: t.TempDir(), NoBackground: true, MemtableBytes: 1 << 30, RowCacheBytes: -1, LargeBlockBytes: 16 << 20})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, newSchema("unsorted", 1000, "b"))
+	if _, err := s.UpdateTable(ctx, table, func(t *schema.Table) error { t.AddFamily(schema.Family{Name: "a"}); return nil }); err != nil {
+		t.Fatal(err)
+	}
+	const value = 100 << 10 // less than a large block
+	put := func(key string, n, value int) {
+		var muts []row.Mutation
+		for i := range n {
+			family := "ab"[i%2 : i%2+1]
+			if muts = append(muts, setCell(family, column(i), 1000, strings.Repeat(family, value))); len(muts) == 50 || i == n-1 {
+				mustPut(t, s, table, key, muts...)
+				muts = nil
+			}
+		}
+	}
+	put("small", 10, 100)
+	put("large", 100, value)  // 10 MiB
+	put("larger", 200, value) // 20 MiB
+	put("cells", 4000, 1)     // their cells are what needs memory
+	read := func(key string, w scan.Writer) (int64, error) {
+		st, err := s.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte(key))}}, w)
+		return st.CellsReturned, err
+	}
+	for range 3 { // each gives back what it held
+		if n, err := read("large", &sinkWriter{}); n != 100 || err != nil {
+			t.Fatalf("%d cells, %v", n, err)
+		}
+		if _, err := read("larger", &sinkWriter{}); fault.KindOf(err) != fault.Exhausted {
+			t.Fatalf("a row for which there never is room: %v", err)
+		}
+		if n, err := read("cells", &sinkWriter{}); n != 4000 || err != nil {
+			t.Fatalf("%d cells, %v", n, err)
+		}
+	}
+	if got, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte("large"))}}); err != nil || len(got) != 1 ||
+		!slices.IsSortedFunc(got[0].Cells, func(a, b row.Cell) int { return strings.Compare(a.Family, b.Family) }) {
+		t.Errorf("the row is not in the order of families: %v", err)
+	}
+	slow := &blocking{in: make(chan struct{}), out: make(chan struct{})}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		if n, err := read("large", slow); n != 100 || err != nil {
+			t.Errorf("the slow read: %d cells, %v", n, err)
+		}
+	})
+	<-slow.in
+	if _, err := read("large", &sinkWriter{}); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a row beside another one: %v", err)
+	}
+	if n, err := read("small", &sinkWriter{}); n != 10 || err != nil {
+		t.Errorf("a small row beside it: %d cells, %v", n, err)
+	}
+	close(slow.out)
+	reading.Wait()
+	if n, err := read("large", &sinkWriter{}); n != 100 || err != nil {
+		t.Errorf("after it: %d cells, %v", n, err)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/trestledb/trestle/engine/budget"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // A Cache holds blocks of files in memory and bounds the number of open files.
@@ -185,6 +186,21 @@ func (c *Cache) hold(n int64) (release func(), ok bool) {
 		giveBack()
 		c.held.Release(n)
 	}, true
+}
+
+// Hold sets n bytes more aside for a row that is read, and needs total bytes by
+// now, until release is called. The error is Unavailable if others have them, and
+// Exhausted if no row can have so many.
+func (c *Cache) Hold(n, total int64) (release func(), err error) {
+	release, ok := c.hold(n)
+	switch {
+	case ok:
+		return release, nil
+	case total > c.held.Limit():
+		return nil, fault.New(fault.Exhausted,
+			"The row needs more than the %d bytes of memory for large cells and rows; see --memory. Families that are made in the order of their names need none", c.held.Limit())
+	}
+	return nil, errHeld
 }
 
 // Metrics returns the counts.

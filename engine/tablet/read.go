@@ -9,6 +9,7 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
@@ -502,7 +503,9 @@ func (r *reader) cells() (seen int64, err error) {
 			}
 			switch {
 			case !q.inOrder:
-				r.buffer.add(&r.cell)
+				if err := r.buffer.add(&r.cell, r.version.env.Cache); err != nil {
+					return seen, err
+				}
 			case r.passAll:
 				r.out.Cell(&r.cell)
 			default:
@@ -548,7 +551,8 @@ func (r *reader) finish() error {
 	if r.query.inOrder {
 		return nil
 	}
-	return r.buffer.drain(r.pipe)
+	r.buffer.drain(r.pipe)
+	return nil
 }
 
 // nearby is how many entries it is cheaper to step over than to seek past.
@@ -584,39 +588,93 @@ func (r *reader) leaveRow() bool {
 }
 
 // A rowBuffer holds the cells of a row while they are put in the order of
-// family names.
+// family names. What does not fit into its own arena is held against the block
+// cache, in parts of largePart or of one value.
 type rowBuffer struct {
 	cells []row.Cell
 	arena []byte
+	own   []byte // arena's memory while the row is small
+	// held are the bytes of large parts.
+	held     int64
+	releases []func()
 }
 
-func (b *rowBuffer) copy(p []byte) []byte {
+const (
+	ownArena  = 256 << 10
+	largePart = 1 << 20
+	cellBytes = int(unsafe.Sizeof(row.Cell{}))
+	ownCells  = ownArena / cellBytes
+)
+
+// hold has n bytes more be held for the row.
+func (b *rowBuffer) hold(n int, cache *sstable.Cache) error {
+	release, err := cache.Hold(int64(n), b.held+int64(n))
+	if err == nil {
+		b.held, b.releases = b.held+int64(n), append(b.releases, release)
+	}
+	return err
+}
+
+// copy returns a copy of p. cache is that of the SSTables.
+func (b *rowBuffer) copy(p []byte, cache *sstable.Cache) ([]byte, error) {
 	if len(p) > cap(b.arena)-len(b.arena) {
-		b.arena = make([]byte, 0, max(2*cap(b.arena), len(p), 4096))
+		n := max(2*cap(b.arena), len(p), 4096)
+		if n <= ownArena && b.held == 0 {
+			b.arena = make([]byte, 0, n)
+			b.own = b.arena
+		} else {
+			n = max(largePart, len(p))
+			if err := b.hold(n, cache); err != nil {
+				return nil, err
+			}
+			b.arena = make([]byte, 0, n)
+		}
 	}
 	n := len(b.arena)
 	b.arena = append(b.arena, p...)
-	return b.arena[n:len(b.arena):len(b.arena)]
+	return b.arena[n:len(b.arena):len(b.arena)], nil
 }
 
-func (b *rowBuffer) add(c *row.Cell) {
+func (b *rowBuffer) add(c *row.Cell, cache *sstable.Cache) (err error) {
 	k := *c
-	k.Qualifier, k.Value = b.copy(c.Qualifier), b.copy(c.Value)
+	if k.Qualifier, err = b.copy(c.Qualifier, cache); err != nil {
+		return err
+	}
+	if k.Value, err = b.copy(c.Value, cache); err != nil {
+		return err
+	}
+	if n := len(b.cells); n == cap(b.cells) && n >= ownCells {
+		if err := b.hold(2*n*cellBytes, cache); err != nil {
+			return err
+		}
+		b.cells = append(make([]row.Cell, 0, 2*n), b.cells...)
+	}
 	b.cells = append(b.cells, k)
+	return nil
 }
 
-func (b *rowBuffer) drain(p *filter.Pipeline) error {
+func (b *rowBuffer) drain(p *filter.Pipeline) {
 	sort.SliceStable(b.cells, func(i, j int) bool { return b.cells[i].Family < b.cells[j].Family })
 	for i := range b.cells {
 		p.Cell(&b.cells[i])
 	}
-	b.cells, b.arena = b.cells[:0], b.arena[:0]
-	return nil
+	b.reset()
 }
 
+// reset drops the row.
+func (b *rowBuffer) reset() {
+	clear(b.cells) // large values
+	b.cells, b.arena = b.cells[:0], b.own[:0]
+	for _, release := range b.releases {
+		release()
+	}
+	b.held, b.releases = 0, nil
+}
+
+// shrink ends the read.
 func (b *rowBuffer) shrink() {
-	if cap(b.arena) > 1<<20 || cap(b.cells) > 1<<14 {
-		*b = rowBuffer{}
+	if b.reset(); cap(b.cells) > 2*ownCells {
+		b.cells = nil
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -348,8 +349,19 @@ func (c *conn) handle(ctx context.Context, call *Call, req *wire.Request) (resp 
 	}
 	block := req.Block
 	if c.compressor != nil && len(block) > 0 {
-		n := int64(c.s.o.MaxRequestBytes)
-		if block, err = c.compressor.Decompress(block, int(n)); err != nil {
+		n, err := c.compressor.DecompressedLen(block, c.s.o.MaxRequestBytes)
+		if errors.Is(err, fault.Exhausted) {
+			return nil, wire.RequestTooBig.New("%v", err)
+		} else if err != nil {
+			return nil, err
+		}
+		// For the block as it came there is room already.
+		more := requestCost * int64(max(n-len(block), 0))
+		if !c.s.o.Memory.Try(more) {
+			return nil, wire.CallQueueTooBig.New("%v", budget.Busy())
+		}
+		defer c.s.o.Memory.Release(more)
+		if block, err = c.compressor.Decompress(block, n); err != nil {
 			return nil, err
 		}
 	}

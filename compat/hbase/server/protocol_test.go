@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/budget"
 )
 
 var oneFamily = map[string]model.Family{"f": {Versions: 1, TTL: model.Forever}}
@@ -145,6 +146,41 @@ func TestBadCalls(t *testing.T) {
 		c.closed()
 	}
 	f.alive()
+}
+
+// TestCompressedBlocks: what a cell block decompresses to takes memory of
+// requests, which bounds it.
+func TestCompressedBlocks(t *testing.T) {
+	memory := budget.New(3 << 20)
+	f := newFixture(t, Options{Memory: memory})
+	class := "org.apache.hadoop.io.compress.SnappyCodec"
+	c := &rowClient{f.dial("ClientService", func(h *pb.ConnectionHeader) { h.CellBlockCompressorClass = &class }), f.rows("t", nil, 1).region}
+	compressor, _ := wire.CompressorOf(class)
+	put := func(value int) (*pb.MutateRequest, []byte) {
+		m, block := mutation(pb.MutationProto_PUT, "P q="+strings.Repeat("v", value))
+		return &pb.MutateRequest{Region: c.region, Mutation: m}, compressor.Compress(nil, block)
+	}
+	req, block := put(600 << 10)
+	if 10*len(block) > 600<<10 {
+		t.Fatalf("%d bytes compressed", len(block))
+	}
+	// Others have half of it.
+	if !memory.Try(3 << 19) {
+		t.Fatal("no room in a new budget")
+	}
+	c.fail("Mutate", req, block, wire.CallQueueTooBig)
+	memory.Release(3 << 19)
+	c.call("Mutate", req, nil, block)
+	// One that never fits.
+	req, block = put(2 << 20)
+	c.fail("Mutate", req, block, wire.RequestTooBig)
+	f.alive()
+	c.nc.Close()
+	for end := time.Now().Add(10 * time.Second); memory.Used() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes were not given back", memory.Used())
+		}
+	}
 }
 
 // TestManyCalls: calls of one connection run at the same time, and one that is

@@ -14,8 +14,11 @@ import (
 type Compressor interface {
 	// Compress appends the compressed form of block.
 	Compress(dst, block []byte) []byte
-	// Decompress returns a block of at most limit bytes.
-	Decompress(b []byte, limit int) ([]byte, error)
+	// DecompressedLen returns how long a block is when it is decompressed; Exhausted
+	// above limit.
+	DecompressedLen(b []byte, limit int) (int, error)
+	// Decompress returns a block of that length.
+	Decompress(b []byte, length int) ([]byte, error)
 }
 
 // CompressorOf returns the compressor with a Java class name, nil for the
@@ -51,42 +54,80 @@ func (snappyCodec) Compress(dst, block []byte) []byte {
 	return dst
 }
 
-func (snappyCodec) Decompress(b []byte, limit int) ([]byte, error) {
-	bad := func(what string) ([]byte, error) {
-		return nil, fault.New(fault.Invalid, "malformed compressed cell block: %s", what)
-	}
-	var out []byte
+// DecompressedLen sums the lengths that the parts of b say they have.
+func (snappyCodec) DecompressedLen(b []byte, limit int) (int, error) {
+	n := 0
 	for len(b) > 0 {
-		if len(b) < 4 {
-			return bad("it ends within a length")
+		part, err := nextPart(&b)
+		if err != nil {
+			return 0, err
 		}
-		left := int(binary.BigEndian.Uint32(b))
-		b = b[4:]
-		if left > limit-len(out) {
-			return nil, fault.New(fault.Exhausted, "cell block of more than %d bytes", limit)
+		if part > limit-n {
+			return 0, fault.New(fault.Exhausted, "cell block of more than %d bytes", limit)
 		}
-		for left > 0 {
-			if len(b) < 4 {
-				return bad("it ends within a length")
+		for n += part; part > 0; {
+			_, size, err := nextChunk(&b, part)
+			if err != nil {
+				return 0, err
 			}
-			n := binary.BigEndian.Uint32(b)
-			if b = b[4:]; uint64(n) > uint64(len(b)) {
-				return bad("a chunk is longer than the block")
+			part -= size
+		}
+	}
+	return n, nil
+}
+
+func (snappyCodec) Decompress(b []byte, n int) ([]byte, error) {
+	out := make([]byte, 0, n)
+	for len(b) > 0 {
+		part, err := nextPart(&b)
+		if err != nil {
+			return nil, err
+		}
+		for part > 0 {
+			chunk, size, err := nextChunk(&b, part)
+			if err != nil {
+				return nil, err
 			}
-			size, err := snappy.DecodedLen(b[:n])
-			if err != nil || size > left || size == 0 {
-				return bad("a chunk of another length")
+			if size > n-len(out) {
+				return nil, badBlock("it is longer than it says")
 			}
-			at := len(out)
-			if need := at + size; need > cap(out) {
-				out = append(make([]byte, 0, max(need, 2*cap(out))), out...)
-			}
-			dec, err := snappy.Decode(out[at:at+size], b[:n])
+			dec, err := snappy.Decode(out[len(out):len(out)+size], chunk)
 			if err != nil || len(dec) != size {
-				return bad("a chunk that is not Snappy's")
+				return nil, badBlock("a chunk that is not Snappy's")
 			}
-			out, b, left = out[:at+size], b[n:], left-size
+			out, part = out[:len(out)+size], part-size
 		}
 	}
 	return out, nil
+}
+
+func badBlock(what string) error {
+	return fault.New(fault.Invalid, "malformed compressed cell block: %s", what)
+}
+
+// nextPart takes the length that a part of *b has when it is decompressed.
+func nextPart(b *[]byte) (int, error) {
+	if len(*b) < 4 {
+		return 0, badBlock("it ends within a length")
+	}
+	n := binary.BigEndian.Uint32(*b)
+	*b = (*b)[4:]
+	return int(n), nil
+}
+
+// nextChunk takes a chunk of *b, which decompresses to size bytes of the left
+// ones of its part.
+func nextChunk(b *[]byte, left int) (chunk []byte, size int, err error) {
+	if len(*b) < 4 {
+		return nil, 0, badBlock("it ends within a length")
+	}
+	n := binary.BigEndian.Uint32(*b)
+	if *b = (*b)[4:]; uint64(n) > uint64(len(*b)) {
+		return nil, 0, badBlock("a chunk is longer than the block")
+	}
+	chunk, *b = (*b)[:n], (*b)[n:]
+	if size, err = snappy.DecodedLen(chunk); err != nil || size > left || size == 0 {
+		return nil, 0, badBlock("a chunk of another length")
+	}
+	return chunk, size, nil
 }

@@ -55,11 +55,17 @@ func TestSnappy(t *testing.T) {
 		block := make([]byte, n)
 		rand.New(rand.NewSource(1)).Read(block[:n/2])
 		b := c.Compress([]byte("x"), block)[1:]
+		if length, err := c.DecompressedLen(b, n); err != nil || length != n {
+			t.Errorf("%d bytes: it will be %d, %v", n, length, err)
+		}
 		got, err := c.Decompress(b, n)
 		if err != nil || !bytes.Equal(got, block) {
 			t.Errorf("%d bytes: %v", n, err)
 		}
-		if _, err := c.Decompress(b, n-1); !errors.Is(err, fault.Exhausted) {
+		if _, err := c.Decompress(b, n-1); !errors.Is(err, fault.Invalid) {
+			t.Errorf("%d bytes, and room for one less: %v", n, err)
+		}
+		if _, err := c.DecompressedLen(b, n-1); !errors.Is(err, fault.Exhausted) {
 			t.Errorf("%d bytes, one too many: %v", n, err)
 		}
 	}
@@ -161,8 +167,12 @@ func FuzzDecompress(f *testing.F) {
 	f.Add(snappyCodec{}.Compress(nil, bytes.Repeat([]byte("ab"), 100)))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		const limit = 1 << 16
-		if out, err := (snappyCodec{}).Decompress(b, limit); err == nil && len(out) > limit {
-			t.Fatalf("%d bytes", len(out))
+		n, err := (snappyCodec{}).DecompressedLen(b, limit)
+		if err != nil {
+			return
+		}
+		if out, err := (snappyCodec{}).Decompress(b, n); n > limit || err == nil && len(out) != n {
+			t.Fatalf("%d bytes, %d expected", len(out), n)
 		}
 	})
 }
