@@ -154,6 +154,7 @@ type reader struct {
 	cell   row.Cell
 	pipe   *filter.Pipeline
 	out    emitter
+	others int64 // of out.bytes, before others have their turn
 	// passAll says that the filter lets everything through: there is no pipe.
 	passAll bool
 	behind  bool // it is at the first entry of the next row
@@ -168,7 +169,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	r := readers.Get().(*reader)
 	r.ctx, r.version, r.query = ctx, v, q
 	r.rows, r.full, r.left = 0, false, 0
-	r.passAll, r.behind = false, false
+	r.passAll, r.behind, r.others = false, false, letOthersBytes
 	r.res.Ranges, r.res.Time = v.rangeDel, 0
 	r.sources = r.sources[:0]
 	if overlay != nil {
@@ -403,10 +404,11 @@ const checkCells = 1024
 // it has pinned, and the writer hears how far it has come.
 const yieldRows = 8192
 
-// letOthers is after how many rows the reader lets other goroutines run. The
-// runtime would let it run for 10 ms, so of 2,000 scans on two processors all
-// could pass before a read of one row had its turn.
-const letOthers = 128
+// letOthers and letOthersBytes are after how many rows, and bytes of a row's
+// values, the reader lets other goroutines run. The runtime would let it run for
+// 10 ms, so of 2,000 scans on two processors all could pass before a read of one
+// row had its turn.
+const letOthers, letOthersBytes = 128, 512 << 10
 
 // row reads the row that the iterator is at. It leaves the iterator somewhere
 // in or behind the row. stop tells that no more rows are wanted; r.full that
@@ -470,6 +472,10 @@ func (r *reader) cells() (seen int64, err error) {
 			if err := r.ctx.Err(); err != nil {
 				return seen, err
 			}
+		}
+		if r.out.bytes >= r.others {
+			r.others = r.out.bytes + letOthersBytes
+			runtime.Gosched()
 		}
 		e := r.it.Entry()
 		verdict, err := r.res.JudgeInRow(e, &s)

@@ -3,7 +3,6 @@ package etcd
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -368,7 +367,7 @@ func (l *session) move(ctx context.Context, old *lease, term uint64) error {
 	if len(puts) > 0 {
 		r, err := m.c.Txn(ctx).If(as...).Then(puts...).Commit()
 		if err != nil {
-			return fmt.Errorf("move to a new lease: %v", err) // not of the old one
+			return errors.New("move to a new lease: " + err.Error()) // not of the old one
 		}
 		if !r.Succeeded {
 			return errors.New("what the session holds has just changed") // the next renewal tries again
