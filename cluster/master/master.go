@@ -53,7 +53,8 @@ type Options struct {
 	// cut up in advance has its data by then; negative means never.
 	Merge time.Duration
 	// Objects has the SSTables of the cluster, Logs its commit logs; they may be
-	// one store. Without them the master does not sweep.
+	// one store. Without Objects the master does not sweep; without Logs, as where the
+	// only tablet server has them on a disk of its own, it sees to no logs.
 	Objects, Logs objectstore.Store
 	// Copies is the part of the store for copies of the lock service, one each Copy
 	// (default 10 s) in which anything has changed. Without it the master knows a
@@ -64,6 +65,9 @@ type Options struct {
 	// Sweep is how often it looks for objects and logs that nothing names: they are
 	// deleted the second time. Default 10 min; negative means never.
 	Sweep time.Duration
+	// Garbage, if not nil, has one when there are objects that nothing names any
+	// more: the master looks for them soon.
+	Garbage <-chan struct{}
 	// Purge is how often it looks for tables and backups whose time has come.
 	// Default 1 min; negative means never.
 	Purge time.Duration

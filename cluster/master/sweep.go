@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,10 +29,12 @@ import (
 // backup or a table that is being made of a backup has names in hand that are
 // in no row yet. After that, a name that was not seen can only come from who
 // wrote the object and has not named it yet. So an object is deleted if two
-// passes did not see it, no server reads it, and its writer is gone for good:
-// neither registered nor named by any row, so that it cannot change one either;
-// or else if it has been so for sweepAge, far longer than any compaction takes
-// from its first file to its METADATA row.
+// passes did not see it and, between them, every server said that it neither
+// reads it nor is about to name it, its writer among them; or its writer is gone
+// for good: neither registered nor named by any row, so that it cannot change one
+// either. The servers are asked before the second pass looks: what they have named
+// by then, it sees. And the newest copy of the lock service is of later than the
+// first pass: recovery from one finds what it names.
 type sweeper struct {
 	m *master
 	// unused says since when an object, and idle since when a log, is named by
@@ -45,9 +48,6 @@ type sweeper struct {
 	litter map[commitlog.ID]time.Time
 }
 
-// sweepAge is how long an object whose writer may live must have been unused.
-const sweepAge = 24 * time.Hour
-
 // errUnsettled says that a pass saw METADATA change and learned nothing.
 var errUnsettled = errors.New("METADATA was changing")
 
@@ -56,7 +56,6 @@ type seen struct {
 	objects map[string]bool // those that rows name
 	owners  map[uint64]bool // incarnations that live, or that rows name
 	logs    map[uint64]bool // that rows name
-	servers map[uint64]catalog.Registration
 }
 
 // look reads everything that names something.
@@ -127,10 +126,11 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 			return nil, fmt.Errorf("%w: the rows of table %x do not tile the key space", errUnsettled, id)
 		}
 	}
-	if s.servers, _, err = catalog.Servers(ctx, w.m.o.Lock); err != nil {
+	servers, _, err := catalog.Servers(ctx, w.m.o.Lock)
+	if err != nil {
 		return nil, err
 	}
-	for n := range s.servers {
+	for n := range servers {
 		s.owners[n] = true
 	}
 	return s, nil
@@ -139,6 +139,10 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 // pass looks once and deletes what it may. It returns how many objects.
 func (w *sweeper) pass(ctx context.Context) (int, error) {
 	if err := w.m.believable(ctx); err != nil {
+		return 0, err
+	}
+	spared, asked, err := w.ask(ctx)
+	if err != nil {
 		return 0, err
 	}
 	// The list first: what is named later was not there yet, or was named before.
@@ -150,9 +154,11 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	stored, err := commitlog.ListStored(ctx, w.m.o.Logs)
-	if err != nil {
-		return 0, err
+	var stored []commitlog.Stored
+	if w.m.o.Logs != nil {
+		if stored, err = commitlog.ListStored(ctx, w.m.o.Logs); err != nil {
+			return 0, err
+		}
 	}
 	s, err := w.look(ctx)
 	if err != nil {
@@ -171,23 +177,18 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 			since = now
 		}
 		unused[o.Name] = since
-		if before && (!s.owners[writer] || now.Sub(since) >= sweepAge) {
+		if before && !spared[o.Name] && (asked[writer] || !s.owners[writer]) && (w.m.copier == nil || w.m.copier.Covers(since)) {
 			doomed = append(doomed, o.Name)
 		}
 	}
 	w.unused = unused
 	deleted := 0
-	for part := range slices.Chunk(doomed, 1000) {
-		if part, err = w.unread(ctx, s, part); err != nil {
-			return deleted, err
+	for _, name := range doomed {
+		if err := w.m.o.Objects.Delete(ctx, name); err != nil {
+			return deleted, fmt.Errorf("delete object %s: %w", name, err)
 		}
-		for _, name := range part {
-			if err := w.m.o.Objects.Delete(ctx, name); err != nil {
-				return deleted, fmt.Errorf("delete object %s: %w", name, err)
-			}
-			delete(w.unused, name)
-			deleted++
-		}
+		delete(w.unused, name)
+		deleted++
 	}
 	if deleted > 0 {
 		w.m.o.Log.Info("deleted objects that nothing names", "objects", deleted)
@@ -247,17 +248,31 @@ func writerOf(object string) (incarnation uint64, ok bool) {
 	return id >> 32, ok && err == nil && len(hex) == 16
 }
 
-// unread returns those of objects that no server reads. It fails if one cannot
-// be asked.
-func (w *sweeper) unread(ctx context.Context, s *seen, objects []string) ([]string, error) {
-	for _, server := range s.servers {
-		used, err := w.m.o.Dialer.Dial(server.Addr).InUse(ctx, objects)
-		if err != nil {
-			return nil, fmt.Errorf("ask %s which objects it uses: %w", server.Name, err)
-		}
-		objects = slices.DeleteFunc(slices.Clone(objects), func(o string) bool { return slices.Contains(used, o) })
+// ask asks every server which of the objects that were unused in the last pass it
+// reads or is about to name. It fails if one cannot be asked.
+func (w *sweeper) ask(ctx context.Context) (spared map[string]bool, asked map[uint64]bool, err error) {
+	spared, asked = map[string]bool{}, map[uint64]bool{}
+	if len(w.unused) == 0 {
+		return spared, asked, nil
 	}
-	return objects, nil
+	servers, _, err := catalog.Servers(ctx, w.m.o.Lock)
+	if err != nil {
+		return nil, nil, err
+	}
+	names := slices.Sorted(maps.Keys(w.unused))
+	for n, server := range servers {
+		for part := range slices.Chunk(names, 1000) {
+			used, err := w.m.o.Dialer.Dial(server.Addr).Needed(ctx, part)
+			if err != nil {
+				return nil, nil, fmt.Errorf("ask %s which objects it uses: %w", server.Name, err)
+			}
+			for _, o := range used {
+				spared[o] = true
+			}
+		}
+		asked[n] = true
+	}
+	return spared, asked, nil
 }
 
 // log sees to one log. What nobody can need any more is sealed, and in a later
@@ -323,10 +338,18 @@ func (m *master) sweepAlways(ctx context.Context) {
 	w := &sweeper{m: m, unused: map[string]time.Time{}, idle: map[commitlog.ID]time.Time{}, ends: map[commitlog.ID]commitlog.Pos{}}
 	tick := time.NewTicker(m.o.Sweep)
 	defer tick.Stop()
+	wait := m.o.Sweep
+	var soon <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-m.o.Garbage:
+			if first := min(sweepSoon, m.o.Sweep); soon == nil || wait > first {
+				wait, soon = first, time.After(first)
+			}
+			continue
+		case <-soon:
 		case <-tick.C:
 		}
 		_, err := w.pass(ctx)
@@ -337,5 +360,14 @@ func (m *master) sweepAlways(ctx context.Context) {
 		default:
 			m.o.Log.Warn("sweep", "error", err)
 		}
+		// What is left may be in use for long.
+		if soon = nil; wait < m.o.Sweep && (err != nil || len(w.unused) > 0) {
+			wait = min(2*wait, m.o.Sweep)
+			soon = time.After(wait)
+		}
 	}
 }
+
+// sweepSoon is how long after word of garbage the first pass is, half of the time
+// before the second one.
+const sweepSoon = time.Second

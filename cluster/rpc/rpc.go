@@ -146,9 +146,10 @@ type Control interface {
 	Cut(ctx context.Context, number uint64) ([]*metadata.Row, error)
 	// Resume ends a pause, if it is not over.
 	Resume(ctx context.Context, number uint64) error
-	// InUse returns those of objects that the server reads or may read, or that
-	// are in the METADATA rows of tablets that it serves.
-	InUse(ctx context.Context, objects []string) ([]string, error)
+	// Needed returns those of objects that the server reads or may read, that are in
+	// the METADATA rows of tablets that it serves, or that it has written, or is
+	// writing, for such a row. It will not name any other.
+	Needed(ctx context.Context, objects []string) ([]string, error)
 	// Attend tells the server, if its incarnation is this one, that the master of an
 	// epoch attends to it. It returns a reading of the server's clock, which only
 	// the server can judge; echo is the one that the call before returned, 0 at

@@ -315,8 +315,8 @@ func (l *link) Resume(ctx context.Context, number uint64) error {
 	return tell(ctx, l, "Resume", hints, func(ctx context.Context, s rpc.TabletServer) error { return s.Resume(ctx, number) })
 }
 
-func (l *link) InUse(ctx context.Context, objects []string) ([]string, error) {
-	return call(ctx, l, "InUse", reads, func(ctx context.Context, s rpc.TabletServer) ([]string, error) { return s.InUse(ctx, objects) })
+func (l *link) Needed(ctx context.Context, objects []string) ([]string, error) {
+	return call(ctx, l, "Needed", reads, func(ctx context.Context, s rpc.TabletServer) ([]string, error) { return s.Needed(ctx, objects) })
 }
 
 func (l *link) Attend(ctx context.Context, incarnation uint64, epoch int64, echo time.Duration) (time.Duration, error) {

@@ -13,7 +13,6 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/rpc"
-	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -157,116 +156,6 @@ func upkeep() Options {
 	// taken for left.
 	return Options{TTL: time.Second, Sweep: 50 * time.Millisecond, Purge: 50 * time.Millisecond, Rest: 100 * time.Millisecond,
 		MakeLimit: time.Minute}
-}
-
-// TestI7_Sweep: what compactions, dead servers and deleted backups leave behind is
-// deleted, what backups and tables share is not, and of logs the fence stays.
-func TestI7_Sweep(t *testing.T) {
-	ctx := context.Background()
-	c := start(t, upkeep(), 3)
-	b := clientOf(t, c, "client")
-	sch := create(t, b, upkeepTable, "h", "p")
-	want := map[string]string{}
-	for i := range 60 {
-		k := fmt.Sprintf("%c%d", 'a'+i%26, i)
-		put(t, b, upkeepTable, k, "old")
-		want[k] = "old"
-	}
-	const backup = "projects/p/instances/i/clusters/c/backups/b"
-	made, err := b.CreateBackup(ctx, upkeepTable, &schema.Backup{Name: backup})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		for k := range want {
-			put(t, b, upkeepTable, k, "new")
-		}
-		everyTablet(t, c, b, sch.ID, func(s rpc.TabletServer, r *metadata.Row) error { return s.Compact(ctx, []metadata.TabletID{r.Tablet}) })
-	}
-	// A segment and a fence of a log that is no more.
-	gone := catalog.UserLog(1 << 20)
-	for i, size := range []int{100, 64} {
-		if err := c.objects.PutIfAbsent(ctx, fmt.Sprintf("%v/%015d", gone, i+1), make([]byte, size)); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// One server dies with rows in memory.
-	put(t, b, upkeepTable, "a0", "last")
-	dead := c.Server("server-1").Incarnation()
-	c.KillServer("server-1")
-	eventually(t, func() error {
-		others, err := I7(t, c, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// What servers that live wrote and forgot stays for a day.
-		objects, _ := c.objects.List(ctx, "", "", 0)
-		names := named(t, b)
-		for _, o := range objects {
-			if strings.HasPrefix(o.Name, fmt.Sprintf("%08x", dead)) && strings.HasSuffix(o.Name, ".sst") && !names[o.Name] {
-				return fmt.Errorf("%s is left, of %d", o.Name, others)
-			}
-		}
-		return nil
-	})
-	eventually(t, func() error {
-		logs, err := catalog.Logs(ctx, c.Lock("test"))
-		if err != nil {
-			return err
-		}
-		for _, id := range []commitlog.ID{catalog.UserLog(dead), catalog.MetadataLog(dead)} {
-			if _, ok := logs[id]; ok {
-				return fmt.Errorf("log %v still has an item", id)
-			}
-			objects, err := c.objects.List(ctx, id.String()+"/", "", 0)
-			if err != nil || len(objects) != 1 {
-				t.Fatalf("of log %v there are %d objects, %v: want its fence", id, len(objects), err)
-			}
-		}
-		return nil
-	})
-	eventually(t, func() error {
-		objects, err := c.objects.List(ctx, gone.String()+"/", "", 0)
-		if err == nil && (len(objects) != 1 || objects[0].Size != 64) {
-			err = fmt.Errorf("of a log without an item there is %v", objects)
-		}
-		return err
-	})
-	if got := contents(t, b, upkeepTable); got["a0"] != "last" || got["b1"] != "new" || len(got) != len(want) {
-		t.Errorf("the table holds %v", got)
-	}
-	const restored = "projects/p/instances/i/tables/r"
-	if _, err := b.RestoreTable(ctx, backup, restored, func(*schema.Table) error { return nil }); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.DeleteBackup(ctx, backup); err != nil {
-		t.Fatal(err)
-	}
-	if err := b.Metadata().Scan(ctx, func(r *metadata.Row) error {
-		if r.Table == catalog.BackupTable(made.ID) {
-			return fmt.Errorf("row %q of the deleted backup is left", r.End)
-		}
-		return nil
-	}); err != nil {
-		t.Error(err)
-	}
-	time.Sleep(300 * time.Millisecond)
-	if _, err := I7(t, c, b); err != nil {
-		t.Error(err)
-	}
-	if got := contents(t, b, restored); fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Errorf("the restored table holds %v", got)
-	}
-	// The check finds a deletion that is wrong.
-	for name := range named(t, b) {
-		if err := c.objects.Delete(ctx, name); err != nil {
-			t.Fatal(err)
-		}
-		break
-	}
-	if _, err := I7(t, c, b); err == nil {
-		t.Error("an object that is named was deleted, and nobody noticed")
-	}
 }
 
 // TestPurge: a deleted table is served no more, can be undeleted for a while,

@@ -32,7 +32,7 @@ type Options struct {
 	// Log are the settings of the commit log of tables.
 	Log commitlog.Options
 	// TabletServer are the settings of the tablet server, without Name, Lock,
-	// Dialer, Objects and Private, which are set here.
+	// Dialer, Objects, Dropped and Private, which are set here.
 	TabletServer tabletserver.Options
 	// Master are the settings of the master, likewise.
 	Master master.Options
@@ -82,6 +82,13 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	to := o.TabletServer
 	to.Name, to.Lock, to.Objects, to.Log = Name, s.lock, objects, o.Logger
+	garbage := make(chan struct{}, 1)
+	to.Dropped = func(string) {
+		select {
+		case garbage <- struct{}{}:
+		default:
+		}
+	}
 	to.Private = &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log, Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger}}
 	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
@@ -90,6 +97,7 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Now: to.Now})
 	mo := o.Master
 	mo.Attend = -1 // the server is where the master is
+	mo.Garbage = garbage
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
 	term, stop := context.WithCancel(context.Background())
 	s.stop = stop

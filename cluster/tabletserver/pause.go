@@ -135,8 +135,8 @@ func (s *Server) Resume(_ context.Context, number uint64) error {
 	return nil
 }
 
-// InUse implements rpc.Control.
-func (s *Server) InUse(_ context.Context, objects []string) ([]string, error) {
+// Needed implements rpc.Control.
+func (s *Server) Needed(_ context.Context, objects []string) ([]string, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}

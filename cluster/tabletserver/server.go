@@ -51,6 +51,9 @@ type Options struct {
 	TTL time.Duration
 	// Log writing options.
 	Segments commitlog.SegmentOptions
+	// Dropped, if not nil, is told of each object that this server does not need any
+	// more.
+	Dropped func(object string)
 	// CacheBytes, LargeBlockBytes and MemtableBytes bound the memory, as in
 	// engine.Options.
 	CacheBytes, LargeBlockBytes, MemtableBytes int64
@@ -103,6 +106,9 @@ func (o Options) WithDefaults() Options {
 	set(&o.LogBytes, 512<<20)
 	set(&o.SplitBytes, 1<<30)
 	set(&o.MetadataSplitBytes, 128<<20)
+	if o.Dropped == nil {
+		o.Dropped = func(string) {}
+	}
 	if o.TTL == 0 {
 		o.TTL = 5 * time.Second
 	}
@@ -321,7 +327,7 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 		NewID: s.newID,
 		// Others may refer to the same SSTables: backups, and tablets on other
 		// servers after a split. The master sweeps what nobody does.
-		Remove: func(string) {},
+		Remove: s.o.Dropped,
 		Fatal:  s.fail, Held: s.held,
 	}
 	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,

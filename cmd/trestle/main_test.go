@@ -183,6 +183,8 @@ func startAs(t *testing.T, name, stack, dir string, args ...string) *proc {
 // line waits for a line of stdout that starts with prefix and returns the rest.
 func (p *proc) line(prefix string) string {
 	p.t.Helper()
+	timer := time.AfterFunc(3*time.Minute, func() { _ = p.cmd.Process.Kill() })
+	defer timer.Stop()
 	for {
 		l, err := p.stdout.ReadString('\n')
 		if rest, ok := strings.CutPrefix(l, prefix); ok {

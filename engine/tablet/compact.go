@@ -91,6 +91,7 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	t.install(func(old *version) *version {
 		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
 	})
+	t.env.decided(out.begun)
 	t.env.Memory.add(-m.Bytes())
 	var size int64
 	for _, f := range out.files {
@@ -575,6 +576,7 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 		return t.lost(out, err)
 	}
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
+	t.env.decided(out.begun)
 	return nil
 }
 
@@ -597,8 +599,9 @@ type output struct {
 	pace *pacer
 	// progress is told how far it has come, unless it is nil.
 	progress *progress
-	// carried names the files that it did not write.
+	// carried names the files that it did not write, begun all others.
 	carried map[string]bool
+	begun   []string
 }
 
 type groupOutput struct {
@@ -708,7 +711,7 @@ func (o *output) writeTo(ctx context.Context, g *groupOutput, e *cell.Entry) err
 	}
 	if g.w == nil {
 		var err error
-		if g.w, err = o.t.env.newTable(ctx, &g.group); err != nil {
+		if g.w, err = o.newTable(ctx, &g.group); err != nil {
 			return err
 		}
 	}
@@ -781,6 +784,7 @@ func (o *output) abort() {
 		}
 	}
 	o.files = nil
+	o.t.env.decided(o.begun)
 }
 
 func families(s *schema.Table) map[cell.FamilyID]*schema.GCRule {
@@ -798,20 +802,23 @@ type tableWriter struct {
 	id   uint64
 }
 
-func (e *Env) newTable(ctx context.Context, g *schema.Group) (*tableWriter, error) {
+func (o *output) newTable(ctx context.Context, g *schema.Group) (*tableWriter, error) {
+	e := o.t.env
 	opts, err := e.tableOptions(g)
 	if err != nil {
 		return nil, err
 	}
 	id := e.NewID()
 	name := fmt.Sprintf("%016x.sst", id)
-	o, err := e.Objects.Create(ctx, name)
+	e.begin(name)
+	o.begun = append(o.begun, name)
+	object, err := e.Objects.Create(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("create SSTable %s: %w", name, err)
 	}
-	w, err := sstable.NewWriter(o, opts)
+	w, err := sstable.NewWriter(object, opts)
 	if err != nil {
-		o.Abort()
+		object.Abort()
 		return nil, fmt.Errorf("create SSTable %s: %w", name, err)
 	}
 	return &tableWriter{w, name, id}, nil

@@ -45,6 +45,9 @@ type objects struct {
 	mu   sync.Mutex
 	m    map[string]*object
 	keep bool // nothing is to be removed any more
+	// unnamed are those that flushes and compactions have begun to write, and whose
+	// names are not known to be in a METADATA row, or never to be.
+	unnamed map[string]bool
 	// resident is the length of those in memory, or on their way there.
 	resident int64
 }
@@ -86,11 +89,33 @@ func (e *Env) release(o *object) {
 	}
 }
 
-// Refers tells whether a version, a reader or a Frozen refers to an object.
+// begin notes that an object is about to be written.
+func (e *Env) begin(object string) {
+	e.objects.mu.Lock()
+	defer e.objects.mu.Unlock()
+	if e.objects.unnamed == nil {
+		e.objects.unnamed = map[string]bool{}
+	}
+	e.objects.unnamed[object] = true
+}
+
+// decided notes that versions refer to those of objects that METADATA names, and
+// that the others will never be named.
+func (e *Env) decided(objects []string) {
+	e.objects.mu.Lock()
+	defer e.objects.mu.Unlock()
+	for _, o := range objects {
+		delete(e.objects.unnamed, o)
+	}
+}
+
+// Refers tells whether a version, a reader or a Frozen refers to an object, or one
+// may: it is being written, or was, and is to be named. After false, METADATA
+// names the object only if it does so already.
 func (e *Env) Refers(object string) bool {
 	e.objects.mu.Lock()
 	defer e.objects.mu.Unlock()
-	return e.objects.m[object] != nil
+	return e.objects.m[object] != nil || e.objects.unnamed[object]
 }
 
 // KeepObjects ends the removal of objects: tablets that are closed from now on

@@ -167,6 +167,7 @@ func lasts(t *testing.T, s lock.Session, d time.Duration) {
 // TestSilentMember: one member that does not answer ends no session, loses no
 // change to who watches, and is not waited for.
 func TestSilentMember(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	members, s := relays(t)
 	const ttl = 2 * time.Second
 	session, err := s.NewSession(t.Context(), ttl)
@@ -207,6 +208,7 @@ func TestSilentMember(t *testing.T) {
 
 // TestSilentMembers: a session lives its whole ttl while no member answers.
 func TestSilentMembers(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	members, s := relays(t)
 	const ttl = 6 * time.Second
 	session, err := s.NewSession(t.Context(), ttl)
@@ -231,6 +233,7 @@ func TestSilentMembers(t *testing.T) {
 // each lease it knew. A session has moved to another one by then, with what it
 // holds.
 func TestFormerLeader(t *testing.T) {
+	t.Parallel() // most of it is waiting
 	c := config(t)
 	// The next etcd begins at the same address.
 	c.ListenClientUrls[0].Host, c.ListenPeerUrls[0].Host = loopback.Addr(t), loopback.Addr(t)

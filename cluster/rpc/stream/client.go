@@ -792,9 +792,9 @@ func (p *peer) Resume(ctx context.Context, number uint64) error {
 	return p.control(ctx, &control{Call: "Resume", Number: number}, nil)
 }
 
-// InUse implements rpc.Control.
-func (p *peer) InUse(ctx context.Context, objects []string) (used []string, err error) {
-	return used, p.control(ctx, &control{Call: "InUse", Objects: objects}, &used)
+// Needed implements rpc.Control.
+func (p *peer) Needed(ctx context.Context, objects []string) (used []string, err error) {
+	return used, p.control(ctx, &control{Call: "Needed", Objects: objects}, &used)
 }
 
 // Attend implements rpc.Control.

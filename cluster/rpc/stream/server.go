@@ -466,8 +466,8 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		return appendJSON(b)(s.to.Cut(ctx, c.Number))
 	case "Resume":
 		return b, s.to.Resume(ctx, c.Number)
-	case "InUse":
-		return appendJSON(b)(s.to.InUse(ctx, c.Objects))
+	case "Needed":
+		return appendJSON(b)(s.to.Needed(ctx, c.Objects))
 	case "Attend":
 		return appendJSON(b)(s.to.Attend(ctx, c.Number, c.Epoch, c.Hold))
 	case "Status":

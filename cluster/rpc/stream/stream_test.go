@@ -133,7 +133,7 @@ func (f *fake) Cut(_ context.Context, n uint64) ([]*metadata.Row, error) {
 	return []*metadata.Row{{Table: 9, Tablet: metadata.TabletID(n), Start: []byte{1}, End: []byte{2}}}, f.call("cut", n)
 }
 func (f *fake) Resume(_ context.Context, n uint64) error { return f.call("resume", n) }
-func (f *fake) InUse(_ context.Context, o []string) ([]string, error) {
+func (f *fake) Needed(_ context.Context, o []string) ([]string, error) {
 	return o[:1], f.call("in use", o)
 }
 func (f *fake) Attend(_ context.Context, incarnation uint64, epoch int64, echo time.Duration) (time.Duration, error) {
@@ -327,7 +327,7 @@ func TestCalls(t *testing.T) {
 	cut, err := s.Cut(ctx, 1<<62)
 	wantCut, _ := (&fake{}).Cut(ctx, 1<<62)
 	same("rows", cut, wantCut)
-	used, err2 := s.InUse(ctx, []string{"a", "b"})
+	used, err2 := s.Needed(ctx, []string{"a", "b"})
 	if err != nil || err2 != nil || len(used) != 1 || used[0] != "a" {
 		t.Error(err, err2, used)
 	}
