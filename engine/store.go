@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -199,16 +200,7 @@ const metaTabletID = metadata.TabletID(math.MaxUint32)
 // space that was kept for that; without any it is fault.Exhausted.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.WithDefaults()
-	s, err := open(ctx, o)
-	if fault.KindOf(err) != fault.Exhausted {
-		return s, err
-	}
-	used, uerr := useReserve(o.FS, o.Dir)
-	if !used {
-		return nil, errors.Join(err, uerr)
-	}
-	o.Log.Warn("the disk is full: opening the data directory with the space that was kept for that", "error", err)
-	return open(ctx, o)
+	return datadir.OpenWithReserve(o.FS, o.Dir, o.Log, func() (*Store, error) { return open(ctx, o) })
 }
 
 func open(ctx context.Context, o Options) (_ *Store, err error) {
@@ -218,7 +210,7 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 	s.catalog.byID = map[uint64]*table{}
 	s.catalog.tablets = map[metadata.TabletID]*tablet.Tablet{}
 	fs := o.FS
-	if err := makeDir(fs, o.Dir); err != nil {
+	if err := datadir.Make(fs, o.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	if s.lock, err = fs.Lock(fs.PathJoin(o.Dir, "LOCK")); err != nil {
@@ -283,40 +275,12 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	if !o.NoBackground {
 		s.metaWork.Start()
-		s.work.Start(s.splitting, s.sweepAlways, s.keepReserve)
+		s.work.Start(s.splitting, s.sweepAlways, func(ctx context.Context) { datadir.KeepReserve(ctx, s.o.FS, s.o.Dir, s.o.Log) })
 	}
 	s.recovered = time.Since(start)
 	o.Log.Info("data directory open", "dir", o.Dir, "incarnation", s.root.Incarnation(),
 		"tables", len(s.catalog.byName), "tablets", len(s.catalog.tablets), "elapsed", s.recovered)
 	return s, nil
-}
-
-// makeDir makes a directory whose name survives a crash, and so do those of the
-// directories above it that have to be made.
-func makeDir(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(dir); err == nil {
-		return nil
-	} else if !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	parent := fs.PathDir(dir)
-	if parent != dir {
-		if err := makeDir(fs, parent); err != nil {
-			return err
-		}
-	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	return syncDir(fs, parent)
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // checkFormat refuses a directory of another format version, or whose logs and
@@ -408,10 +372,10 @@ func writeFormat(fs vfs.FS, dir, name, store string) error {
 	}
 	// Whoever made the directory may have died before it synced its name. One
 	// that an operator made need not be in a directory that can be read.
-	if err := syncDir(fs, fs.PathDir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
+	if err := datadir.Sync(fs, fs.PathDir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("sync the parent of %s: %w", dir, err)
 	}
-	return syncDir(fs, dir)
+	return datadir.Sync(fs, dir)
 }
 
 func (s *Store) newID() uint64 { return s.lastID.Add(1) }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
@@ -17,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -46,7 +46,7 @@ type Server struct {
 	lock    *local.Service
 	tablets *tabletserver.Server
 	stop    context.CancelFunc
-	master  sync.WaitGroup
+	running sync.WaitGroup
 }
 
 // A here is the Dialer of a process that is the only one.
@@ -56,16 +56,21 @@ type here struct{ s *tabletserver.Server }
 func (h here) Dial(string) rpc.TabletServer { return h.s }
 
 // Open opens a data directory, and returns once the tables that are there are
-// served.
-func Open(ctx context.Context, o Options) (_ *Server, err error) {
+// served. On a full disk it begins by using up the space that was kept for that;
+// without any it is fault.Exhausted.
+func Open(ctx context.Context, o Options) (*Server, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Server, error) { return open(ctx, o) })
+}
+
+func open(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{}
-	if err := makeDir(o.FS, o.Dir); err != nil {
+	if err := datadir.Make(o.FS, o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make data directory: %w", err)
 	}
 	if s.lock, err = local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, "lock"), FS: o.FS, Log: o.Logger}); err != nil {
@@ -101,7 +106,8 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
 	term, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.master.Go(func() {
+	s.running.Go(func() { datadir.KeepReserve(term, o.FS, o.Dir, o.Logger) })
+	s.running.Go(func() {
 		for term.Err() == nil {
 			if err := master.Run(term, mo); term.Err() == nil {
 				o.Logger.Warn("the master ended, and begins again", "error", err)
@@ -115,28 +121,6 @@ func Open(ctx context.Context, o Options) (_ *Server, err error) {
 	return s, nil
 }
 
-// makeDir makes a directory whose name survives a power cut, and so do those of
-// the directories above it that have to be made.
-func makeDir(fs vfs.FS, dir string) error {
-	if _, err := fs.Stat(dir); err == nil || !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	parent := fs.PathDir(dir)
-	if parent != dir {
-		if err := makeDir(fs, parent); err != nil {
-			return err
-		}
-	}
-	if err := fs.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	d, err := fs.OpenDir(parent)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
-
 // TabletServer returns the tablet server.
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }
 
@@ -144,6 +128,6 @@ func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }
 // directory. What was acknowledged is safe in any case.
 func (s *Server) Close(ctx context.Context) error {
 	s.stop()
-	s.master.Wait()
+	s.running.Wait()
 	return errors.Join(s.tablets.Close(ctx), s.lock.Close())
 }

@@ -24,16 +24,18 @@ var below = and(leaves, []string{"engine/mutex", "engine/aggregate", "engine/obj
 // The longest name that fits a package counts; a package may always import
 // what is below itself.
 var allowed = map[string][]string{
-	"engine/fault":       {},
-	"engine/budget":      {"engine/fault"},
-	"engine/cell":        {},
-	"engine/schema":      {"engine/fault", "engine/cell"},
-	"engine/row":         {"engine/fault", "engine/cell", "engine/schema"},
-	"engine/filter":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
-	"engine/scan":        {"engine/row", "engine/filter"},
-	"engine/aggregate":   {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
-	"engine/mutex":       {},
-	"engine/objectstore": {"engine/fault"},
+	"engine/fault":               {},
+	"engine/budget":              {"engine/fault"},
+	"engine/cell":                {},
+	"engine/schema":              {"engine/fault", "engine/cell"},
+	"engine/row":                 {"engine/fault", "engine/cell", "engine/schema"},
+	"engine/filter":              {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/scan":                {"engine/row", "engine/filter"},
+	"engine/aggregate":           {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
+	"engine/mutex":               {},
+	"engine/datadir":             {"engine/fault"},
+	"engine/datadir/datadirtest": {},
+	"engine/objectstore":         {"engine/fault", "engine/datadir"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},
 	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
@@ -42,7 +44,7 @@ var allowed = map[string][]string{
 	"engine/objectstore/hdfs":      {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/hdfs/hdfstest": {
 		"engine/objectstore/hdfs", "conformance/loopback"},
-	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/objectstore"},
+	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/datadir", "engine/objectstore"},
 	"engine/memtable":  {"engine/cell"},
 	"engine/rowcache":  {"engine/cell"},
 	"engine/sstable":   {"engine/fault", "engine/budget", "engine/mutex", "engine/cell", "engine/objectstore"},
@@ -54,13 +56,13 @@ var allowed = map[string][]string{
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
 	"engine/worker":     {"engine/fault", "engine/tablet"},
-	"engine":            and(below, []string{"engine/locality", "engine/tablet", "engine/plan", "engine/worker"}),
+	"engine":            and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "engine/plan", "engine/worker"}),
 
 	"cluster/lock":        {"engine/fault"},
 	"cluster/lock/etcd":   {"engine/fault", "cluster/lock"},
 	"cluster/lock/memory": {"engine/fault", "cluster/lock"},
 	// Its items are rows of a tablet.
-	"cluster/lock/local":    and(below, []string{"engine/tablet", "engine/worker", "cluster/lock"}),
+	"cluster/lock/local":    and(below, []string{"engine/datadir", "engine/tablet", "engine/worker", "cluster/lock"}),
 	"cluster/lock/locktest": {"engine/fault", "cluster/lock"},
 	"cluster/rpc":           and(leaves, []string{"engine/metadata"}),
 	"cluster/rpc/stream":    and(leaves, []string{"engine/metadata", "cluster/rpc"}),
@@ -69,7 +71,7 @@ var allowed = map[string][]string{
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
-	"cluster/standalone":    {"engine/commitlog", "engine/objectstore", "cluster/..."},
+	"cluster/standalone":    {"engine/commitlog", "engine/datadir", "engine/objectstore", "cluster/..."},
 	"cluster/sim":           and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -145,7 +146,7 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("open commit log: %w", ioError(err))
 	}
-	if err := syncDir(fs, fs.PathDir(dir)); err != nil {
+	if err := datadir.Sync(fs, fs.PathDir(dir)); err != nil {
 		return nil, fmt.Errorf("open commit log: %w", ioError(err))
 	}
 	lock, err := fs.Lock(fs.PathJoin(dir, lockName))
@@ -460,7 +461,7 @@ func (l *FileLog) settle() error {
 			return fmt.Errorf("settle %s: %w", segmentName(l.end.Segment), ioError(err))
 		}
 	}
-	return ioError(syncDir(l.fs, l.dir))
+	return ioError(datadir.Sync(l.fs, l.dir))
 }
 
 // settleTail writes the unproven bytes of the last segment once more: they may
@@ -515,14 +516,6 @@ func (l *FileLog) settleFree() error {
 	}
 	l.free = kept
 	return nil
-}
-
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }
 
 // Close ends the writer, if there is one, and releases the lock.

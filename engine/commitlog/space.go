@@ -78,8 +78,9 @@ func (w *FileWriter) prepare() {
 	}
 }
 
-// pause waits for d and reports whether the writer goes on. Wishes made
-// meanwhile do not shorten it: they get the error of the last attempt.
+// pause waits for d, or until a trim has made room, and reports whether the writer
+// goes on. Wishes made meanwhile do not shorten it: they get the error of the last
+// attempt.
 func (w *FileWriter) pause(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -89,10 +90,11 @@ func (w *FileWriter) pause(d time.Duration) bool {
 			return true
 		case <-w.wakeSpare:
 			w.mu.Lock()
-			err := w.stoppedLocked()
+			err, trimmed := w.stoppedLocked(), w.mu.trimmed
+			w.mu.trimmed = false
 			w.mu.Unlock()
-			if err != nil {
-				return false
+			if err != nil || trimmed {
+				return err == nil
 			}
 		}
 	}

@@ -59,6 +59,7 @@ type FileWriter struct {
 		reserved uint64
 		want     uint64 // room a Reserve waits for in the spare
 		spareErr error  // why the last attempt to allocate failed; nil while one is due
+		trimmed  bool   // and there is room since
 		next     uint64 // number of the next segment to allocate
 		older    []retained
 		// unused are the numbers of trimmed segments whose files are to be used
@@ -575,7 +576,11 @@ func (w *FileWriter) trim(before Pos) error {
 	}
 	w.mu.Lock()
 	w.mu.unused = append(w.mu.unused, freed...)
+	if w.mu.spareErr != nil {
+		w.mu.spareErr, w.mu.trimmed = nil, true
+	}
 	w.mu.Unlock()
+	signal(w.wakeSpare)
 	return nil
 }
 

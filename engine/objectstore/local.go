@@ -19,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/objstorage/objstorageprovider"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -120,13 +121,7 @@ func (l *Local) makeRoot() error {
 }
 
 // sync makes the entries of a directory durable.
-func (l *Local) sync(dir string) error {
-	d, err := l.fs.OpenDir(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
-}
+func (l *Local) sync(dir string) error { return datadir.Sync(l.fs, dir) }
 
 // makeDir makes the directory rel and those above it durable.
 func (l *Local) makeDir(rel string) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -66,7 +67,7 @@ func openItems(ctx context.Context, o Options, fatal func(error), failed func() 
 	if err := fs.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make the directory of the lock service: %w", err)
 	}
-	if err := syncDir(fs, fs.PathDir(o.Dir)); err != nil {
+	if err := datadir.Sync(fs, fs.PathDir(o.Dir)); err != nil {
 		return nil, fmt.Errorf("sync the directory above the lock service's: %w", err)
 	}
 	s := &items{}
@@ -107,7 +108,11 @@ func openItems(ctx context.Context, o Options, fatal func(error), failed func() 
 	if s.log, err = commitlog.Open(fs, fs.PathJoin(o.Dir, "log"), commitlog.Options{SegmentBytes: segmentBytes, Log: o.Log}); err != nil {
 		return nil, fmt.Errorf("open commit log: %w", err)
 	}
+	var first, last uint64 // segments with records
 	err = s.log.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+		if last = rec.Pos.Segment; first == 0 {
+			first = last
+		}
 		if metadata.TabletID(rec.Tablet) != tabletID {
 			return fault.New(fault.Corruption, "the log holds a record of tablet %x", rec.Tablet)
 		}
@@ -124,15 +129,26 @@ func openItems(ctx context.Context, o Options, fatal func(error), failed func() 
 		return nil, fmt.Errorf("sweep SSTables: %w", err)
 	}
 	s.work.Start()
+	if first < last {
+		// Each process has begun a segment. On a full disk there are no more than these.
+		if err := s.flush(ctx); err != nil && fault.KindOf(err) != fault.Exhausted {
+			return nil, fmt.Errorf("flush: %w", err)
+		}
+	}
 	return s, nil
 }
 
-func syncDir(fs vfs.FS, dir string) error {
-	d, err := fs.OpenDir(dir)
-	if err != nil {
-		return err
+// flush makes an SSTable of what is in memory, and room in the commit log.
+func (s *items) flush(ctx context.Context) error {
+	s.tablet.Rotate()
+	for more := true; more; {
+		var err error
+		if more, err = s.tablet.Flush(ctx); err != nil {
+			return err
+		}
 	}
-	return errors.Join(d.Sync(), d.Close())
+	s.work.Trim()
+	return nil
 }
 
 // sweep deletes the SSTables of flushes and compactions that a crash

@@ -20,6 +20,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/locktest"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -57,7 +58,7 @@ func newFS(t *testing.T) *vfs.MemFS {
 	if err := fs.MkdirAll("d", 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := syncDir(fs, "/"); err != nil {
+	if err := datadir.Sync(fs, "/"); err != nil {
 		t.Fatal(err)
 	}
 	return fs

@@ -1,9 +1,10 @@
-package engine
+package datadir
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"time"
 
@@ -13,25 +14,40 @@ import (
 )
 
 const (
-	// reserveName is the file that holds disk space for a start on a full disk:
-	// ROOT, a segment of METADATA's log and what METADATA has in memory.
-	reserveName  = "RESERVE"
+	// ReserveName is the file that holds disk space for a start on a full disk: what
+	// is written before the first request, and what METADATA has in memory.
+	ReserveName  = "RESERVE"
 	reserveBytes = 24 << 20
-	// reserveEvery is how often it is made again once there is room.
-	reserveEvery = time.Minute
+	// ReserveEvery is how often it is made again once there is room.
+	ReserveEvery = time.Minute
 )
+
+// OpenWithReserve calls open, and once more if the disk is full and the space of
+// the reserve could be given to it.
+func OpenWithReserve[T any](fs vfs.FS, dir string, log *slog.Logger, open func() (T, error)) (T, error) {
+	s, err := open()
+	if fault.KindOf(err) != fault.Exhausted {
+		return s, err
+	}
+	used, uerr := useReserve(fs, dir)
+	if !used {
+		return s, errors.Join(err, uerr)
+	}
+	log.Warn("the disk is full: opening the data directory with the space that was kept for that", "error", err)
+	return open()
+}
 
 // useReserve gives the space of the reserve to whoever needs it now. It returns
 // false if there is none.
 func useReserve(fs vfs.FS, dir string) (bool, error) {
-	switch err := fs.Remove(fs.PathJoin(dir, reserveName)); {
+	switch err := fs.Remove(fs.PathJoin(dir, ReserveName)); {
 	case errors.Is(err, os.ErrNotExist):
 		return false, nil
 	case err != nil:
 		return false, fmt.Errorf("use the reserved disk space: %w", err)
 	}
 	// Some file systems have the space only once that is on disk.
-	if err := syncDir(fs, dir); err != nil {
+	if err := Sync(fs, dir); err != nil {
 		return false, fmt.Errorf("use the reserved disk space: %w", err)
 	}
 	return true, nil
@@ -40,8 +56,8 @@ func useReserve(fs vfs.FS, dir string) (bool, error) {
 // makeReserve makes the reserve if it is not there and the disk has room for it
 // four times over, so that it takes nothing that is needed at once.
 func makeReserve(fs vfs.FS, dir string) error {
-	name := fs.PathJoin(dir, reserveName)
-	if there, err := exists(fs, name); there || err != nil {
+	name := fs.PathJoin(dir, ReserveName)
+	if _, err := fs.Stat(name); !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	if u, err := fs.GetDiskUsage(dir); err == nil && u.AvailBytes < 4*reserveBytes {
@@ -59,21 +75,22 @@ func makeReserve(fs vfs.FS, dir string) error {
 	}
 	if err = errors.Join(err, f.Close()); err == nil {
 		if err = fs.Rename(tmp, name); err == nil {
-			return syncDir(fs, dir)
+			return Sync(fs, dir)
 		}
 	}
 	return errors.Join(err, fs.Remove(tmp))
 }
 
-// keepReserve makes the reserve, now and whenever it is gone and there is room.
-func (s *Store) keepReserve(ctx context.Context) {
-	tick := time.NewTicker(reserveEvery)
+// KeepReserve makes the reserve, now and whenever it is gone and there is room,
+// until ctx ends.
+func KeepReserve(ctx context.Context, fs vfs.FS, dir string, log *slog.Logger) {
+	tick := time.NewTicker(ReserveEvery)
 	defer tick.Stop()
 	missing := false
 	for {
-		err := makeReserve(s.o.FS, s.o.Dir)
+		err := makeReserve(fs, dir)
 		if err != nil && !missing {
-			s.o.Log.Info("no disk space is reserved for a start on a full disk", "bytes", reserveBytes, "error", err)
+			log.Info("no disk space is reserved for a start on a full disk", "bytes", reserveBytes, "error", err)
 		}
 		missing = err != nil
 		select {

@@ -1,0 +1,2 @@
+// Package datadirtest has a file system for tests of full disks.
+package datadirtest
