@@ -13,12 +13,28 @@ import (
 	"github.com/cockroachdb/pebble/v2/objstorage"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/schema"
 )
+
+// swept waits until every object is named.
+func swept(t *testing.T, c *Cluster, b *client.Client) {
+	t.Helper()
+	eventually(t, func() error {
+		others, err := I7(t, c, b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if others > 0 {
+			return fmt.Errorf("%d objects are left that nothing names", others)
+		}
+		return nil
+	})
+}
 
 // TestI7_Sweep: what compactions, dead servers and deleted backups leave behind is
 // deleted, what backups and tables share is not, and of logs the fence stays.
@@ -58,17 +74,8 @@ func sweepRun(t *testing.T) {
 	put(t, b, upkeepTable, "a0", "last")
 	dead := c.Server("server-1").Incarnation()
 	c.KillServer("server-1")
-	eventually(t, func() error {
-		others, err := I7(t, c, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// What the dead one wrote, and what servers that live wrote and forgot.
-		if others > 0 {
-			return fmt.Errorf("%d objects are left that nothing names", others)
-		}
-		return nil
-	})
+	// What the dead one wrote, and what servers that live wrote and forgot.
+	swept(t, c, b)
 	eventually(t, func() error {
 		logs, err := catalog.Logs(ctx, c.Lock("test"))
 		if err != nil {
@@ -175,16 +182,7 @@ func spareRun(t *testing.T) {
 		}
 	}
 	late.Store(0)
-	eventually(t, func() error {
-		others, err := I7(t, c, b)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if others > 0 {
-			return fmt.Errorf("%d objects are left that nothing names", others)
-		}
-		return nil
-	})
+	swept(t, c, b)
 	if got := contents(t, b, upkeepTable); got["a"] != "2" || got["z"] != "2" {
 		t.Errorf("the table holds %v", got)
 	}
