@@ -203,10 +203,13 @@ type session struct {
 	held   map[string]bool
 }
 
-// A lease was granted in a term of etcd's, or in a later one.
+// A lease was granted in a term of etcd's, or in a later one. Once the session has
+// begun to leave it, what is held may be on another one: renewals of this one count
+// no more.
 type lease struct {
 	id   clientv3.LeaseID
 	term uint64
+	left atomic.Bool
 }
 
 // NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
@@ -225,7 +228,7 @@ func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Sessi
 		stop()
 		return nil, err
 	}
-	l.now.Store(&lease{id, term})
+	l.now.Store(&lease{id: id, term: term})
 	l.renewed(sent)
 	go l.keep(kept)
 	return l, nil
@@ -308,12 +311,12 @@ func (l *session) renew(ctx context.Context) error {
 	old := l.now.Load()
 	_, err := hedged(ctx, l.s, func(ctx context.Context, m *member) (struct{}, error) {
 		sent := time.Now()
-		term, err := m.renew(ctx, *old)
+		term, err := m.renew(ctx, old)
 		switch {
 		case err != nil:
 		case term > old.term:
 			err = l.move(ctx, old, term)
-		default:
+		case !old.left.Load():
 			l.renewed(sent)
 		}
 		return struct{}{}, err
@@ -340,6 +343,7 @@ func (l *session) move(ctx context.Context, old *lease, term uint64) error {
 	if l.now.Load() != old {
 		return nil
 	}
+	old.left.Store(true) // before the new one is asked for: what counted was sent before
 	sent, id, err := l.grant(ctx)
 	if err != nil {
 		return err
@@ -373,7 +377,7 @@ func (l *session) move(ctx context.Context, old *lease, term uint64) error {
 			return errors.New("what the session holds has just changed") // the next renewal tries again
 		}
 	}
-	l.now.Store(&lease{id, term})
+	l.now.Store(&lease{id: id, term: term})
 	l.renewed(sent)
 	return nil
 }

@@ -101,7 +101,7 @@ var errBehind = errors.New("the member is behind the others")
 // renew renews a lease, and returns the term of etcd's in which the member answers.
 // Client.KeepAliveOnce would ask a member that cannot be reached again and again,
 // without a pause, until ctx ends.
-func (m *member) renew(ctx context.Context, l lease) (term uint64, err error) {
+func (m *member) renew(ctx context.Context, l *lease) (term uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream
 	defer cancel()
 	stream, err := pb.NewLeaseClient(m.c.ActiveConnection()).LeaseKeepAlive(ctx)
