@@ -217,49 +217,20 @@ type lease struct {
 func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
-	term, err := s.term(ctx)
+	m, term, err := s.probe(ctx)
 	if err != nil {
 		return nil, failed(err)
 	}
-	kept, stop := context.WithCancel(context.Background())
-	l := &session{s: s, ttl: ttl, stop: stop, done: make(chan struct{}), base: time.Now(), leases: map[clientv3.LeaseID]bool{}, held: map[string]bool{}}
-	sent, id, err := l.grant(ctx)
+	sent, id, err := m.grant(ctx, ttl)
 	if err != nil {
-		stop()
 		return nil, err
 	}
+	kept, stop := context.WithCancel(context.Background())
+	l := &session{s: s, ttl: ttl, stop: stop, done: make(chan struct{}), base: sent, leases: map[clientv3.LeaseID]bool{}, held: map[string]bool{}}
 	l.now.Store(&lease{id: id, term: term})
 	l.renewed(sent)
 	go l.keep(kept)
 	return l, nil
-}
-
-// term returns etcd's: it is another one after each election.
-func (s *Service) term(ctx context.Context) (uint64, error) {
-	return hedged(ctx, s, func(ctx context.Context, m *member) (uint64, error) {
-		r, err := m.c.Get(ctx, s.prefix, clientv3.WithKeysOnly())
-		if err != nil {
-			return 0, err
-		}
-		return r.Header.RaftTerm, nil
-	})
-}
-
-// grant returns a new lease, and when it was asked for.
-func (l *session) grant(ctx context.Context) (sent time.Time, id clientv3.LeaseID, err error) {
-	m, err := l.s.answering(ctx)
-	if err != nil {
-		return sent, 0, failed(err)
-	}
-	sent = time.Now()
-	r, err := m.c.Grant(ctx, int64((l.ttl+time.Second-1)/time.Second))
-	if err != nil {
-		return sent, 0, failed(err)
-	}
-	if granted := time.Duration(r.TTL) * time.Second; granted < l.ttl {
-		return sent, 0, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, l.ttl)
-	}
-	return sent, r.ID, nil
 }
 
 // renewed notes that a renewal which was sent at an instant was answered: the
@@ -315,7 +286,7 @@ func (l *session) renew(ctx context.Context) error {
 		switch {
 		case err != nil:
 		case term > old.term:
-			err = l.move(ctx, old, term)
+			err = l.move(ctx, old)
 		case !old.left.Load():
 			l.renewed(sent)
 		}
@@ -331,28 +302,28 @@ func (l *session) renew(ctx context.Context) error {
 	return err
 }
 
-// move puts what the session holds on a new lease when etcd has elected a leader,
-// in a term. The one before may have stopped, and revoke every lease that it knew
+// move puts what the session holds on a new lease when etcd has elected a leader.
+// The one before may have stopped, and revoke every lease that it knew
 // when it goes on: it finds them all expired before it hears of its successor,
 // which carries the revocations out (https://github.com/etcd-io/etcd/issues/15247;
 // what mends that is no help if the leader's clock has ticked again). It takes a
 // ttl for a lease to expire, so there is time, and it has heard of no later one.
-func (l *session) move(ctx context.Context, old *lease, term uint64) error {
+func (l *session) move(ctx context.Context, old *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.now.Load() != old {
 		return nil
 	}
 	old.left.Store(true) // before the new one is asked for: what counted was sent before
-	sent, id, err := l.grant(ctx)
+	m, term, err := l.s.probe(ctx)
+	if err != nil {
+		return err
+	}
+	sent, id, err := m.grant(ctx, l.ttl)
 	if err != nil {
 		return err
 	}
 	l.leases[old.id], l.leases[id] = true, true
-	m, err := l.s.answering(ctx)
-	if err != nil {
-		return err
-	}
 	var as []clientv3.Cmp
 	var puts []clientv3.Op
 	for key := range l.held {

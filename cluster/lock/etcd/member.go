@@ -10,6 +10,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // aWhile is how long one member is waited for before another one is asked too.
@@ -89,10 +91,39 @@ func (s *Service) answering(ctx context.Context) (*member, error) {
 	if len(s.members) == 1 {
 		return s.members[0], nil
 	}
-	return hedged(ctx, s, func(ctx context.Context, m *member) (*member, error) {
-		_, err := m.c.Get(ctx, s.prefix, clientv3.WithKeysOnly())
-		return m, err
+	m, _, err := s.probe(ctx)
+	return m, err
+}
+
+// probe returns a member that has just answered, and etcd's term, which is another
+// one after each election.
+func (s *Service) probe(ctx context.Context) (*member, uint64, error) {
+	type answer struct {
+		m    *member
+		term uint64
+	}
+	a, err := hedged(ctx, s, func(ctx context.Context, m *member) (answer, error) {
+		r, err := m.c.Get(ctx, s.prefix, clientv3.WithKeysOnly())
+		if err != nil {
+			return answer{}, err
+		}
+		return answer{m, r.Header.RaftTerm}, nil
 	})
+	return a.m, a.term, err
+}
+
+// grant returns a new lease, and when it was asked for. etcd counts in seconds: ttl
+// is rounded up.
+func (m *member) grant(ctx context.Context, ttl time.Duration) (sent time.Time, id clientv3.LeaseID, err error) {
+	sent = time.Now()
+	r, err := m.c.Grant(ctx, int64((ttl+time.Second-1)/time.Second))
+	if err != nil {
+		return sent, 0, failed(err)
+	}
+	if granted := time.Duration(r.TTL) * time.Second; granted < ttl {
+		return sent, 0, fault.New(fault.FailedPrecondition, "etcd granted a lease of %v, not %v", granted, ttl)
+	}
+	return sent, r.ID, nil
 }
 
 // errBehind is what a member says that has not heard of a lease yet.
