@@ -602,16 +602,11 @@ func (s *Store) Flush(ctx context.Context) error {
 }
 
 func (s *Store) flush(ctx context.Context, t *tablet.Tablet) error {
-	t.Rotate()
-	for {
-		more, err := t.Flush(ctx)
-		if errors.Is(err, tablet.ErrReplaced) {
-			return nil // and flushed before that
-		}
-		if err != nil || !more {
-			return err
-		}
+	err := t.FlushAll(ctx)
+	if errors.Is(err, tablet.ErrReplaced) {
+		return nil // and flushed before that
 	}
+	return err
 }
 
 // stop closes what Open has opened so far, except the lock.

@@ -164,7 +164,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 			t.Close()
 		}
 	}()
-	if err := flush(ctx, t.Tablet); err != nil {
+	if err := t.FlushAll(ctx); err != nil {
 		return err
 	}
 	if op := t.Row().Op; op != nil {
@@ -413,21 +413,12 @@ func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 	}
 	return refused(s.detached(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
-			if err := flush(ctx, t.Tablet); err != nil {
+			if err := t.FlushAll(ctx); err != nil {
 				return err
 			}
 		}
 		return nil
 	}))
-}
-
-// flush writes everything of a tablet to SSTables.
-func flush(ctx context.Context, t *tablet.Tablet) (err error) {
-	t.Rotate()
-	for more := true; more && err == nil; {
-		more, err = t.Flush(ctx)
-	}
-	return err
 }
 
 // Compact implements rpc.Control.

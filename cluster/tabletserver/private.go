@@ -152,7 +152,7 @@ func (s *Server) settleOpened(ctx context.Context, t *served) error {
 	if t.Row().Op == nil {
 		return t.SettleRedo(ctx)
 	}
-	if err := flush(ctx, t.Tablet); err != nil {
+	if err := t.FlushAll(ctx); err != nil {
 		return err
 	}
 	right, err := s.finishSplit(ctx, t)
@@ -238,7 +238,7 @@ func (s *Server) flushAll(ctx context.Context, h *half) error {
 		if ctx.Err() != nil || s.Err() != nil {
 			return nil
 		}
-		if err := flush(ctx, t); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
+		if err := t.FlushAll(ctx); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
 			return err
 		}
 	}

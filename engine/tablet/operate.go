@@ -55,17 +55,20 @@ func (t *Tablet) Progress() (done, total int64) {
 	return done, total
 }
 
-// CompactMajor flushes the tablet and does a major compaction.
-func (t *Tablet) CompactMajor(ctx context.Context) error {
+// FlushAll writes all memtables of the tablet to SSTables.
+func (t *Tablet) FlushAll(ctx context.Context) error {
 	t.Rotate()
 	for {
-		more, err := t.Flush(ctx)
-		if err != nil {
+		if more, err := t.Flush(ctx); err != nil || !more {
 			return err
 		}
-		if !more {
-			break
-		}
+	}
+}
+
+// CompactMajor flushes the tablet and does a major compaction.
+func (t *Tablet) CompactMajor(ctx context.Context) error {
+	if err := t.FlushAll(ctx); err != nil {
+		return err
 	}
 	t.RequestMajor()
 	return t.compactRequested(ctx)

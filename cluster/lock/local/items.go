@@ -131,24 +131,12 @@ func openItems(ctx context.Context, o Options, fatal func(error), failed func() 
 	s.work.Start()
 	if first < last {
 		// Each process has begun a segment. On a full disk there are no more than these.
-		if err := s.flush(ctx); err != nil && fault.KindOf(err) != fault.Exhausted {
+		if err := s.tablet.FlushAll(ctx); err != nil && fault.KindOf(err) != fault.Exhausted {
 			return nil, fmt.Errorf("flush: %w", err)
 		}
+		s.work.Trim()
 	}
 	return s, nil
-}
-
-// flush makes an SSTable of what is in memory, and room in the commit log.
-func (s *items) flush(ctx context.Context) error {
-	s.tablet.Rotate()
-	for more := true; more; {
-		var err error
-		if more, err = s.tablet.Flush(ctx); err != nil {
-			return err
-		}
-	}
-	s.work.Trim()
-	return nil
 }
 
 // sweep deletes the SSTables of flushes and compactions that a crash
