@@ -165,7 +165,7 @@ func (c *Client) learnFrom(err error, table uint64, l location) {
 	if errors.Is(err, rpc.ErrNotServing) {
 		c.Counters.Wrong.Add(1)
 	}
-	if errors.Is(err, fault.Unavailable) {
+	if errors.Is(err, fault.Unavailable) && !busy(err) {
 		c.locationsOf(table).forget(l)
 	}
 }
@@ -180,7 +180,14 @@ func (c *Client) waited(since time.Time) {
 // again tells whether a call that failed so did nothing and may do better.
 func again(err error) bool {
 	var final errFinal
-	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final)
+	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final) && !busy(err)
+}
+
+// busy tells whether a server refused a call because it has too much to do. It is
+// the right one; the caller of this process is told when to try again.
+func busy(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && f.RetryAfter > 0
 }
 
 // pause waits between two attempts.
