@@ -240,7 +240,7 @@ func open(ctx context.Context, o Options) (_ *Store, err error) {
 	}
 	if fault.KindOf(err) == fault.Corruption {
 		if _, cerr := metadata.ReadRootCopy(fs, o.Dir); cerr == nil {
-			err = fault.New(fault.Corruption, "%w; to go on %s", err, doCopyRoot)
+			err = fault.New(fault.Corruption, "%w; to go on copy ROOT.copy, which is sound, over ROOT", err)
 		}
 	}
 	if err != nil {

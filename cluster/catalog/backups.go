@@ -56,10 +56,11 @@ func ReadBackup(ctx context.Context, l lock.Service, name string) (*Backup, erro
 	if err != nil {
 		return nil, err
 	}
-	return parseBackup(i)
+	return ParseBackup(i)
 }
 
-func parseBackup(i lock.Item) (*Backup, error) {
+// ParseBackup decodes the item of a backup.
+func ParseBackup(i lock.Item) (*Backup, error) {
 	b := &Backup{Version: i.Version}
 	if err := json.Unmarshal(i.Value, b); err != nil {
 		return nil, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
@@ -85,7 +86,7 @@ func Backups(ctx context.Context, l lock.Service, prefix string) ([]*Backup, err
 	}
 	var out []*Backup
 	for _, i := range items {
-		b, err := parseBackup(i)
+		b, err := ParseBackup(i)
 		if err != nil {
 			return nil, err
 		}

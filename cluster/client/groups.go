@@ -23,8 +23,8 @@ func (c *Client) updateGroups(ctx context.Context, table string, change func(*sc
 	return c.live(ctx, t.Schema().Name, change)
 }
 
-// Groups describes the locality groups of a table as engine.Store does. Servers
-// that cannot be asked are left out.
+// Groups describes the locality groups of a table, the default one first, of which
+// the last part of the name is enough. Servers that cannot be asked are left out.
 func (c *Client) Groups(ctx context.Context, table string) (name string, groups []tablet.GroupInfo, err error) {
 	t, err := c.operated(ctx, table)
 	if err != nil {
@@ -46,22 +46,27 @@ func (c *Client) Groups(ctx context.Context, table string) (name string, groups 
 	return sch.Name, sum.Groups(), nil
 }
 
-// CreateGroup is that of engine.Store.
+// CreateGroup adds a locality group without families to a table. It is
+// AlreadyExists if there is one of that name. g.ID is given out.
 func (c *Client) CreateGroup(ctx context.Context, table string, g schema.Group) (*schema.Table, error) {
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Create(t, g) })
 }
 
-// SetGroup is that of engine.Store.
+// SetGroup changes the settings of a locality group, which SSTables get that are
+// written from now on, and all others in the next major compaction that is asked
+// for; whether they are in memory goes for all at once.
 func (c *Client) SetGroup(ctx context.Context, table, name string, change func(*schema.Group) error) (*schema.Table, error) {
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Set(t, name, change) })
 }
 
-// DeleteGroup is that of engine.Store.
+// DeleteGroup removes a locality group that has no families.
 func (c *Client) DeleteGroup(ctx context.Context, table, name string) (*schema.Table, error) {
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Delete(t, name) })
 }
 
-// AssignFamilies is that of engine.Store.
+// AssignFamilies makes families of a table those of a locality group. Nothing is
+// rewritten before it returns: SSTables that are there serve on, and compactions
+// divide them anew in the background.
 func (c *Client) AssignFamilies(ctx context.Context, table, name string, families []string) (*schema.Table, error) {
 	newID, err := c.newIDs(ctx)
 	if err != nil {

@@ -11,12 +11,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/local"
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -38,6 +40,8 @@ type Options struct {
 	Master master.Options
 	// Logger takes what happens. Default: nothing.
 	Logger *slog.Logger
+
+	metadataOnly bool
 }
 
 // A Server is a cluster of one process. Its Client is a gateway backend.
@@ -57,7 +61,9 @@ func (h here) Dial(string) rpc.TabletServer { return h.s }
 
 // Open opens a data directory, and returns once the tables that are there are
 // served. On a full disk it begins by using up the space that was kept for that;
-// without any it is fault.Exhausted.
+// without any it is fault.Exhausted. It is fault.FailedPrecondition if another
+// process has the directory open or another version wrote it, and fault.Corruption
+// if what is there is not what was written.
 func Open(ctx context.Context, o Options) (*Server, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -65,15 +71,53 @@ func Open(ctx context.Context, o Options) (*Server, error) {
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
-	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Server, error) { return open(ctx, o) })
+	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Server, error) {
+		if err := prepare(o.FS, o.Dir); err != nil {
+			return nil, err
+		}
+		return open(ctx, o)
+	})
+}
+
+// prepare makes a directory that is not there, and refuses one that cannot be
+// opened.
+func prepare(fs vfs.FS, dir string) error {
+	if err := datadir.Make(fs, dir, 0o700); err != nil {
+		return fmt.Errorf("make data directory: %w", err)
+	}
+	fresh, err := CheckFormat(fs, dir)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		return writeFormat(fs, dir)
+	}
+	way, err := CheckRoot(fs, dir)
+	if way != "" {
+		err = fault.New(fault.Corruption, "%w; to go on %s", err, way)
+	}
+	return err
+}
+
+// OpenMetadata opens a data directory to look into it: the Server knows the lock
+// service and METADATA, and serves no table. It changes nothing and takes no lock;
+// beside a process that serves the directory it may catch a change half-way, and
+// fail, or show what was before.
+func OpenMetadata(ctx context.Context, fs vfs.FS, dir string) (*Server, error) {
+	if there, err := exists(fs, dir, rootName); !there {
+		return nil, errors.Join(err, fault.New(fault.NotFound, "%s has no %s: it is no data directory of this version of trestle", dir, rootName))
+	}
+	over := datadir.Overlay(fs)
+	if err := over.RemoveAll(over.PathJoin(dir, "ulog")); err != nil {
+		return nil, err
+	}
+	return open(ctx, Options{Dir: dir, FS: over, Logger: slog.New(slog.DiscardHandler), metadataOnly: true,
+		TabletServer: tabletserver.Options{CacheBytes: 8 << 20, RowCacheBytes: -1}})
 }
 
 func open(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{}
-	if err := datadir.Make(o.FS, o.Dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make data directory: %w", err)
-	}
-	if s.lock, err = local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, "lock"), FS: o.FS, Log: o.Logger}); err != nil {
+	if s.lock, err = local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, LockDir), FS: o.FS, Log: o.Logger}); err != nil {
 		return nil, fmt.Errorf("open the lock service: %w", err)
 	}
 	defer func() {
@@ -81,7 +125,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 			err = errors.Join(err, s.lock.Close())
 		}
 	}()
-	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, "sst"), objectstore.LocalOptions{})
+	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, SSTablesDir), objectstore.LocalOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("open SSTables: %w", err)
 	}
@@ -94,12 +138,16 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		default:
 		}
 	}
-	to.Private = &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log, Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger}}
+	to.Private = &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log, Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger},
+		MetadataOnly: o.metadataOnly}
 	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}
 	dialer := here{s.tablets}
 	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Now: to.Now})
+	if s.stop = func() {}; o.metadataOnly {
+		return s, nil
+	}
 	mo := o.Master
 	mo.Attend = -1 // the server is where the master is
 	mo.Garbage = garbage
@@ -120,6 +168,9 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	})
 	return s, nil
 }
+
+// Lock returns the lock service.
+func (s *Server) Lock() lock.Service { return s.lock }
 
 // TabletServer returns the tablet server.
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }

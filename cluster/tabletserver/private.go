@@ -33,6 +33,10 @@ type Private struct {
 	// User and Metadata are the settings of the logs: of tables' tablets and of
 	// METADATA's.
 	User, Metadata commitlog.Options
+	// MetadataOnly serves METADATA and no table, for tools. What is in the log of
+	// tables is not replayed: the store is to be one that may be written to, and is
+	// not kept.
+	MetadataOnly bool
 }
 
 // ownLog is a commit log of this server.
@@ -94,6 +98,9 @@ func (d privateDialer) Dial(string) rpc.TabletServer { return d.s }
 // resume begins the log of one half and serves the tablets that an earlier process
 // served from it.
 func (s *Server) resume(ctx context.Context, h *half) error {
+	if p := s.o.Private; p != nil && p.MetadataOnly && h == s.users {
+		return h.log.begin(ctx, func(*commitlog.FileLog) error { return nil })
+	}
 	opened := map[uint64]*served{}
 	err := h.log.begin(ctx, func(l *commitlog.FileLog) error { return s.reopen(ctx, h, l, opened) })
 	if err != nil {
@@ -232,16 +239,19 @@ func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err
 	return rows, err
 }
 
-// flushAll spares the next process the replay of what is in memtables.
-func (s *Server) flushAll(ctx context.Context, h *half) error {
-	for _, t := range s.tabletsOf(h) {
-		if ctx.Err() != nil || s.Err() != nil {
-			return nil
+// FlushAll writes all memtables to SSTables, those of METADATA last, whose rows it
+// changes, and trims the commit logs. It stops when ctx ends.
+func (s *Server) FlushAll(ctx context.Context) error {
+	for _, h := range []*half{s.users, s.system} {
+		for _, t := range s.tabletsOf(h) {
+			if ctx.Err() != nil || s.Err() != nil {
+				return nil
+			}
+			if err := t.FlushAll(ctx); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
+				return err
+			}
 		}
-		if err := t.FlushAll(ctx); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
-			return err
-		}
+		h.work.Trim()
 	}
-	h.work.Trim()
 	return nil
 }

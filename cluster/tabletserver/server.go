@@ -54,9 +54,15 @@ type Options struct {
 	// Dropped, if not nil, is told of each object that this server does not need any
 	// more.
 	Dropped func(object string)
-	// CacheBytes, LargeBlockBytes and MemtableBytes bound the memory, as in
-	// engine.Options.
-	CacheBytes, LargeBlockBytes, MemtableBytes int64
+	// CacheBytes is the size of the caches: of blocks of SSTables, and of rows that
+	// are read often. Default 128 MiB.
+	CacheBytes int64
+	// LargeBlockBytes bounds the blocks of large cells that reads are in, for which
+	// the block cache makes room: see sstable.Cache.BoundLarge. Default no bound.
+	LargeBlockBytes int64
+	// MemtableBytes bounds the memtables of all tablets of tables together. Default
+	// 128 MiB.
+	MemtableBytes int64
 	// LogBytes is the size of the commit log at which the tablet that holds it
 	// back is flushed. Default 512 MiB.
 	LogBytes int64
@@ -306,7 +312,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
-	s.running.Go(func() { s.splitting(s.ctx) })
+	if o.Private == nil || !o.Private.MetadataOnly {
+		s.running.Go(func() { s.splitting(s.ctx) })
+	}
 	o.Log.Info("tablet server started", "server", s.serverName(), "addr", o.Addr)
 	return s, nil
 }
@@ -615,20 +623,26 @@ func (s *Server) dependent(ctx context.Context) (n int) {
 // context that has ended it stops at once: what was acknowledged is safe in any
 // case.
 func (s *Server) Close(ctx context.Context) error {
-	if s.o.Private == nil {
-		s.leave(ctx)
-	}
 	var errs []error
+	if s.o.Private == nil {
+		errs = s.giveUpAll(ctx)
+	} else if err := s.FlushAll(ctx); err != nil && s.Err() == nil {
+		errs = append(errs, err) // the next process replays what is in memtables
+	}
+	s.stop()
+	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.TTL)
+	defer cancel()
+	errs = append(errs, s.session.Close(closing))
+	return errors.Join(errs...)
+}
+
+// giveUpAll lets others have the tablets, and gives up what is left.
+func (s *Server) giveUpAll(ctx context.Context) (errs []error) {
+	s.leave(ctx)
 	// METADATA tablets last: the others' rows are in them, perhaps.
 	for _, h := range []*half{s.users, s.system} {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
-		}
-		if s.o.Private != nil {
-			if err := s.flushAll(ctx, h); err != nil && s.Err() == nil {
-				errs = append(errs, err)
-			}
-			continue
 		}
 		if h == s.system {
 			s.outlast(ctx)
@@ -651,11 +665,7 @@ func (s *Server) Close(ctx context.Context) error {
 			errs = append(errs, err)
 		}
 	}
-	s.stop()
-	closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.o.TTL)
-	defer cancel()
-	errs = append(errs, s.session.Close(closing))
-	return errors.Join(errs...)
+	return errs
 }
 
 // stop ends everything but the session.

@@ -11,12 +11,12 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/spf13/pflag"
 
+	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/engine"
 )
 
-// check verifies a data directory that no server has open.
-func check(p *process, args []string) int {
+// checkDirectory verifies a data directory that no server has open.
+func checkDirectory(p *process, args []string) int {
 	flags := pflag.NewFlagSet("check", pflag.ContinueOnError)
 	flags.Usage = func() {}
 	flags.SetOutput(discard{})
@@ -36,7 +36,7 @@ func check(p *process, args []string) int {
 	defer stop()
 	line := json.NewEncoder(p.stdout)
 	line.SetEscapeHTML(false)
-	sum, err := engine.Check(ctx, vfs.Default, flags.Arg(0), func(f engine.Finding) {
+	sum, err := check.Directory(ctx, vfs.Default, flags.Arg(0), func(f check.Finding) {
 		kind := "damage"
 		if f.Harmless {
 			kind = "harmless"

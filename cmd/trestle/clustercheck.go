@@ -13,7 +13,6 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -291,14 +290,14 @@ func (r *reading) run(ctx context.Context) error {
 		if data == nil {
 			continue
 		}
-		entries, what, err := engine.CheckSSTable(ctx, cache, inMemory(data), name, &u.file.Info)
+		v, err := sstable.Check(ctx, cache, inMemory(data), name, &u.file.Info)
 		if err != nil {
 			return fmt.Errorf("read SSTable %s: %w", name, err)
 		}
 		r.sstables++
-		r.entries += int64(entries)
-		if what != "" {
-			r.bad("SSTable %s of tablet %v, rows [%s, %s): %s", name, u.by.Tablet, ops.EscapeKey(u.by.Start), ops.EscapeKey(u.by.End), what)
+		r.entries += int64(v.Entries)
+		if v.Wrong != "" {
+			r.bad("SSTable %s of tablet %v, rows [%s, %s): %s", name, u.by.Tablet, ops.EscapeKey(u.by.Start), ops.EscapeKey(u.by.End), v.Wrong)
 		}
 	}
 	// Tablets have moved, perhaps, and logs are gone since.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,9 +13,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	hbase "github.com/trestledb/trestle/compat/hbase/backend"
-	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/admin"
-	"github.com/trestledb/trestle/gateway/rest"
 )
 
 // hbaseScheme begins the address of an HBase as a backend.
@@ -106,36 +103,20 @@ func hbaseStack(o hbase.Options) opener {
 		if err := instances.EnsureInstance(ctx, "projects/"+o.Project+"/instances/"+o.Instance); err != nil {
 			return fail(err)
 		}
-		certificates, err := openTLS(cfg, log)
+		only := *cfg
+		only.HBaseListen = "" // its clients have the HBase itself
+		st, _, err := gatewayOver(ctx, &only, hbaseTables{Backend: b}, m, log)
 		if err != nil {
 			return fail(err)
 		}
-		who, notices, closeAuth, err := openAuth(ctx, cfg, b, m, log)
-		if err != nil {
-			return fail(err)
+		closeFront := st.close
+		st.close = func(ctx context.Context) error {
+			err := closeFront(ctx)
+			b.Close()
+			return err
 		}
-		g := gatewayOptions(cfg, m, log)
-		g.Auth = who
-		if certificates != nil {
-			g.Credentials = certificates.Credentials()
-		}
-		front, err := gateway.New(counted{b, m}, g)
-		if err != nil {
-			closeAuth()
-			return fail(err)
-		}
-		api, err := rest.New(front, rest.Options{Memory: g.Memory})
-		if err != nil {
-			closeAuth()
-			return fail(errors.Join(err, front.Stop(ctx)))
-		}
-		st := &stack{
-			rest: api, who: who, serve: front.Serve, drain: front.Stop, notices: notices,
-			close:      func(context.Context) error { closeAuth(); b.Close(); return nil },
-			ready:      func() error { return nil },
-			stats:      func() ops.Stats { return ops.Stats{} },
-			operatedBy: "this gateway's tablets are HBase's regions: use HBase's own tools",
-		}
+		st.stats = func() ops.Stats { return ops.Stats{} }
+		st.operatedBy = "this gateway's tablets are HBase's regions: use HBase's own tools"
 		return st, nil
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"syscall"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
@@ -18,7 +19,7 @@ func keepToOwner() { syscall.Umask(0o077) }
 
 // What a server has in its data directory, and in a store that is a directory.
 var (
-	inDataDir = []string{"FORMAT", "ROOT", "ROOT.copy", "LOCK", "RESERVE", "log", "ulog", "sst", "tls", filepath.Base(rootKey(&settings.Serve{}))}
+	inDataDir = append([]string{"tls", filepath.Base(rootKey(&settings.Serve{}))}, standalone.Files...)
 	inStore   = []string{storeMark, partSSTables, partLogs, partCopies, ".tmp"}
 )
 

@@ -25,9 +25,7 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
-	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/chunk"
-	"github.com/trestledb/trestle/gateway/rest"
 )
 
 // announcedAPI begins the line of stdout with the address of the Bigtable API.
@@ -92,13 +90,6 @@ func (p *process) printAddresses(at announcement) {
 	}
 }
 
-// front is a gateway over the client of a cluster.
-type front struct {
-	*gateway.Server
-	stack  *stack
-	client *client.Client
-}
-
 // clusterOperator is a cluster for those who run it: any process can be asked about all
 // tablets. Of the damage that reads have met a process knows its own.
 type clusterOperator struct {
@@ -111,63 +102,27 @@ func (o clusterOperator) Damage() []tablet.TableDamage { return o.damage() }
 
 var _ ops.Operator = clusterOperator{}
 
-// openFront builds the gateway of a process of a cluster. name is that of its
-// tablet server, empty if it has none.
-func openFront(ctx context.Context, n *node, cfg *settings.Serve, name string, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*front, error) {
+// gatewayOverCluster opens the gateway of a process of a cluster. name is that of
+// its tablet server, empty if it has none.
+func gatewayOverCluster(ctx context.Context, n *node, cfg *settings.Serve, name string, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
 	if err := makeDataDir(cfg, log); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, Waited: m.Waited})
 	n.observe(m, c)
 	n.watchMetadata(c)
 	limitMemory(cfg)
 	if err := shareTLS(ctx, cfg, c); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	certificates, err := openTLS(cfg, log)
+	st, _, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, m, log)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	who, notices, closeAuth, err := openAuth(ctx, cfg, c, m, log)
-	if err != nil {
-		return nil, err
-	}
-	o := gatewayOptions(cfg, m, log)
-	o.Auth = who
-	if certificates != nil {
-		o.Credentials = certificates.Credentials()
-	}
-	srv, err := gateway.New(counted{c, m}, o)
-	if err != nil {
-		closeAuth()
-		return nil, err
-	}
-	api, err := rest.New(srv, rest.Options{Memory: o.Memory})
-	if err != nil {
-		closeAuth()
-		return nil, err
-	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{c, m}, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, who, certificates, o.Memory, log)
-	if err != nil {
-		closeAuth()
-		return nil, err
-	}
-	return &front{Server: srv, client: c, stack: &stack{
-		rest: api, who: who, notices: notices, serve: srv.Serve,
-		drain: func(ctx context.Context) error {
-			stopped := make(chan error, 1)
-			go func() { stopped <- hb.stop(ctx) }()
-			return errors.Join(srv.Stop(ctx), <-stopped)
-		},
-		close: func(context.Context) error {
-			closeAuth()
-			return nil
-		},
-		operator: clusterOperator{c, func() []tablet.TableDamage { return nil }},
-		stats:    func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} },
-		ready:    func() error { return nil },
-		warnings: n.warnings,
-	}}, nil
+	st.operator = clusterOperator{c, func() []tablet.TableDamage { return nil }}
+	st.stats = func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} }
+	st.warnings = n.warnings
+	return st, c, nil
 }
 
 func openGateway(set *settings.Set) opener {
@@ -183,23 +138,23 @@ func openGateway(set *settings.Set) opener {
 			n.close()
 			return nil, err
 		}
-		f, err := openFront(ctx, n, cfg, "", schemas, m, log)
+		st, c, err := gatewayOverCluster(ctx, n, cfg, "", schemas, m, log)
 		if err != nil {
 			n.close()
 			return nil, err
 		}
-		closeFront := f.stack.close
-		f.stack.close = func(ctx context.Context) error {
+		closeFront := st.close
+		st.close = func(ctx context.Context) error {
 			defer n.close()
 			return closeFront(ctx)
 		}
-		n.watchAge(f.client)
+		n.watchAge(c)
 		if err := n.err(); err != nil {
-			return nil, errors.Join(err, f.stack.close(ctx))
+			return nil, errors.Join(err, st.drain(ctx), st.close(ctx))
 		}
-		f.stack.checks, f.stack.failed, f.stack.ready = n.checks, n.failed, n.err
-		f.stack.whatFailed = "the gateway cannot go on"
-		return f.stack, nil
+		st.checks, st.failed, st.ready = n.checks, n.failed, n.err
+		st.whatFailed = "the gateway cannot go on"
+		return st, nil
 	}
 }
 
@@ -240,15 +195,11 @@ func openTabletServer(set *settings.Set) opener {
 		n.watchStore(store)
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
-		to := tabletserver.Options{
-			Name: set.Name, Addr: set.ClusterAddress, Lock: n.lock, Dialer: n.dialer,
-			Objects: objectstore.Sub(cached, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies), TTL: set.TTL,
-			Segments: commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
-				Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
-			CacheBytes: int64(cacheShare * float64(cfg.Memory)), LargeBlockBytes: int64(largeShare * float64(cfg.Memory)), MemtableBytes: min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
-			InMemoryBytes: int64(residentShare * float64(cfg.Memory)),
-			Held:          m.Held, Log: log,
-		}
+		to := tabletServerOptions(cfg)
+		to.Name, to.Addr, to.Lock, to.Dialer, to.TTL, to.Held, to.Log = set.Name, set.ClusterAddress, n.lock, n.dialer, set.TTL, m.Held, log
+		to.Objects, to.Logs, to.Copies = objectstore.Sub(cached, partSSTables), objectstore.Sub(store, partLogs), objectstore.Sub(store, partCopies)
+		to.Segments = commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
+			Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }}
 		tuneTabletServer(&to)
 		ts, err := tabletserver.Start(ctx, to)
 		if err != nil {
@@ -269,14 +220,13 @@ func openTabletServer(set *settings.Set) opener {
 				log.Error("the server for the cluster ended", "error", err)
 			}
 		}
-		f, err := openFront(ctx, n, cfg, set.Name, ts.Schemas(), m, log)
+		st, c, err := gatewayOverCluster(ctx, n, cfg, set.Name, ts.Schemas(), m, log)
 		if err != nil {
 			now, cancel := context.WithCancel(context.Background())
 			cancel()
 			stopServer(now)
 			return nil, err
 		}
-		st := f.stack
 		closeFront := st.close
 		st.stopLimit = leaveLimit
 		st.close = func(ctx context.Context) error {
@@ -291,7 +241,7 @@ func openTabletServer(set *settings.Set) opener {
 			closeStore()
 			return err
 		}
-		st.operator = clusterOperator{f.client, ts.Damage}
+		st.operator = clusterOperator{c, ts.Damage}
 		st.whatFailed = "the tablet server cannot go on, and has to be started again"
 		st.ready, st.failed = ts.Err, ts.Failed()
 		st.checks = append(n.checks, namedCheck{"commit log", ts.Full})

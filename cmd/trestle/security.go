@@ -17,9 +17,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
 
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/auth"
@@ -229,7 +230,7 @@ func offline(ctx context.Context, dir, tokenURI string) (*grpc.ClientConn, func(
 		return nil, nil, fmt.Errorf("open the data directory: %w", err)
 	}
 	quiet := slog.New(slog.DiscardHandler)
-	store, err := engine.Open(ctx, engine.Options{Dir: dir, Log: quiet, CacheBytes: 16 << 20, MemtableBytes: 8 << 20})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: dir, Logger: quiet, TabletServer: tabletserver.Options{CacheBytes: 16 << 20, MemtableBytes: 8 << 20}})
 	if err != nil {
 		return nil, nil, fmt.Errorf("open %s (is its server stopped?): %w", dir, err)
 	}

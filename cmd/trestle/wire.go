@@ -12,22 +12,20 @@ import (
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/tempfs"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
-	"github.com/trestledb/trestle/gateway"
-	"github.com/trestledb/trestle/gateway/rest"
 )
 
-// openStack opens the engine with the gateway over it. Tests of the server's
-// life replace it.
+// openStack opens the data directory with the gateway over it. Tests of the
+// server's life replace it.
 var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
 	// What the disk holds is asked of the directory, which therefore has to be
 	// there.
@@ -35,74 +33,26 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		return nil, err
 	}
 	free, used := diskSpace(cfg.DataDir)
-	eo := engineOptions(cfg, free+used, m, log)
+	o := storeOptions(cfg, free+used, m, log)
 	limitMemory(cfg)
-	store, err := engine.Open(ctx, eo)
+	store, err := standalone.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	fail := func(err error) (*stack, error) { return nil, errors.Join(err, store.Close(ctx)) }
-	certificates, err := openTLS(cfg, log)
+	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: store, tablets: store, backups: store}, m, log)
 	if err != nil {
-		return fail(err)
+		return nil, errors.Join(err, store.Close(ctx))
 	}
-	who, notices, closeAuth, err := openAuth(ctx, cfg, store, m, log)
-	if err != nil {
-		return fail(err)
+	closeFront := st.close
+	st.close = func(ctx context.Context) error { return errors.Join(closeFront(ctx), store.Close(ctx)) }
+	if st.hints, err = front.Hints(ctx); err != nil {
+		return nil, errors.Join(err, front.Stop(ctx), st.close(ctx))
 	}
-	o := gatewayOptions(cfg, m, log)
-	o.Auth = who
-	if certificates != nil {
-		o.Credentials = certificates.Credentials()
-	}
-	front, err := gateway.New(counted{store, m}, o)
-	if err != nil {
-		closeAuth()
-		return fail(err)
-	}
-	api, err := rest.New(front, rest.Options{Memory: o.Memory})
-	if err != nil {
-		closeAuth()
-		return fail(err)
-	}
-	hb, err := openHBase(ctx, cfg, hbaseTables{Backend: counted{store, m}, tablets: store, backups: store}, who, certificates, o.Memory, log)
-	if err != nil {
-		closeAuth()
-		return fail(err)
-	}
-	hints, err := front.Hints(ctx)
-	if err != nil {
-		closeAuth()
-		return fail(err)
-	}
-	return &stack{
-		hints: hints,
-		rest:  api,
-		serve: front.Serve,
-		drain: func(ctx context.Context) error {
-			stopped := make(chan error, 1)
-			go func() { stopped <- hb.stop(ctx) }()
-			return errors.Join(front.Stop(ctx), <-stopped)
-		},
-		close: func(ctx context.Context) error {
-			closeAuth()
-			return store.Close(ctx)
-		},
-		who:      who,
-		notices:  notices,
-		failed:   store.Failed(),
-		ready:    store.Err,
-		minFree:  eo.KeepFreeBytes,
-		operator: store,
-		stats:    func() ops.Stats { return statsOf(store.Stats()) },
-		tablets: func() []tablet.Info {
-			infos, err := store.Tablets(context.Background(), "")
-			if err != nil {
-				log.Error("describe the tablets", "error", err) // no table is asked for that may not be there
-			}
-			return infos
-		},
-	}, nil
+	tablets := store.TabletServer()
+	st.failed, st.ready, st.minFree = tablets.Failed(), tablets.Err, o.Log.KeepFreeBytes
+	st.operator = clusterOperator{store.Client, tablets.Damage}
+	st.stats, st.tablets = func() ops.Stats { return statsOf(tablets.Stats()) }, tablets.Infos
+	return st, nil
 }
 
 // The parts of the memory setting. Go's heap holds memtables, the SSTables that
@@ -129,34 +79,38 @@ func limitMemory(cfg *settings.Serve) {
 	debug.SetMemoryLimit(int64(share * float64(cfg.Memory)))
 }
 
-// engineOptions gives memtables no more than what a restart can replay in less
-// than a second. disk is the size of the file system, 0 if that is not known:
-// on a small one the commit log takes an eighth at most, and a twentieth is
-// left to flushes, without which the log could never be trimmed.
-func engineOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) engine.Options {
-	o := engine.Options{
-		Dir:             cfg.DataDir,
+// tabletServerOptions gives a tablet server its parts of the memory: memtables no
+// more than what a restart can replay in less than a second.
+func tabletServerOptions(cfg *settings.Serve) tabletserver.Options {
+	return tabletserver.Options{
 		CacheBytes:      int64(cacheShare * float64(cfg.Memory)),
 		LargeBlockBytes: int64(largeShare * float64(cfg.Memory)),
 		MemtableBytes:   min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
 		InMemoryBytes:   int64(residentShare * float64(cfg.Memory)),
-		SegmentBytes:    64 << 20,
-		LogBytes:        512 << 20,
-		KeepFreeBytes:   keepFree(disk),
-		SplitRate:       float64(cfg.SplitRate),
-		Log:             log,
-		OnCommit:        func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) },
 	}
+}
+
+// storeOptions returns the settings of a single process. disk is the size of the
+// file system, 0 if that is not known: on a small one the commit log takes an
+// eighth at most, and a twentieth is left to flushes, without which the log could
+// never be trimmed.
+func storeOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) standalone.Options {
+	o := standalone.Options{
+		Dir: cfg.DataDir, Logger: log, TabletServer: tabletServerOptions(cfg),
+		Log: commitlog.Options{SegmentBytes: 64 << 20, KeepFreeBytes: keepFree(disk), Log: log,
+			Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
+	}
+	o.TabletServer.LogBytes, o.TabletServer.SplitRate = 512<<20, float64(cfg.SplitRate)
 	if cfg.Temporary {
-		o.SegmentBytes = 8 << 20 // a test run starts many of them
+		o.Log.SegmentBytes = 8 << 20 // a test run starts many of them
 		o.FS = tempfs.New(vfs.Default)
 	}
 	if disk > 0 {
-		o.SegmentBytes = max(1<<20, min(o.SegmentBytes, disk/64))
-		o.LogBytes = max(4*o.SegmentBytes, min(o.LogBytes, disk/8))
+		o.Log.SegmentBytes = max(1<<20, min(o.Log.SegmentBytes, disk/64))
+		o.TabletServer.LogBytes = max(4*o.Log.SegmentBytes, min(o.TabletServer.LogBytes, disk/8))
 	}
 	if cfg.Durability == settings.Async {
-		o.Durability = commitlog.Async
+		o.Log.Durability = commitlog.Async
 	}
 	return o
 }
@@ -170,21 +124,7 @@ func budgetOf(cfg *settings.Serve) *budget.Budget {
 	return budget.New(int64(callShare * float64(cfg.Memory)))
 }
 
-// gatewayOptions lets requests and answers share their part of the memory.
-func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
-	return gateway.Options{
-		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
-		NoSessions:    cfg.Sessions == settings.Off,
-		Reflection:    true, // what it tells is public
-		Memory:        budgetOf(cfg),
-		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
-		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
-		Observer:      m,
-		Log:           log,
-	}
-}
-
-func statsOf(s engine.Stats) ops.Stats {
+func statsOf(s tablet.Summary) ops.Stats {
 	reads := make([]ops.TableReads, len(s.Reads))
 	for i, r := range s.Reads {
 		reads[i] = ops.TableReads{Table: r.Table, RowHits: r.RowHits, RowMisses: r.RowMisses, BlockBytes: r.BlockBytes, CachedBytes: r.CachedBytes}
@@ -255,7 +195,7 @@ func (f osFile) ReadAt(_ context.Context, p []byte, off int64) error {
 func dumpMetadata(w io.Writer, path string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	return engine.DumpMetadata(ctx, w, vfs.Default, path)
+	return standalone.DumpMetadata(ctx, w, vfs.Default, path)
 }
 
 var _ sstable.Readable = osFile{}

@@ -22,8 +22,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/trestledb/trestle/cluster/check"
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/conformance/target"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/gateway"
 )
 
@@ -63,7 +64,7 @@ func (n *node) start() {
 		}
 	} else {
 		log := slog.New(slog.NewTextHandler(io.Discard, nil))
-		s, err := engine.Open(n.t.Context(), engine.Options{Dir: n.dir, Log: log})
+		s, err := standalone.Open(n.t.Context(), standalone.Options{Dir: n.dir, Logger: log})
 		n.ok(err)
 		g, err := gateway.New(s, gateway.Options{Log: log})
 		n.ok(err)
@@ -268,7 +269,7 @@ func TestBackupAndRestore(t *testing.T) {
 		return
 	}
 	n.end(false)
-	sum, err := engine.Check(ctx, vfs.Default, n.dir, func(f engine.Finding) {
+	sum, err := check.Directory(ctx, vfs.Default, n.dir, func(f check.Finding) {
 		if !f.Harmless {
 			t.Errorf("the data directory is damaged: %+v", f)
 		}

@@ -71,7 +71,8 @@ var allowed = map[string][]string{
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
-	"cluster/standalone":    {"engine/commitlog", "engine/datadir", "engine/objectstore", "cluster/..."},
+	"cluster/standalone":    {"engine/fault", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
+	"cluster/check":         and(below, []string{"engine/datadir", "engine/tablet", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/standalone"}),
 	"cluster/sim":           and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,

@@ -14,8 +14,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/conformance/tempfs"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/gateway"
 )
@@ -32,7 +33,7 @@ type Server struct {
 	// Addr is where it listens.
 	Addr string
 
-	store *engine.Store
+	store *standalone.Server
 	front *gateway.Server
 	dir   string
 	own   net.Listener  // nil if the caller brought the listener
@@ -78,9 +79,10 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 		}
 	}()
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelError}))
-	s.store, err = engine.Open(context.Background(), engine.Options{
-		Dir: dir, FS: tempfs.New(vfs.Default), Durability: commitlog.Async, Log: log,
-		CacheBytes: cacheBytes, MemtableBytes: memtableBytes, SegmentBytes: segmentBytes,
+	s.store, err = standalone.Open(context.Background(), standalone.Options{
+		Dir: dir, FS: tempfs.New(vfs.Default), Logger: log,
+		Log:          commitlog.Options{Durability: commitlog.Async, SegmentBytes: segmentBytes, Log: log},
+		TabletServer: tabletserver.Options{CacheBytes: cacheBytes, MemtableBytes: memtableBytes},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)

@@ -19,8 +19,10 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/conformance/model"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
@@ -866,9 +868,10 @@ func TestAutomatedBackupsSurviveARestart(t *testing.T) {
 	c := newClock()
 	fs := vfs.NewMem()
 	ctx := t.Context()
-	open := func() (*engine.Store, *server) {
+	open := func() (*standalone.Server, *server) {
 		t.Helper()
-		b := must(engine.Open(ctx, engine.Options{Dir: "data", FS: fs, Now: c.now, MajorCheck: 2 * time.Millisecond}))(t)
+		b := must(standalone.Open(ctx, standalone.Options{Dir: "data", FS: fs,
+			TabletServer: tabletserver.Options{Now: c.now}, Master: master.Options{Now: c.now, Purge: 2 * time.Millisecond, Interval: 2 * time.Millisecond}}))(t)
 		return b, serve(t, b, Options{Now: c.now})
 	}
 	sstables := func() int { return len(must(fs.List("data/sst"))(t)) }

@@ -12,13 +12,13 @@ import (
 	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/master"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
 	"github.com/trestledb/trestle/conformance/backendtest"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/row"
 	gateway "github.com/trestledb/trestle/gateway/backend"
 )
@@ -43,11 +43,11 @@ func startOurs(t testing.TB) string {
 	return quorum
 }
 
-func startStore(t testing.TB) (quorum string, store *engine.Store) {
+func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -89,7 +89,7 @@ func TestSplitsUnderWay(t *testing.T) {
 		})
 	}
 	for _, k := range []string{"c", "a020", "e", "g", "d010", "i"} {
-		if err := store.SplitTablet(ctx, table, []byte(k)); err != nil {
+		if err := store.SplitAt(ctx, table, []byte(k)); err != nil {
 			t.Error("split:", err)
 		}
 	}

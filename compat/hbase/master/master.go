@@ -30,10 +30,6 @@ type Tablets interface {
 	// FlushTablets and CompactTablets work on the tablets that serve rows.
 	FlushTablets(ctx context.Context, table string, rows row.Range) error
 	CompactTablets(ctx context.Context, table string, rows row.Range, report func(done, total int64)) error
-}
-
-// A Mover is a Tablets whose tablets are on several servers.
-type Mover interface {
 	// MoveAt moves the tablet of a table that serves key to the tablet server of a
 	// name, and returns when it is served there.
 	MoveAt(ctx context.Context, table string, key []byte, server string) error
@@ -54,7 +50,7 @@ type Options struct {
 	// it is there. Nil if nobody needs to know of it.
 	Ensure func(ctx context.Context, instance string) error
 	// Tablets and Backups are the backend's, nil if it has none: then the calls
-	// that need them are refused. Tablets may be a Mover too.
+	// that need them are refused.
 	Tablets Tablets
 	Backups backend.Backups
 	// Version is shown as HBase's version of the cluster. Empty means

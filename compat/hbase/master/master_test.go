@@ -13,11 +13,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/wire"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -26,14 +26,14 @@ import (
 type fixture struct {
 	*Master
 	t     *testing.T
-	store *engine.Store
+	store *standalone.Server
 	c     *server.Call
 	made  map[string]bool // instances
 }
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	s, err := engine.Open(t.Context(), engine.Options{Dir: t.TempDir()})
+	s, err := standalone.Open(t.Context(), standalone.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -50,16 +50,15 @@ func (m *Master) moveRegion(ctx context.Context, c *server.Call, req *pb.MoveReg
 	if err != nil {
 		return nil, err
 	}
-	mover, _ := m.tablets.(Mover)
 	at, d := m.catalog.At(r), req.GetDestServerName()
-	if mover == nil || t == nil {
+	places := m.catalog.Places()
+	if t == nil || m.tablets == nil || len(places) == 0 {
 		if d != nil && (d.GetHostName() != at.Host || d.GetPort() != at.Port) {
 			return nil, wire.DoNotRetryIO.New("region %s is at %s and stays there", r, at)
 		}
 		return &pb.MoveRegionResponse{}, nil
 	}
 	owner, to := m.catalog.Owner(r), ""
-	places := m.catalog.Places()
 	rand.Shuffle(len(places), func(i, j int) { places[i], places[j] = places[j], places[i] })
 	for _, p := range places {
 		switch {
@@ -78,7 +77,7 @@ func (m *Master) moveRegion(ctx context.Context, c *server.Call, req *pb.MoveReg
 		return &pb.MoveRegionResponse{}, nil
 	}
 	m.o.Log.LogAttrs(ctx, slog.LevelInfo, "HBase region moved", slog.String("region", r.String()), slog.String("server", to))
-	return &pb.MoveRegionResponse{}, mover.MoveAt(ctx, t.Resource, r.Start, to)
+	return &pb.MoveRegionResponse{}, m.tablets.MoveAt(ctx, t.Resource, r.Start, to)
 }
 
 func (m *Master) assignRegion(ctx context.Context, c *server.Call, req *pb.AssignRegionRequest) (*pb.AssignRegionResponse, error) {

@@ -10,8 +10,8 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/pb"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -84,7 +84,7 @@ func TestUnits(t *testing.T) {
 
 func TestCatalog(t *testing.T) {
 	ctx := context.Background()
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir()})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func TestCatalog(t *testing.T) {
 		}
 	}
 	// A split gives new names to what changed, and takes the old one away.
-	if err := store.SplitTablet(ctx, s.Name, []byte("c")); err != nil {
+	if err := store.SplitAt(ctx, s.Name, []byte("c")); err != nil {
 		t.Fatal(err)
 	}
 	split, err := c.Regions(ctx, table)

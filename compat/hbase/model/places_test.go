@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/pb"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -18,7 +18,7 @@ import (
 // that live, and stay there while these live.
 func TestPlaces(t *testing.T) {
 	ctx := t.Context()
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir()})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestPlaces(t *testing.T) {
 // asks another one next.
 func TestOthers(t *testing.T) {
 	ctx := t.Context()
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir()})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestOthers(t *testing.T) {
 		}
 	}
 	before := regions(other)
-	if err := store.SplitTablet(ctx, sch.Name, []byte("c")); err != nil {
+	if err := store.SplitAt(ctx, sch.Name, []byte("c")); err != nil {
 		t.Fatal(err)
 	}
 	after := regions(one)
@@ -149,7 +149,7 @@ func TestOthers(t *testing.T) {
 		t.Errorf("a new region is %v, %v", got, err)
 	}
 	for _, encoded := range []bool{true, false} {
-		if err := store.SplitTablet(ctx, sch.Name, []byte{'f', byte(len(regions(one)))}); err != nil {
+		if err := store.SplitAt(ctx, sch.Name, []byte{'f', byte(len(regions(one)))}); err != nil {
 			t.Fatal(err)
 		}
 		after = regions(one)

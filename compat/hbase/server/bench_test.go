@@ -36,7 +36,7 @@ func BenchmarkMultiGet(b *testing.B) {
 			entries = entries[:0]
 		}
 		if i == rows*3/4 {
-			if err := f.store.Flush(context.Background()); err != nil {
+			if err := f.store.TabletServer().FlushAll(context.Background()); err != nil {
 				b.Fatal(err)
 			}
 		}

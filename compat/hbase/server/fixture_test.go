@@ -11,18 +11,18 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/wire"
 	"github.com/trestledb/trestle/compat/hbase/zk"
-	"github.com/trestledb/trestle/engine"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
 // A fixture is a server over a store of its own.
 type fixture struct {
 	t       testing.TB
-	store   *engine.Store
+	store   *standalone.Server
 	catalog *model.Catalog
 	server  *Server
 	addr    string
@@ -33,7 +33,7 @@ func newFixture(t testing.TB, o Options) *fixture {
 	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -224,7 +224,7 @@ func TestScanContract(t *testing.T) {
 	other.fail("Scan", next(id, 1), nil, wire.AccessDenied)
 	// A region that is split under a scanner is still read to its end, once.
 	id = openOne()
-	if err := f.store.SplitTablet(context.Background(), table.Resource, []byte("r02")); err != nil {
+	if err := f.store.SplitAt(context.Background(), table.Resource, []byte("r02")); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.regions(table); len(got) != 3 {

@@ -18,12 +18,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/master"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
 	"github.com/trestledb/trestle/conformance/target"
-	"github.com/trestledb/trestle/engine"
 )
 
 // TestMain keeps gohbase from logging each attempt as an error.
@@ -42,7 +42,7 @@ func serve(t *testing.T) (rpc, zookeeper string) {
 	}
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
-	store, err := engine.Open(ctx, engine.Options{Dir: t.TempDir(), Log: quiet})
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir(), Logger: quiet})
 	if err != nil {
 		t.Fatal(err)
 	}

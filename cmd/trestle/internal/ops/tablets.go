@@ -21,8 +21,8 @@ import (
 	"github.com/trestledb/trestle/gateway/auth"
 )
 
-// An Operator is what the store does for who runs it. engine.Store is one, and so
-// is the client of a cluster with the damage that a process of it knows of.
+// An Operator is what the store does for who runs it: the client of a cluster, with
+// the damage that a process of it knows of.
 type Operator interface {
 	Tablets(ctx context.Context, table string) ([]tablet.Info, error)
 	SplitAt(ctx context.Context, table string, key []byte) error

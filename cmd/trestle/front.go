@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+
+	"google.golang.org/grpc"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/rest"
+)
+
+// gatewayOver puts over tables everything that clients reach: the Bigtable APIs,
+// REST, HBase's protocol, and login before all of them. The stack is what the
+// gateway is; what lies below stays the caller's, and so is closed by the caller.
+func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m *ops.Metrics, log *slog.Logger) (_ *stack, _ *gateway.Server, err error) {
+	certificates, err := openTLS(cfg, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	who, notices, closeAuth, err := openAuth(ctx, cfg, tables.Backend, m, log)
+	if err != nil {
+		return nil, nil, err
+	}
+	o := gatewayOptions(cfg, m, log)
+	o.Auth = who
+	if certificates != nil {
+		o.Credentials = certificates.Credentials()
+	}
+	tables.Backend = counted{tables.Backend, m}
+	front, err := gateway.New(tables.Backend, o)
+	if err != nil {
+		closeAuth()
+		return nil, nil, err
+	}
+	fail := func(err error) (*stack, *gateway.Server, error) {
+		err = errors.Join(err, front.Stop(ctx))
+		closeAuth()
+		return nil, nil, err
+	}
+	api, err := rest.New(front, rest.Options{Memory: o.Memory})
+	if err != nil {
+		return fail(err)
+	}
+	hb, err := openHBase(ctx, cfg, tables, who, certificates, o.Memory, log)
+	if err != nil {
+		return fail(err)
+	}
+	return &stack{
+		rest: api, who: who, notices: notices, serve: front.Serve,
+		drain: func(ctx context.Context) error {
+			stopped := make(chan error, 1)
+			go func() { stopped <- hb.stop(ctx) }()
+			return errors.Join(front.Stop(ctx), <-stopped)
+		},
+		close: func(context.Context) error {
+			closeAuth()
+			return nil
+		},
+		ready: func() error { return nil },
+	}, front, nil
+}
+
+// gatewayOptions lets requests and answers share their part of the memory.
+func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
+	return gateway.Options{
+		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
+		NoSessions:    cfg.Sessions == settings.Off,
+		Reflection:    true, // what it tells is public
+		Memory:        budgetOf(cfg),
+		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
+		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
+		Observer:      m,
+		Log:           log,
+	}
+}
