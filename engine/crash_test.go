@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -648,7 +649,7 @@ func checkStore(t *testing.T, s *Store) {
 		mine := map[string]bool{}
 		for _, f := range r.Files {
 			if of := s.catalog.byID[r.Table]; of != nil {
-				if family, ok := misplaced(of.schema.Load(), &f); ok {
+				if family, ok := locality.Misplaced(of.schema.Load(), f.Group, f.Layout, &f.Info); ok {
 					t.Errorf("object %s in group %d holds cells of the family %s", f.Object, f.Group, family)
 				}
 			}

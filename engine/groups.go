@@ -2,28 +2,11 @@ package engine
 
 import (
 	"context"
-	"slices"
 
 	"github.com/trestledb/trestle/engine/locality"
-	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/schema"
-	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 )
-
-// misplaced returns a family of t whose cells are in a file where reads of it do
-// not look, if there is one.
-func misplaced(t *schema.Table, f *metadata.FileRef) (family string, ok bool) {
-	if f.Layout != t.Layout {
-		return "", false // reads look into it
-	}
-	for n, fam := range t.Families {
-		if fam.Group != f.Group && slices.ContainsFunc(f.Families, func(i sstable.FamilyInfo) bool { return i.ID == fam.ID }) {
-			return n, true
-		}
-	}
-	return "", false
-}
 
 // updateGroups changes the locality groups of a table, of which the last part of
 // the name is enough.

@@ -21,8 +21,10 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -107,7 +109,8 @@ type checker struct {
 	// roots are the rows of METADATA tablets, rows those of all others, as the last
 	// process left them; nil if they cannot be read.
 	roots, rows map[metadata.TabletID]*metadata.Row
-	names       map[uint64]string // of tables and backups, by id
+	names       map[uint64]string        // of tables and backups, by id
+	schemas     map[uint64]*schema.Table // of tables
 	// objects are the SSTables that rows name, by path.
 	objects map[string]*usedObject
 }
@@ -333,7 +336,13 @@ func (c *checker) metadata(ctx context.Context) error {
 		in[r.Tablet] = r
 		byTable[r.Table] = append(byTable[r.Table], r)
 		for i := range r.Files {
-			c.use(tabletsDir, &r.Files[i], r)
+			f := &r.Files[i]
+			c.use(tabletsDir, f, r)
+			if sch := c.schemas[r.Table]; sch != nil {
+				if family, ok := locality.Misplaced(sch, f.Group, f.Layout, &f.Info); ok {
+					c.damage(c.tabletName(r), doRestore, "SSTable %s holds cells of the family %s, which is in another locality group", f.Object, family)
+				}
+			}
 		}
 		c.named(c.tabletName(r), "its id", uint64(r.Tablet))
 		c.named(c.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
@@ -363,7 +372,7 @@ func (c *checker) metadata(ctx context.Context) error {
 
 // items reads what the lock service knows of tables and backups.
 func (c *checker) items(ctx context.Context, s *standalone.Server) error {
-	c.names = map[uint64]string{cmeta.Table: "METADATA"}
+	c.names, c.schemas = map[uint64]string{cmeta.Table: "METADATA"}, map[uint64]*schema.Table{}
 	known := func(id uint64, name string) {
 		if other := c.names[id]; other != "" {
 			c.damage(name, doRestore, "has the id of %s", other)
@@ -387,6 +396,7 @@ func (c *checker) items(ctx context.Context, s *standalone.Server) error {
 				live++
 			}
 			known(t.ID, "table "+t.Name)
+			c.schemas[t.ID] = t
 			c.named("table "+t.Name, "its id", t.ID)
 			c.sum.Tables++
 		}

@@ -433,6 +433,14 @@ func TestDamage(t *testing.T) {
 				cas(t, s, rows[0])
 			})
 		}, want: []string{"METADATA says other things"}, more: true},
+		{name: "file of another group", do: func(t *testing.T, fs *vfs.MemFS) {
+			edit(t, fs, func(s *standalone.Server, rows []*metadata.Row) {
+				for i := range rows[0].Files {
+					rows[0].Files[i].Group = 1
+				}
+				cas(t, s, rows[0])
+			})
+		}, want: []string{"which is in another locality group"}, more: true},
 		{name: "redo point beyond the log", do: func(t *testing.T, fs *vfs.MemFS) {
 			edit(t, fs, func(s *standalone.Server, rows []*metadata.Row) {
 				rows[1].Redo = commitlog.Pos{Segment: 1 << 20, Offset: 100}

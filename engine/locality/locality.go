@@ -167,3 +167,17 @@ func FullName(name string, names func(yield func(string) bool)) (string, error) 
 	slices.Sort(found)
 	return "", fault.New(fault.Invalid, "several tables are called %s; give the full name of one: %s", name, strings.Join(found, ", "))
 }
+
+// Misplaced returns a family of t whose cells are in an SSTable where reads of it do
+// not look, if there is one. The SSTable was written for a group under a layout.
+func Misplaced(t *schema.Table, group uint16, layout uint64, info *sstable.Info) (family string, ok bool) {
+	if layout != t.Layout {
+		return "", false // reads look into it
+	}
+	for n, fam := range t.Families {
+		if fam.Group != group && slices.ContainsFunc(info.Families, func(i sstable.FamilyInfo) bool { return i.ID == fam.ID }) {
+			return n, true
+		}
+	}
+	return "", false
+}
