@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -19,6 +20,9 @@ type Options struct {
 	Schemas *catalog.Schemas
 	// Now is the clock of schemas. Default time.Now.
 	Now func() time.Time
+	// Near says that the tablet server is in this process: as a call takes no round
+	// trip, nothing is read ahead.
+	Near bool
 	// Waited, if set, is told how long a call waited for a tablet that was not
 	// served when it was asked first.
 	Waited func(time.Duration)
@@ -32,8 +36,10 @@ type Client struct {
 
 	turns turns
 
+	// tables are what is remembered of each table's tablets. A map is never changed:
+	// mu is held by the caller that replaces it.
+	tables atomic.Pointer[map[uint64]*locations]
 	mu     sync.Mutex
-	tables map[uint64]*locations
 }
 
 // New returns a Client.
@@ -44,7 +50,9 @@ func New(o Options) *Client {
 	if o.Waited == nil {
 		o.Waited = func(time.Duration) {}
 	}
-	return &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer), tables: map[uint64]*locations{}}
+	c := &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer)}
+	c.tables.Store(&map[uint64]*locations{})
+	return c
 }
 
 // Metadata returns the METADATA that the Client reads.

@@ -30,6 +30,7 @@ func (e errFinal) Unwrap() error { return e.error }
 type tracker struct {
 	scan.Writer
 	encoded  scan.EncodedWriter // nil: rows come as cells only
+	near     bool               // Options.Near: the tablet itself asks whether ctx has ended
 	ctx      context.Context
 	reversed bool
 	open     bool   // within a row
@@ -67,7 +68,7 @@ func (w *tracker) ended(rows, cells int64, full bool, err error) error {
 	w.done = true
 	w.stats.RowsReturned += rows
 	w.stats.CellsReturned += cells
-	if w.ctx.Err() != nil {
+	if !w.near && w.ctx.Err() != nil {
 		return context.Cause(w.ctx) // many rows may have come at once
 	}
 	return nil
@@ -143,8 +144,9 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		return scan.Stats{}, err
 	}
 	was := t.Schema()
-	r := &reading{c: c, ctx: ctx, t: t, req: req, to: w, left: slices.Clone(req.Ranges)}
-	r.track = tracker{Writer: w, encoded: scan.Encoded(w), ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
+	r := readings.Get().(*reading)
+	r.c, r.ctx, r.t, r.req, r.to, r.left = c, ctx, t, req, w, append(r.room[:0], req.Ranges...)
+	r.track = tracker{Writer: w, encoded: scan.Encoded(w), near: c.o.Near, ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
 	defer r.end()
 	for len(r.left) > 0 && (req.Limit == 0 || r.stats.RowsReturned < req.Limit) {
 		if r.next != nil && r.next.is(r.left) {
@@ -160,8 +162,15 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		r.end()
 		return c.ReadRows(ctx, req, w)
 	}
-	return r.stats, err
+	stats := r.stats
+	r.end()
+	*r = reading{}
+	readings.Put(r)
+	return stats, err
 }
+
+// readings are those that are not in use, and empty.
+var readings = sync.Pool{New: func() any { return new(reading) }}
 
 // A reading is a call of ReadRows.
 type reading struct {
@@ -177,6 +186,7 @@ type reading struct {
 	track tracker  // of the tablet that is being read
 	ask   rpc.Read // likewise
 	key   [64]byte // room for a short one
+	room  [1]row.Range
 }
 
 // untouched tells whether nothing has been read, not even that there is nothing.
@@ -222,7 +232,7 @@ func (r *reading) ahead(ranges []row.Range) {
 	if r.next != nil && r.next.isNot(ranges) {
 		r.end() // tablets have changed
 	}
-	if r.next == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed {
+	if r.next == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed && !r.c.o.Near {
 		r.next = r.c.readAhead(r.ctx, r.t, ranges, r.req, r.to)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sort"
 	"sync"
@@ -36,19 +37,26 @@ type location struct {
 // locations are those that are known of the tablets of one table, ascending.
 // There may be gaps.
 type locations struct {
-	mu   sync.RWMutex
-	list []location
+	// list is never changed: mu is held by the caller that replaces it.
+	list atomic.Pointer[[]location]
+	mu   sync.Mutex
 }
 
-// find returns the location of the tablet that holds key.
-func (l *locations) find(key []byte) (location, bool) {
-	l.mu.RLock()
-	defer l.mu.RUnlock()
-	i := sort.Search(len(l.list), func(i int) bool { return !endsBefore(l.list[i].rows.End, key) })
-	if i == len(l.list) || !l.list[i].rows.Contains(key) {
-		return location{}, false
+func (l *locations) known() []location {
+	if list := l.list.Load(); list != nil {
+		return *list
 	}
-	return l.list[i], true
+	return nil
+}
+
+// find returns the location of the tablet that holds key, nil if it is not known.
+func (l *locations) find(key []byte) *location {
+	list := l.known()
+	i := sort.Search(len(list), func(i int) bool { return !endsBefore(list[i].rows.End, key) })
+	if i == len(list) || !list[i].rows.Contains(key) {
+		return nil
+	}
+	return &list[i]
 }
 
 // endsBefore tells whether a range with that end has no row at or after key.
@@ -56,20 +64,28 @@ func endsBefore(end, key []byte) bool { return len(end) > 0 && bytes.Compare(end
 
 // learn adds locations, in the place of those that they overlap.
 func (l *locations) learn(news []location) {
+	l.replace(func(list []location) []location {
+		for _, n := range news {
+			list = slices.DeleteFunc(list, func(o location) bool { return !o.rows.Intersect(n.rows).Empty() })
+		}
+		list = append(list, news...)
+		slices.SortFunc(list, func(a, b location) int { return bytes.Compare(a.rows.Start, b.rows.Start) })
+		return list
+	})
+}
+
+func (l *locations) replace(change func([]location) []location) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, n := range news {
-		l.list = slices.DeleteFunc(l.list, func(o location) bool { return !o.rows.Intersect(n.rows).Empty() })
-	}
-	l.list = append(l.list, news...)
-	slices.SortFunc(l.list, func(a, b location) int { return bytes.Compare(a.rows.Start, b.rows.Start) })
+	list := change(slices.Clone(l.known()))
+	l.list.Store(&list)
 }
 
 // forget drops a location that proved wrong.
 func (l *locations) forget(n location) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.list = slices.DeleteFunc(l.list, func(o location) bool { return o.tablet == n.tablet && o.addr == n.addr })
+	l.replace(func(list []location) []location {
+		return slices.DeleteFunc(list, func(o location) bool { return o.tablet == n.tablet && o.addr == n.addr })
+	})
 }
 
 // Counters count what the location cache does.
@@ -80,23 +96,26 @@ type Counters struct {
 }
 
 func (c *Client) locationsOf(table uint64) *locations {
+	if l := (*c.tables.Load())[table]; l != nil {
+		return l
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	l := c.tables[table]
-	if l == nil {
-		l = new(locations)
-		c.tables[table] = l
+	tables := maps.Clone(*c.tables.Load())
+	if tables[table] == nil {
+		tables[table] = new(locations)
+		c.tables.Store(&tables)
 	}
-	return l
+	return tables[table]
 }
 
 // locate returns where the tablet that holds key is served, Unavailable if it
 // is not at the moment.
 func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location, error) {
 	l := c.locationsOf(table)
-	if at, ok := l.find(key); ok {
+	if at := l.find(key); at != nil {
 		c.Counters.Hits.Add(1)
-		return at, nil
+		return *at, nil
 	}
 	c.Counters.Lookups.Add(1)
 	rows, err := c.meta.Lookup(ctx, table, key, prefetch)
@@ -127,22 +146,20 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 // while nothing came of it and something may.
 func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
 	sch := t.Schema()
-	end := time.Now().Add(patience)
-	var since time.Time
-	defer func() { c.waited(since) }()
+	var since time.Time // when it was first told to try again
 	for attempt := 0; ; attempt++ {
 		l, err := c.locate(ctx, sch.ID, key)
 		if err == nil {
 			err = do(c.o.Dialer.Dial(l.addr), rpc.Target{Tablet: l.tablet, Schema: sch.Version}, l)
-			if err == nil {
-				return nil
+			if err != nil {
+				c.learnFrom(err, sch.ID, l)
 			}
-			c.learnFrom(err, sch.ID, l)
 		}
 		if again(err) && since.IsZero() {
 			since = time.Now()
 		}
-		if !again(err) || time.Now().After(end) || pause(ctx, attempt) != nil {
+		if !again(err) || time.Since(since) > patience || pause(ctx, attempt) != nil {
+			c.waited(since)
 			return err
 		}
 	}

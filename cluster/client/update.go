@@ -10,10 +10,11 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 )
 
-// UpdateRow implements backend.RowUpdater. The row is not locked while decide
-// thinks: what it decides is carried out if the row is then what it saw, and
-// otherwise it is asked again. Callers in this process take turns, so that only
-// those of others are in the way.
+// UpdateRow implements backend.RowUpdater. A server in this process asks decide while
+// it holds the row. At another one the row is not locked while decide thinks: what
+// it decides is carried out if the row is then what it saw, and otherwise it is
+// asked again; callers in this process take turns, so that only those of others are
+// in the way.
 func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
@@ -28,20 +29,41 @@ func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte,
 }
 
 func (c *Client) updateRow(ctx context.Context, t *catalog.Table, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
-	release, err := c.turns.take(ctx, rowName{t.Schema().ID, string(key)})
-	if err != nil {
-		return false, err
-	}
-	defer release()
+	var release func()
+	defer func() {
+		if release != nil {
+			release()
+		}
+	}()
 	var seen []byte
 	var muts []row.Mutation
 	for {
 		var cells []row.Cell
 		var became rpc.Became
+		near := false
 		err := c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) (err error) {
+			var u rpc.Updater
+			if u, near = s.(rpc.Updater); near {
+				repeated, err = u.Update(ctx, at, key, token, read, func(cells []row.Cell) ([]row.Mutation, error) {
+					muts, err := decide(cells)
+					if err != nil {
+						err = errFinal{err} // the caller's, whatever its kind
+					}
+					return muts, err
+				})
+				return err
+			}
+			if release == nil {
+				if release, err = c.turns.take(ctx, rowName{t.Schema().ID, string(key)}); err != nil {
+					return err
+				}
+			}
 			cells, became, err = s.UpdateRow(ctx, at, key, token, read, seen, muts)
 			return err
 		})
+		if near {
+			return repeated, err
+		}
 		if err != nil || became != rpc.Nothing {
 			return became == rpc.Repeated, err
 		}

@@ -23,6 +23,14 @@ type Target struct {
 	Schema uint64
 }
 
+// An Updater is a TabletServer in the caller's process: it can ask the caller while it
+// holds the row.
+type Updater interface {
+	// Update is backend.RowUpdater's for a row of a tablet: nobody changes the row
+	// between what decide sees of it and what becomes of that.
+	Update(ctx context.Context, at Target, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error)
+}
+
 // ErrNotServing is returned, before anything is done, by a server that does not
 // serve the tablet: the caller looks its row up again.
 var ErrNotServing = &fault.Error{Kind: fault.Unavailable, Reason: "NOT_SERVING", Msg: "this server does not serve the tablet"}

@@ -144,7 +144,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}
 	dialer := here{s.tablets}
-	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Now: to.Now})
+	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Near: true, Now: to.Now})
 	if s.stop = func() {}; o.metadataOnly {
 		return s, nil
 	}

@@ -63,7 +63,11 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		return req.Ranges, stats, err
 	}
 	rest := req.Ranges
-	v := &vouched{Writer: w, s: s}
+	var v *vouched // nil where nobody else can have the tablet
+	if s.o.Private == nil {
+		v = &vouched{Writer: w, s: s}
+		w = v
+	}
 	for len(rest) > 0 {
 		limit := int64(0)
 		if req.Limit > 0 {
@@ -73,14 +77,18 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 			}
 		}
 		var full bool
-		v.alive = false
-		rest, full, err = t.Read(ctx, q, rest, limit, v, &stats)
+		if v != nil {
+			v.alive = false
+		}
+		rest, full, err = t.Read(ctx, q, rest, limit, w, &stats)
 		if err != nil {
 			return rest, stats, notServing(err)
 		}
 		// That there is no row is true too only if the session had not ended.
-		if err := v.vouch(); err != nil {
-			return req.Ranges, stats, err
+		if v != nil {
+			if err := v.vouch(); err != nil {
+				return req.Ranges, stats, err
+			}
 		}
 		if full {
 			break
@@ -235,6 +243,34 @@ func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte
 		return nil, rpc.Repeated, nil
 	}
 	return cells, rpc.Nothing, nil
+}
+
+// Update implements rpc.Updater.
+func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
+	t, err := s.get(ctx, at)
+	if err != nil {
+		return false, err
+	}
+	sch := t.table.Schema()
+	q, err := tablet.NewQuery(sch, read, false)
+	if err != nil {
+		return false, err
+	}
+	p, changes := plan.New(sch, s.o.Now()), false
+	repeated, err = p.Update(ctx, t.Tablet, key, token, q, func(cells []row.Cell) ([]row.Mutation, error) {
+		muts, err := decide(cells)
+		changes = err == nil && len(muts) > 0
+		return muts, err
+	})
+	switch {
+	case err != nil && changes:
+		return false, unknown(err)
+	case err != nil:
+		return false, notServing(err)
+	case !changes:
+		return repeated, s.alive() // what was seen of the row counts if this server had it
+	}
+	return repeated, nil
 }
 
 // DropRange implements rpc.Data.
