@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/plan"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // errFinal is the error of a read that cannot go on elsewhere: it ended within a
@@ -329,18 +330,13 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	if err != nil {
 		return err
 	}
-	// An entry that can never be applied refuses the others too, wherever they go.
-	now := c.o.Now()
 	was := t.Schema()
-	p := plan.New(was, now)
-	for i := range entries {
-		e := &entries[i]
-		_, err := p.Check(e.Key, e.Mutations, "mutations")
-		if err == nil {
-			err = plan.CheckToken(e.Token, now)
-		}
-		if errors.Is(err, fault.Invalid) {
-			return plan.InEntry(err, i)
+	// An entry that can never be applied refuses the others too, wherever they go. A
+	// server that gets them all sees to that itself.
+	whole := c.oneTablet(was.ID, entries)
+	if whole == nil {
+		if err := checkEntries(was, c.o.Now(), entries); err != nil {
+			return err
 		}
 	}
 	todo := make([]int, len(entries))
@@ -361,7 +357,23 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	}
 	var since time.Time
 	for attempt := 0; len(todo) > 0; attempt++ {
-		todo = c.mutateSome(ctx, t, entries, todo, attempt, end, tell)
+		m := &mutating{c: c, table: was.ID, tell: tell}
+		if whole != nil {
+			errs, err := c.o.Dialer.Dial(whole.addr).MutateRows(ctx, rpc.Target{Tablet: whole.tablet, Schema: was.Version}, entries)
+			if errors.Is(err, fault.Invalid) {
+				return err
+			}
+			if err != nil { // before it looked at them, perhaps
+				if err := checkEntries(was, c.o.Now(), entries); err != nil {
+					return err
+				}
+			}
+			m.note(*whole, todo, errs, err)
+			whole = nil
+		} else {
+			m.ask(ctx, t.Schema(), entries, todo)
+		}
+		todo = m.left(ctx, attempt, end)
 		if len(todo) > 0 && since.IsZero() {
 			since = time.Now()
 		}
@@ -386,32 +398,107 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	return nil
 }
 
-// mutateSome asks for the entries of todo once, and returns those that are to be
-// asked for again.
-func (c *Client) mutateSome(ctx context.Context, t *catalog.Table, entries []row.Entry, todo []int, attempt int, end time.Time, tell func(int, error)) []int {
+// oneTablet returns where the tablet that has the rows of all entries was served,
+// nil if there is none, or it is not known.
+func (c *Client) oneTablet(table uint64, entries []row.Entry) *location {
+	if len(entries) == 0 {
+		return nil
+	}
+	l := c.locationsOf(table).find(entries[0].Key)
+	for i := range entries {
+		if l == nil || !l.rows.Contains(entries[i].Key) {
+			return nil
+		}
+	}
+	return l
+}
+
+// checkEntries returns why one of the entries can never be applied.
+func checkEntries(sch *schema.Table, now time.Time, entries []row.Entry) error {
+	p := plan.New(sch, now)
+	for i := range entries {
+		e := &entries[i]
+		_, err := p.Check(e.Key, e.Mutations, "mutations")
+		if err == nil {
+			err = plan.CheckToken(e.Token, now)
+		}
+		if errors.Is(err, fault.Invalid) {
+			return plan.InEntry(err, i)
+		}
+	}
+	return nil
+}
+
+// mutating is one attempt to apply entries.
+type mutating struct {
+	c     *Client
+	table uint64
+	tell  func(int, error) // what became of an entry
+
+	mu    sync.Mutex
+	later []int // entries to be asked for again
+	last  error // why
+}
+
+// note notes what a server said of the entries that it was asked for.
+func (m *mutating) note(at location, asked []int, errs []error, err error) {
+	forgotten := false
+	for k, i := range asked {
+		one := err
+		if err == nil {
+			one = errs[k]
+		}
+		if one != nil && !forgotten && errors.Is(one, fault.Unavailable) && !busy(one) {
+			m.c.locationsOf(m.table).forget(at)
+			forgotten = true
+		}
+		if one == nil || !again(one) {
+			m.tell(i, one)
+			continue
+		}
+		m.mu.Lock()
+		m.later, m.last = append(m.later, i), one
+		m.mu.Unlock()
+	}
+}
+
+// left waits and returns the entries that are to be asked for again.
+func (m *mutating) left(ctx context.Context, attempt int, end time.Time) []int {
+	if len(m.later) == 0 {
+		return nil
+	}
+	if time.Now().After(end) || pause(ctx, attempt) != nil {
+		for _, i := range m.later {
+			m.tell(i, m.last)
+		}
+		return nil
+	}
+	slices.Sort(m.later) // entries of one row stay in order
+	return m.later
+}
+
+// ask asks for the entries of todo once, each at the server of its tablet.
+func (m *mutating) ask(ctx context.Context, sch *schema.Table, entries []row.Entry, todo []int) {
 	type part struct {
 		at      location
 		entries []int
 	}
 	var parts []*part
 	byTablet := map[metadata.TabletID]*part{}
-	var later []int
-	var last error
-	sch := t.Schema()
 	// Of a row whose tablet could not be found, what comes later waits too, or it
 	// would come first.
 	waiting := map[string]bool{}
 	for _, i := range todo {
 		if len(waiting) > 0 && waiting[string(entries[i].Key)] {
-			later = append(later, i)
+			m.later = append(m.later, i)
 			continue
 		}
-		l, err := c.locate(ctx, sch.ID, entries[i].Key)
+		l, err := m.c.locate(ctx, m.table, entries[i].Key)
 		if err != nil {
-			if last = err; !again(err) {
-				tell(i, err)
+			if m.last = err; !again(err) {
+				m.tell(i, err)
 			} else {
-				later = append(later, i)
+				m.later = append(m.later, i)
 				waiting[string(entries[i].Key)] = true
 			}
 			continue
@@ -424,54 +511,21 @@ func (c *Client) mutateSome(ctx context.Context, t *catalog.Table, entries []row
 		}
 		p.entries = append(p.entries, i)
 	}
-	var mu sync.Mutex
 	var asking sync.WaitGroup
 	slots := make(chan struct{}, 16)
 	for _, p := range parts {
 		slots <- struct{}{}
 		asking.Go(func() {
 			defer func() { <-slots }()
-			mine := entries
-			if len(p.entries) < len(entries) {
-				mine = make([]row.Entry, len(p.entries))
-				for k, i := range p.entries {
-					mine[k] = entries[i]
-				}
-			}
-			errs, err := c.o.Dialer.Dial(p.at.addr).MutateRows(ctx, rpc.Target{Tablet: p.at.tablet, Schema: sch.Version}, mine)
-			forgotten := false
+			mine := make([]row.Entry, len(p.entries))
 			for k, i := range p.entries {
-				one := err
-				if err == nil {
-					one = errs[k]
-				}
-				if one != nil && errors.Is(one, fault.Unavailable) && !forgotten {
-					c.locationsOf(sch.ID).forget(p.at)
-					forgotten = true
-				}
-				if one == nil || !again(one) {
-					tell(i, one)
-					continue
-				}
-				mu.Lock()
-				later = append(later, i)
-				last = one
-				mu.Unlock()
+				mine[k] = entries[i]
 			}
+			errs, err := m.c.o.Dialer.Dial(p.at.addr).MutateRows(ctx, rpc.Target{Tablet: p.at.tablet, Schema: sch.Version}, mine)
+			m.note(p.at, p.entries, errs, err)
 		})
 	}
 	asking.Wait()
-	if len(later) == 0 {
-		return nil
-	}
-	if time.Now().After(end) || pause(ctx, attempt) != nil {
-		for _, i := range later {
-			tell(i, last)
-		}
-		return nil
-	}
-	slices.Sort(later) // entries of one row stay in order
-	return later
 }
 
 // CheckAndMutateRow implements backend.Data.
