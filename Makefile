@@ -83,8 +83,8 @@ fuzz: ## Run each fuzz target for FUZZTIME
 kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost
 	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
 
-crash: kills ## The same, and cut the power of an engine CRASH_SEEDS times
-	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./engine -run '^TestCrash$$' -count=1 -timeout 60m
+crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
+	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./engine ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
 
 meta: ## Run META_CHECKS random histories against the models
 	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)

@@ -1,5 +1,7 @@
 // Package engine is a table store in one process: a data directory of tables
-// and their tablets, on one commit log.
+// and their tablets, on one commit log. No program uses it any more: `trestle serve`
+// is cluster/standalone. It stays until its tests, which prove the tablets, stand
+// on that.
 //
 // A data directory holds
 //
