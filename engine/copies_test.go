@@ -5,6 +5,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore/diskcache"
 	"github.com/trestledb/trestle/engine/row"
@@ -40,7 +41,7 @@ func TestDamagedCopy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt(flip(20)(readAll(t, fs, path))[:21], 0); err != nil {
+	if _, err := f.WriteAt(datadirtest.Flip(20)(datadirtest.ReadFile(t, fs, path))[:21], 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

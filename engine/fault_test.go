@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -20,6 +19,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -116,28 +116,8 @@ func TestDamagedRoot(t *testing.T) {
 		mustClose(t, s)
 		return fs, o, table, want
 	}
-	read := func(fs vfs.FS, name string) []byte {
-		f, err := fs.Open(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer f.Close()
-		b, err := io.ReadAll(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return b
-	}
-	write := func(fs vfs.FS, name string, b []byte) {
-		f, err := fs.Create(name, vfs.WriteCategoryUnspecified)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := f.Write(slices.Clone(b)); err != nil {
-			t.Fatal(err)
-		}
-		f.Close()
-	}
+	read := func(fs vfs.FS, name string) []byte { return datadirtest.ReadFile(t, fs, name) }
+	write := func(fs vfs.FS, name string, b []byte) { datadirtest.WriteFile(t, fs, name, b) }
 	refused := func(t *testing.T, o Options, kinds ...fault.Kind) {
 		t.Helper()
 		s, err := Open(ctx, o)

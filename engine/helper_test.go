@@ -3,7 +3,6 @@ package engine
 import (
 	"context"
 	"fmt"
-	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -11,8 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/engine/cell"
@@ -244,41 +241,3 @@ func (m *maker) rules() []row.Rule {
 
 // clock is a clock that stands still.
 func clock() time.Time { return time.UnixMicro(1_700_000_000_000_000) }
-
-func readAll(t testing.TB, fs vfs.FS, name string) []byte {
-	t.Helper()
-	f, err := fs.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func writeAll(t testing.TB, fs vfs.FS, name string, b []byte) {
-	t.Helper()
-	f, err := fs.Create(name, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func flip(at int) func([]byte) []byte {
-	return func(b []byte) []byte {
-		if at < 0 {
-			at += len(b)
-		}
-		b[at] ^= 0x40
-		return b
-	}
-}

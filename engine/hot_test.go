@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -269,7 +270,7 @@ func TestOperate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.WriteAt(flip(100)(readAll(t, fs, "d/sst/"+object))[:101], 0); err != nil {
+	if _, err := f.WriteAt(datadirtest.Flip(100)(datadirtest.ReadFile(t, fs, "d/sst/"+object))[:101], 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := f.Close(); err != nil {

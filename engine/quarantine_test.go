@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -87,7 +88,7 @@ func quarantine(t *testing.T, how string, groups bool, older int) {
 	name := "d/sst/" + object
 	mustClose(t, s)
 	if how == "block" {
-		writeAll(t, fs, name, flip(100)(readAll(t, fs, name)))
+		datadirtest.WriteFile(t, fs, name, datadirtest.Flip(100)(datadirtest.ReadFile(t, fs, name)))
 	}
 	s = mustOpen(t, o)
 	defer func() { mustClose(t, s) }()

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -21,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -233,54 +233,16 @@ func tree(t testing.TB, fs vfs.FS, dir string) string {
 		if info.IsDir() {
 			out.WriteString(tree(t, fs, path))
 		} else {
-			fmt.Fprintf(&out, "%s %q\n", path, readAll(t, fs, path))
+			fmt.Fprintf(&out, "%s %q\n", path, datadirtest.ReadFile(t, fs, path))
 		}
 	}
 	return out.String()
 }
 
-func readAll(t testing.TB, fs vfs.FS, name string) []byte {
-	t.Helper()
-	f, err := fs.Open(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	b, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
-}
-
-func writeAll(t testing.TB, fs vfs.FS, name string, b []byte) {
-	t.Helper()
-	f, err := fs.Create(name, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write(b); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // rewrite changes a file.
 func rewrite(t testing.TB, fs vfs.FS, name string, change func([]byte) []byte) {
 	t.Helper()
-	writeAll(t, fs, name, change(slices.Clone(readAll(t, fs, name))))
-}
-
-func flip(at int) func([]byte) []byte {
-	return func(b []byte) []byte {
-		if at < 0 {
-			at += len(b)
-		}
-		b[at] ^= 0x40
-		return b
-	}
+	datadirtest.WriteFile(t, fs, name, change(slices.Clone(datadirtest.ReadFile(t, fs, name))))
 }
 
 // copyAll returns a copy of a directory.
@@ -312,7 +274,7 @@ func segments(t testing.TB, fs vfs.FS, dir string) []string {
 		t.Fatal(err)
 	}
 	for _, n := range names {
-		if strings.HasSuffix(n, ".log") && len(readAll(t, fs, dir+"/"+n)) > 0 {
+		if strings.HasSuffix(n, ".log") && len(datadirtest.ReadFile(t, fs, dir+"/"+n)) > 0 {
 			out = append(out, dir+"/"+n)
 		}
 	}
@@ -356,37 +318,41 @@ func TestDamage(t *testing.T) {
 		want []string // in one line of damage
 		more bool     // other complaints may follow from the damage
 	}{
-		{name: "format of the future", do: func(t *testing.T, fs *vfs.MemFS) { writeAll(t, fs, "d/FORMAT", []byte("trestle data format 9\n")) },
+		{name: "format of the future", do: func(t *testing.T, fs *vfs.MemFS) {
+			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 9\n"))
+		},
 			want: []string{"FORMAT", "format 9", "use the version"}},
-		{name: "format of the past", do: func(t *testing.T, fs *vfs.MemFS) { writeAll(t, fs, "d/FORMAT", []byte("trestle data format 1\n")) },
+		{name: "format of the past", do: func(t *testing.T, fs *vfs.MemFS) {
+			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 1\n"))
+		},
 			want: []string{"FORMAT", "format 1", "use the version"}},
-		{name: "format is not ours", do: func(t *testing.T, fs *vfs.MemFS) { writeAll(t, fs, "d/FORMAT", []byte("something")) }, want: []string{"FORMAT: "}},
+		{name: "format is not ours", do: func(t *testing.T, fs *vfs.MemFS) { datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("something")) }, want: []string{"FORMAT: "}},
 		{name: "format missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/FORMAT")) }, want: []string{"FORMAT: ", "missing"}},
-		{name: "root flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/lock/ROOT", flip(60)) }, want: []string{"lock/ROOT: ", "copy lock/ROOT.copy"}},
+		{name: "root flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/lock/ROOT", datadirtest.Flip(60)) }, want: []string{"lock/ROOT: ", "copy lock/ROOT.copy"}},
 		{name: "root missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/lock/ROOT")) }, want: []string{"lock/ROOT: ", "no lock/ROOT", "copy lock/ROOT.copy"}},
 		{name: "root and its copy empty", do: func(t *testing.T, fs *vfs.MemFS) {
-			writeAll(t, fs, "d/lock/ROOT", nil)
-			writeAll(t, fs, "d/lock/ROOT.copy", nil)
+			datadirtest.WriteFile(t, fs, "d/lock/ROOT", nil)
+			datadirtest.WriteFile(t, fs, "d/lock/ROOT.copy", nil)
 		}, want: []string{"lock/ROOT: ", "restore"}},
-		{name: "lock service's log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, logs[len(logs)-1], flip(70)) }, want: []string{"lock/log: ", "corruption in"}, more: true},
+		{name: "lock service's log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, logs[len(logs)-1], datadirtest.Flip(70)) }, want: []string{"lock/log: ", "corruption in"}, more: true},
 		{name: "lock service's log missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.RemoveAll("d/lock/log")) }, want: []string{"lock/log: the directory is missing"}, more: true},
-		{name: "lock service's SSTable flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/lock/sst/"+items[0], flip(40)) }, want: []string{"lock/sst/" + items[0], "checksum", "the lock service"}, more: true},
+		{name: "lock service's SSTable flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/lock/sst/"+items[0], datadirtest.Flip(40)) }, want: []string{"lock/sst/" + items[0], "checksum", "the lock service"}, more: true},
 		{name: "lock service's SSTable missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/lock/sst/"+items[0])) }, want: []string{"lock/sst/" + items[0], "missing", "the lock service"}, more: true},
-		{name: "METADATA log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, mlogs[len(mlogs)-1], flip(70)) }, want: []string{"mlog", "corruption in"}, more: true},
+		{name: "METADATA log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, mlogs[len(mlogs)-1], datadirtest.Flip(70)) }, want: []string{"mlog", "corruption in"}, more: true},
 		{name: "METADATA log missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.RemoveAll("d/mlog")) }, want: []string{"mlog: the directory is missing"}, more: true},
-		{name: "METADATA SSTable flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["METADATA"], flip(40)) }, want: []string{"sst/" + user["METADATA"], "checksum", "METADATA"}, more: true},
+		{name: "METADATA SSTable flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["METADATA"], datadirtest.Flip(40)) }, want: []string{"sst/" + user["METADATA"], "checksum", "METADATA"}, more: true},
 		{name: "METADATA SSTable missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/sst/"+user["METADATA"])) }, want: []string{"METADATA"}, more: true},
-		{name: "SSTable data flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], flip(100)) }, want: []string{"sst/" + user["one"], "wrong checksum", "DATA_LOSS", "of its rows from"}},
-		{name: "SSTable filter or index flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], flip(-2000)) }, want: []string{"sst/" + user["one"], "checksum"}},
-		{name: "SSTable footer flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], flip(-20)) }, want: []string{"sst/" + user["one"]}},
+		{name: "SSTable data flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], datadirtest.Flip(100)) }, want: []string{"sst/" + user["one"], "wrong checksum", "DATA_LOSS", "of its rows from"}},
+		{name: "SSTable filter or index flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], datadirtest.Flip(-2000)) }, want: []string{"sst/" + user["one"], "checksum"}},
+		{name: "SSTable footer flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, "d/sst/"+user["one"], datadirtest.Flip(-20)) }, want: []string{"sst/" + user["one"]}},
 		{name: "SSTable cut", do: func(t *testing.T, fs *vfs.MemFS) {
 			rewrite(t, fs, "d/sst/"+user["one"], func(b []byte) []byte { return b[:len(b)-1] })
 		}, want: []string{"sst/" + user["one"], "bytes instead of"}},
-		{name: "SSTable empty", do: func(t *testing.T, fs *vfs.MemFS) { writeAll(t, fs, "d/sst/"+user["one"], nil) }, want: []string{"sst/" + user["one"], "0 bytes instead of"}},
+		{name: "SSTable empty", do: func(t *testing.T, fs *vfs.MemFS) { datadirtest.WriteFile(t, fs, "d/sst/"+user["one"], nil) }, want: []string{"sst/" + user["one"], "0 bytes instead of"}},
 		{name: "SSTable missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/sst/"+user["one"])) }, want: []string{"sst/" + user["one"], "missing", "tablet ", "of table " + parent + "one"}},
 		{name: "SSTable of a backup missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.Remove("d/sst/"+user["the-backup"])) }, want: []string{"sst/" + user["the-backup"], "missing", "of backup the-backup"}},
 		{name: "SSTable of another", do: func(t *testing.T, fs *vfs.MemFS) {
-			other := readAll(t, fs, "d/sst/"+user["kept"])
+			other := datadirtest.ReadFile(t, fs, "d/sst/"+user["kept"])
 			edit(t, fs, func(s *standalone.Server, rows []*metadata.Row) {
 				for _, r := range rows {
 					for i := range r.Files {
@@ -397,9 +363,9 @@ func TestDamage(t *testing.T) {
 					cas(t, s, r)
 				}
 			})
-			writeAll(t, fs, "d/sst/"+user["one"], other)
+			datadirtest.WriteFile(t, fs, "d/sst/"+user["one"], other)
 		}, want: []string{"sst/" + user["one"], "not the one that was written"}},
-		{name: "log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, ulogs[len(ulogs)-1], flip(70)) }, want: []string{"ulog: ", "corruption in", "refuse"}},
+		{name: "log flipped", do: func(t *testing.T, fs *vfs.MemFS) { rewrite(t, fs, ulogs[len(ulogs)-1], datadirtest.Flip(70)) }, want: []string{"ulog: ", "corruption in", "refuse"}},
 		{name: "log missing", do: func(t *testing.T, fs *vfs.MemFS) { must(t, fs.RemoveAll("d/ulog")) }, want: []string{"ulog: the directory is missing"}},
 		{name: "row missing", do: func(t *testing.T, fs *vfs.MemFS) {
 			edit(t, fs, func(s *standalone.Server, rows []*metadata.Row) { must(t, s.Metadata().Delete(t.Context(), rows[0])) })
@@ -417,7 +383,7 @@ func TestDamage(t *testing.T) {
 				must(t, err)
 				must(t, s.TabletServer().MutateRow(t.Context(), rpc.Target{Tablet: roots[0].Tablet}, &row.Entry{
 					Key:       cmeta.Key(rpc.TabletKey{Table: rows[0].Table, End: rows[0].End}),
-					Mutations: []row.Mutation{{Op: row.SetCell, Family: "m", Qualifier: []byte("r"), Value: flip(20)(rows[0].Marshal())}}}))
+					Mutations: []row.Mutation{{Op: row.SetCell, Family: "m", Qualifier: []byte("r"), Value: datadirtest.Flip(20)(rows[0].Marshal())}}}))
 			})
 		}, want: []string{"METADATA: cannot be read", "checksum"}, more: true},
 		{name: "row names a file of a start that never was", do: func(t *testing.T, fs *vfs.MemFS) {
@@ -536,8 +502,8 @@ func TestHarmless(t *testing.T) {
 		cas(t, s, r)
 		cas(t, s, &metadata.Row{Table: 77, Tablet: 97})
 	})
-	writeAll(t, fs, "d/sst/00000000000000ff.sst", []byte("an orphan"))
-	writeAll(t, fs, "d/sst/.tmp/.abc", []byte("unfinished"))
+	datadirtest.WriteFile(t, fs, "d/sst/00000000000000ff.sst", []byte("an orphan"))
+	datadirtest.WriteFile(t, fs, "d/sst/.tmp/.abc", []byte("unfinished"))
 	damage, harmless, _ := checked(t, fs)
 	if len(damage) > 0 {
 		t.Errorf("found %q", damage)
@@ -704,7 +670,7 @@ func TestRandomDamage(t *testing.T) {
 			continue
 		}
 		if got, err := show(fs); err != nil || got != want {
-			t.Errorf("seed %d: %s (%d bytes) %s: no complaint, but %v, %d bytes of content instead of %d", seed, name, len(readAll(t, healthy, name)), what, err, len(got), len(want))
+			t.Errorf("seed %d: %s (%d bytes) %s: no complaint, but %v, %d bytes of content instead of %d", seed, name, len(datadirtest.ReadFile(t, healthy, name)), what, err, len(got), len(want))
 		}
 	}
 	if found == 0 {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -51,13 +52,19 @@ func TestFormat(t *testing.T) {
 		make func(fs *vfs.MemFS) error
 		want string
 	}{
-		"a version to come":    {func(fs *vfs.MemFS) error { return write(fs, "d/FORMAT", "trestle data format 3\n") }, "use the version of trestle that wrote it"},
-		"the version before":   {func(fs *vfs.MemFS) error { return write(fs, "d/FORMAT", "trestle data format 1\n") }, "use the version of trestle that wrote it"},
-		"of something else":    {func(fs *vfs.MemFS) error { return write(fs, "d/FORMAT", "x") }, "does not belong to a trestle data directory"},
+		"a version to come": {func(fs *vfs.MemFS) error {
+			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 3\n"))
+			return nil
+		}, "use the version of trestle that wrote it"},
+		"the version before": {func(fs *vfs.MemFS) error {
+			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 1\n"))
+			return nil
+		}, "use the version of trestle that wrote it"},
+		"of something else":    {func(fs *vfs.MemFS) error { datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("x")); return nil }, "does not belong to a trestle data directory"},
 		"FORMAT is lost":       {func(fs *vfs.MemFS) error { return fs.Remove("d/FORMAT") }, "has no FORMAT file but is not new"},
-		"FORMAT is empty":      {func(fs *vfs.MemFS) error { return write(fs, "d/FORMAT", "") }, "has no FORMAT file but is not new"},
+		"FORMAT is empty":      {func(fs *vfs.MemFS) error { datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("")); return nil }, "has no FORMAT file but is not new"},
 		"ROOT is lost":         {func(fs *vfs.MemFS) error { return fs.Remove("d/lock/ROOT") }, "to go on copy lock/ROOT.copy"},
-		"ROOT is damaged":      {func(fs *vfs.MemFS) error { return write(fs, "d/lock/ROOT", "{}") }, "to go on copy lock/ROOT.copy"},
+		"ROOT is damaged":      {func(fs *vfs.MemFS) error { datadirtest.WriteFile(t, fs, "d/lock/ROOT", []byte("{}")); return nil }, "to go on copy lock/ROOT.copy"},
 		"the lock dir is lost": {func(fs *vfs.MemFS) error { return fs.RemoveAll("d/lock") }, "has no lock/ROOT file but is not new"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -75,15 +82,4 @@ func TestFormat(t *testing.T) {
 			}
 		})
 	}
-}
-
-func write(fs vfs.FS, name, text string) error {
-	f, err := fs.Create(name, "test")
-	if err != nil {
-		return err
-	}
-	if _, err := f.Write([]byte(text)); err != nil {
-		return err
-	}
-	return f.Close()
 }

@@ -145,7 +145,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
-		only:    []string{"conformance/...", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
+		only:    []string{"conformance/...", "engine/datadir/datadirtest", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
 		reason:  "tests and their helpers do not belong into the server",
 	},
 }

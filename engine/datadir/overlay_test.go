@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -15,21 +14,8 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 )
-
-func put(t *testing.T, fs vfs.FS, name, text string) {
-	t.Helper()
-	f, err := fs.Create(name, "test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := f.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := f.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
 
 // tree shows a directory with everything in it.
 func tree(t *testing.T, fs vfs.FS, dir string) string {
@@ -50,15 +36,7 @@ func tree(t *testing.T, fs vfs.FS, dir string) string {
 			fmt.Fprintf(&out, "%s/\n%s", path, tree(t, fs, path))
 			continue
 		}
-		f, err := fs.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		b, err := io.ReadAll(f)
-		if err = errors.Join(err, f.Close()); err != nil {
-			t.Fatal(err)
-		}
-		fmt.Fprintf(&out, "%s=%s\n", path, b)
+		fmt.Fprintf(&out, "%s=%s\n", path, datadirtest.ReadFile(t, fs, path))
 	}
 	return out.String()
 }
@@ -83,8 +61,8 @@ func TestOverlay(t *testing.T) {
 		}
 		for range 6 {
 			n, text := name(), fmt.Sprint(rng.IntN(1000))
-			put(t, vfs.Default, n, text)
-			put(t, model, n, text)
+			datadirtest.WriteFile(t, vfs.Default, n, []byte(text))
+			datadirtest.WriteFile(t, model, n, []byte(text))
 		}
 		before := tree(t, vfs.Default, root)
 		o := datadir.Overlay(vfs.Default)
