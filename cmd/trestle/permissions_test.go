@@ -27,6 +27,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	lock "github.com/trestledb/trestle/cluster/lock/etcd"
+	emeta "github.com/trestledb/trestle/engine/metadata"
 )
 
 // wantOwners fails if anybody but the owner may do something with a file of a tree.
@@ -188,7 +189,7 @@ func TestStoreTellsNoSecret(t *testing.T) {
 			continue
 		}
 		var cp catalog.Copy
-		if err := json.Unmarshal(b[bytes.IndexByte(b, '{'):], &cp); err != nil {
+		if err := emeta.DecodeChecked(b, "the copy", &cp); err != nil {
 			t.Fatal(err)
 		}
 		newest = cp.Items
