@@ -148,7 +148,12 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 	r := readings.Get().(*reading)
 	r.c, r.ctx, r.t, r.req, r.to, r.left = c, ctx, t, req, w, append(r.room[:0], req.Ranges...)
 	r.track = tracker{Writer: w, encoded: scan.Encoded(w), near: c.o.Near, ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
-	defer r.end()
+	defer func() {
+		// Last of all: from here on it is another caller's.
+		r.end()
+		*r = reading{}
+		readings.Put(r)
+	}()
 	for len(r.left) > 0 && (req.Limit == 0 || r.stats.RowsReturned < req.Limit) {
 		if r.next != nil && r.next.is(r.left) {
 			err = r.takeNext()
@@ -163,11 +168,7 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		r.end()
 		return c.ReadRows(ctx, req, w)
 	}
-	stats := r.stats
-	r.end()
-	*r = reading{}
-	readings.Put(r)
-	return stats, err
+	return r.stats, err
 }
 
 // readings are those that are not in use, and empty.
