@@ -7,10 +7,11 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"os"
+	"slices"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"os"
 
 	"github.com/trestledb/trestle/engine/fault"
 )
@@ -140,8 +141,8 @@ func (f *RootFile) CAS(_ context.Context, r *Row) error {
 	return nil
 }
 
-// write replaces the file, and then its copy: the new content is synced under another name, then
-// renamed over the old, then the directory is synced.
+// write replaces the file, and then its copy: the new content is synced under
+// another name, then renamed over the old, then the directory is synced.
 func (f *RootFile) write(root *Root) error {
 	inner, err := json.Marshal(root)
 	if err != nil {
@@ -175,7 +176,7 @@ func (f *RootFile) replace(tmp, name string, b []byte) error {
 	if err != nil {
 		return errors.Join(err, ErrNotApplied)
 	}
-	_, err = file.Write(b)
+	_, err = file.Write(slices.Clone(b)) // which may change what it is given
 	if err == nil {
 		err = file.Sync()
 	}
