@@ -3,6 +3,7 @@ package lock
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -17,6 +18,12 @@ type Item struct {
 	Created int64
 }
 
+// Clone returns the item with a Value of its own.
+func (i Item) Clone() Item {
+	i.Value = slices.Clone(i.Value)
+	return i
+}
+
 // An Event is a change of an item.
 type Event struct {
 	Item
@@ -25,7 +32,8 @@ type Event struct {
 }
 
 // A Service keeps items. Keys are paths of printable characters. All methods
-// are safe for concurrent use.
+// are safe for concurrent use. A Value that a method returns or tells of is the
+// caller's, who may change it.
 //
 // Errors wrap a fault.Kind: NotFound, Aborted, and Unavailable for a service
 // that cannot be reached. After any other error than Aborted or NotFound a

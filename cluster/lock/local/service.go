@@ -132,7 +132,7 @@ func (s *Service) Get(_ context.Context, key string) (lock.Item, error) {
 	if !ok {
 		return lock.Item{}, fault.New(fault.NotFound, "item %s does not exist", key)
 	}
-	return e.Item, nil
+	return e.Clone(), nil
 }
 
 // List implements lock.Service.
@@ -145,7 +145,7 @@ func (s *Service) List(_ context.Context, prefix string) ([]lock.Item, int64, er
 	var out []lock.Item
 	for key, e := range s.byKey {
 		if strings.HasPrefix(key, prefix) {
-			out = append(out, e.Item)
+			out = append(out, e.Clone())
 		}
 	}
 	slices.SortFunc(out, func(a, b lock.Item) int { return strings.Compare(a.Key, b.Key) })
@@ -256,6 +256,7 @@ func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each
 			if !strings.HasPrefix(e.Key, prefix) {
 				continue
 			}
+			e.Item = e.Clone()
 			if err := each(e); err != nil {
 				return err
 			}

@@ -20,6 +20,7 @@ func Run(t *testing.T, open func(t *testing.T) lock.Service, ttl time.Duration) 
 	t.Run("Items", func(t *testing.T) { items(t, open(t)) })
 	t.Run("Race", func(t *testing.T) { race(t, open(t)) })
 	t.Run("Watch", func(t *testing.T) { watch(t, open(t)) })
+	t.Run("OwnValues", func(t *testing.T) { ownValues(t, open(t)) })
 	t.Run("Session", func(t *testing.T) { session(t, open(t), ttl) })
 	t.Run("Acquire", func(t *testing.T) { acquire(t, open(t), ttl) })
 }
@@ -109,6 +110,41 @@ func race(t *testing.T, s lock.Service) {
 			t.Fatalf("round %d: %d have won", round, len(won))
 		}
 		version = won[0]
+	}
+}
+
+// ownValues: what one caller does with a value that it was given, or gave, no
+// other caller sees.
+func ownValues(t *testing.T, s lock.Service) {
+	ctx := t.Context()
+	_, before, err := s.List(ctx, "own")
+	must(t, err)
+	given := []byte("value")
+	_, err = s.Put(ctx, "own", given, 0)
+	must(t, err)
+	given[0] = 'x'
+	get := func() []byte {
+		i, err := s.Get(ctx, "own")
+		must(t, err)
+		return i.Value
+	}
+	get()[0] = 'x'
+	list, _, err := s.List(ctx, "own")
+	must(t, err)
+	list[0].Value[0] = 'x'
+	for range 2 {
+		enough := errors.New("enough")
+		err := s.Watch(ctx, "own", before, func(e lock.Event) error {
+			if string(e.Value) != "value" {
+				t.Errorf("a watcher is told of %q", e.Value)
+			}
+			e.Value[0] = 'x'
+			return enough
+		})
+		refused(t, "Watch", err, enough)
+	}
+	if list, _, err = s.List(ctx, "own"); err != nil || string(list[0].Value) != "value" || string(get()) != "value" {
+		t.Errorf("%q, %q, %v", list[0].Value, get(), err)
 	}
 }
 

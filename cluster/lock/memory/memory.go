@@ -160,7 +160,7 @@ func (c *client) Get(ctx context.Context, key string) (lock.Item, error) {
 		if e == nil {
 			return lock.Item{}, fault.New(fault.NotFound, "item %s does not exist", key)
 		}
-		return e.Item, nil
+		return e.Clone(), nil
 	})
 }
 
@@ -176,7 +176,7 @@ func (c *client) List(ctx context.Context, prefix string) ([]lock.Item, int64, e
 		l := list{revision: c.s.revision}
 		for key, e := range c.s.items {
 			if strings.HasPrefix(key, prefix) {
-				l.items = append(l.items, e.Item)
+				l.items = append(l.items, e.Clone())
 			}
 		}
 		return l, nil
@@ -241,6 +241,7 @@ func (c *client) Watch(ctx context.Context, prefix string, revision int64, each 
 			return err
 		}
 		for _, e := range n.events {
+			e.Item = e.Clone()
 			if err := each(e); err != nil {
 				return err
 			}
