@@ -40,7 +40,7 @@ func refused(err error) error {
 // it again by itself.
 func unknown(err error) error {
 	err = notServing(err)
-	if err == nil || errors.Is(err, rpc.ErrNotServing) {
+	if err == nil || errors.Is(err, rpc.ErrNotServing) || tablet.IsFailure(err) {
 		return err
 	}
 	switch fault.KindOf(err) {

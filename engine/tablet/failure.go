@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"errors"
 	"fmt"
 	"runtime/debug"
 
@@ -22,10 +23,20 @@ func (t *Tablet) guard(work string, do func() error) (err error) {
 	return do()
 }
 
+// reasonFailed is the Reason of the error of a tablet that has failed.
+const reasonFailed = "TABLET_FAILED"
+
+// IsFailure tells whether err is that of a tablet that had failed before it was
+// called, and so did nothing.
+func IsFailure(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && f.Reason == reasonFailed
+}
+
 // fail notes that work on the tablet has panicked, and has the tablet stop once
 // its locks are free. It returns the error that everybody gets then.
 func (t *Tablet) fail(work string, p any, stack []byte) error {
-	err := &fault.Error{Kind: fault.Internal, Reason: "TABLET_FAILED",
+	err := &fault.Error{Kind: fault.Internal, Reason: reasonFailed,
 		Msg: fmt.Sprintf("tablet %v failed: its %s panicked: %v. What was acknowledged is kept for the next start.", t.id, work, p)}
 	if !t.failure.CompareAndSwap(nil, err) {
 		return t.Failure()

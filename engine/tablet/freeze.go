@@ -53,12 +53,8 @@ type Paused struct {
 // instant hold what they would if they were of one.
 func Pause(ctx context.Context, ts []*Tablet) (*Paused, error) {
 	for _, t := range ts {
-		t.Rotate()
-		for more := true; more; {
-			var err error
-			if more, err = t.Flush(ctx); err != nil {
-				return nil, err
-			}
+		if err := t.FlushAll(ctx); err != nil {
+			return nil, err
 		}
 	}
 	p := &Paused{ts: ts}

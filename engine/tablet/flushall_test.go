@@ -1,0 +1,71 @@
+package tablet
+
+import (
+	"context"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// busyMeta has somebody fill a memtable with each change of the row.
+type busyMeta struct {
+	changes int
+	fill    func()
+}
+
+// CAS implements metadata.Store.
+func (m *busyMeta) CAS(_ context.Context, r *metadata.Row) error {
+	m.changes++
+	m.fill()
+	r.Version++
+	return nil
+}
+
+// TestFlushAllEnds: who has a tablet flushed waits for what it held then, not for
+// what is written while it is flushed.
+func TestFlushAllEnds(t *testing.T) {
+	cache := sstable.NewCache(1<<20, 0)
+	t.Cleanup(cache.Close)
+	one, ctx := lone(t), t.Context()
+	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := uint64(0)
+	one.env.Objects, one.env.Cache, one.env.NewID = store, cache, func() uint64 { next++; return next }
+	write := func() {
+		b := NewBatch([]byte("r"))
+		defer b.Free()
+		b.Set(0, []byte("q"), 1, []byte("v"))
+		if err := applyAndWait(ctx, one, b); err != nil {
+			t.Error(err)
+		}
+	}
+	const enough = 20
+	m := &busyMeta{}
+	m.fill = func() {
+		if m.changes < enough {
+			write()
+			one.Rotate()
+		}
+	}
+	one.env.Meta = m
+	for range 3 {
+		write()
+		one.Rotate()
+	}
+	if err := one.FlushAll(ctx); err != nil || m.changes != 3 {
+		t.Errorf("%d memtables were flushed, of 3: %v", m.changes, err)
+	}
+	m.changes = 0
+	p, err := Pause(ctx, []*Tablet{one})
+	if err != nil || m.changes >= enough {
+		t.Fatalf("a pause came after %d flushes: %v", m.changes, err)
+	}
+	p.Cut()
+	p.Release()
+}
