@@ -64,7 +64,9 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 			errs = append(errs, err)
 			continue
 		}
-		if !s.mine(r) || !s.claim(r) {
+		// A row that says Open is of a tablet that is served here already, or is being
+		// split or merged: its log is this server's own, which is not to be sealed.
+		if !s.mine(r) || r.Assignment.State == metadata.Open || !s.claim(r) {
 			continue
 		}
 		log := r.Assignment.Log
