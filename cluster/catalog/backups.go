@@ -110,8 +110,8 @@ func (b *Backup) Write(ctx context.Context, l lock.Service) error {
 }
 
 // Put is that of the lock service, asked for again while it is not known what
-// became of it: its error is Aborted, and nothing was changed, or the
-// context's.
+// became of it: its error is Aborted, and nothing was changed, lock.ErrEnded, or
+// the context's.
 func Put(ctx context.Context, l lock.Service, key string, value []byte, version int64) (int64, error) {
 	unsure := false
 	for {
@@ -132,7 +132,7 @@ func Put(ctx context.Context, l lock.Service, key string, value []byte, version 
 				}
 			}
 			return 0, err
-		case !errors.Is(err, fault.Unavailable):
+		case !errors.Is(err, fault.Unavailable), errors.Is(err, lock.ErrEnded):
 			return 0, err
 		}
 		unsure = true

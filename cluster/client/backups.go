@@ -164,7 +164,7 @@ func (c *Client) cut(ctx context.Context, b *catalog.Backup, name string) ([]*me
 		if err := c.renew(ctx, b); err != nil {
 			return nil, nil, err
 		}
-		if err := pause(ctx, attempt); err != nil {
+		if err := c.pause(ctx, attempt); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -370,7 +370,7 @@ func (c *Client) DeleteBackup(ctx context.Context, name string) error {
 // deleteBackup deletes b as it is. From the moment that its item is gone its
 // rows are garbage, which the master sees to if this does not.
 func (c *Client) deleteBackup(ctx context.Context, b *catalog.Backup) error {
-	if err := deleteItem(ctx, c.o.Lock, catalog.BackupsPrefix+b.Name, b.Version); err != nil {
+	if err := c.deleteItem(ctx, catalog.BackupsPrefix+b.Name, b.Version); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -381,20 +381,20 @@ func (c *Client) deleteBackup(ctx context.Context, b *catalog.Backup) error {
 
 // deleteItem is Delete of the lock service, asked for again while it is not
 // known what became of it.
-func deleteItem(ctx context.Context, l lock.Service, key string, version int64) error {
+func (c *Client) deleteItem(ctx context.Context, key string, version int64) error {
 	unsure := false
 	for attempt := 0; ; attempt++ {
-		err := l.Delete(ctx, key, version)
+		err := c.o.Lock.Delete(ctx, key, version)
 		if unsure && (errors.Is(err, fault.Aborted) || errors.Is(err, fault.NotFound)) {
-			if _, gerr := l.Get(ctx, key); errors.Is(gerr, fault.NotFound) {
+			if _, gerr := c.o.Lock.Get(ctx, key); errors.Is(gerr, fault.NotFound) {
 				return nil // by this call, as nobody else can have it otherwise
 			}
 		}
-		if err == nil || !errors.Is(err, fault.Unavailable) {
+		if err == nil || !errors.Is(err, fault.Unavailable) || errors.Is(err, lock.ErrEnded) {
 			return err
 		}
 		unsure = true
-		if err := pause(ctx, attempt); err != nil {
+		if err := c.pause(ctx, attempt); err != nil {
 			return err
 		}
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 )
 
-// Options are what a Client works with. All are needed, except Now and Waited.
+// Options are what a Client works with. Lock, Dialer and Schemas are needed.
 type Options struct {
 	Lock   lock.Service
 	Dialer rpc.Dialer
@@ -23,6 +23,9 @@ type Options struct {
 	// Near says that the tablet server is in this process: as a call takes no round
 	// trip, nothing is read ahead.
 	Near bool
+	// Ended, if not nil, is closed when no tablet will be served any more: nobody
+	// waits for one then.
+	Ended <-chan struct{}
 	// Waited, if set, is told how long a call waited for a tablet that was not
 	// served when it was asked first.
 	Waited func(time.Duration)
@@ -50,7 +53,7 @@ func New(o Options) *Client {
 	if o.Waited == nil {
 		o.Waited = func(time.Duration) {}
 	}
-	c := &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer)}
+	c := &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer).Until(o.Ended)}
 	c.tables.Store(&map[uint64]*locations{})
 	return c
 }

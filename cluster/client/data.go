@@ -468,7 +468,7 @@ func (m *mutating) left(ctx context.Context, attempt int, end time.Time) []int {
 	if len(m.later) == 0 {
 		return nil
 	}
-	if time.Now().After(end) || pause(ctx, attempt) != nil {
+	if time.Now().After(end) || m.c.pause(ctx, attempt) != nil {
 		for _, i := range m.later {
 			m.tell(i, m.last)
 		}

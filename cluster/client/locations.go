@@ -158,7 +158,7 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 		if again(err) && since.IsZero() {
 			since = time.Now()
 		}
-		if !again(err) || time.Since(since) > patience || pause(ctx, attempt) != nil {
+		if !again(err) || time.Since(since) > patience || c.pause(ctx, attempt) != nil {
 			c.waited(since)
 			return err
 		}
@@ -208,6 +208,6 @@ func busy(err error) bool {
 }
 
 // pause waits between two attempts.
-func pause(ctx context.Context, attempt int) error {
-	return rpc.Pause(ctx, attempt, 100*time.Millisecond)
+func (c *Client) pause(ctx context.Context, attempt int) error {
+	return rpc.Backoff(ctx, c.o.Ended, attempt, 100*time.Millisecond)
 }

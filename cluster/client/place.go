@@ -70,7 +70,7 @@ func (c *Client) settled(ctx context.Context, do func() error) error {
 	end := time.Now().Add(patience)
 	for attempt := 0; ; attempt++ {
 		err := do()
-		if !errors.Is(err, rpc.ErrNotServing) || time.Now().After(end) || pause(ctx, attempt) != nil {
+		if !errors.Is(err, rpc.ErrNotServing) || time.Now().After(end) || c.pause(ctx, attempt) != nil {
 			return err
 		}
 	}

@@ -52,7 +52,7 @@ func (c *Client) write(ctx context.Context, name string, do func(catalog.Name) (
 // revision of the lock service. A server that does not learn of it loses its
 // session, so this comes to an end.
 func (c *Client) known(ctx context.Context, revision int64) error {
-	for {
+	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		servers, _, err := catalog.Servers(ctx, c.o.Lock)
 		if err != nil {
 			return err
@@ -77,7 +77,9 @@ func (c *Client) known(ctx context.Context, revision int64) error {
 			return nil
 		}
 		select {
-		case <-time.After(5 * time.Millisecond):
+		case <-time.After(wait):
+		case <-c.o.Ended:
+			return rpc.ErrEnded
 		case <-ctx.Done():
 			return ctx.Err()
 		}

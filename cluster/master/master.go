@@ -77,6 +77,9 @@ type Options struct {
 	// MakeLimit is how long a table or backup may be in the making, without a sign
 	// of life, before the master takes its maker for dead. Default 10 min.
 	MakeLimit time.Duration
+	// Abandoned, if not 0, is a revision of the lock service: what was in the making
+	// then is of a process that has ended, and is purged at once.
+	Abandoned int64
 	// Now is the clock of tables and backups. Default time.Now.
 	Now func() time.Time
 	// Counters count what the master does; they may be those of an earlier term.

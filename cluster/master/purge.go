@@ -25,7 +25,10 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 	making := map[[2]int64]bool{}
 	// stale tells whether something has been in the making for too long, by this
 	// clock: that of whoever makes it may be wrong.
-	stale := func(id uint64, version int64) bool {
+	stale := func(id uint64, version, item int64) bool {
+		if item <= m.o.Abandoned {
+			return true
+		}
 		k := [2]int64{int64(id), version}
 		making[k] = true
 		since, ok := m.making[k]
@@ -41,7 +44,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 	}
 	for _, b := range backups {
 		known[catalog.BackupTable(b.ID)] = true
-		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version) {
+		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version, b.Version) {
 			continue
 		}
 		err := m.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version)
@@ -56,7 +59,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		}
 		left := slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool {
 			if catalog.IsMaking(t) {
-				return stale(t.ID, 0)
+				return stale(t.ID, 0, i.Version)
 			}
 			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
 		})

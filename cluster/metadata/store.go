@@ -30,6 +30,8 @@ type Store struct {
 	// master is what Assignment.Master of the rows that it changes is set to; 0
 	// leaves it.
 	master int64
+	// ended, if not nil, is closed when no METADATA tablet will be served any more.
+	ended <-chan struct{}
 	// patience is how long an unavailable METADATA tablet is asked for; 0: until
 	// the context ends.
 	patience time.Duration
@@ -45,13 +47,19 @@ type Store struct {
 // New returns the METADATA of the cluster of a lock service.
 func New(l lock.Service, d rpc.Dialer) *Store { return &Store{lock: l, dial: d} }
 
+// Until returns a Store that waits for no METADATA tablet once ended is closed,
+// as by the end of the only tablet server there is.
+func (s *Store) Until(ended <-chan struct{}) *Store {
+	return &Store{lock: s.lock, dial: s.dial, master: s.master, patience: s.patience, ended: ended}
+}
+
 // ForMaster returns a Store that changes rows on behalf of the master of an
 // epoch: it refuses to change a row that a later master has changed. It does
 // not wait for a METADATA tablet that is not served, since that may be for the
 // master to see to: the methods return Unavailable then, CAS and Delete
 // perhaps without having found out what became of the change.
 func (s *Store) ForMaster(epoch int64) *Store {
-	return &Store{lock: s.lock, dial: s.dial, master: epoch, patience: 500 * time.Millisecond}
+	return &Store{lock: s.lock, dial: s.dial, master: epoch, patience: 500 * time.Millisecond, ended: s.ended}
 }
 
 var (
@@ -115,8 +123,8 @@ func (s *Store) forgetRoots() {
 }
 
 // pause waits between two attempts.
-func pause(ctx context.Context, attempt int) error {
-	return rpc.Pause(ctx, attempt, 200*time.Millisecond)
+func (s *Store) pause(ctx context.Context, attempt int) error {
+	return rpc.Backoff(ctx, s.ended, attempt, 200*time.Millisecond)
 }
 
 // at calls do with the server of the METADATA tablet that holds key, again
@@ -130,7 +138,7 @@ func (s *Store) at(ctx context.Context, key []byte, do func(rpc.TabletServer, rp
 			return err
 		}
 		s.forgetRoots()
-		if perr := pause(ctx, attempt); perr != nil {
+		if perr := s.pause(ctx, attempt); perr != nil {
 			return err
 		}
 	}
@@ -413,7 +421,7 @@ func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, c c
 		}
 		unsure = unsure || !errors.Is(err, rpc.ErrNotServing)
 		s.forgetRoots()
-		if s.impatient(start) || pause(ctx, attempt) != nil {
+		if s.impatient(start) || s.pause(ctx, attempt) != nil {
 			if !unsure {
 				err = errors.Join(err, metadata.ErrNotApplied)
 			}

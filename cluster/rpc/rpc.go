@@ -204,14 +204,22 @@ type Dialer interface {
 	Dial(addr string) TabletServer
 }
 
-// Pause waits before a call is made again: hardly before the second attempt,
-// longer each time, up to about most. It returns why ctx has ended, if it has.
-func Pause(ctx context.Context, attempt int, most time.Duration) error {
+// ErrEnded is fault.Unavailable of a process whose tablet server, the only one
+// there is, has ended.
+var ErrEnded = fault.New(fault.Unavailable, "the tablet server has ended")
+
+// Backoff waits before a call is made again: hardly before the second attempt,
+// longer each time, up to about most. It returns why ctx has ended, if it has,
+// and ErrEnded once ended, which may be nil, is closed: nobody is there
+// any more who could answer.
+func Backoff(ctx context.Context, ended <-chan struct{}, attempt int, most time.Duration) error {
 	d := min(time.Millisecond<<min(attempt, 10), most)
 	select {
 	case <-time.After(d/2 + rand.N(d)):
 		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
+	case <-ended:
+		return ErrEnded
 	}
 }

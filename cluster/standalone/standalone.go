@@ -10,6 +10,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/local"
@@ -51,6 +52,8 @@ type Server struct {
 	tablets *tabletserver.Server
 	stop    context.CancelFunc
 	running sync.WaitGroup
+	closing sync.Once
+	closed  error
 }
 
 // A here is the Dialer of a process that is the only one.
@@ -144,11 +147,14 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}
 	dialer := here{s.tablets}
-	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Near: true, Now: to.Now})
+	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Near: true, Ended: s.tablets.Failed(), Now: to.Now})
 	if s.stop = func() {}; o.metadataOnly {
 		return s, nil
 	}
 	mo := o.Master
+	if _, mo.Abandoned, err = s.lock.List(ctx, catalog.TablesPrefix); err != nil {
+		return nil, errors.Join(err, s.tablets.Close(ctx))
+	}
 	mo.Attend = -1 // the server is where the master is
 	mo.Garbage = garbage
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
@@ -176,9 +182,13 @@ func (s *Server) Lock() lock.Service { return s.lock }
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }
 
 // Close writes what is in memory to SSTables until ctx ends, and closes the
-// directory. What was acknowledged is safe in any case.
+// directory. What was acknowledged is safe in any case. A second call waits for
+// the first, and returns what that did.
 func (s *Server) Close(ctx context.Context) error {
-	s.stop()
-	s.running.Wait()
-	return errors.Join(s.tablets.Close(ctx), s.lock.Close())
+	s.closing.Do(func() {
+		s.stop()
+		s.running.Wait()
+		s.closed = errors.Join(s.tablets.Close(ctx), s.lock.Close())
+	})
+	return s.closed
 }

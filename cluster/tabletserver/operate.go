@@ -2,10 +2,12 @@ package tabletserver
 
 import (
 	"context"
+	"errors"
 	"runtime"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -183,4 +185,15 @@ type retirer interface {
 }
 
 // CAS implements metadata.Store.
-func (l lasting) CAS(_ context.Context, r *metadata.Row) error { return l.retirer.CAS(l.life, r) }
+func (l lasting) CAS(_ context.Context, r *metadata.Row) error {
+	err := l.retirer.CAS(l.life, r)
+	if err != nil && l.life.Err() != nil && errors.Is(err, context.Canceled) {
+		// It is not the caller who has given up.
+		ended := fault.New(fault.Unavailable, "the tablet server ended meanwhile")
+		if errors.Is(err, metadata.ErrNotApplied) {
+			return errors.Join(ended, metadata.ErrNotApplied)
+		}
+		return ended
+	}
+	return err
+}

@@ -240,12 +240,13 @@ func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err
 }
 
 // FlushAll writes all memtables to SSTables, those of METADATA last, whose rows it
-// changes, and trims the commit logs. It stops when ctx ends.
+// changes, and trims the commit logs. It returns why it stopped if ctx or the
+// server ends before.
 func (s *Server) FlushAll(ctx context.Context) error {
 	for _, h := range []*half{s.users, s.system} {
 		for _, t := range s.tabletsOf(h) {
-			if ctx.Err() != nil || s.Err() != nil {
-				return nil
+			if err := errors.Join(s.Err(), context.Cause(ctx)); err != nil {
+				return err
 			}
 			if err := t.FlushAll(ctx); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
 				return err

@@ -66,6 +66,15 @@ type Options struct {
 	// LogBytes is the size of the commit log at which the tablet that holds it
 	// back is flushed. Default 512 MiB.
 	LogBytes int64
+	// MajorCheck is how often idle tablets are looked at for something to collect.
+	// Default 1 min.
+	MajorCheck time.Duration
+	// MetadataMemtableBytes is the size at which the memtable of a METADATA tablet is
+	// flushed. Default 4 MiB, or Tablet.MemtableBytes if that is less.
+	MetadataMemtableBytes int64
+	// NoBackground leaves flushes, compactions and splits to explicit calls, for
+	// tests that drive them.
+	NoBackground bool
 	// SplitBytes is the size beyond which a tablet is split. Default 1 GiB.
 	SplitBytes int64
 	// MetadataSplitBytes is that of METADATA tablets. Default 128 MiB.
@@ -131,6 +140,10 @@ func (o Options) WithDefaults() Options {
 		o.Tablet.MemtableBytes = min(64<<20, o.MemtableBytes/4)
 	}
 	o.Tablet = o.Tablet.WithDefaults()
+	set(&o.MetadataMemtableBytes, min(4<<20, o.Tablet.MemtableBytes))
+	if o.MajorCheck == 0 {
+		o.MajorCheck = time.Minute
+	}
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -261,7 +274,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.Private != nil {
 		o.Dialer = privateDialer{s}
 	}
-	s.meta = cmeta.New(o.Lock, o.Dialer)
+	s.meta = cmeta.New(o.Lock, o.Dialer).Until(s.failed)
 	if s.schemas, err = catalog.WatchSchemas(ctx, s.ctx, o.Lock); err != nil {
 		return nil, err
 	}
@@ -272,6 +285,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.RowCacheBytes > 0 {
 		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}
+	if o.Private != nil {
+		s.schemas.Near()
+	}
 	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.owner), o.MemtableBytes); err != nil {
 		return nil, err
 	}
@@ -279,6 +295,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.owner), 16<<20); err != nil {
 		return nil, err
 	}
+	s.system.env.Options.MemtableBytes = o.MetadataMemtableBytes
 	value, err := json.Marshal(s.registration())
 	if err != nil {
 		return nil, err
@@ -303,7 +320,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		if err = s.resume(ctx, h); err != nil {
 			return nil, err
 		}
-		h.work.Start()
+		if !o.NoBackground {
+			h.work.Start()
+		}
 	}
 	s.started = time.Since(begin)
 	s.running.Go(s.watch)
@@ -312,7 +331,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
-	if o.Private == nil || !o.Private.MetadataOnly {
+	if !o.NoBackground && (o.Private == nil || !o.Private.MetadataOnly) {
 		s.running.Go(func() { s.splitting(s.ctx) })
 	}
 	o.Log.Info("tablet server started", "server", s.serverName(), "addr", o.Addr)
@@ -339,7 +358,7 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 		Fatal:  s.fail, Held: s.held,
 	}
 	h.work = worker.New(worker.Options{Tablets: func() []*tablet.Tablet { return s.tabletsOf(h) }, LogBytes: s.o.LogBytes,
-		MajorCheck: time.Minute, Failed: s.Err, Log: s.o.Log}, h.env, memory)
+		MajorCheck: s.o.MajorCheck, Failed: s.Err, Log: s.o.Log}, h.env, memory)
 	return h, nil
 }
 
@@ -629,7 +648,7 @@ func (s *Server) Close(ctx context.Context) error {
 	var errs []error
 	if s.o.Private == nil {
 		errs = s.giveUpAll(ctx)
-	} else if err := s.FlushAll(ctx); err != nil && s.Err() == nil {
+	} else if err := s.FlushAll(ctx); err != nil && s.Err() == nil && ctx.Err() == nil {
 		errs = append(errs, err) // the next process replays what is in memtables
 	}
 	s.stop()

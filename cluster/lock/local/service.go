@@ -113,10 +113,10 @@ func (s *Service) Close() error {
 	return s.items.close()
 }
 
-// usable returns Unavailable once the service has failed.
+// usable returns lock.ErrEnded once the service has failed or was closed.
 func (s *Service) usable() error {
 	if err := s.Err(); err != nil {
-		return fault.New(fault.Unavailable, "the lock service has failed: %w", err)
+		return fmt.Errorf("%w: %w", lock.ErrEnded, err)
 	}
 	return nil
 }
