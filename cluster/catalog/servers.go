@@ -88,13 +88,16 @@ func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", Want
 const IncarnationKey = "incarnation"
 
 // ClaimIncarnation returns a number that nobody else gets. It is less than
-// 2^31.
+// 2^31. The first to claim one says of what format everything is.
 func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 	for attempt := 0; ; attempt++ {
 		var n uint64
 		item, err := l.Get(ctx, IncarnationKey)
 		switch {
 		case errors.Is(err, fault.NotFound):
+			if err := markFormat(ctx, l); err != nil {
+				return 0, err
+			}
 			n = 1 // METADATA's number is no id of a table
 		case err != nil:
 			return 0, err

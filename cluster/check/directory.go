@@ -191,7 +191,7 @@ func (c *checker) format() (done bool, err error) {
 		c.damage(standalone.FormatName, "use the version of trestle that wrote it, or "+doRestore, "%v", err)
 		return true, nil
 	case fault.KindOf(err) == fault.Corruption:
-		c.damage(standalone.FormatName, fmt.Sprintf("write \"trestle data format %d\" and a line feed into it if the directory was written by this version, else ", standalone.FormatVersion)+doRestore,
+		c.damage(standalone.FormatName, fmt.Sprintf("write \"trestle data format %d\" and a line feed into it if the directory was written by this version, else ", catalog.FormatVersion)+doRestore,
 			"is missing or empty, in a directory that is not new")
 	case err != nil:
 		return true, err

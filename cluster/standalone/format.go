@@ -8,14 +8,11 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
-
-// FormatVersion is the version of the data directory that this program writes and
-// reads. Version 1 had no lock service.
-const FormatVersion = 2
 
 // What is in a data directory, besides what tabletserver.Private keeps there.
 const (
@@ -74,8 +71,8 @@ func CheckFormat(fs vfs.FS, dir string) (fresh bool, err error) {
 	if _, err := fmt.Sscanf(string(b), "trestle data format %d", &v); err != nil {
 		return false, fault.New(fault.FailedPrecondition, "%s does not belong to a trestle data directory", name)
 	}
-	if v != FormatVersion {
-		return false, fault.New(fault.FailedPrecondition, "%s holds data of format %d; this program reads format %d: %s", dir, v, FormatVersion, otherVersion)
+	if v != catalog.FormatVersion {
+		return false, fault.New(fault.FailedPrecondition, "%s holds data of format %d; this program reads format %d: %s", dir, v, catalog.FormatVersion, otherVersion)
 	}
 	return false, nil
 }
@@ -87,7 +84,7 @@ func writeFormat(fs vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("create %s: %w", name, err)
 	}
-	_, err = fmt.Fprintf(f, formatLine, FormatVersion)
+	_, err = fmt.Fprintf(f, formatLine, catalog.FormatVersion)
 	if err == nil {
 		err = f.Sync()
 	}

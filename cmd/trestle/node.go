@@ -98,10 +98,14 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	n.age = catalog.NewAge(n.lock)
 	for waits := false; ; waits = true {
 		one, cancel := context.WithTimeout(ctx, 3*time.Second)
-		err := n.age.Look(one)
+		err := errors.Join(n.age.Look(one), catalog.CheckFormat(one, n.lock))
 		cancel()
 		if err == nil {
 			break
+		}
+		if fault.KindOf(err) == fault.FailedPrecondition {
+			n.close()
+			return nil, err
 		}
 		if ctx.Err() != nil {
 			n.close()

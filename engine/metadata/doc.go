@@ -4,5 +4,6 @@
 //
 // A row changes only by compare-and-set on its version. Store is that
 // operation; RootFile is its form for the one row that no tablet can hold, the
-// row of the METADATA tablet itself.
+// row of the METADATA tablet itself. Both are JSON behind a checksum, of the
+// version that docs/formats.md gives everything.
 package metadata
