@@ -155,15 +155,19 @@ func behind(n, newest uint64) error {
 		"stop all processes and run `trestle cluster recover`, which says first what it would do", n, newest)
 }
 
-// Take puts a copy into the store if anything has changed since the last one. It
-// returns fault.FailedPrecondition if the store is ahead of the lock service.
-func (c *Copier) Take(ctx context.Context, now time.Time) error {
-	begun := time.Now()
-	items, revision, err := c.Lock.List(ctx, "")
+// NewCopy returns what a lock service holds, as a copy that is in no store.
+func NewCopy(ctx context.Context, l lock.Service) (*Copy, error) {
+	cp, _, err := newCopy(ctx, l)
+	return cp, err
+}
+
+// newCopy returns a copy without a number, and the item of the last one's.
+func newCopy(ctx context.Context, l lock.Service) (*Copy, lock.Item, error) {
+	items, revision, err := l.List(ctx, "")
 	if err != nil {
-		return err
+		return nil, lock.Item{}, err
 	}
-	cp := Copy{Taken: now, Revision: revision, Items: map[string][]byte{}}
+	cp := &Copy{Revision: revision, Items: map[string][]byte{}}
 	var number lock.Item
 	for _, i := range items {
 		if i.Key == copyKey {
@@ -173,6 +177,18 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 			cp.Items[i.Key] = i.Value
 		}
 	}
+	return cp, number, nil
+}
+
+// Take puts a copy into the store if anything has changed since the last one. It
+// returns fault.FailedPrecondition if the store is ahead of the lock service.
+func (c *Copier) Take(ctx context.Context, now time.Time) error {
+	begun := time.Now()
+	cp, number, err := newCopy(ctx, c.Lock)
+	if err != nil {
+		return err
+	}
+	cp.Taken = now
 	b, err := json.Marshal(cp.Items)
 	if err != nil {
 		return err

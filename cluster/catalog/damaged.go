@@ -142,3 +142,19 @@ func ignoreMissing(err error) error {
 	}
 	return err
 }
+
+// StillWaiting leaves of damaged logs the tablets whose rows say that they wait.
+func StillWaiting(logs []DamagedLog, rows map[metadata.TabletID]*metadata.Row) (out []DamagedLog) {
+	for _, d := range logs {
+		d.Tablets = slices.DeleteFunc(slices.Clone(d.Tablets), func(t WaitingTablet) bool { return !WaitsFor(rows[t.Tablet], d.Log) })
+		if len(d.Tablets) > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// WaitsFor tells whether a tablet is to be opened with what a log has of it.
+func WaitsFor(r *metadata.Row, log commitlog.ID) bool {
+	return r != nil && r.Assignment != nil && commitlog.ID(r.Assignment.Log) == log && r.Assignment.State != metadata.Open
+}

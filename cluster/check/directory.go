@@ -2,62 +2,26 @@ package check
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"os"
 	"slices"
-	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	"github.com/trestledb/trestle/cluster/lock"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
-	"github.com/trestledb/trestle/engine/schema"
-	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
-)
-
-// A Finding is something in a data directory that is not as a server that ended
-// in order leaves it.
-type Finding struct {
-	// Harmless findings are what a crash leaves behind; the next start deals with
-	// them. All others are damage.
-	Harmless bool
-	// Where is the file, relative to the data directory, or the tablet or table
-	// in METADATA.
-	Where string
-	// What is wrong, and what to do about it, each a phrase in one line.
-	What, Do string
-}
-
-// A Summary says how much was looked at.
-type Summary struct {
-	Tables, Tablets   int // deleted tables that can be undeleted included
-	Backups           int // snapshots included
-	SSTables          int
-	SSTableBytes      int64
-	Entries           int64 // of SSTables
-	LogRecords        int64 // of the commit logs
-	Damaged, Harmless int   // findings
-}
-
-// What to do about damage. But for ROOT none of it can be computed from what is
-// left.
-const (
-	doRestore   = "restore the data directory from a backup"
-	doDeleteOld = "nothing: a server deletes it"
 )
 
 // Directory looks at everything in a data directory that no process has open and
@@ -69,16 +33,7 @@ const (
 // It fails with fault.FailedPrecondition if a process has the directory open or
 // it is none, or with what kept it from reading.
 func Directory(ctx context.Context, fs vfs.FS, dir string, report func(Finding)) (Summary, error) {
-	c := &checker{fs: fs, dir: dir, objects: map[string]*usedObject{}}
-	c.report = func(f Finding) {
-		if f.Harmless {
-			c.sum.Harmless++
-		} else {
-			c.sum.Damaged++
-		}
-		f.What = strings.Join(strings.Fields(f.What), " ")
-		report(f)
-	}
+	c := &checker{fs: fs, dir: dir, tables: newTables(&reporter{report: report, doRestore: "restore the data directory from a backup"})}
 	lock, err := c.lock()
 	if err != nil {
 		return c.sum, err
@@ -97,40 +52,17 @@ const (
 )
 
 type checker struct {
-	fs     vfs.FS
-	dir    string
-	report func(Finding)
-	sum    Summary
+	*tables
+	fs  vfs.FS
+	dir string
 
 	root *metadata.Root // the lock service's; nil if it cannot be read
-	// incarnation is the tablet server's last one, which is in the id of whatever
-	// it named; 0 if it is not known.
-	incarnation uint64
-	// roots are the rows of METADATA tablets, rows those of all others, as the last
-	// process left them; nil if they cannot be read.
-	roots, rows map[metadata.TabletID]*metadata.Row
-	names       map[uint64]string        // of tables and backups, by id
-	schemas     map[uint64]*schema.Table // of tables
-	// objects are the SSTables that rows name, by path.
-	objects map[string]*usedObject
-}
-
-// A usedObject is an SSTable with the rows that name it: several after a split.
-type usedObject struct {
-	ref metadata.FileRef
-	by  []*metadata.Row
+	// user and system are the rows of tables' and of METADATA's tablets.
+	user, system map[metadata.TabletID]*metadata.Row
 }
 
 func (c *checker) path(elem ...string) string {
 	return c.fs.PathJoin(append([]string{c.dir}, elem...)...)
-}
-
-func (c *checker) damage(where, do, format string, args ...any) {
-	c.report(Finding{Where: where, What: fmt.Sprintf(format, args...), Do: do})
-}
-
-func (c *checker) note(where, do, format string, args ...any) {
-	c.report(Finding{Harmless: true, Where: where, What: fmt.Sprintf(format, args...), Do: do})
 }
 
 func (c *checker) exists(name string) bool {
@@ -188,10 +120,10 @@ func (c *checker) format() (done bool, err error) {
 	fresh, err := standalone.CheckFormat(c.fs, c.dir)
 	switch {
 	case fault.KindOf(err) == fault.FailedPrecondition:
-		c.damage(standalone.FormatName, "use the version of trestle that wrote it, or "+doRestore, "%v", err)
+		c.damage(standalone.FormatName, "use the version of trestle that wrote it, or "+c.doRestore, "%v", err)
 		return true, nil
 	case fault.KindOf(err) == fault.Corruption:
-		c.damage(standalone.FormatName, fmt.Sprintf("write \"trestle data format %d\" and a line feed into it if the directory was written by this version, else ", catalog.FormatVersion)+doRestore,
+		c.damage(standalone.FormatName, fmt.Sprintf("write \"trestle data format %d\" and a line feed into it if the directory was written by this version, else ", catalog.FormatVersion)+c.doRestore,
 			"is missing or empty, in a directory that is not new")
 	case err != nil:
 		return true, err
@@ -208,7 +140,7 @@ func (c *checker) readRoot() error {
 	switch {
 	case fault.KindOf(err) == fault.Corruption:
 		if way == "" {
-			way = doRestore
+			way = c.doRestore
 		}
 		c.damage(where, way, "%v; without it no table can be found", err)
 		return nil
@@ -222,58 +154,14 @@ func (c *checker) readRoot() error {
 		return err
 	}
 	r := c.root.Row
+	c.items = r
 	if most := maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }); most>>32 > c.root.Incarnation {
-		c.damage(where, doRestore, "names SSTable %x, which is of a later start than the %d that it counts", most, c.root.Incarnation)
+		c.damage(where, c.doRestore, "names SSTable %x, which is of a later start than the %d that it counts", most, c.root.Incarnation)
 	}
 	if len(r.Start) > 0 || len(r.End) > 0 {
-		c.damage(where, doRestore, "names tablet %v with rows [%q, %q) instead of the lock service's tablet", r.Tablet, r.Start, r.End)
+		c.damage(where, c.doRestore, "names tablet %v with rows [%q, %q) instead of the lock service's tablet", r.Tablet, r.Start, r.End)
 	}
 	return nil
-}
-
-func maxOf[T any](list []T, id func(T) uint64) uint64 {
-	var most uint64
-	for _, x := range list {
-		most = max(most, id(x))
-	}
-	return most
-}
-
-// named reports an id that no server so far can have given out.
-func (c *checker) named(where, what string, id uint64) {
-	if c.incarnation != 0 && id>>32 > c.incarnation {
-		c.damage(where, doRestore, "%s %x is of start %d, and the lock service knows of %d: it is older than the rest", what, id, id>>32, c.incarnation)
-	}
-}
-
-// use notes that row r names an SSTable.
-func (c *checker) use(dir string, f *metadata.FileRef, r *metadata.Row) {
-	where, path := c.tabletName(r), dir+"/"+f.Object
-	u := c.objects[path]
-	if u == nil {
-		u = &usedObject{ref: *f}
-		c.objects[path] = u
-	} else if slices.Contains(u.by, r) {
-		c.damage(where, doRestore, "names SSTable %s twice", f.Object)
-		return
-	} else if !u.ref.Info.Equal(&f.Info) || u.ref.ID != f.ID {
-		c.damage(where, doRestore, "says other things of SSTable %s than %s does", f.Object, c.tabletName(u.by[0]))
-	}
-	u.by = append(u.by, r)
-	if want := fmt.Sprintf("%016x.sst", f.ID); f.Object != want {
-		c.damage(where, doRestore, "calls SSTable %x %s instead of %s", f.ID, f.Object, want)
-	}
-}
-
-func (c *checker) tabletName(r *metadata.Row) string {
-	if c.root != nil && r == c.root.Row {
-		return "the lock service"
-	}
-	name := c.names[r.Table]
-	if name == "" {
-		name = fmt.Sprintf("table %x", r.Table)
-	}
-	return fmt.Sprintf("tablet %v of %s", r.Tablet, name)
 }
 
 // metadata checks what the lock service and METADATA hold, which it recovers as a
@@ -284,7 +172,7 @@ func (c *checker) metadata(ctx context.Context) error {
 	sound, err := c.log(ctx, itemsLog, func(rec *commitlog.Record) {
 		last = cell.Seq(rec.FirstSeq) + cell.Seq(rec.N) - 1
 		if metadata.TabletID(rec.Tablet) != c.root.Row.Tablet {
-			c.damage(itemsLog, doRestore, "a record at %v is of tablet %x instead of the lock service", rec.Pos, rec.Tablet)
+			c.damage(itemsLog, c.doRestore, "a record at %v is of tablet %x instead of the lock service", rec.Pos, rec.Tablet)
 		}
 	})
 	if err != nil {
@@ -297,7 +185,7 @@ func (c *checker) metadata(ctx context.Context) error {
 		}
 	}
 	if !c.exists(itemsLog) && c.root.Row.Version == 1 {
-		c.rows, c.roots = map[metadata.TabletID]*metadata.Row{}, map[metadata.TabletID]*metadata.Row{} // nothing was ever in it
+		c.rows = map[uint64][]*metadata.Row{} // nothing was ever in it
 		return nil
 	}
 	if sound, err = c.log(ctx, metaLog, func(*commitlog.Record) {}); err != nil {
@@ -308,7 +196,7 @@ func (c *checker) metadata(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		c.damage("METADATA", doRestore, "cannot be recovered, so no tablet can be found: %v", err)
+		c.damage("METADATA", c.doRestore, "cannot be recovered, so no tablet can be found: %v", err)
 		return nil
 	}
 	defer func() {
@@ -316,156 +204,31 @@ func (c *checker) metadata(ctx context.Context) error {
 		cancel()
 		_ = s.Close(now) // what it wrote was in memory only
 	}()
-	if err := c.items(ctx, s); err != nil {
+	if err := errors.Join(c.readItems(ctx, s.Lock()), c.readIncarnation(ctx, s.Lock())); err != nil {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		c.damage(standalone.LockDir, doRestore, "%v", err)
+		c.damage(standalone.LockDir, c.doRestore, "%v", err)
 		return nil
 	}
-	rows, roots := map[metadata.TabletID]*metadata.Row{}, map[metadata.TabletID]*metadata.Row{}
-	byTable := map[uint64][]*metadata.Row{}
-	err = s.Rows(ctx, func(r *metadata.Row) error {
-		in := rows
-		if r.Table == cmeta.Table {
-			in = roots
-		}
-		if in[r.Tablet] != nil && !catalog.IsBackupTable(r.Table) {
-			c.damage(c.tabletName(r), doRestore, "has two METADATA rows")
-		}
-		in[r.Tablet] = r
-		byTable[r.Table] = append(byTable[r.Table], r)
-		for i := range r.Files {
-			f := &r.Files[i]
-			c.use(tabletsDir, f, r)
-			if sch := c.schemas[r.Table]; sch != nil {
-				if family, ok := locality.Misplaced(sch, f.Group, f.Layout, &f.Info); ok {
-					c.damage(c.tabletName(r), doRestore, "SSTable %s holds cells of the family %s, which is in another locality group", f.Object, family)
-				}
+	if err := c.readRows(ctx, s.Rows); err != nil || c.rows == nil {
+		return err
+	}
+	c.user, c.system = map[metadata.TabletID]*metadata.Row{}, map[metadata.TabletID]*metadata.Row{}
+	for id, rows := range c.rows {
+		for _, r := range rows {
+			if id == cmeta.Table {
+				c.system[r.Tablet] = r
+			} else {
+				c.user[r.Tablet] = r
 			}
 		}
-		c.named(c.tabletName(r), "its id", uint64(r.Tablet))
-		c.named(c.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
-		return nil
-	})
-	if err != nil {
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		c.damage("METADATA", doRestore, "cannot be read to its end: %v", err)
-		return nil
 	}
-	c.roots, c.rows = roots, rows
-	for _, id := range slices.Sorted(maps.Keys(byTable)) {
-		c.table(id, byTable[id])
-	}
-	for id, name := range c.names {
-		if byTable[id] == nil {
-			c.damage(name, doRestore, "has no tablets")
-		}
-	}
+	c.judge()
 	if !sound {
 		return nil
 	}
-	return c.covers(metaLog, slices.Collect(maps.Values(c.roots))...)
-}
-
-// items reads what the lock service knows of tables and backups.
-func (c *checker) items(ctx context.Context, s *standalone.Server) error {
-	c.names, c.schemas = map[uint64]string{cmeta.Table: "METADATA"}, map[uint64]*schema.Table{}
-	known := func(id uint64, name string) {
-		if other := c.names[id]; other != "" {
-			c.damage(name, doRestore, "has the id of %s", other)
-		}
-		c.names[id] = name
-	}
-	i, err := s.Lock().Get(ctx, catalog.IncarnationKey)
-	if err != nil {
-		return err
-	}
-	if err := json.Unmarshal(i.Value, &c.incarnation); err != nil {
-		return fmt.Errorf("item %s: %w", i.Key, err)
-	}
-	err = catalog.Names(ctx, s.Lock(), func(_ lock.Item, n catalog.Name) error {
-		live := 0
-		for _, t := range n {
-			if catalog.IsMaking(t) {
-				continue // and its tablets are being made
-			}
-			if t.DeleteTime.IsZero() {
-				live++
-			}
-			known(t.ID, "table "+t.Name)
-			c.schemas[t.ID] = t
-			c.named("table "+t.Name, "its id", t.ID)
-			c.sum.Tables++
-		}
-		if live > 1 {
-			c.damage("table "+n[0].Name, doRestore, "is the name of %d tables", live)
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	backups, err := catalog.Backups(ctx, s.Lock(), "")
-	for _, b := range backups {
-		if b.Made {
-			known(catalog.BackupTable(b.ID), "backup "+b.Name)
-			c.sum.Backups++
-		}
-	}
-	return err
-}
-
-// table checks the rows of a table or backup.
-func (c *checker) table(id uint64, rows []*metadata.Row) {
-	if c.names[id] == "" {
-		for _, r := range rows {
-			c.note(c.tabletName(r), doDeleteOld, "neither table nor backup has it: it was being made or deleted")
-		}
-		return
-	}
-	if id != cmeta.Table && !catalog.IsBackupTable(id) {
-		c.sum.Tablets += len(rows)
-	}
-	for _, r := range rows {
-		if r.Op != nil {
-			what := map[metadata.OpKind]string{metadata.Split: "split", metadata.Merge: "merge", metadata.Leave: "merge"}[r.Op.Kind]
-			if what == "" {
-				c.damage(c.tabletName(r), doRestore, "an operation of unknown kind %d is under way", r.Op.Kind)
-				return
-			}
-			c.note(c.tabletName(r), "nothing: the next start finishes or forgets it", "a %s was under way", what)
-		}
-	}
-	if !Tiled(rows) {
-		c.damage(c.names[id], doRestore, "its %d tablets do not tile the key space", len(rows))
-	}
-}
-
-// Tiled tells whether rows, ascending, are those of all tablets of a table once every
-// split and merge that has happened is finished, and every other one forgotten.
-func Tiled(rows []*metadata.Row) bool {
-	there, merged := map[metadata.TabletID]bool{}, map[metadata.TabletID]bool{}
-	for _, r := range rows {
-		there[r.Tablet] = true
-		if r.Op != nil && r.Op.Kind == metadata.Merge {
-			merged[r.Op.Left] = true
-		}
-	}
-	var out []*metadata.Row
-	for _, r := range rows {
-		if merged[r.Tablet] {
-			continue
-		}
-		if r.Op != nil && r.Op.Kind == metadata.Split && there[r.Op.Left] {
-			r = r.Clone()
-			r.Start = r.Op.At
-		}
-		out = append(out, r)
-	}
-	return metadata.Tile(out)
+	return c.covers(metaLog, slices.Collect(maps.Values(c.system))...)
 }
 
 // openLog opens a commit log to read it, nil if it is damaged.
@@ -479,15 +242,15 @@ func (c *checker) damagedLog(name string, err error) error {
 	if fault.KindOf(err) != fault.Corruption {
 		return err
 	}
-	c.damage(name, doRestore+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
+	c.damage(name, c.doRestore+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
 	return nil
 }
 
 // log reads a commit log from end to end. It returns false if it is not sound.
 func (c *checker) log(ctx context.Context, name string, each func(*commitlog.Record)) (bool, error) {
 	if !c.exists(name) {
-		if c.root != nil && c.root.Row.Version > 1 || len(c.rows) > 0 {
-			c.damage(name, doRestore, "the directory is missing, and with it all changes that are in no SSTable")
+		if c.root != nil && c.root.Row.Version > 1 || len(c.user) > 0 {
+			c.damage(name, c.doRestore, "the directory is missing, and with it all changes that are in no SSTable")
 			return false, nil
 		}
 		c.note(name, "nothing: the next start makes it", "the directory is missing; nothing was ever in it")
@@ -537,7 +300,7 @@ func (c *checker) covers(name string, rows ...*metadata.Row) error {
 func (c *checker) replayable(ctx context.Context) error {
 	last := map[metadata.TabletID]cell.Seq{}
 	seen := map[metadata.TabletID]cell.Seq{} // of all records
-	for _, r := range c.rows {
+	for _, r := range c.user {
 		last[r.Tablet] = r.FlushedSeq
 	}
 	bad := map[metadata.TabletID]bool{} // one complaint a tablet is enough
@@ -545,7 +308,7 @@ func (c *checker) replayable(ctx context.Context) error {
 		id := metadata.TabletID(rec.Tablet)
 		if !bad[id] {
 			bad[id] = true
-			c.damage(tablesLog, doRestore, "record of tablet %x at %v: %s", rec.Tablet, rec.Pos, fmt.Sprintf(format, args...))
+			c.damage(tablesLog, c.doRestore, "record of tablet %x at %v: %s", rec.Tablet, rec.Pos, fmt.Sprintf(format, args...))
 		}
 	}
 	sound, err := c.log(ctx, tablesLog, func(rec *commitlog.Record) {
@@ -556,7 +319,7 @@ func (c *checker) replayable(ctx context.Context) error {
 			return
 		}
 		c.named(tablesLog, "the tablet of a record", rec.Tablet)
-		r := c.rows[metadata.TabletID(rec.Tablet)]
+		r := c.user[metadata.TabletID(rec.Tablet)]
 		end := first + cell.Seq(rec.N) - 1
 		seen[metadata.TabletID(rec.Tablet)] = end
 		if r == nil || end <= r.FlushedSeq {
@@ -578,11 +341,11 @@ func (c *checker) replayable(ctx context.Context) error {
 	if err != nil || !sound {
 		return err
 	}
-	if err := c.covers(tablesLog, slices.Collect(maps.Values(c.rows))...); err != nil {
+	if err := c.covers(tablesLog, slices.Collect(maps.Values(c.user))...); err != nil {
 		return err
 	}
 	for id, seq := range seen {
-		if r := c.rows[id]; r != nil {
+		if r := c.user[id]; r != nil {
 			c.logEnd(tablesLog, r, seq)
 			if seq < r.FlushedSeq {
 				break // it is the same end for all
@@ -598,7 +361,7 @@ func (c *checker) replayable(ctx context.Context) error {
 // are gone from its end.
 func (c *checker) logEnd(name string, r *metadata.Row, last cell.Seq) {
 	if last > 0 && last < r.FlushedSeq {
-		c.note(name, "nothing after a power cut with durability async; else "+doRestore+", as acknowledged changes may be lost",
+		c.note(name, "nothing after a power cut with durability async; else "+c.doRestore+", as acknowledged changes may be lost",
 			"ends at change %d of %s, of which %d are in SSTables: its end is missing", last, c.tabletName(r), r.FlushedSeq)
 	}
 }
@@ -613,107 +376,26 @@ func (s *countingSink) AddParts(prefix, _, _ []byte, _ cell.Seq, _ cell.Kind) {
 	s.row, s.n = prefix, s.n+1
 }
 
-// sstables checks every SSTable of a directory that a row names, and notes the
-// others, if all rows are known.
+// sstables checks the SSTables of a directory, and notes those that no row names, if
+// all rows are known.
 func (c *checker) sstables(ctx context.Context, dir string, known bool) error {
-	names, err := c.fs.List(c.path(dir))
+	left, err := c.fs.List(c.path(dir, ".tmp"))
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	slices.Sort(names)
-	there := map[string]bool{}
-	cache := sstable.NewCache(4<<20, 4)
-	defer cache.Close()
-	for _, n := range names {
-		path := dir + "/" + n
-		there[path] = true
-		switch {
-		case n == ".tmp":
-			left, err := c.fs.List(c.path(path))
-			if err != nil {
-				return err
-			}
-			for _, f := range left {
-				c.note(path+"/"+f, doDeleteOld, "was being written when the server ended")
-			}
-		case c.objects[path] != nil:
-		case known:
-			c.note(path, doDeleteOld, "no tablet or backup names it: it was written, or was to be deleted, when the server ended")
-		case strings.HasSuffix(n, ".sst"):
-			if err := c.sstable(ctx, cache, path, nil); err != nil {
-				return err
-			}
-		}
+	slices.Sort(left)
+	for _, f := range left {
+		c.note(dir+"/.tmp/"+f, doDeleteOld, "was being written when the server ended")
 	}
-	for _, path := range slices.Sorted(maps.Keys(c.objects)) {
-		u := c.objects[path]
-		if !strings.HasPrefix(path, dir+"/") {
-			continue
-		}
-		if !there[path] {
-			c.damage(path, doRestore, "is missing; %s needs it", c.users(u))
-			continue
-		}
-		if err := c.sstable(ctx, cache, path, u); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// users names the tablets that an SSTable belongs to.
-func (c *checker) users(u *usedObject) string {
-	var list []string
-	for _, r := range u.by {
-		list = append(list, c.tabletName(r))
-	}
-	return strings.Join(list, ", ")
-}
-
-// sstable checks one SSTable; u is nil if METADATA cannot tell about it.
-func (c *checker) sstable(ctx context.Context, cache *sstable.Cache, path string, u *usedObject) error {
-	f, err := c.fs.Open(c.path(path))
+	s, err := objectstore.OpenLocal(datadir.Overlay(c.fs), c.path(dir), objectstore.LocalOptions{})
 	if err != nil {
-		return fmt.Errorf("open %s: %w", path, err)
-	}
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
-	c.sum.SSTables++
-	c.sum.SSTableBytes += info.Size()
-	of, says := "", (*sstable.Info)(nil)
-	if u != nil {
-		of, says = " of "+c.users(u), &u.ref.Info
-		if info.Size() != u.ref.Size {
-			c.damage(path, doRestore, "has %d bytes instead of %d, an SSTable%s", info.Size(), u.ref.Size, of)
-			return f.Close()
-		}
-	}
-	v, err := sstable.Check(ctx, cache, fileReadable{f, info.Size()}, c.fs.PathBase(path), says)
-	c.sum.Entries += int64(v.Entries)
-	switch {
-	case err != nil || v.Wrong == "":
 		return err
-	case v.Rows:
-		c.damage(path, doRestore+"; until then the rows concerned answer DATA_LOSS and all others are served", "%s; it is an SSTable%s", v.Wrong, of)
-	default:
-		c.damage(path, doRestore, "%s; an SSTable%s", v.Wrong, of)
 	}
-	return nil
-}
-
-// fileReadable is a file as an sstable.Readable.
-type fileReadable struct {
-	f    vfs.File
-	size int64
-}
-
-func (r fileReadable) Size() int64  { return r.size }
-func (r fileReadable) Close() error { return r.f.Close() }
-func (r fileReadable) ReadAt(_ context.Context, p []byte, off int64) error {
-	if n, err := r.f.ReadAt(p, off); n < len(p) {
-		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, err)
+	there, err := c.stored(ctx, dir, s, known)
+	if err != nil {
+		return err
 	}
-	return nil
+	r := newReading(0, nil)
+	defer r.close()
+	return c.read(ctx, dir, s, r, there, known, func(*usedObject) (bool, error) { return false, nil })
 }

@@ -1,6 +1,9 @@
-// Package check finds out whether the data directory of a server that is stopped is
-// what its METADATA says.
+// Package check finds out whether what is kept is what METADATA says: in the data
+// directory of a server that is stopped (Directory), in a cluster that serves
+// (Cluster), and in one that is stopped (Stopped).
 //
-// What a start would recover is recovered in memory (standalone.OpenMetadata), so
-// that the check and a start read alike, and the directory stays as it is.
+// All three read tables, backups and METADATA rows alike (tables), and verify
+// SSTables alike. What a start would recover of something that is stopped is
+// recovered in memory, over a file system or store that is only read, so that the
+// check and a start read alike.
 package check

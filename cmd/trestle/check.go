@@ -3,69 +3,171 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
-	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// checkDirectory verifies a data directory that no server has open.
-func checkDirectory(p *process, args []string) int {
-	flags := pflag.NewFlagSet("check", pflag.ContinueOnError)
-	flags.Usage = func() {}
-	flags.SetOutput(discard{})
+const checkHelp = `Usage: trestle check [--json] DIR
+       trestle check --online --store S [--etcd E] [--cluster C] [flags]
+       trestle check --store S [--etcd E] [--cluster C] [flags]
+
+Prints what is wrong, a line each: where, what, and what to do. It changes nothing.
+
+  DIR       the data directory of a server that is stopped; reads everything in it
+  --online  a cluster that serves: METADATA, the tables, who serves them, the store; with --blocks reads
+            every SSTable and commit log that METADATA names
+  else      a cluster that is stopped. METADATA is recovered in memory. Without --etcd it goes by the newest
+            copy of etcd in the store, as trestle cluster recover does
+
+Exits with 0 if there is no damage, with 1 if there is, or if it could not be found out.`
+
+// A checking is a call of trestle check.
+type checking struct {
+	p      *process
+	line   *json.Encoder // nil: for a person
+	what   string        // is checked
+	online bool
+	o      check.ClusterOptions
+}
+
+// checkCommand verifies a data directory or a cluster.
+func checkCommand(p *process, args []string) int {
+	flags := settings.NewClusterFlags("check", settings.Operator)
+	flags.TakesArgs = true
+	c := &checking{p: p, o: check.ClusterOptions{Rate: 64 << 20}}
 	asJSON := flags.Bool("json", false, "print each finding, and last the summary, as a line of JSON")
-	err := flags.Parse(settings.DoubleDash(flags, args))
+	flags.BoolVar(&c.online, "online", false, "the cluster serves")
+	flags.BoolVar(&c.o.Blocks, "blocks", false, "of a cluster, verify every checksum of SSTables and commit logs")
+	flags.Var((*settings.ByteRate)(&c.o.Rate), "rate", "bytes per second that --blocks reads at most, as in 50MiB; 0: as fast as it goes")
+	timeout := flags.Duration("timeout", 5*time.Minute, "how long it may take to look at a cluster; with --blocks there is no bound unless it is given")
+	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
-		printHelp(p, flags, "Usage: trestle check [--json] DIR\n\nReads everything in the data directory DIR and prints what is wrong with it, a line each: where, what,\nand what to do. It changes nothing. No server may have the directory open.\n\nExits with 0 if there is no damage, with 1 if there is, or if it could not be found out.")
+		printHelp(p, flags.FlagSet, checkHelp)
 		return exitOK
 	}
-	if err == nil && flags.NArg() != 1 {
-		err = fmt.Errorf("check takes one data directory")
+	cluster := err == nil && flags.NArg() == 0 && (c.online || cfg.Store != "")
+	if err == nil && !cluster && flags.NArg() != 1 || err == nil && flags.NArg() == 1 && c.online {
+		err = errors.New("check takes one data directory, or --store of a cluster, with --online if that serves")
 	}
 	if err != nil {
-		return p.misused(settings.FlagError(flags, err))
+		return p.misused(err)
+	}
+	if *asJSON {
+		c.line = json.NewEncoder(p.stdout)
+		c.line.SetEscapeHTML(false)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	line := json.NewEncoder(p.stdout)
-	line.SetEscapeHTML(false)
-	sum, err := check.Directory(ctx, vfs.Default, flags.Arg(0), func(f check.Finding) {
-		kind := "damage"
-		if f.Harmless {
-			kind = "harmless"
-		}
-		if *asJSON {
-			_ = line.Encode(map[string]string{"finding": kind, "where": f.Where, "what": f.What, "do": f.Do})
-			return
-		}
-		fmt.Fprintf(p.stdout, "%-8s  %s: %s. To do: %s\n", kind, f.Where, f.What, f.Do)
-	})
-	if *asJSON {
-		_ = line.Encode(map[string]any{"summary": map[string]any{"damaged": sum.Damaged, "harmless": sum.Harmless, "complete": err == nil,
-			"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
-			"entries": sum.Entries, "log_records": sum.LogRecords}})
-	} else if err == nil {
-		verdict := "no damage"
-		if sum.Damaged > 0 {
-			verdict = fmt.Sprintf("%d damaged", sum.Damaged)
-		}
-		fmt.Fprintf(p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %d log records\n",
-			flags.Arg(0), verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, sum.LogRecords)
+	if cluster && (!c.o.Blocks || flags.Changed("timeout")) {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		defer cancel()
 	}
+	var sum check.Summary
+	if cluster {
+		c.what = "cluster " + cfg.Cluster
+		sum, err = c.cluster(ctx, cfg)
+	} else {
+		c.what = flags.Arg(0)
+		sum, err = check.Directory(ctx, vfs.Default, c.what, c.report)
+	}
+	c.end(sum, err == nil)
 	if err != nil {
-		return p.failed(fmt.Errorf("check %s: %w", flags.Arg(0), err))
+		return p.failed(fmt.Errorf("check %s: %w", c.what, err))
 	}
 	if sum.Damaged > 0 {
 		return exitFailure
 	}
 	return exitOK
+}
+
+// cluster checks a cluster, of which a process serves or none lives.
+func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summary, error) {
+	var store objectstore.Store
+	var err error
+	if c.online || cfg.Origin("etcd") != settings.Default {
+		reach, cancel := context.WithTimeout(ctx, 15*time.Second)
+		defer cancel()
+		n, err := join(reach, cfg, slog.New(slog.DiscardHandler))
+		if err != nil {
+			return check.Summary{}, fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
+		}
+		defer n.close()
+		if err := n.known(reach); err != nil {
+			return check.Summary{}, err
+		}
+		c.o.Lock, c.o.Dialer = n.lock, n.dialer
+	}
+	if store, err = openSharedStore(ctx, cfg, "check"); err != nil {
+		return check.Summary{}, err
+	}
+	c.o.Objects, c.o.Logs = objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)
+	if c.o.Blocks {
+		if c.o.Rate > 0 {
+			fmt.Fprintf(c.p.stderr, "reads %s/s at most\n", byteSize(c.o.Rate))
+		}
+		told := time.Now()
+		c.o.Tell = func(bytes int64) {
+			if time.Since(told) > tellEvery {
+				told = time.Now()
+				fmt.Fprintf(c.p.stderr, "%s read\n", byteSize(bytes))
+			}
+		}
+	}
+	if c.online {
+		return check.Cluster(ctx, c.o, c.report)
+	}
+	return check.Stopped(ctx, c.o, objectstore.Sub(store, partCopies), c.report)
+}
+
+// tellEvery is how often a long reading says how far it is.
+const tellEvery = 5 * time.Second
+
+// report prints a finding.
+func (c *checking) report(f check.Finding) {
+	kind := "damage"
+	if f.Harmless {
+		kind = "harmless"
+	}
+	if c.line != nil {
+		_ = c.line.Encode(map[string]string{"finding": kind, "where": f.Where, "what": f.What, "do": f.Do})
+		return
+	}
+	fmt.Fprintf(c.p.stdout, "%-8s  %s: %s. To do: %s\n", kind, f.Where, f.What, f.Do)
+}
+
+// end prints the summary.
+func (c *checking) end(sum check.Summary, complete bool) {
+	if c.line != nil {
+		_ = c.line.Encode(map[string]any{"summary": map[string]any{"damaged": sum.Damaged, "harmless": sum.Harmless, "complete": complete,
+			"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
+			"entries": sum.Entries, "log_records": sum.LogRecords, "log_segments": sum.LogSegments, "unused": sum.Unused, "unused_bytes": sum.UnusedBytes}})
+		return
+	}
+	if !complete {
+		return
+	}
+	verdict := "no damage"
+	if sum.Damaged > 0 {
+		verdict = fmt.Sprintf("%d damaged", sum.Damaged)
+	}
+	logs := fmt.Sprintf("%d log records", sum.LogRecords)
+	if c.o.Objects != nil {
+		logs = fmt.Sprintf("%d log segments read; %d objects (%s) are named by none", sum.LogSegments, sum.Unused, byteSize(sum.UnusedBytes))
+	}
+	fmt.Fprintf(c.p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s\n",
+		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs)
 }
 
 // discard takes what pflag would print by itself.

@@ -44,7 +44,6 @@ type clusterVerb struct {
 
 var clusterVerbs = map[string]clusterVerb{
 	"status":           {help: "print master, servers and tables; with --tablets each tablet", flags: []string{"json", "tablets"}, run: (*operator).status},
-	"check":            {help: "hold METADATA against the tables and the store (--store), while the cluster serves; with --blocks read all that it names", flags: []string{"blocks", "rate", "store"}, run: (*operator).check},
 	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", flags: []string{"yes", "store"}, run: (*operator).recover, empty: true},
 	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", flags: []string{"yes", "store"}, run: (*operator).dropDamagedLog},
 	"certs":            {args: "DIR NAME...", help: "make the certificates that servers show each other: DIR/NAME.pem and DIR/NAME-key.pem for each name, and the authority DIR/ca.pem; what ends within 30 days is made anew", run: (*operator).certs, alone: true},
@@ -56,6 +55,9 @@ var clusterVerbs = map[string]clusterVerb{
 	"flush":            {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", flags: []string{"table"}, run: (*operator).flush},
 	"compact":          {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", flags: []string{"table"}, run: (*operator).compact},
 }
+
+// movedVerbs are those of earlier builds that have another place now.
+var movedVerbs = map[string]string{"check": "trestle check --online"}
 
 // An operator asks a cluster.
 type operator struct {
@@ -69,9 +71,7 @@ type operator struct {
 	json    bool
 	tablets bool
 	pin     bool
-	blocks  bool
 	yes     bool
-	rate    int64
 }
 
 // clusterCommand shows and changes a cluster.
@@ -87,15 +87,13 @@ func clusterCommand(p *process, args []string) int {
 		args = args[1:]
 	}
 	flags := settings.NewClusterFlags("cluster "+verb, settings.Operator)
-	o := &operator{p: p, rate: 64 << 20}
+	o := &operator{p: p}
 	flags.StringVar(&o.table, "table", "", "the table, for flush and compact")
 	flags.StringVar(&o.key, "key", "", "first row of the right part, for split")
 	flags.BoolVar(&o.json, "json", false, "print status as JSON")
 	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
 	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
 	flags.BoolVar(&o.yes, "yes", false, "do it, for recover and drop-damaged-log")
-	flags.BoolVar(&o.blocks, "blocks", false, "verify every checksum of SSTables and commit logs, for check")
-	flags.Var((*settings.ByteRate)(&o.rate), "rate", "bytes per second that check --blocks reads at most, as in 50MiB; 0: as fast as it goes")
 	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
@@ -105,7 +103,9 @@ func clusterCommand(p *process, args []string) int {
 	v, ok := clusterVerbs[verb]
 	if err == nil && !ok {
 		err = fmt.Errorf("cluster takes a verb: %s", strings.Join(slices.Sorted(maps.Keys(clusterVerbs)), ", "))
-		if verb != "" {
+		if now := movedVerbs[verb]; now != "" {
+			err = fmt.Errorf("trestle cluster %s is %s now", verb, now)
+		} else if verb != "" {
 			err = fmt.Errorf("there is no verb %q: %w", verb, err)
 		}
 	}
@@ -118,11 +118,8 @@ func clusterCommand(p *process, args []string) int {
 	o.keySet = flags.Changed("key")
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	if !o.blocks || flags.Changed("timeout") {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, *timeout)
-		defer cancel()
-	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
 	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
 	defer cancelReach()
 	if v.alone {
@@ -304,7 +301,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		return err
 	}
 	if missing == nil {
-		damaged = stillWaiting(damaged, rows)
+		damaged = catalog.StillWaiting(damaged, rows)
 	}
 	for _, d := range damaged {
 		for _, t := range d.Tablets {
@@ -380,18 +377,23 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 
 // openStore opens the store for a verb, which makes nothing of it.
 func (o *operator) openStore(ctx context.Context, verb string) (objectstore.Store, error) {
-	cfg := &o.n.cfg.Node
+	return openSharedStore(ctx, o.n.cfg, verb)
+}
+
+// openSharedStore opens the store of a cluster for a command, which makes nothing of
+// it.
+func openSharedStore(ctx context.Context, cfg *settings.Set, command string) (objectstore.Store, error) {
 	if cfg.Store == "" {
-		return nil, fmt.Errorf("%s needs --store, as the servers have it", verb)
+		return nil, fmt.Errorf("%s needs --store, as the servers have it", command)
 	}
 	if dir, ok := strings.CutPrefix(cfg.Store, "file://"); ok {
 		if _, err := os.Stat(dir); err != nil {
 			return nil, fmt.Errorf("the store %s: %w", cfg.Store, err)
 		}
 	}
-	store, err := openObjects(ctx, cfg, verb)
+	store, err := openObjects(ctx, &cfg.Node, command)
 	if err == nil {
-		err = checkMark(ctx, store, o.n.cfg.Cluster)
+		err = checkMark(ctx, store, cfg.Cluster)
 	}
 	return store, err
 }

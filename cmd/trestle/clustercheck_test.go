@@ -8,8 +8,10 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/bigtable"
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -21,6 +23,14 @@ import (
 func (c *testCluster) try(args ...string) (string, int) {
 	c.t.Helper()
 	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	out, code, _ := p.exit()
+	return out + p.stderr.String(), code
+}
+
+// check runs `trestle check --online` and returns what it prints, and its exit code.
+func (c *testCluster) check(args ...string) (string, int) {
+	c.t.Helper()
+	p := startTrestle(c.t, "real", c.dir, append(append([]string{"check", "--online"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
 	out, code, _ := p.exit()
 	return out + p.stderr.String(), code
 }
@@ -168,7 +178,7 @@ func TestClusterCheck(t *testing.T) {
 	}
 	expect := func(code int, args []string, parts ...string) {
 		t.Helper()
-		out, got := c.try(append(append([]string{"check"}, args...), store)...)
+		out, got := c.check(append(slices.Clone(args), store)...)
 		for _, p := range parts {
 			if !regexp.MustCompile(p).MatchString(out) {
 				t.Errorf("check %v does not say %s", args, p)
@@ -180,14 +190,14 @@ func TestClusterCheck(t *testing.T) {
 		}
 	}
 	blocks := []string{"--blocks", "--rate=0"}
-	expect(0, nil, `0 findings;`)
-	expect(0, blocks, `0 findings; 2 tables, 9 tablets, 0 backups, [1-9]\d* SSTables .* named; of them [1-9]\d* read \([1-9]\d+ entries\), [1-9]\d* segments of [1-9]\d* commit logs read`)
-	expect(0, []string{"--blocks", "--rate=1MiB"}, `0 findings;`, `1.0 MiB/s at most`)
+	expect(0, nil, `cluster test: no damage`)
+	expect(0, blocks, `cluster test: no damage, \d+ harmless findings; 1 tables, 8 tablets, 0 backups, [1-9]\d* SSTables \(.*, [1-9]\d+ entries\), [1-9]\d* log segments read`)
+	expect(0, []string{"--blocks", "--rate=1MiB"}, `no damage`, `1.0 MiB/s at most`)
 
 	sst := files("sst/*.sst")[0]
 	undo := damage(t, sst)
-	expect(0, nil, `0 findings;`)
-	expect(1, blocks, `SSTable `+filepath.Base(sst)+` of tablet \w+, rows .*checksum`, `\n1 findings;`)
+	expect(0, nil, `no damage`)
+	expect(1, blocks, `damage    sst/`+filepath.Base(sst)+`: .*checksum.* of tablet \w+ of `, `: 1 damaged,`)
 	undo()
 	var segment string
 	for _, l := range files("log/*") {
@@ -197,14 +207,15 @@ func TestClusterCheck(t *testing.T) {
 		}
 	}
 	undo = damageSegment(t, dir, segment)
-	expect(1, blocks, `commit log segment `+segment+`: .*corruption`, `\n1 findings;`)
+	expect(1, blocks, `damage    log/`+segment+`: .*corruption`, `: 1 damaged,`)
 	undo()
 	aside := filepath.Join(c.dir, "aside")
 	if err := os.Rename(sst, aside); err != nil {
 		t.Fatal(err)
 	}
-	expect(1, nil, `SSTable `+filepath.Base(sst)+` of tablet \w+ is not in the store`, `1 findings;`)
-	expect(1, blocks, `SSTable `+filepath.Base(sst)+` of tablet \w+ is not in the store`, `1 findings;`)
+	missing := `damage    sst/` + filepath.Base(sst) + `: is missing; tablet \w+ of `
+	expect(1, nil, missing, `: 1 damaged,`)
+	expect(1, blocks, missing, `: 1 damaged,`)
 	if err := os.Rename(aside, sst); err != nil {
 		t.Fatal(err)
 	}
@@ -222,13 +233,31 @@ func TestClusterCheck(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expect(0, nil, `unused: commit log 0000000000f00000, 1 segments, 100 B, the newest \d+s old, is needed by no tablet`,
-		`unused: SSTable 00000001000000ff.sst, 9 B, \d+s old, is named by nothing`, `0 findings;.* 2 objects \(109 B\) are named by none`)
-	if out, code := c.try("check", "--store=file://"+t.TempDir()); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
+	expect(0, nil, `harmless  log/0000000000f00000: 100 bytes, \d+s old: no tablet needs its 1 segments, and its server is gone`,
+		`harmless  sst/00000001000000ff.sst: 9 bytes, \d+s old: no tablet or backup names it`, `: no damage,.* 2 objects \(109 B\) are named by none`)
+	stopped := func(code int, args []string, parts ...string) {
+		t.Helper()
+		p := startTrestle(t, "real", c.dir, append(append([]string{"check", store, "--cluster=test"}, args...), "--blocks", "--rate=0")...)
+		out, got, _ := p.exit()
+		out += p.stderr.String()
+		for _, part := range parts {
+			if !regexp.MustCompile(part).MatchString(out) {
+				got = -1
+			}
+		}
+		if got != code {
+			t.Errorf("check %v: exit code %d, want %d and %q\n%s", args, got, code, parts, out)
+		}
+	}
+	stopped(1, []string{"--etcd=" + c.etcd}, `tablet server server-\d.* lives: check what serves with --online`)
+	if out, code := c.try("check"); code != exitUsage || !strings.Contains(out, "trestle cluster check is trestle check --online now") {
+		t.Errorf("the old spelling: exit code %d\n%s", code, out)
+	}
+	if out, code := c.check("--store=file://" + t.TempDir()); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {
 		t.Errorf("check of another store: exit code %d\n%s", code, out)
 	}
 	nowhere := filepath.Join(c.dir, "nowhere")
-	if out, code := c.try("check", "--store=file://"+nowhere); code != 1 || !strings.Contains(out, "no such file") {
+	if out, code := c.check("--store=file://" + nowhere); code != 1 || !strings.Contains(out, "no such file") {
 		t.Errorf("check of no store: exit code %d\n%s", code, out)
 	}
 	if _, err := os.Stat(nowhere); !os.IsNotExist(err) {
@@ -237,5 +266,46 @@ func TestClusterCheck(t *testing.T) {
 	other := startTrestle(t, "real", c.dir, "cluster", "status", "--etcd="+c.etcd, "--cluster=other")
 	if out, code, _ := other.exit(); code != 1 || !strings.Contains(other.stderr.String(), `knows of no cluster "other"`) || !strings.Contains(other.stderr.String(), "it knows of test") {
 		t.Errorf("status of no cluster: exit code %d\n%s%s", code, out, other.stderr)
+	}
+
+	// Nobody lives: by etcd, and by its copy in the store. Nothing is changed, so
+	// rows that were in no SSTable are there when the cluster begins again.
+	for _, log := range []string{"0000000000f00000", "0000000000f00002"} { // no logs, but like such
+		if err := os.RemoveAll(filepath.Join(dir, "log", log)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.kill()
+	eventually(t, func() string {
+		p := startTrestle(t, "real", c.dir, "check", store, "--etcd="+c.etcd, "--cluster=test")
+		if out, code, _ := p.exit(); code != 0 {
+			return out + p.stderr.String() // sessions end by themselves
+		}
+		return ""
+	})
+	before := strings.Join(files("*/*"), "\n")
+	good := `cluster test: no damage, \d+ harmless findings; 1 tables, 8 tablets, 0 backups, [1-9]\d* SSTables \(.*, [1-9]\d+ entries\), [1-9]\d* log segments read`
+	stopped(0, []string{"--etcd=" + c.etcd}, good)
+	stopped(0, nil, good)
+	if err := os.Rename(sst, aside); err != nil {
+		t.Fatal(err)
+	}
+	stopped(1, nil, missing, `: 1 damaged,`)
+	if err := os.Rename(aside, sst); err != nil {
+		t.Fatal(err)
+	}
+	if after := strings.Join(files("*/*"), "\n"); after != before {
+		t.Errorf("to check changes the store:\n%s\nwas\n%s", after, before)
+	}
+	c.startMaster("master-1")
+	c.launch("server-1")
+	c.ready("server-1")
+	_, client := clients(t, c.addrs["server-1"])
+	tbl = client.Open("table-of-test")
+	for i := range 230 {
+		key := fmt.Sprintf("%c%03d", 'a'+i%26, i)
+		if got, err := rowWithin(t, tbl, key, 20*time.Second); err != nil || got == "" {
+			t.Fatalf("row %s after the check: %q, %v", key, got, err)
+		}
 	}
 }

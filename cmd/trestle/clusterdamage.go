@@ -75,22 +75,6 @@ func (c damageCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// stillWaiting leaves of damaged logs the tablets whose rows say that they wait.
-func stillWaiting(logs []catalog.DamagedLog, rows map[metadata.TabletID]*metadata.Row) (out []catalog.DamagedLog) {
-	for _, d := range logs {
-		d.Tablets = slices.DeleteFunc(slices.Clone(d.Tablets), func(t catalog.WaitingTablet) bool { return !waitsFor(rows[t.Tablet], d.Log) })
-		if len(d.Tablets) > 0 {
-			out = append(out, d)
-		}
-	}
-	return out
-}
-
-// waitsFor tells whether a tablet is to be opened with what a log has of it.
-func waitsFor(r *metadata.Row, log commitlog.ID) bool {
-	return r != nil && r.Assignment != nil && commitlog.ID(r.Assignment.Log) == log && r.Assignment.State != metadata.Open
-}
-
 // dropDamagedLog gives up what is damaged in the commit log of a server that is
 // gone, so that its tablets are served without.
 func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
@@ -144,7 +128,7 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 		left := 0
 		err := o.rows(ctx, func(r *metadata.Row) error {
 			for _, l := range all {
-				if waitsFor(r, l.log) {
+				if catalog.WaitsFor(r, l.log) {
 					left++
 				}
 			}
@@ -205,7 +189,7 @@ func (o *operator) losses(ctx context.Context, logs objectstore.Store, id commit
 		return nil, err
 	}
 	err = o.rows(ctx, func(r *metadata.Row) error {
-		if waitsFor(r, id) {
+		if catalog.WaitsFor(r, id) {
 			l.waiting = append(l.waiting, r)
 		}
 		return nil

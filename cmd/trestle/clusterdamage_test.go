@@ -112,7 +112,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	if out := c.cluster("status"); !regexp.MustCompile(`not served: .*\n.*\n[0-9a-f]+ .* server-1 +` + name(0)).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
-	if out, code := c.try("check", store); code != 1 || !regexp.MustCompile(`commit log segment `+name(0)+` of server-1 is damaged .* is not served without it`).MatchString(out) {
+	if out, code := c.check(store); code != 1 || !regexp.MustCompile(`damage    log/`+name(0)+`: of server-1, is damaged .* is not served without it`).MatchString(out) {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
 
@@ -152,9 +152,9 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	if d := c.status().Damaged; len(d) > 0 {
 		t.Errorf("status: %+v", d)
 	}
-	for _, args := range [][]string{{"check", store}, {"check", "--blocks", "--rate=0", store}} {
-		unused := regexp.MustCompile(`unused: commit log ` + log + `, [1-9]\d* segments, .*, the newest .* old, is needed by no tablet, and its server is gone`)
-		if out, code := c.try(args...); code != 0 || !unused.MatchString(out) {
+	for _, args := range [][]string{{store}, {"--blocks", "--rate=0", store}} {
+		unused := regexp.MustCompile(`harmless  log/` + log + `: [1-9]\d* bytes, .* old: no tablet needs its [1-9]\d* segments, and its server is gone`)
+		if out, code := c.check(args...); code != 0 || !unused.MatchString(out) {
 			t.Errorf("%v: exit code %d\n%s", args, code, out)
 		}
 	}

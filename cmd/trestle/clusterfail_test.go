@@ -209,7 +209,7 @@ func TestClusterDamage(t *testing.T) {
 	if len(lost) == 0 || len(lost) > 4 {
 		t.Fatalf("rows %v answer DATA_LOSS", lost)
 	}
-	if out, code := c.try("check", "--blocks", store); code != 1 || !strings.Contains(out, filepath.Base(tables[0])) {
+	if out, code := c.check("--blocks", store); code != 1 || !strings.Contains(out, filepath.Base(tables[0])) {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
 	if err := writeWithin(t, tbl, lost[0], "new", 20*time.Second); err != nil {
@@ -252,7 +252,7 @@ func TestClusterDamage(t *testing.T) {
 		}
 		return ""
 	})
-	out, code := c.try("check", "--blocks", store)
+	out, code := c.check("--blocks", store)
 	if code != 1 || !strings.Contains(out, "is not served") || !strings.Contains(out, filepath.Base(segment)) {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}

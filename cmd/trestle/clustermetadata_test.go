@@ -113,7 +113,7 @@ func TestClusterMetadata(t *testing.T) {
 	if n := w.failed.Load(); n > 0 {
 		t.Errorf("%d calls failed, the first: %v", n, w.first)
 	}
-	if out, code := c.try("check", "--store="+c.store); code != 0 {
+	if out, code := c.check("--store=" + c.store); code != 0 {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
 
@@ -151,7 +151,7 @@ func TestClusterMetadata(t *testing.T) {
 		}
 		return ""
 	})
-	if out, code := c.try("check", "--store="+c.store); code != 0 {
+	if out, code := c.check("--store=" + c.store); code != 0 {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
 }

@@ -47,7 +47,7 @@ func (o *operator) recover(ctx context.Context, _ []string) error {
 	if err := copier.Restore(ctx, cp); err != nil {
 		return err
 	}
-	fmt.Fprintf(o.p.stdout, "the lock service has what it had at %s: start masters and servers, then run `trestle cluster check`\n", cp.Taken.Format(time.RFC3339))
+	fmt.Fprintf(o.p.stdout, "the lock service has what it had at %s: start masters and servers, then run `trestle check --online`\n", cp.Taken.Format(time.RFC3339))
 	return nil
 }
 

@@ -238,7 +238,7 @@ func TestClusterRecover(t *testing.T) {
 		}
 		read(client)
 		copied()
-		if out, code := c.try("check", "--blocks", "--rate=0", store); code != 0 {
+		if out, code := c.check("--blocks", "--rate=0", store); code != 0 {
 			t.Fatalf("check: exit code %d\n%s", code, out)
 		}
 	}

@@ -44,7 +44,7 @@ func commands() []command {
 		{"iam", "manage service accounts, keys and policies", iam},
 		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},
 		{"table", "show and set the locality groups of a table", table},
-		{"check", "verify every checksum and invariant of a data directory that no server has open", checkDirectory},
+		{"check", "verify a data directory that no server has open, or a cluster, serving or stopped", checkCommand},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},
 		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},

@@ -72,8 +72,9 @@ var allowed = map[string][]string{
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/standalone":    {"engine/fault", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
-	"cluster/check":         and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/standalone"}),
-	"cluster/sim":           and(below, []string{"engine/tablet", "cluster/..."}),
+	"cluster/check": and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metadata",
+		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),
+	"cluster/sim": and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,
 	"gateway/wire":     leaves,

@@ -21,6 +21,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/memory"
@@ -341,6 +342,10 @@ func TestDirectory(t *testing.T) {
 	for _, v := range versions {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {
 			dir := unpack(t, fmt.Sprintf("testdata/directory-%d.zip", v))
+			sum, err := check.Directory(t.Context(), vfs.Default, dir, func(f check.Finding) { tell(t, f) })
+			if err != nil || sum.Tables != 2 || sum.Backups != 1 || sum.LogRecords == 0 {
+				t.Errorf("check: %+v, %v", sum, err)
+			}
 			s, end := openDirectory(t, dir)
 			judge(t, v, s.Client)
 			end()
@@ -365,6 +370,15 @@ func TestStore(t *testing.T) {
 	for _, v := range versions {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {
 			dir := unpack(t, fmt.Sprintf("testdata/store-%d.zip", v))
+			store, err := objectstore.OpenLocal(vfs.Default, dir, objectstore.LocalOptions{Owner: "check"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sum, err := check.Stopped(t.Context(), check.ClusterOptions{Objects: objectstore.Sub(store, "sst"), Logs: objectstore.Sub(store, "log"), Blocks: true},
+				objectstore.Sub(store, "etcd"), func(f check.Finding) { tell(t, f) })
+			if err != nil || sum.Tables != 2 || sum.Backups != 1 || sum.LogSegments == 0 {
+				t.Errorf("check: %+v, %v", sum, err)
+			}
 			l := recovered(t, dir)
 			c, _, end := openStore(t, l, dir)
 			judge(t, v, c)
@@ -405,6 +419,14 @@ func TestOtherVersions(t *testing.T) {
 		if _, err := catalog.ClaimIncarnation(ctx, l); (err == nil) != (c.want == "") {
 			t.Errorf("%s: the first process: %v", name, err)
 		}
+	}
+}
+
+// tell fails the test on a finding that is damage.
+func tell(t *testing.T, f check.Finding) {
+	t.Helper()
+	if !f.Harmless {
+		t.Errorf("%+v", f)
 	}
 }
 

@@ -185,7 +185,7 @@ func run(bin, cbt, dir string, rows, kills int, cluster bool) (err error) {
 	if b.server.Cluster == nil {
 		return nil
 	}
-	return b.step("trestle cluster check --blocks", func(ctx context.Context) error {
+	return b.step("trestle check --online --blocks", func(ctx context.Context) error {
 		out, err := b.server.Cluster.Check(ctx)
 		fmt.Printf("  %s\n", lastLine([]byte(out)))
 		return err

@@ -203,11 +203,11 @@ func (c *Cluster) Stop(timeout time.Duration) error {
 // Check holds METADATA against the tables and the store, every byte of which it
 // reads, and returns a summary.
 func (c *Cluster) Check(ctx context.Context) (string, error) {
-	cmd := exec.CommandContext(ctx, c.cmd.Path, "cluster", "check", "--blocks", "--rate=0", "--cluster=dev", "--etcd="+c.Etcd,
+	cmd := exec.CommandContext(ctx, c.cmd.Path, "check", "--online", "--blocks", "--rate=0", "--cluster=dev", "--etcd="+c.Etcd,
 		"--store=file://"+filepath.Join(c.Dir, "store"))
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		err = fmt.Errorf("trestle cluster check: %w\n%s", err, out)
+		err = fmt.Errorf("trestle check: %w\n%s", err, out)
 	}
 	return string(out), err
 }

@@ -68,6 +68,8 @@ type Flags struct {
 	rows     []setting
 	set      *Set
 	recorded map[string]*recorder
+	// TakesArgs says that there may be arguments beside flags.
+	TakesArgs bool
 }
 
 // NewFlags returns the flags of command. More may be added before Resolve.
@@ -110,7 +112,7 @@ func (f *Flags) Resolve(args, environ []string) (*Set, error) {
 			return nil, err
 		}
 		errs = append(errs, FlagError(f.FlagSet, err))
-	} else if f.NArg() > 0 {
+	} else if f.NArg() > 0 && !f.TakesArgs {
 		errs = append(errs, fmt.Errorf("unexpected argument %q: %s takes only flags", f.Arg(0), f.Name()))
 	}
 

@@ -1,0 +1,214 @@
+package check
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/sstable"
+)
+
+// A reading reads objects from end to end, at a bounded rate.
+type reading struct {
+	rate  int64 // bytes per second at most; 0 means no bound
+	tell  func(bytes int64)
+	start time.Time
+	bytes int64
+	cache *sstable.Cache
+}
+
+func newReading(rate int64, tell func(int64)) *reading {
+	if tell == nil {
+		tell = func(int64) {}
+	}
+	return &reading{rate: rate, tell: tell, start: time.Now(), cache: sstable.NewCache(4<<20, 4)}
+}
+
+func (r *reading) close() { r.cache.Close() }
+
+// readAtOnce is what is read at once of an object, and readWhole the size up to
+// which an SSTable is read once and in large pieces: a store takes a request for
+// each.
+const readAtOnce, readWhole = 1 << 20, 256 << 20
+
+// took waits until n bytes more may have been read.
+func (r *reading) took(ctx context.Context, n int) error {
+	r.bytes += int64(n)
+	r.tell(r.bytes)
+	if r.rate <= 0 {
+		return ctx.Err()
+	}
+	due := r.start.Add(time.Duration(float64(r.bytes) / float64(r.rate) * float64(time.Second)))
+	select {
+	case <-time.After(time.Until(due)):
+		return ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// whole returns what an object holds.
+func (r *reading) whole(ctx context.Context, s objectstore.Store, name string) (data []byte, err error) {
+	f, err := objectstore.OpenStored(ctx, s, name)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	data = make([]byte, f.Size())
+	for off := 0; off < len(data); off += readAtOnce {
+		end := min(off+readAtOnce, len(data))
+		if err := f.ReadAt(ctx, data[off:end], int64(off)); err != nil {
+			return nil, err
+		}
+		if err := r.took(ctx, end-off); err != nil {
+			return nil, err
+		}
+	}
+	return data, nil
+}
+
+// open opens an SSTable of some size.
+func (r *reading) open(ctx context.Context, s objectstore.Store, name string, size int64) (sstable.Readable, error) {
+	if size <= readWhole {
+		data, err := r.whole(ctx, s, name)
+		return inMemory(data), err
+	}
+	f, err := objectstore.OpenStored(ctx, s, name)
+	return paced{f, r}, err
+}
+
+// inMemory is an SSTable that was read.
+type inMemory []byte
+
+func (b inMemory) Size() int64  { return int64(len(b)) }
+func (b inMemory) Close() error { return nil }
+func (b inMemory) ReadAt(_ context.Context, p []byte, off int64) error {
+	if off < 0 || off+int64(len(p)) > int64(len(b)) {
+		return fault.New(fault.Corruption, "%d bytes at %d exceed the %d of the object", len(p), off, len(b))
+	}
+	copy(p, b[off:])
+	return nil
+}
+
+// paced is an SSTable that is read at the rate of a reading.
+type paced struct {
+	sstable.Readable
+	r *reading
+}
+
+func (p paced) ReadAt(ctx context.Context, b []byte, off int64) error {
+	if err := p.Readable.ReadAt(ctx, b, off); err != nil {
+		return err
+	}
+	return p.r.took(ctx, len(b))
+}
+
+// stored holds the SSTables of a store, which are those of a path, against those
+// that rows name: each is there, of the size that it is said to have. The others
+// are noted, if all rows are known; of a store in use, others may have been
+// stored since rows were read.
+func (t *tables) stored(ctx context.Context, dir string, s objectstore.Store, known bool) (there map[string]objectstore.Info, err error) {
+	infos, err := s.List(ctx, "", "", 0)
+	if err != nil {
+		return nil, fmt.Errorf("list SSTables: %w", err)
+	}
+	there = map[string]objectstore.Info{}
+	for _, i := range infos {
+		path := dir + "/" + i.Name
+		there[path] = i
+		u := t.objects[path]
+		switch {
+		case u != nil:
+			t.sum.SSTables++
+			t.sum.SSTableBytes += i.Size
+			if i.Size != u.ref.Size {
+				t.damage(path, t.doRestore, "has %d bytes instead of %d, an SSTable of %s", i.Size, u.ref.Size, t.users(u))
+			}
+		case known:
+			t.unused(path, i.Size, 1, i.Modified, "no tablet or backup names it")
+		}
+	}
+	return there, nil
+}
+
+// unused notes objects that nothing names.
+func (t *tables) unused(where string, size int64, n int, newest time.Time, why string) {
+	t.sum.Unused += n
+	t.sum.UnusedBytes += size
+	t.note(where, doDeleteOld, "%d bytes, %v old: %s", size, time.Since(newest).Round(time.Second), why)
+}
+
+// read verifies the SSTables of a path, of which there has those that are there.
+// known says that all rows are; else those are verified too that no row names.
+// gone tells of one that is not there whether rows have ceased to name it.
+func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *reading, there map[string]objectstore.Info, known bool, gone func(*usedObject) (bool, error)) error {
+	paths := map[string]bool{}
+	for path := range t.objects {
+		paths[path] = strings.HasPrefix(path, dir+"/")
+	}
+	for path := range there {
+		paths[path] = paths[path] || !known && strings.HasSuffix(path, ".sst")
+	}
+	for _, path := range slices.Sorted(maps.Keys(paths)) {
+		u := t.objects[path]
+		info, stored := there[path]
+		if !paths[path] || stored && u != nil && info.Size != u.ref.Size {
+			continue // told already
+		}
+		if !stored {
+			if old, err := gone(u); err != nil {
+				return err
+			} else if !old {
+				t.damage(path, t.doRestore, "is missing; %s needs it", t.users(u))
+			}
+			continue
+		}
+		if r == nil {
+			continue
+		}
+		of, says := "", (*sstable.Info)(nil)
+		if u != nil {
+			of, says = " of "+t.users(u), &u.ref.Info
+		}
+		f, err := r.open(ctx, s, info.Name, info.Size)
+		if errors.Is(err, fault.NotFound) && u != nil {
+			if old, err := gone(u); err != nil {
+				return err
+			} else if !old {
+				t.damage(path, t.doRestore, "is missing; %s needs it", t.users(u))
+			}
+			continue
+		}
+		var v sstable.Verdict
+		if err == nil {
+			v, err = sstable.Check(ctx, r.cache, f, info.Name, says)
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		t.sum.Entries += int64(v.Entries)
+		switch {
+		case v.Wrong == "":
+		case v.Rows:
+			t.damage(path, t.doRestore+"; until then the rows concerned answer DATA_LOSS and all others are served", "%s; it is an SSTable%s", v.Wrong, of)
+		default:
+			t.damage(path, t.doRestore, "%s; an SSTable%s", v.Wrong, of)
+		}
+	}
+	return nil
+}
+
+// users names the tablets that an SSTable belongs to.
+func (t *tables) users(u *usedObject) string {
+	var list []string
+	for _, r := range u.by {
+		list = append(list, t.tabletName(r))
+	}
+	return strings.Join(list, ", ")
+}

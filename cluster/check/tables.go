@@ -1,0 +1,247 @@
+package check
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/locality"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/schema"
+)
+
+// tables are what a lock service and METADATA say, of one process or of a cluster.
+type tables struct {
+	*reporter
+	// incarnation is the last one, which is in the id of whatever a tablet server
+	// named; 0 if it is not known.
+	incarnation uint64
+	names       map[uint64]string        // of tables and backups, by id
+	schemas     map[uint64]*schema.Table // of tables
+	// rows are those of each table; nil if they cannot be read.
+	rows map[uint64][]*metadata.Row
+	// items is the row of the tablet of a lock service of one process.
+	items *metadata.Row
+	// objects are the SSTables that rows name, by path.
+	objects map[string]*usedObject
+}
+
+// A usedObject is an SSTable with the rows that name it: several after a split.
+type usedObject struct {
+	ref metadata.FileRef
+	by  []*metadata.Row
+}
+
+func newTables(r *reporter) *tables {
+	return &tables{reporter: r, names: map[uint64]string{}, schemas: map[uint64]*schema.Table{}, objects: map[string]*usedObject{}}
+}
+
+// readItems reads what the lock service knows of tables and backups.
+func (t *tables) readItems(ctx context.Context, l lock.Service) error {
+	t.names[cmeta.Table] = "METADATA"
+	known := func(id uint64, name string) {
+		if other := t.names[id]; other != "" {
+			t.damage(name, t.doRestore, "has the id of %s", other)
+		}
+		t.names[id] = name
+	}
+	err := catalog.Names(ctx, l, func(_ lock.Item, n catalog.Name) error {
+		live := 0
+		for _, s := range n {
+			if catalog.IsMaking(s) {
+				continue // and its tablets are being made
+			}
+			if s.DeleteTime.IsZero() {
+				live++
+			}
+			known(s.ID, "table "+s.Name)
+			t.schemas[s.ID] = s
+			t.sum.Tables++
+		}
+		if live > 1 {
+			t.damage("table "+n[0].Name, t.doRestore, "is the name of %d tables", live)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	backups, err := catalog.Backups(ctx, l, "")
+	for _, b := range backups {
+		if b.Made {
+			known(catalog.BackupTable(b.ID), "backup "+b.Name)
+			t.sum.Backups++
+		}
+	}
+	return err
+}
+
+// readIncarnation reads the last incarnation, after whatever has one in its id.
+func (t *tables) readIncarnation(ctx context.Context, l lock.Service) error {
+	i, err := l.Get(ctx, catalog.IncarnationKey)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(i.Value, &t.incarnation); err != nil {
+		return fmt.Errorf("item %s: %w", i.Key, err)
+	}
+	return nil
+}
+
+// readRows takes METADATA rows from all, which calls each with them. If it cannot
+// be read to its end that is a finding, and rows are nil.
+func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*metadata.Row) error) error) error {
+	rows := map[uint64][]*metadata.Row{}
+	there := map[metadata.TabletID]bool{}
+	err := all(ctx, func(r *metadata.Row) error {
+		if there[r.Tablet] && !catalog.IsBackupTable(r.Table) {
+			t.damage(t.tabletName(r), t.doRestore, "has two METADATA rows")
+		}
+		there[r.Tablet] = there[r.Tablet] || !catalog.IsBackupTable(r.Table)
+		rows[r.Table] = append(rows[r.Table], r)
+		for i := range r.Files {
+			f := &r.Files[i]
+			t.use(tabletsDir, f, r)
+			if sch := t.schemas[r.Table]; sch != nil {
+				if family, ok := locality.Misplaced(sch, f.Group, f.Layout, &f.Info); ok {
+					t.damage(t.tabletName(r), t.doRestore, "SSTable %s holds cells of the family %s, which is in another locality group", f.Object, family)
+				}
+			}
+		}
+		return nil
+	})
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if errors.Is(err, fault.Unavailable) {
+		return fmt.Errorf("read METADATA: %w", err) // not now
+	}
+	if err != nil {
+		t.damage("METADATA", t.doRestore, "cannot be read to its end: %v", err)
+		return nil
+	}
+	t.rows = rows
+	return nil
+}
+
+// judge holds the rows of each table and backup against what the lock service says
+// of it.
+func (t *tables) judge() {
+	for id, s := range t.schemas {
+		t.named(t.names[id], "its id", s.ID)
+	}
+	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
+		for _, r := range t.rows[id] {
+			t.named(t.tabletName(r), "its id", uint64(r.Tablet))
+			t.named(t.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
+		}
+		t.table(id, t.rows[id])
+	}
+	for _, id := range slices.Sorted(maps.Keys(t.names)) {
+		if t.rows != nil && t.rows[id] == nil && id != cmeta.Table {
+			t.damage(t.names[id], t.doRestore, "has no tablets")
+		}
+	}
+}
+
+func maxOf[T any](list []T, id func(T) uint64) uint64 {
+	var most uint64
+	for _, x := range list {
+		most = max(most, id(x))
+	}
+	return most
+}
+
+// named reports an id that no server so far can have given out.
+func (t *tables) named(where, what string, id uint64) {
+	if t.incarnation != 0 && id>>32 > t.incarnation {
+		t.damage(where, t.doRestore, "%s %x is of start %d, and the lock service knows of %d: it is older than the rest", what, id, id>>32, t.incarnation)
+	}
+}
+
+// use notes that row r names an SSTable.
+func (t *tables) use(dir string, f *metadata.FileRef, r *metadata.Row) {
+	where, path := t.tabletName(r), dir+"/"+f.Object
+	u := t.objects[path]
+	if u == nil {
+		u = &usedObject{ref: *f}
+		t.objects[path] = u
+	} else if slices.Contains(u.by, r) {
+		t.damage(where, t.doRestore, "names SSTable %s twice", f.Object)
+		return
+	} else if !u.ref.Info.Equal(&f.Info) || u.ref.ID != f.ID {
+		t.damage(where, t.doRestore, "says other things of SSTable %s than %s does", f.Object, t.tabletName(u.by[0]))
+	}
+	u.by = append(u.by, r)
+	if want := fmt.Sprintf("%016x.sst", f.ID); f.Object != want {
+		t.damage(where, t.doRestore, "calls SSTable %x %s instead of %s", f.ID, f.Object, want)
+	}
+}
+
+func (t *tables) tabletName(r *metadata.Row) string {
+	if r == t.items {
+		return "the lock service"
+	}
+	name := t.names[r.Table]
+	if name == "" {
+		name = fmt.Sprintf("table %x", r.Table)
+	}
+	return fmt.Sprintf("tablet %v of %s", r.Tablet, name)
+}
+
+// table checks the rows of a table or backup.
+func (t *tables) table(id uint64, rows []*metadata.Row) {
+	if t.names[id] == "" {
+		for _, r := range rows {
+			t.note(t.tabletName(r), doDeleteOld, "neither table nor backup has it: it was being made or deleted")
+		}
+		return
+	}
+	if id != cmeta.Table && !catalog.IsBackupTable(id) {
+		t.sum.Tablets += len(rows)
+	}
+	for _, r := range rows {
+		if r.Op != nil {
+			what := map[metadata.OpKind]string{metadata.Split: "split", metadata.Merge: "merge", metadata.Leave: "merge"}[r.Op.Kind]
+			if what == "" {
+				t.damage(t.tabletName(r), t.doRestore, "an operation of unknown kind %d is under way", r.Op.Kind)
+				return
+			}
+			t.note(t.tabletName(r), "nothing: whoever serves it next finishes or forgets it", "a %s was under way", what)
+		}
+	}
+	if !Tiled(rows) {
+		t.damage(t.names[id], t.doRestore, "its %d tablets do not tile the key space", len(rows))
+	}
+}
+
+// Tiled tells whether rows, ascending, are those of all tablets of a table once every
+// split and merge that has happened is finished, and every other one forgotten.
+func Tiled(rows []*metadata.Row) bool {
+	there, merged := map[metadata.TabletID]bool{}, map[metadata.TabletID]bool{}
+	for _, r := range rows {
+		there[r.Tablet] = true
+		if r.Op != nil && r.Op.Kind == metadata.Merge {
+			merged[r.Op.Left] = true
+		}
+	}
+	var out []*metadata.Row
+	for _, r := range rows {
+		if merged[r.Tablet] {
+			continue
+		}
+		if r.Op != nil && r.Op.Kind == metadata.Split && there[r.Op.Left] {
+			r = r.Clone()
+			r.Start = r.Op.At
+		}
+		out = append(out, r)
+	}
+	return metadata.Tile(out)
+}
