@@ -118,5 +118,5 @@ func (a *attended) end(ctx context.Context, silent time.Duration, broken bool) {
 	a.m.o.Counters.GivenUp.Add(1)
 	a.m.o.Log.Info("tablet server is given up", "server", r.ServerName(), "silent", silent, "closed", broken)
 	a.m.ended.Store(r.Incarnation, true)
-	a.m.look()
+	a.m.lookSoon()
 }

@@ -13,10 +13,10 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// movesAtOnce is how many of n tablets are moved to even out servers, each time:
+// maxMoves is how many of n tablets are moved to even out servers, each time:
 // what is far from even comes to rest in as many steps in a large cluster as in
 // a small one.
-func movesAtOnce(n int) int { return max(8, n/200) }
+func maxMoves(n int) int { return max(8, n/200) }
 
 // firstTablets is how many tablets a server has at most as long as a cold start
 // waits for more servers.
@@ -55,10 +55,10 @@ func (c *coldStart) most(servers map[uint64]catalog.Registration, without, all i
 	return firstTablets
 }
 
-// slack is how much more than the least busy server another may have, as a part
+// imbalanceTolerance is how much more than the least busy server another may have, as a part
 // of the mean, before anything is moved. A move costs a flush, a pause of the
 // tablet and cold caches.
-const slack = 0.2
+const imbalanceTolerance = 0.2
 
 // A weighed is a tablet with its weight. The weights of all tablets are 1
 // together.
@@ -136,7 +136,7 @@ func plan(servers []uint64, tablets []weighed, most int) []move {
 			}
 		}
 		gap := have[from] - have[to]
-		if gap <= slack*mean {
+		if gap <= imbalanceTolerance*mean {
 			break
 		}
 		best := -1
@@ -178,7 +178,7 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 			m.o.Counters.BalanceSkipped.Add(1)
 			return nil
 		}
-		if r.Op == nil && v.wanted[r.Tablet].Key == "" {
+		if r.Op == nil && v.pins[r.Tablet].Key == "" {
 			movable[r.Tablet] = r
 		}
 	}
@@ -193,7 +193,7 @@ func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []m
 		return movable[t.Tablet] == nil || time.Since(t.Since) < 2*m.o.Balance
 	}
 	tablets := weigh(statuses, young)
-	for _, o := range plan(slices.Sorted(maps.Keys(statuses)), tablets, movesAtOnce(len(tablets))) {
+	for _, o := range plan(slices.Sorted(maps.Keys(statuses)), tablets, maxMoves(len(tablets))) {
 		o.row = movable[o.tablet]
 		moves = append(moves, o)
 	}

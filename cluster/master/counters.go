@@ -46,10 +46,10 @@ func (c *Counters) end() {
 	}
 }
 
-// A since adds to a counter by how much another has grown.
-type since struct{ last int64 }
+// A counterDelta adds to a counter by how much another has grown.
+type counterDelta struct{ last int64 }
 
-func (s *since) add(to, from *atomic.Int64) {
+func (s *counterDelta) add(to, from *atomic.Int64) {
 	now := from.Load()
 	to.Add(now - s.last)
 	s.last = now

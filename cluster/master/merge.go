@@ -107,7 +107,7 @@ func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.Table
 		}
 		s := v.servers[a.server]
 		m.call("merge "+s.Addr, func(ctx context.Context) error {
-			defer m.tablets.doubt(keyOf(l), keyOf(r))
+			defer m.tablets.invalidate(keyOf(l), keyOf(r))
 			m.o.Log.Info("tablets are merged", "left", v.name(l), "right", v.name(r), "server", s.ServerName())
 			err := m.o.Dialer.Dial(s.Addr).Merge(ctx, p.left, p.right)
 			if err == nil {

@@ -101,7 +101,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		case a == nil || a.State == metadata.Unassigned || m.dead(v, r):
 			doomed = append(doomed, r)
 		case a.State == metadata.Open:
-			if n := a.Incarnation; len(leave[n]) < partings {
+			if n := a.Incarnation; len(leave[n]) < maxMovesPerServer {
 				leave[n] = append(leave[n], r)
 			}
 		case time.Since(since) > m.o.MakeLimit:
@@ -110,7 +110,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		}
 	}
 	m.orphans = orphans
-	m.part(v, leave)
+	m.moveOff(v, leave)
 	return m.drop(ctx, doomed)
 }
 

@@ -138,7 +138,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 
 // pass looks once and deletes what it may. It returns how many objects.
 func (w *sweeper) pass(ctx context.Context) (int, error) {
-	if err := w.m.believable(ctx); err != nil {
+	if err := w.m.checkNotRolledBack(ctx); err != nil {
 		return 0, err
 	}
 	spared, asked, err := w.ask(ctx)

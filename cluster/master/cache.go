@@ -14,15 +14,15 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// known is what the master knows of the tablets of tables: their METADATA rows
-// without what they hold, as they were when it read them last, or as it or a
-// server has changed them since. It is a hint of what there is to do: a change
-// is a compare-and-set of the row as it is. So METADATA, which is large in a
-// large cluster, is read whole only now and then: when the term begins, when a
-// server has died, whose tablets may have been split, and else so rarely that it
-// takes a twentieth of the time.
-type known struct {
-	rows []*metadata.Row // by key, and slim, except in the round that reads them
+// A tabletCache is what the master knows of the tablets of tables: hints, which are
+// their METADATA rows without what they hold. They are as the master read them last,
+// or as it or a server has changed them since, and only say what there is to do: each
+// change is a compare-and-set of the row as it is. So the master can read all of
+// METADATA, which is large in a large cluster, rarely: when its term begins, when a
+// server has died, whose tablets may have been split, and else so that reading takes
+// a twentieth of the time.
+type tabletCache struct {
+	rows []*metadata.Row // by key; hints, except in the round that reads them
 	// scanned is when they were read, and took how long that took; servers and
 	// tables are those that there were then.
 	scanned time.Time
@@ -31,48 +31,48 @@ type known struct {
 	tables  map[uint64]bool
 
 	mu sync.Mutex
-	// doubtful are rows that are not as they are here.
-	doubtful []rpc.TabletKey
-	loaded   []rpc.TabletKey
+	// stale are rows that are not as they are here.
+	stale  []rpc.TabletKey
+	loaded []rpc.TabletKey
 }
 
 func keyOf(r *metadata.Row) rpc.TabletKey { return rpc.TabletKey{Table: r.Table, End: r.End} }
 
-// slimmed is the Redo of a slim row: no real one has it.
-const slimmed = ^uint64(0)
+// hintMark is the Redo of a hint: no stored row has it.
+const hintMark = ^uint64(0)
 
-// slim returns a row without what the tablet holds. It cannot be stored.
-func slim(r *metadata.Row) *metadata.Row {
+// hintOf returns a row without what the tablet holds. It cannot be stored.
+func hintOf(r *metadata.Row) *metadata.Row {
 	s := &metadata.Row{Version: r.Version, Table: r.Table, Tablet: r.Tablet, Start: r.Start, End: r.End, Op: r.Op, Assignment: r.Assignment}
-	s.Redo.Segment = slimmed
+	s.Redo.Segment = hintMark
 	return s
 }
 
-// slim leaves out of all rows what they hold.
-func (k *known) slim() {
+// shrink makes hints of all rows.
+func (k *tabletCache) shrink() {
 	for i, r := range k.rows {
-		if !isSlim(r) {
-			k.rows[i] = slim(r)
+		if !isHint(r) {
+			k.rows[i] = hintOf(r)
 		}
 	}
 }
 
-func isSlim(r *metadata.Row) bool { return r.Redo.Segment == slimmed }
+func isHint(r *metadata.Row) bool { return r.Redo.Segment == hintMark }
 
-// doubt makes the master read rows again. Those of METADATA tablets, which are
-// not known but read in each round, it reads in any case.
-func (k *known) doubt(keys ...rpc.TabletKey) {
+// invalidate makes the master read rows again. Those of METADATA tablets are not
+// cached: each round reads them.
+func (k *tabletCache) invalidate(keys ...rpc.TabletKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
 		if key.Table != cmeta.Table {
-			k.doubtful = append(k.doubtful, key)
+			k.stale = append(k.stale, key)
 		}
 	}
 }
 
-// opened notes that a server has opened tablets.
-func (m *master) opened(keys []rpc.TabletKey) {
+// noteOpened notes that a server has opened tablets.
+func (m *master) noteOpened(keys []rpc.TabletKey) {
 	m.tablets.mu.Lock()
 	defer m.tablets.mu.Unlock()
 	m.tablets.loaded = append(m.tablets.loaded, keys...)
@@ -91,16 +91,16 @@ func compareKeys(a, b rpc.TabletKey) int {
 	return bytes.Compare(a.End, b.End)
 }
 
-func (k *known) find(key rpc.TabletKey) (int, bool) {
+func (k *tabletCache) find(key rpc.TabletKey) (int, bool) {
 	return slices.BinarySearchFunc(k.rows, key, func(r *metadata.Row, key rpc.TabletKey) int { return compareKeys(keyOf(r), key) })
 }
 
-// know brings what is known up to date and tells whether it was all read.
-func (m *master) know(ctx context.Context, v *view) (whole bool, err error) {
+// refresh brings the cache up to date and tells whether all of METADATA was read.
+func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 	k := &m.tablets
 	k.mu.Lock()
-	doubtful, loaded := k.doubtful, k.loaded
-	k.doubtful, k.loaded = nil, nil
+	stale, loaded := k.stale, k.loaded
+	k.stale, k.loaded = nil, nil
 	k.mu.Unlock()
 	due := k.scanned.IsZero() || time.Since(k.scanned) >= max(10*m.o.Interval, 20*k.took)
 	for n := range k.servers {
@@ -114,7 +114,7 @@ func (m *master) know(ctx context.Context, v *view) (whole bool, err error) {
 			fresh[id] = true
 		}
 	}
-	if due || len(fresh) > 4 || len(doubtful) > 1000 {
+	if due || len(fresh) > 4 || len(stale) > 1000 {
 		return true, m.scan(ctx, v)
 	}
 	for id := range fresh {
@@ -137,10 +137,10 @@ func (m *master) know(ctx context.Context, v *view) (whole bool, err error) {
 			}
 		}
 	}
-	for n, key := range doubtful {
+	for n, key := range stale {
 		r, err := m.meta.Get(ctx, key)
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			k.doubt(doubtful[n:]...)
+			k.invalidate(stale[n:]...)
 			return false, err
 		}
 		i, ok := k.find(key)
@@ -148,9 +148,9 @@ func (m *master) know(ctx context.Context, v *view) (whole bool, err error) {
 		case ok && err != nil:
 			k.rows = slices.Delete(k.rows, i, i+1)
 		case ok:
-			k.rows[i] = slim(r)
+			k.rows[i] = hintOf(r)
 		case err == nil:
-			k.rows = slices.Insert(k.rows, i, slim(r))
+			k.rows = slices.Insert(k.rows, i, hintOf(r))
 		}
 	}
 	return false, nil
@@ -166,7 +166,7 @@ func (m *master) scan(ctx context.Context, v *view) error {
 			rows = rows[:n-1] // read twice: METADATA was split meanwhile
 		}
 		if m.needs(v, r) != needsServer { // which takes all of it
-			r = slim(r)
+			r = hintOf(r)
 		}
 		rows = append(rows, r)
 		return nil
@@ -195,7 +195,7 @@ func (m *master) scanTable(ctx context.Context, table uint64) error {
 		if n := len(rows); n > 0 && bytes.Equal(rows[n-1].End, r.End) {
 			rows = rows[:n-1]
 		}
-		rows = append(rows, slim(r))
+		rows = append(rows, hintOf(r))
 		return nil
 	})
 	if err != nil {
