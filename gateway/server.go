@@ -159,6 +159,11 @@ func profileOf(a *admin.Admin, in *interceptor) func(context.Context, string, st
 // Hints tells who starts the server why its first callers would be refused.
 func (s *Server) Hints(ctx context.Context) ([]string, error) { return s.admin.Hints(ctx) }
 
+// ImportedBackup is Admin's.
+func (s *Server) ImportedBackup(ctx context.Context, name string, source *schema.Backup, life time.Duration) (*schema.Backup, func(), error) {
+	return s.admin.ImportedBackup(ctx, name, source, life)
+}
+
 // Serve serves connections of l until Stop. It may be called for several
 // listeners. It closes l, and returns nil after Stop.
 func (s *Server) Serve(l net.Listener) error { return s.grpc.Serve(l) }

@@ -180,7 +180,7 @@ func (t *tables) use(dir string, f *metadata.FileRef, r *metadata.Row) {
 		t.damage(where, t.doRestore, "says other things of SSTable %s than %s does", f.Object, t.tabletName(u.by[0]))
 	}
 	u.by = append(u.by, r)
-	if want := fmt.Sprintf("%016x.sst", f.ID); f.Object != want {
+	if want := metadata.ObjectName(f.ID); f.Object != want {
 		t.damage(where, t.doRestore, "calls SSTable %x %s instead of %s", f.ID, f.Object, want)
 	}
 }

@@ -308,6 +308,95 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 	return b.Backup, nil
 }
 
+// FrozenBackup returns a backup and the METADATA rows of its tablets, for who copies
+// it out of the store. Nothing but the backup keeps what they name.
+func (c *Client) FrozenBackup(ctx context.Context, name string) (*schema.Backup, []*metadata.Row, error) {
+	b, err := c.backup(ctx, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	rows, err := c.frozen(ctx, b)
+	for _, r := range rows {
+		r.Version, r.Table = 0, 0 // are of this store
+	}
+	return b.Backup, rows, err
+}
+
+// ImportBackup makes the backup want of METADATA rows of a backup of another store.
+// All ids are new. fetch has to store the SSTables, under new names by those in rows: it
+// is called once the name of the backup is reserved, which keeps the sweeper from
+// deleting anything until they are named.
+func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*metadata.Row, fetch func(context.Context, map[string]string) error) (*schema.Backup, error) {
+	b, err := c.reserve(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	err = func() error {
+		newID, err := c.newIDs(ctx)
+		if err != nil {
+			return err
+		}
+		ids, names := map[string]uint64{}, map[string]string{}
+		own := make([]*metadata.Row, len(rows))
+		for i, r := range rows {
+			r = r.Clone()
+			r.Version, r.Table, r.Tablet = 0, catalog.BackupTable(b.ID), metadata.TabletID(newID())
+			for j := range r.Files {
+				f := &r.Files[j]
+				if ids[f.Object] == 0 {
+					ids[f.Object] = newID()
+					names[f.Object] = metadata.ObjectName(ids[f.Object])
+				}
+				f.ID, f.Object = ids[f.Object], names[f.Object]
+			}
+			own[i] = r
+		}
+		if err := c.renewing(ctx, b, func(ctx context.Context) error { return fetch(ctx, names) }); err != nil {
+			return err
+		}
+		b.Table = want.Table.Clone()
+		b.Table.ID, b.CreateTime = newID(), c.o.Now()
+		return c.keep(ctx, b, own)
+	}()
+	if err != nil {
+		c.abandon(ctx, b)
+		return nil, err
+	}
+	return b.Backup, nil
+}
+
+// renewing calls do, and says meanwhile that b is still being made. Who loses the
+// name has to stop.
+func (c *Client) renewing(ctx context.Context, b *catalog.Backup, do func(context.Context) error) error {
+	during, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	done, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(catalog.MakeLimit / 4)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				// Not with a context that ends with do: what became of a change must be known.
+				if err := c.renew(ctx, b); err != nil {
+					cancel(err)
+					return
+				}
+			case <-done:
+				return
+			}
+		}
+	}()
+	err := do(during)
+	close(done)
+	<-stopped
+	if err == nil {
+		err = context.Cause(during)
+	}
+	return err
+}
+
 // Backup implements backend.Backups.
 func (c *Client) Backup(ctx context.Context, name string) (*schema.Backup, error) {
 	b, err := c.backup(ctx, name)

@@ -49,6 +49,7 @@ type Options struct {
 type Server struct {
 	*client.Client
 	lock    *local.Service
+	objects objectstore.Store
 	tablets *tabletserver.Server
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -133,6 +134,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("open SSTables: %w", err)
 	}
 	to := o.TabletServer
+	s.objects = objects
 	to.Name, to.Lock, to.Objects, to.Log = Name, s.lock, objects, o.Logger
 	garbage := make(chan struct{}, 1)
 	to.Dropped = func(string) {
@@ -177,6 +179,9 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 
 // Lock returns the lock service.
 func (s *Server) Lock() lock.Service { return s.lock }
+
+// Objects returns the store of the SSTables.
+func (s *Server) Objects() objectstore.Store { return s.objects }
 
 // TabletServer returns the tablet server.
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }

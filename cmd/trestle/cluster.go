@@ -391,7 +391,7 @@ func openSharedStore(ctx context.Context, cfg *settings.Set, command string) (ob
 			return nil, fmt.Errorf("the store %s: %w", cfg.Store, err)
 		}
 	}
-	store, err := openObjects(ctx, &cfg.Node, command)
+	store, err := openObjects(ctx, cfg.Store, command)
 	if err == nil {
 		err = checkMark(ctx, store, cfg.Cluster)
 	}

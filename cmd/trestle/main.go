@@ -44,6 +44,7 @@ func commands() []command {
 		{"iam", "manage service accounts, keys and policies", iam},
 		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},
 		{"table", "show and set the locality groups of a table", table},
+		{"backup", "export a backup out of a server's store, or import one into it", backupCommand},
 		{"check", "verify a data directory that no server has open, or a cluster, serving or stopped", checkCommand},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},

@@ -48,6 +48,8 @@ func verbsOf(command string) []string {
 		return slices.Sorted(maps.Keys(clusterVerbs))
 	case "tablets":
 		return slices.Sorted(maps.Keys(tabletVerbs))
+	case "backup":
+		return backupVerbs
 	case "table":
 		return tableVerbs
 	case "inspect":

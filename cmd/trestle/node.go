@@ -374,10 +374,9 @@ const (
 	partCopies   = "etcd" // copies of what the lock service holds
 )
 
-// openObjects opens the store that the servers of the cluster share. owner tells
-// apart who write to it.
-func openObjects(ctx context.Context, n *settings.Node, owner string) (objectstore.Store, error) {
-	u, err := url.Parse(n.Store)
+// openObjects opens the store at a URL. owner tells apart who write to it.
+func openObjects(ctx context.Context, at, owner string) (objectstore.Store, error) {
+	u, err := url.Parse(at)
 	if err != nil {
 		return nil, err
 	}
@@ -420,7 +419,7 @@ func checkMark(ctx context.Context, store objectstore.Store, cluster string) err
 // openStore opens the store that the servers of the cluster share, and refuses
 // one that does not keep its promises.
 func openStore(ctx context.Context, n *settings.Node, cluster string, log *slog.Logger) (store, cached objectstore.Store, release func(), err error) {
-	if store, err = openObjects(ctx, n, n.Name); err == nil {
+	if store, err = openObjects(ctx, n.Store, n.Name); err == nil {
 		err = store.Probe(ctx)
 	}
 	if err == nil {

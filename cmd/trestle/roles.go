@@ -94,6 +94,7 @@ func (p *process) printAddresses(at announcement) {
 // tablets. Of the damage that reads have met a process knows its own.
 type clusterOperator struct {
 	*client.Client
+	*exports
 	damage func() []tablet.TableDamage
 }
 
@@ -104,7 +105,8 @@ var _ ops.Operator = clusterOperator{}
 
 // gatewayOverCluster opens the gateway of a process of a cluster. name is that of
 // its tablet server, empty if it has none.
-func gatewayOverCluster(ctx context.Context, n *node, cfg *settings.Serve, name string, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
+// Its objects are nil then.
+func gatewayOverCluster(ctx context.Context, n *node, cfg *settings.Serve, name string, objects objectstore.Store, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
 	if err := makeDataDir(cfg, log); err != nil {
 		return nil, nil, err
 	}
@@ -115,11 +117,11 @@ func gatewayOverCluster(ctx context.Context, n *node, cfg *settings.Serve, name 
 	if err := shareTLS(ctx, cfg, c); err != nil {
 		return nil, nil, err
 	}
-	st, _, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, m, log)
+	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, m, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	st.operator = clusterOperator{c, func() []tablet.TableDamage { return nil }}
+	st.operator = clusterOperator{c, newExports(cfg, c, objects, front), func() []tablet.TableDamage { return nil }}
 	st.stats = func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} }
 	st.warnings = n.warnings
 	return st, c, nil
@@ -138,7 +140,7 @@ func openGateway(set *settings.Set) opener {
 			n.close()
 			return nil, err
 		}
-		st, c, err := gatewayOverCluster(ctx, n, cfg, "", schemas, m, log)
+		st, c, err := gatewayOverCluster(ctx, n, cfg, "", nil, schemas, m, log)
 		if err != nil {
 			n.close()
 			return nil, err
@@ -220,7 +222,7 @@ func openTabletServer(set *settings.Set) opener {
 				log.Error("the server for the cluster ended", "error", err)
 			}
 		}
-		st, c, err := gatewayOverCluster(ctx, n, cfg, set.Name, ts.Schemas(), m, log)
+		st, _, err := gatewayOverCluster(ctx, n, cfg, set.Name, objectstore.Sub(store, partSSTables), ts.Schemas(), m, log)
 		if err != nil {
 			now, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -241,7 +243,9 @@ func openTabletServer(set *settings.Set) opener {
 			closeStore()
 			return err
 		}
-		st.operator = clusterOperator{c, ts.Damage}
+		op := st.operator.(clusterOperator)
+		op.damage = ts.Damage
+		st.operator = op
 		st.whatFailed = "the tablet server cannot go on, and has to be started again"
 		st.ready, st.failed = ts.Err, ts.Failed()
 		st.checks = append(n.checks, namedCheck{"commit log", ts.Full})

@@ -304,10 +304,16 @@ func (c *adminClient) dropDamaged(sel ops.Selection) error {
 	return err
 }
 
-// job starts a job and waits for its end, telling on stderr how far it is.
+// job has something done to tablets.
 func (c *adminClient) job(sel ops.Selection) error {
+	return c.await("/admin/tablets/"+c.verb, sel, c.verb+" "+sel.Table)
+}
+
+// await starts a job, which is what, and waits for its end, telling on stderr how
+// far it is.
+func (c *adminClient) await(path string, body any, what string) error {
 	var j ops.Job
-	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, sel, &j); err != nil {
+	if err := c.call(c.ctx, http.MethodPost, path, body, &j); err != nil {
 		return err
 	}
 	for j.State == ops.Running {
@@ -322,7 +328,7 @@ func (c *adminClient) job(sel ops.Selection) error {
 			return err
 		}
 		if j.State == ops.Running && j.BytesTotal > 0 {
-			fmt.Fprintf(c.p.stderr, "%s %s: %s of %s\n", c.verb, sel.Table, byteSize(j.BytesDone), byteSize(j.BytesTotal))
+			fmt.Fprintf(c.p.stderr, "%s: %s of %s\n", what, byteSize(j.BytesDone), byteSize(j.BytesTotal))
 		}
 	}
 	if c.json {
@@ -338,12 +344,12 @@ func (c *adminClient) job(sel ops.Selection) error {
 			if j.BytesTotal > 0 {
 				size = ", " + byteSize(j.BytesTotal)
 			}
-			fmt.Fprintf(c.p.stdout, "%s %s: done%s in %v\n", c.verb, sel.Table, size, j.Ended.Sub(j.Started).Round(time.Millisecond))
+			fmt.Fprintf(c.p.stdout, "%s: done%s in %v\n", what, size, j.Ended.Sub(j.Started).Round(time.Millisecond))
 		}
 	}
 	switch {
 	case j.State != ops.Done:
-		return fmt.Errorf("%s %s: %s", c.verb, sel.Table, j.Error)
+		return fmt.Errorf("%s: %s", what, j.Error)
 	case len(j.Damaged) > 0:
 		return fmt.Errorf("%d SSTables are damaged: rows in the blocks concerned answer DATA_LOSS", len(j.Damaged))
 	}

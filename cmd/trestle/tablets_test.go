@@ -37,6 +37,7 @@ func tool(t *testing.T, dir string, args ...string) (stdout, stderr string, code
 type operated struct {
 	t     *testing.T
 	dir   string
+	flags []string // more of serve
 	proc  *proc
 	url   string // of the ops listener
 	addr  string // of the API
@@ -45,7 +46,7 @@ type operated struct {
 }
 
 func (o *operated) start() {
-	o.proc = startTrestle(o.t, "real", o.dir, "serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB")
+	o.proc = startTrestle(o.t, "real", o.dir, append([]string{"serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB"}, o.flags...)...)
 	o.url = strings.TrimSuffix(strings.Fields(o.proc.line("metrics and health"))[0], "/metrics")
 	o.addr = o.proc.line("export BIGTABLE_EMULATOR_HOST=")
 	admin, client := clients(o.t, o.addr)

@@ -71,6 +71,7 @@ var allowed = map[string][]string{
 	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc"}),
+	"cluster/export":        {"engine/fault", "engine/commitlog", "engine/objectstore", "engine/sstable", "engine/schema", "engine/metadata"},
 	"cluster/standalone":    {"engine/fault", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
 	"cluster/check": and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metadata",
 		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),

@@ -22,6 +22,9 @@ import (
 // tablets that a split or merge makes get ids of their own.
 type TabletID uint64
 
+// ObjectName returns the name of the SSTable with an id. Its writer is known by it.
+func ObjectName(id uint64) string { return fmt.Sprintf("%016x.sst", id) }
+
 // A FileRef is an SSTable of a tablet.
 type FileRef struct {
 	// Object is the name in the object store; ID identifies it in caches.

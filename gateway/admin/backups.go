@@ -213,6 +213,35 @@ func timeIn(path string, t *timestamppb.Timestamp, from time.Time, low, high tim
 	return v, nil
 }
 
+// ImportedBackup returns a backup that is going to be made of an exported one, with
+// the name that it is to have and its end, and takes that name until release is
+// called: clients see it as being created. It is a STANDARD backup.
+func (a *Admin) ImportedBackup(ctx context.Context, name string, source *schema.Backup, life time.Duration) (want *schema.Backup, release func(), err error) {
+	ids, err := a.parse("backup", backupForm, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := newID("backup", "backups", ids[3], tableIDPattern, wire.TableID, 1, maxBackupID); err != nil {
+		return nil, nil, err
+	}
+	now := a.o.Now()
+	expire, err := timeIn("expire_time", timestamppb.New(now.Add(life)), now, minBackupLife, maxBackupLife)
+	if err != nil {
+		return nil, nil, err
+	}
+	want = &schema.Backup{Name: name, ExpireTime: expire, Extra: storedBackup{}.encode()}
+	pending := want.Clone()
+	pending.Table, pending.StartTime = source.Table, source.StartTime
+	pb, err := a.creating(pending)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := a.place(ctx, backupForm, "backup", name, ids, pb); err != nil {
+		return nil, nil, err
+	}
+	return want, func() { a.unplace(name) }, nil
+}
+
 // backupKind returns whether a new backup, or one that was created at from, is
 // hot and until when.
 func backupKind(pb *adminpb.Backup, from time.Time) (s storedBackup, err error) {

@@ -33,6 +33,7 @@ type Operator interface {
 	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error
 	Damage() []tablet.TableDamage
 	Grouper
+	Exporter
 }
 
 // Admin is the service for operators, JSON over HTTP below /admin/. What a
@@ -71,11 +72,12 @@ func (a *Admin) Elsewhere(why string) { a.elsewhere.Store(&why) }
 func (a *Admin) Close() { a.jobs.close() }
 
 // The RPCs that ask for the permissions that requests do: tables.get, update and
-// delete.
+// delete, and backups.create with read.
 const (
 	toSee    = adminpb.BigtableTableAdmin_GetTable_FullMethodName
 	toChange = adminpb.BigtableTableAdmin_UpdateTable_FullMethodName
 	toLose   = adminpb.BigtableTableAdmin_DeleteTable_FullMethodName
+	toCopy   = adminpb.BigtableTableAdmin_CopyBackup_FullMethodName
 )
 
 // Routes are what is below /admin/.
@@ -95,6 +97,8 @@ func (a *Admin) Routes() (out []Route) {
 	handle("POST /admin/table/set-group", toChange, a.changeGroup(setGroup))
 	handle("POST /admin/table/delete-group", toChange, a.changeGroup(deleteGroup))
 	handle("POST /admin/table/assign", toChange, a.changeGroup(assign))
+	handle("POST /admin/backups/export", toCopy, a.exportBackup)
+	handle("POST /admin/backups/import", toCopy, a.importBackup)
 	handle("GET /admin/jobs", toSee, a.listJobs)
 	handle("GET /admin/jobs/{id}", toSee, a.job)
 	handle("DELETE /admin/jobs/{id}", toChange, a.cancel)
@@ -406,7 +410,7 @@ func (a *Admin) start(what string) func(*request) (any, error) {
 			rows = row.Single(key)
 		}
 		op := q.op
-		return a.jobs.start(what, s, table, func(ctx context.Context, j *running) error {
+		return a.jobs.start(Job{What: what, Selection: s}, table, func(ctx context.Context, j *running) error {
 			switch what {
 			case "compact":
 				return op.CompactTablets(ctx, table, rows, j.report)

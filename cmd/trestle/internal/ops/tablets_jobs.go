@@ -15,10 +15,13 @@ import (
 // A Job is something that takes longer than a request should.
 type Job struct {
 	ID string `json:"id"`
-	// What is compact, flush or verify.
+	// What is compact, flush or verify, export or import.
 	What string `json:"what"`
 	Selection
-	State JobState `json:"state"`
+	// Backup and Export are those of an export or import.
+	Backup string   `json:"backup,omitempty"`
+	Export string   `json:"export,omitempty"`
+	State  JobState `json:"state"`
 	// BytesDone of BytesTotal are an estimate; both are 0 for a flush.
 	BytesDone  int64      `json:"bytes_done"`
 	BytesTotal int64      `json:"bytes_total"`
@@ -73,7 +76,7 @@ type jobs struct {
 
 // running is a job that is under way or has ended.
 type running struct {
-	table  string // its full name
+	table  string // its full name, or that of the backup
 	cancel context.CancelFunc
 	done   chan struct{}
 
@@ -91,8 +94,8 @@ func (s *jobs) close() {
 	s.group.Wait()
 }
 
-// start begins a job on a table, of which sel has the name that it was asked for by.
-func (s *jobs) start(what string, sel Selection, table string, do func(context.Context, *running) error) (*Job, error) {
+// start begins a job on the table or backup of a full name. want says what it is.
+func (s *jobs) start(want Job, table string, do func(context.Context, *running) error) (*Job, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.mu.closed {
@@ -113,8 +116,8 @@ func (s *jobs) start(what string, sel Selection, table string, do func(context.C
 	}
 	s.mu.last++
 	ctx, cancel := context.WithCancel(s.ctx)
-	j := &running{table: table, cancel: cancel, done: make(chan struct{}),
-		job: Job{ID: strconv.Itoa(s.mu.last), What: what, Selection: sel, State: Running, Started: time.Now().UTC()}}
+	want.ID, want.State, want.Started = strconv.Itoa(s.mu.last), Running, time.Now().UTC()
+	j := &running{table: table, cancel: cancel, done: make(chan struct{}), job: want}
 	s.mu.list = append(s.mu.list, j)
 	s.group.Go(func() {
 		defer cancel()
@@ -152,7 +155,7 @@ func (j *running) describe() *Job {
 func (j *running) report(done, total int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.job.BytesDone, j.job.BytesTotal = done, total
+	j.job.BytesDone, j.job.BytesTotal = max(done, j.job.BytesDone), total
 }
 
 func (j *running) damaged(d tablet.ObjectDamage) {

@@ -21,6 +21,7 @@ import (
 
 // fakeOperator blocks in Compact until it is cancelled or released.
 type fakeOperator struct {
+	Exporter
 	release chan struct{}
 	rows    chan row.Range
 	groups  []tablet.GroupInfo

@@ -34,6 +34,7 @@ type Serve struct {
 	HBaseName    string // HOST or HOST:PORT; empty: that of HBaseListen
 	HBasePlace   string // PROJECT/INSTANCE
 	HBaseTrust   bool
+	ExportStore  string // empty: none
 	Zone         string
 	Cluster      string
 	LogFormat    string // Text or JSON
@@ -103,6 +104,7 @@ func (c *Serve) table() []setting {
 		{"hbase-advertise", "", "HOST or HOST:PORT that HBase clients are told to connect to; empty for the first of names, or hbase-listen", file(&c.HBaseName)},
 		{"hbase-instance", "default/default", "PROJECT/INSTANCE that is HBase's default namespace; other namespaces are other instances of the project", text(&c.HBasePlace)},
 		{"hbase-trust-users", "false", "with auth: believe HBase clients the user names that they give, as HBase does without Kerberos", boolean(&c.HBaseTrust)},
+		{"export-store", "", "where exported backups are, and nothing else: file:///DIR on this machine or mounted there, or s3:// or hdfs:// as for the store of a cluster; empty: none can be exported or imported", store(&c.ExportStore)},
 		{"zone", "local-a", "zone that clients are told they talk to", name(&c.Zone)},
 		{"cluster", "trestle", "cluster that clients are told they talk to", name(&c.Cluster)},
 		{"log-format", Text, "format of the log on stderr: text or json", oneOf(&c.LogFormat, Text, JSON)},
