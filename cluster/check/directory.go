@@ -184,7 +184,7 @@ func (c *checker) metadata(ctx context.Context) error {
 			return err
 		}
 	}
-	if !c.exists(itemsLog) && c.root.Row.Version == 1 {
+	if !c.exists(itemsLog) && c.root.Row.Version == 1 && !standalone.Served(c.fs, c.dir) {
 		c.rows = map[uint64][]*metadata.Row{} // nothing was ever in it
 		return nil
 	}
@@ -237,20 +237,28 @@ func (c *checker) openLog(name string) (*commitlog.FileLog, error) {
 	return l, c.damagedLog(name, err)
 }
 
+// way says what to do about a commit log that is damaged.
+func (c *checker) way(name string) string {
+	if name == tablesLog {
+		return c.doRestore + ", or " + standalone.DropLog + c.dir
+	}
+	return c.doRestore
+}
+
 // damagedLog reports err if it says that a commit log is damaged, else returns it.
 func (c *checker) damagedLog(name string, err error) error {
 	if fault.KindOf(err) != fault.Corruption {
 		return err
 	}
-	c.damage(name, c.doRestore+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
+	c.damage(name, c.way(name)+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
 	return nil
 }
 
 // log reads a commit log from end to end. It returns false if it is not sound.
 func (c *checker) log(ctx context.Context, name string, each func(*commitlog.Record)) (bool, error) {
 	if !c.exists(name) {
-		if c.root != nil && c.root.Row.Version > 1 || len(c.user) > 0 {
-			c.damage(name, c.doRestore, "the directory is missing, and with it all changes that are in no SSTable")
+		if c.root != nil && c.root.Row.Version > 1 || len(c.user) > 0 || standalone.Served(c.fs, c.dir) {
+			c.damage(name, c.way(name), "the directory is missing, and with it all changes that are in no SSTable")
 			return false, nil
 		}
 		c.note(name, "nothing: the next start makes it", "the directory is missing; nothing was ever in it")

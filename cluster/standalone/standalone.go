@@ -79,7 +79,11 @@ func Open(ctx context.Context, o Options) (*Server, error) {
 		if err := prepare(o.FS, o.Dir); err != nil {
 			return nil, err
 		}
-		return open(ctx, o)
+		s, err := open(ctx, o)
+		if fault.KindOf(err) == fault.Corruption {
+			err = fault.New(fault.Corruption, "%w; `trestle check %s` says what else is damaged, and what to do", err, o.Dir)
+		}
+		return s, err
 	})
 }
 
@@ -100,7 +104,10 @@ func prepare(fs vfs.FS, dir string) error {
 	if way != "" {
 		err = fault.New(fault.Corruption, "%w; to go on %s", err, way)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return checkLogs(fs, dir)
 }
 
 // OpenMetadata opens a data directory to look into it: the Server knows the lock

@@ -46,6 +46,7 @@ func commands() []command {
 		{"table", "show and set the locality groups of a table", table},
 		{"backup", "export a backup out of a server's store, or import one into it", backupCommand},
 		{"check", "verify a data directory that no server has open, or a cluster, serving or stopped", checkCommand},
+		{"drop-damaged-log", "give up what is damaged in the commit log of a data directory that no server has open", dropDamagedLog},
 		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
 		{"bench", "measure a server, and check what it answers", runBench},
 		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},
@@ -97,7 +98,7 @@ func usage(w io.Writer) {
 	fmt.Fprint(w, "Trestle stores wide-column tables and speaks the Cloud Bigtable API.\n\nUsage: trestle COMMAND [flags]\n\n")
 	for _, c := range commands() {
 		if c.help != "" {
-			fmt.Fprintf(w, "  %-12s %s\n", c.name, c.help)
+			fmt.Fprintf(w, "  %-16s %s\n", c.name, c.help)
 		}
 	}
 	fmt.Fprint(w, `

@@ -144,10 +144,10 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 		return nil, err
 	}
 	if err := fs.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("open commit log: %w", ioError(err))
+		return nil, fmt.Errorf("open commit log %s: %w", dir, ioError(err))
 	}
 	if err := datadir.Sync(fs, fs.PathDir(dir)); err != nil {
-		return nil, fmt.Errorf("open commit log: %w", ioError(err))
+		return nil, fmt.Errorf("open commit log %s: %w", dir, ioError(err))
 	}
 	lock, err := fs.Lock(fs.PathJoin(dir, lockName))
 	if err != nil {
@@ -160,13 +160,13 @@ func Open(fs vfs.FS, dir string, opts Options) (_ *FileLog, err error) {
 		}
 	}()
 	if l.files, l.free, err = listSegments(fs, dir); err != nil {
-		return nil, fmt.Errorf("open commit log: %w", err)
+		return nil, fmt.Errorf("open commit log %s: %w", dir, err)
 	}
 	if err := l.link(); err != nil {
-		return nil, fmt.Errorf("open commit log: %w", err)
+		return nil, fmt.Errorf("open commit log %s: %w", dir, err)
 	}
 	if err := l.findEnd(); err != nil {
-		return nil, fmt.Errorf("open commit log: %w", err)
+		return nil, fmt.Errorf("open commit log %s: %w", dir, err)
 	}
 	return l, nil
 }
@@ -345,7 +345,7 @@ func (l *FileLog) End() Pos { return l.end }
 func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 	l.floor = max(l.floor, from.Segment)
 	if err := l.checkRedoPoint(from); err != nil {
-		return fmt.Errorf("replay commit log: %w", err)
+		return fmt.Errorf("replay commit log %s: %w", l.dir, err)
 	}
 	for i, s := range l.chain {
 		if s.number < from.Segment {
@@ -365,7 +365,7 @@ func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
 	data, err := l.read(s)
 	if err != nil {
-		return fmt.Errorf("replay commit log: %w", err)
+		return fmt.Errorf("replay commit log %s: %w", l.dir, err)
 	}
 	var fnErr error
 	each := func(r Record) error {
@@ -382,13 +382,13 @@ func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Rec
 			v = frameShort
 		}
 		if v != frameWhole {
-			return fmt.Errorf("replay commit log: %w", corrupt(s.number, off, v))
+			return fmt.Errorf("replay commit log %s: %w", l.dir, corrupt(s.number, off, v))
 		}
 		if err := f.eachRecord(s.number, each); err != nil {
 			if fnErr != nil {
 				return fnErr
 			}
-			return fmt.Errorf("replay commit log: %s: %w", segmentName(s.number), err)
+			return fmt.Errorf("replay commit log %s: %s: %w", l.dir, segmentName(s.number), err)
 		}
 		off = int(f.end())
 	}

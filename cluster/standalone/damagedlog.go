@@ -1,0 +1,250 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// The commit logs of a data directory.
+const (
+	itemsLog    = LockDir + "/log"
+	metadataLog = "mlog"
+	tablesLog   = "ulog"
+	// newTablesLog is what DropDamagedLog makes and then puts in the place of
+	// tablesLog. While that is not there a start is refused.
+	newTablesLog = "ulog.new"
+	asideLog     = "ulog.damaged-"
+)
+
+// Served tells whether a directory was ever served: its commit logs, which are all
+// made before, have been begun.
+func Served(fs vfs.FS, dir string) bool {
+	for _, log := range []string{metadataLog, tablesLog} {
+		names, err := fs.List(fs.PathJoin(dir, log))
+		if err == nil && slices.ContainsFunc(names, func(n string) bool { return strings.HasSuffix(n, ".log") }) {
+			return true
+		}
+	}
+	return false
+}
+
+// checkLogs is fault.Corruption if a directory that was served lacks one of its
+// commit logs: a start would begin an empty one, without what was acknowledged.
+func checkLogs(fs vfs.FS, dir string) error {
+	if !Served(fs, dir) {
+		return nil
+	}
+	for _, l := range []struct{ name, of, way string }{
+		{itemsLog, "the lock service", "restore all of the directory from a copy"},
+		{metadataLog, "METADATA", "restore all of the directory from a copy"},
+		{tablesLog, "all tables", DropLog + dir},
+	} {
+		if there, err := exists(fs, dir, l.name); err != nil {
+			return err
+		} else if !there {
+			return fault.New(fault.Corruption, "%s has no %s, the commit log of %s, but is not new: bring it back, or %s", dir, l.name, l.of, l.way)
+		}
+	}
+	return nil
+}
+
+// DropLog says, followed by the directory, how to go on when the commit log of all
+// tables is damaged.
+const DropLog = "see what it costs to go on without: trestle drop-damaged-log "
+
+// A DamagedLog is what is damaged of the commit log of all tables, and what it
+// costs to go on without.
+type DamagedLog struct {
+	// Log is the directory.
+	Log string
+	// Gaps are the parts that cannot be read.
+	Gaps []commitlog.Gap
+	// Kept is the number of records that can be read, before gaps and after.
+	Kept int
+	// Lost are the tablets that are known to have had records in a gap, as later ones
+	// tell. What others had in a gap nobody can tell.
+	Lost []LostChanges
+	// Interrupted says that a call of DropDamagedLog has put the damaged log aside
+	// and did not come to its end.
+	Interrupted bool
+}
+
+// LostChanges are those of one tablet: Changes at most, fewer if some were of
+// dropped row ranges.
+type LostChanges struct {
+	Tablet  metadata.TabletName
+	Changes uint64
+}
+
+// FindDamagedLog looks at the commit log of all tables of a directory that no
+// process has open, and changes nothing. It is fault.NotFound if nothing is
+// damaged, and fault.FailedPrecondition if the directory is in use, or if METADATA
+// or the lock service cannot be read: without these nobody can tell what the log
+// is about.
+func FindDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, error) {
+	held, err := holdDir(fs, dir)
+	if err != nil {
+		return nil, err
+	}
+	d, err := findDamagedLog(ctx, fs, dir)
+	return d, errors.Join(err, held.Close())
+}
+
+// holdDir takes the lock of a data directory.
+func holdDir(fs vfs.FS, dir string) (io.Closer, error) {
+	if there, err := exists(fs, dir, rootName); err != nil || !there {
+		return nil, errors.Join(err, fault.New(fault.FailedPrecondition, "%s has no %s: it is no data directory, or that is lost (trestle check)", dir, rootName))
+	}
+	held, err := fs.Lock(fs.PathJoin(dir, LockDir, "LOCK"))
+	if err != nil {
+		return nil, fault.New(fault.FailedPrecondition, "data directory %s is open in another process, or cannot be locked: %w; stop the server first", dir, err)
+	}
+	return held, nil
+}
+
+func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, error) {
+	needed := func(err error) error {
+		return fault.New(fault.FailedPrecondition, "what the commit log of all tables is about cannot be told: %w. Without the newest of METADATA and of the lock service nobody knows which SSTables are whose: "+
+			"restore all of the directory from a copy, or import exported backups into a new one", errors.New(err.Error()))
+	}
+	for _, name := range []string{itemsLog, metadataLog} {
+		if there, err := exists(fs, dir, name); err != nil {
+			return nil, err
+		} else if !there {
+			return nil, needed(fmt.Errorf("%s is missing", name))
+		}
+	}
+	s, err := OpenMetadata(ctx, fs, dir)
+	if fault.KindOf(err) == fault.Corruption {
+		return nil, needed(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.Close(now) // what it wrote was in memory only
+	}()
+	names, rows := map[uint64]string{}, map[uint64]*metadata.Row{}
+	err = catalog.Names(ctx, s.Lock(), func(_ lock.Item, n catalog.Name) error {
+		for _, t := range n {
+			names[t.ID] = t.Name
+		}
+		return nil
+	})
+	if err == nil {
+		err = s.Rows(ctx, func(r *metadata.Row) error {
+			if names[r.Table] != "" {
+				rows[uint64(r.Tablet)] = r
+			}
+			return nil
+		})
+	}
+	if fault.KindOf(err) == fault.Corruption {
+		return nil, needed(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	d := &DamagedLog{Log: fs.PathJoin(dir, tablesLog)}
+	if there, err := exists(fs, dir, tablesLog); err != nil {
+		return nil, err
+	} else if !there {
+		d.Gaps = []commitlog.Gap{{File: tablesLog, Why: "is missing, with all changes that are in no SSTable"}}
+		d.Interrupted, err = exists(fs, dir, newTablesLog)
+		return d, err
+	}
+	last, lost := map[uint64]uint64{}, map[uint64]uint64{}
+	for id, r := range rows {
+		last[id] = uint64(r.FlushedSeq)
+	}
+	err = commitlog.Salvage(fs, d.Log, func(rec commitlog.Record) error {
+		d.Kept++
+		end := rec.FirstSeq + uint64(rec.N) - 1
+		if rows[rec.Tablet] == nil || end <= last[rec.Tablet] {
+			return nil // of a tablet that is gone, or in SSTables already
+		}
+		if len(d.Gaps) > 0 && rec.FirstSeq > last[rec.Tablet]+1 {
+			lost[rec.Tablet] += rec.FirstSeq - last[rec.Tablet] - 1
+		}
+		last[rec.Tablet] = end
+		return ctx.Err()
+	}, func(g commitlog.Gap) { d.Gaps = append(d.Gaps, g) })
+	if err != nil {
+		return nil, err
+	}
+	if len(d.Gaps) == 0 {
+		return nil, fault.New(fault.NotFound, "nothing is damaged in commit log %s: it stays", d.Log)
+	}
+	for id, n := range lost {
+		d.Lost = append(d.Lost, LostChanges{rows[id].Name(names[rows[id].Table]), n})
+	}
+	slices.SortFunc(d.Lost, func(a, b LostChanges) int { return strings.Compare(a.Tablet.String(), b.Tablet.String()) })
+	return d, nil
+}
+
+// DropDamagedLog gives up what FindDamagedLog finds. The log is written anew, of
+// what can be read of it; the damaged one is kept, under the name that is
+// returned, "" if there is none. After a crash at any point either the damaged
+// log is in its place, or a start is refused until this is called again.
+func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, err error) {
+	held, err := holdDir(fs, dir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, held.Close()) }()
+	d, err := findDamagedLog(ctx, fs, dir)
+	if err != nil {
+		return "", err
+	}
+	log, next := fs.PathJoin(dir, tablesLog), fs.PathJoin(dir, newTablesLog)
+	there, err := exists(fs, dir, tablesLog)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case there:
+		if err := fs.RemoveAll(next); err != nil {
+			return "", err
+		}
+		if err := commitlog.Rewrite(fs, log, next); err != nil {
+			return "", err
+		}
+		for n := 1; ; n++ {
+			aside = fs.PathJoin(dir, fmt.Sprintf("%s%d", asideLog, n))
+			if taken, err := exists(fs, aside); err != nil {
+				return "", err
+			} else if !taken {
+				break
+			}
+		}
+		if err := fs.Rename(log, aside); err != nil {
+			return "", err
+		}
+		if err := datadir.Sync(fs, dir); err != nil {
+			return "", err
+		}
+	case !d.Interrupted:
+		if err := datadir.Make(fs, next, 0o700); err != nil {
+			return "", err
+		}
+	}
+	if err := fs.Rename(next, log); err != nil {
+		return "", err
+	}
+	return aside, datadir.Sync(fs, dir)
+}
