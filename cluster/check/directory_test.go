@@ -678,3 +678,28 @@ func TestRandomDamage(t *testing.T) {
 	}
 	t.Logf("%d of %d found", found, all)
 }
+
+// TestMetadataAsItIs: METADATA that a start would compact at once is looked at as it
+// is.
+func TestMetadataAsItIs(t *testing.T) {
+	fs := vfs.NewMem()
+	s := mustOpen(t, fs)
+	for i := range 4 {
+		filled(t, s, fmt.Sprintf("t%d", i), 1)
+	}
+	must(t, s.TabletServer().FlushAll(t.Context()))
+	end(t, s)
+	for i := range 40 {
+		// Whoever ends at once compacts nothing.
+		s := mustOpen(t, fs)
+		_, err := s.CreateTable(t.Context(), &schema.Table{Name: fmt.Sprintf("%sx%d", parent, i), Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}}, nil)
+		must(t, err)
+		roots, err := s.Metadata().Roots(t.Context())
+		must(t, err)
+		must(t, s.TabletServer().Flush(t.Context(), []metadata.TabletID{roots[0].Tablet}))
+		end(t, s)
+		if damage, _, _ := checked(t, fs); len(damage) > 0 {
+			t.Fatalf("found %q", damage)
+		}
+	}
+}

@@ -315,12 +315,15 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if _, err = s.schemas.Ask(ctx, ""); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
+	// A tool that only looks is to see the SSTables that there are, and not what a
+	// compaction would make of them.
+	background := !o.NoBackground && (o.Private == nil || !o.Private.MetadataOnly)
 	// METADATA first: the rows of all other tablets are in it.
 	for _, h := range []*half{s.system, s.users} {
 		if err = s.resume(ctx, h); err != nil {
 			return nil, err
 		}
-		if !o.NoBackground {
+		if background {
 			h.work.Start()
 		}
 	}
@@ -331,7 +334,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.running.Go(s.watchAge)
 	s.running.Go(s.publishSchemas)
-	if !o.NoBackground && (o.Private == nil || !o.Private.MetadataOnly) {
+	if background {
 		s.running.Go(func() { s.splitting(s.ctx) })
 	}
 	o.Log.Info("tablet server started", "server", s.serverName(), "addr", o.Addr)
