@@ -63,18 +63,75 @@ type here struct{ s *tabletserver.Server }
 // Dial implements rpc.Dialer.
 func (h here) Dial(string) rpc.TabletServer { return h.s }
 
-// Open opens a data directory, and returns once the tables that are there are
-// served. On a full disk it begins by using up the space that was kept for that;
-// without any it is fault.Exhausted. It is fault.FailedPrecondition if another
-// process has the directory open or another version wrote it, and fault.Corruption
-// if what is there is not what was written.
-func Open(ctx context.Context, o Options) (*Server, error) {
+// Parts are what a data directory consists of.
+type Parts struct {
+	Lock *local.Service
+	// Objects keeps SSTables.
+	Objects objectstore.Store
+	// Private says where the commit logs are.
+	Private *tabletserver.Private
+}
+
+// Close lets go of the directory.
+func (p *Parts) Close() error { return p.Lock.Close() }
+
+// OpenParts opens a data directory for who moves its tables to another place, or
+// fills it: nothing runs in it, and nobody else can open it. It makes the directory
+// if it is not there. Its errors are those of Open, but for a transfer that is under
+// way.
+func OpenParts(ctx context.Context, o Options) (*Parts, error) {
+	o = o.withDefaults()
+	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Parts, error) {
+		if err := prepare(o.FS, o.Dir); err != nil {
+			return nil, err
+		}
+		p, err := openParts(ctx, o)
+		if err != nil {
+			return nil, err
+		}
+		// A start makes them too; until then a directory that is filled would look as if
+		// it had lost its logs.
+		for _, name := range []string{"mlog", "ulog"} {
+			err = errors.Join(err, datadir.Make(o.FS, o.FS.PathJoin(o.Dir, name), 0o700))
+		}
+		if err = errors.Join(err, datadir.Sync(o.FS, o.Dir)); err != nil {
+			return nil, errors.Join(fmt.Errorf("make the commit logs' directories: %w", err), p.Close())
+		}
+		return p, nil
+	})
+}
+
+func openParts(ctx context.Context, o Options) (*Parts, error) {
+	l, err := local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, LockDir), FS: o.FS, Log: o.Logger})
+	if err != nil {
+		return nil, fmt.Errorf("open the lock service: %w", err)
+	}
+	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, SSTablesDir), objectstore.LocalOptions{})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("open SSTables: %w", err), l.Close())
+	}
+	return &Parts{l, objects, &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log,
+		Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger}, MetadataOnly: o.metadataOnly}}, nil
+}
+
+func (o Options) withDefaults() Options {
 	if o.FS == nil {
 		o.FS = vfs.Default
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
+	return o
+}
+
+// Open opens a data directory, and returns once the tables that are there are
+// served. On a full disk it begins by using up the space that was kept for that;
+// without any it is fault.Exhausted. It is fault.FailedPrecondition if another
+// process has the directory open, another version wrote it, or its tables are or were
+// transferred (catalog.CheckTransfer), and fault.Corruption if what is there is not
+// what was written.
+func Open(ctx context.Context, o Options) (*Server, error) {
+	o = o.withDefaults()
 	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Server, error) {
 		if err := prepare(o.FS, o.Dir); err != nil {
 			return nil, err
@@ -127,19 +184,22 @@ func OpenMetadata(ctx context.Context, fs vfs.FS, dir string) (*Server, error) {
 }
 
 func open(ctx context.Context, o Options) (_ *Server, err error) {
-	s := &Server{}
-	if s.lock, err = local.Open(ctx, local.Options{Dir: o.FS.PathJoin(o.Dir, LockDir), FS: o.FS, Log: o.Logger}); err != nil {
-		return nil, fmt.Errorf("open the lock service: %w", err)
+	p, err := openParts(ctx, o)
+	if err != nil {
+		return nil, err
 	}
+	s := &Server{lock: p.Lock}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.lock.Close())
 		}
 	}()
-	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, SSTablesDir), objectstore.LocalOptions{})
-	if err != nil {
-		return nil, fmt.Errorf("open SSTables: %w", err)
+	if !o.metadataOnly {
+		if err := catalog.CheckTransfer(ctx, s.lock); err != nil {
+			return nil, fmt.Errorf("the data directory %s is not served: %w", o.Dir, err)
+		}
 	}
+	objects := p.Objects
 	to := o.TabletServer
 	s.objects = objects
 	to.Name, to.Lock, to.Objects, to.Log = Name, s.lock, objects, o.Logger
@@ -150,8 +210,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		default:
 		}
 	}
-	to.Private = &tabletserver.Private{FS: o.FS, Dir: o.Dir, User: o.Log, Metadata: commitlog.Options{SegmentBytes: 4 << 20, Log: o.Logger},
-		MetadataOnly: o.metadataOnly}
+	to.Private = p.Private
 	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}

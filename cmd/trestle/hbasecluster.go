@@ -10,14 +10,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/compat/hbase/model"
 )
-
-// hbasePrefix is where the lock service has an item for each process of the
-// cluster that serves HBase clients. Its value is a model.Place, and it vanishes
-// with the process's session.
-const hbasePrefix = "hbase/"
 
 // joinHBase returns how a process tells the others that it serves HBase clients,
 // and hears of them. tablets is the name of its tablet server, empty if it has
@@ -61,7 +57,7 @@ func (j *hbaseMember) register(ctx context.Context) (lock.Session, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := session.Hold(ctx, hbasePrefix+j.me.String(), value); err != nil {
+	if _, err := session.Hold(ctx, catalog.HBasePrefix+j.me.String(), value); err != nil {
 		now, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		return nil, errors.Join(err, session.Close(now))
@@ -96,7 +92,7 @@ func (j *hbaseMember) hold(life context.Context, session lock.Session) {
 
 // list tells who lives now, and returns from where to watch.
 func (j *hbaseMember) list(ctx context.Context) (int64, error) {
-	items, revision, err := j.n.lock.List(ctx, hbasePrefix)
+	items, revision, err := j.n.lock.List(ctx, catalog.HBasePrefix)
 	if err != nil {
 		return 0, err
 	}
@@ -124,7 +120,7 @@ func (j *hbaseMember) list(ctx context.Context) (int64, error) {
 func (j *hbaseMember) follow(life context.Context, revision int64) {
 	changed := errors.New("changed")
 	for life.Err() == nil {
-		err := j.n.lock.Watch(life, hbasePrefix, revision, func(lock.Event) error { return changed })
+		err := j.n.lock.Watch(life, catalog.HBasePrefix, revision, func(lock.Event) error { return changed })
 		if !errors.Is(err, changed) {
 			j.n.wait(life)
 		}
