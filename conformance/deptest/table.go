@@ -75,7 +75,8 @@ var allowed = map[string][]string{
 	"cluster/standalone":    {"engine/fault", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
 	"cluster/check": and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metadata",
 		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),
-	"cluster/sim": and(below, []string{"engine/tablet", "cluster/..."}),
+	"cluster/transfer": {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
+	"cluster/sim":      and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,
 	"gateway/wire":     leaves,

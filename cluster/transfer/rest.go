@@ -1,0 +1,233 @@
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// serverName is what the tablet server of a transfer is called.
+const serverName = "transfer"
+
+// atOnce is how many changes of METADATA rows, each of which is durable when it
+// returns, are made together; loads is how many tablets are opened together, by one
+// replay of each log.
+const (
+	atOnce = 16
+	loads  = 1024
+)
+
+// A dialer reaches the tablet server of this process, the only one there is.
+type dialer struct {
+	server atomic.Pointer[tabletserver.Server]
+}
+
+// Dial implements rpc.Dialer.
+func (d *dialer) Dial(string) rpc.TabletServer { return d.server.Load() }
+
+// A resting side is one that is brought to rest.
+type resting struct {
+	server *tabletserver.Server
+	meta   *cmeta.Store
+	owner  uint64 // what rows call the server
+	roots  int    // METADATA tablets; 0 if no table was ever made
+}
+
+// found is what METADATA rows name.
+type found struct {
+	tablets map[metadata.TabletID]bool // but for METADATA's own
+	sizes   map[string]int64           // of SSTables, backups' included
+}
+
+func newFound() *found {
+	return &found{map[metadata.TabletID]bool{}, map[string]int64{}}
+}
+
+func (f *found) take(r *metadata.Row) {
+	if r.Table != cmeta.Table && !catalog.IsBackupTable(r.Table) {
+		f.tablets[r.Tablet] = true
+	}
+	for _, file := range r.Files {
+		f.sizes[file.Object] = file.Size
+	}
+}
+
+// rest makes each tablet of a side one that no server has and whose SSTables are all
+// there is of it, METADATA's own last, and returns what the rows of all others name.
+//
+// It is what a server does that ends, so a side that was at rest before, or that is
+// served again, is as after a stop.
+func rest(ctx context.Context, s Side, o Options) (f *found, err error) {
+	r, err := open(ctx, s, o)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, r.server.Close(ctx)) }()
+	if r.roots == 0 {
+		return newFound(), nil
+	}
+	for f == nil {
+		if f, err = r.round(ctx); err != nil {
+			return nil, fmt.Errorf("bring %s to rest: %w", s.Name, err)
+		}
+	}
+	roots, err := r.meta.Roots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := r.unload(ctx, roots); err != nil {
+		return nil, fmt.Errorf("bring METADATA of %s to rest: %w", s.Name, err)
+	}
+	return f, r.server.Err()
+}
+
+// open starts a tablet server on a side, which serves METADATA. The caller is the
+// master.
+func open(ctx context.Context, s Side, o Options) (_ *resting, err error) {
+	d := new(dialer)
+	ts, err := tabletserver.Start(ctx, tabletserver.Options{Name: serverName, Addr: serverName, Lock: s.Lock, Dialer: d, Objects: s.Objects,
+		Logs: s.Logs, Copies: s.Copies, Private: s.Private, TTL: s.TTL, SplitBytes: -1, MetadataSplitBytes: -1, SplitRate: -1, RowCacheBytes: -1, Log: o.Log})
+	if err != nil {
+		return nil, fmt.Errorf("open the tablets of %s: %w", s.Name, err)
+	}
+	d.server.Store(ts)
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, ts.Close(ctx))
+		}
+	}()
+	status, err := ts.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	epochs, err := catalog.Epochs(ctx, s.Lock)
+	if err != nil {
+		return nil, err
+	}
+	held, err := s.Lock.Get(ctx, catalog.MasterKey)
+	if err != nil {
+		return nil, err
+	}
+	r := &resting{server: ts, meta: cmeta.New(s.Lock, d).ForMaster(epochs + held.Created), owner: status.Incarnation}
+	roots, err := r.meta.Roots(ctx)
+	if err != nil {
+		return nil, err
+	}
+	r.roots = len(roots)
+	if err := r.load(ctx, unserved(roots, r.owner)); err != nil {
+		return nil, fmt.Errorf("open METADATA of %s: %w", s.Name, err)
+	}
+	return r, nil
+}
+
+// atRest tells whether a tablet's SSTables are all there is of it, and nobody has
+// it.
+func atRest(r *metadata.Row) bool {
+	a := r.Assignment
+	return a == nil || a.State == metadata.Unassigned && a.Log == 0 && r.Op == nil
+}
+
+// unserved returns the rows of tablets that a server does not serve.
+func unserved(rows []*metadata.Row, owner uint64) (out []*metadata.Row) {
+	for _, r := range rows {
+		if a := r.Assignment; a != nil && (a.State != metadata.Open || a.Incarnation != owner) {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+// round looks at all METADATA rows once, and returns what they name if all tablets
+// are at rest. Else it sees to those that are not, and returns nil: that may have
+// changed others, such as the children of a split.
+func (r *resting) round(ctx context.Context) (*found, error) {
+	f := newFound()
+	var busy []*metadata.Row
+	err := r.meta.Scan(ctx, func(row *metadata.Row) error {
+		if atRest(row) {
+			f.take(row)
+		} else {
+			busy = append(busy, row)
+		}
+		return nil
+	})
+	if err != nil || len(busy) == 0 {
+		return f, err
+	}
+	for part := range slices.Chunk(unserved(busy, r.owner), loads) {
+		if err := r.load(ctx, part); err != nil {
+			return nil, err
+		}
+		if err := r.unload(ctx, part); err != nil {
+			return nil, err
+		}
+	}
+	return nil, r.unload(ctx, busy) // those of part are no more
+}
+
+// load opens tablets on the server, or makes them nobody's if they are of a table
+// that is gone: the master would delete their rows.
+func (r *resting) load(ctx context.Context, rows []*metadata.Row) error {
+	keys := make([]rpc.TabletKey, len(rows))
+	g, changing := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for i, row := range rows {
+		g.Go(func() error {
+			next, old := row.Clone(), *row.Assignment
+			_, err := r.server.Schemas().ByID(row.Table)
+			switch {
+			case errors.Is(err, fault.NotFound):
+				next.Assignment, next.Op, next.Redo = &metadata.Assignment{State: metadata.Unassigned, Epoch: old.Epoch, Master: old.Master}, nil, commitlog.Pos{}
+			case err != nil:
+				return err
+			default:
+				next.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: old.Epoch + 1, Server: serverName, Addr: serverName,
+					Incarnation: r.owner, Log: old.Log, Master: old.Master}
+				keys[i] = rpc.TabletKey{Table: row.Table, End: row.End}
+			}
+			return r.meta.CAS(changing, next)
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	var opened []rpc.TabletKey
+	for _, k := range keys {
+		if k.Table != 0 {
+			opened = append(opened, k)
+		}
+	}
+	return r.server.Load(ctx, opened)
+}
+
+// unload flushes tablets and gives them up.
+func (r *resting) unload(ctx context.Context, rows []*metadata.Row) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(atOnce)
+	for _, row := range rows {
+		g.Go(func() error { return r.server.Unload(ctx, []metadata.TabletID{row.Tablet}) })
+	}
+	return g.Wait()
+}
+
+// copied stores a copy of the lock service, as a master would have done after all
+// that rest has changed.
+func (s Side) copied(ctx context.Context) error {
+	if s.Copies == nil {
+		return nil
+	}
+	return (&catalog.Copier{Lock: s.Lock, Store: s.Copies}).Take(ctx, time.Now())
+}
