@@ -8,9 +8,8 @@ import (
 	"strings"
 	"time"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
-
 	"github.com/trestledb/trestle/cluster/lock"
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -120,7 +119,7 @@ const (
 // versions of one lock service.
 func PartOf(key string) Part {
 	switch key {
-	case IncarnationKey:
+	case FormatKey, IncarnationKey:
 		return Lasting
 	case MasterKey:
 		return Living

@@ -456,7 +456,7 @@ func TestNotEmpty(t *testing.T) {
 	from, release := directory(t, fs, "a")
 	defer release()
 	for name, spoil := range map[string]func(Side) error{
-		"item incarnation": func(s Side) error {
+		"item format": func(s Side) error {
 			_, err := catalog.ClaimIncarnation(t.Context(), s.Lock)
 			return err
 		},

@@ -38,22 +38,26 @@ type clusterVerb struct {
 	flags      []string // those that it has beside the settings and --timeout
 	run        func(o *operator, ctx context.Context, args []string) error
 	// empty says that the lock service may know nothing of the cluster, alone that
-	// it is not asked.
-	empty, alone bool
+	// it is not asked, and long that --timeout bounds nothing if it is not given.
+	empty, alone, long bool
 }
 
 var clusterVerbs = map[string]clusterVerb{
 	"status":           {help: "print master, servers and tables; with --tablets each tablet", flags: []string{"json", "tablets"}, run: (*operator).status},
 	"recover":          {help: "give an etcd that was lost, or restored from an older snapshot, the store's newest copy of it; with --yes", flags: []string{"yes", "store"}, run: (*operator).recover, empty: true},
 	"drop-damaged-log": {args: "LOG/SEGMENT...", help: "give up what is damaged in the commit log of a server that is gone, so that the tablets which wait for it are served (--store); with --yes", flags: []string{"yes", "store"}, run: (*operator).dropDamagedLog},
-	"certs":            {args: "DIR NAME...", help: "make the certificates that servers show each other: DIR/NAME.pem and DIR/NAME-key.pem for each name, and the authority DIR/ca.pem; what ends within 30 days is made anew", run: (*operator).certs, alone: true},
-	"drain":            {args: "SERVER", help: "move all tablets away from a server and give it none, and wait for that", run: (*operator).drain},
-	"undrain":          {args: "SERVER", help: "let a server have tablets again", run: (*operator).undrain},
-	"move":             {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", flags: []string{"pin"}, run: (*operator).move},
-	"split":            {args: "TABLET", help: "split a tablet at --key, or in its middle", flags: []string{"key"}, run: (*operator).split},
-	"merge":            {args: "TABLET", help: "merge a tablet with the next one, which is moved to its server first", run: (*operator).merge},
-	"flush":            {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", flags: []string{"table"}, run: (*operator).flush},
-	"compact":          {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", flags: []string{"table"}, run: (*operator).compact},
+	"adopt": {help: "make the cluster, which is empty, one with the tables of --data-dir, the directory of a `trestle serve` that was stopped (--store)",
+		flags: []string{"data-dir", "done", "abandon", "store"}, run: (*operator).adopt, empty: true, long: true},
+	"release": {help: "make --data-dir, which is empty, the directory of a `trestle serve` with the tables of the cluster, all of whose processes were stopped (--store)",
+		flags: []string{"data-dir", "done", "abandon", "store"}, run: (*operator).release, long: true},
+	"certs":   {args: "DIR NAME...", help: "make the certificates that servers show each other: DIR/NAME.pem and DIR/NAME-key.pem for each name, and the authority DIR/ca.pem; what ends within 30 days is made anew", run: (*operator).certs, alone: true},
+	"drain":   {args: "SERVER", help: "move all tablets away from a server and give it none, and wait for that", run: (*operator).drain},
+	"undrain": {args: "SERVER", help: "let a server have tablets again", run: (*operator).undrain},
+	"move":    {args: "TABLET SERVER", help: "move a tablet; with --pin it is kept there", flags: []string{"pin"}, run: (*operator).move},
+	"split":   {args: "TABLET", help: "split a tablet at --key, or in its middle", flags: []string{"key"}, run: (*operator).split},
+	"merge":   {args: "TABLET", help: "merge a tablet with the next one, which is moved to its server first", run: (*operator).merge},
+	"flush":   {args: "TABLET...", help: "write memtables to SSTables; of all tablets of --table if none is named", flags: []string{"table"}, run: (*operator).flush},
+	"compact": {args: "TABLET...", help: "rewrite tablets without what is deleted or expired; all of --table if none is named", flags: []string{"table"}, run: (*operator).compact},
 }
 
 // movedVerbs are those of earlier builds that have another place now.
@@ -72,6 +76,9 @@ type operator struct {
 	tablets bool
 	pin     bool
 	yes     bool
+	// Of adopt and release.
+	dataDir, command string
+	done, abandon    bool
 }
 
 // clusterCommand shows and changes a cluster.
@@ -94,7 +101,10 @@ func clusterCommand(p *process, args []string) int {
 	flags.BoolVar(&o.tablets, "tablets", false, "print every tablet")
 	flags.BoolVar(&o.pin, "pin", false, "keep the tablet where it is moved to")
 	flags.BoolVar(&o.yes, "yes", false, "do it, for recover and drop-damaged-log")
-	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait")
+	flags.StringVar(&o.dataDir, "data-dir", "", "the data directory, for adopt and release")
+	flags.BoolVar(&o.done, "done", false, "make sure that what adopt or release copied is never served again where it was")
+	flags.BoolVar(&o.abandon, "abandon", false, "let what adopt or release copied, or began to copy, be served again where it is")
+	timeout := flags.Duration("timeout", 5*time.Minute, "how long to wait; adopt and release wait for ever if it is not given")
 	cfg, err := flags.Resolve(args, p.environ)
 	if helpAsked(err) {
 		clusterHelp(p, flags.FlagSet, verb)
@@ -116,13 +126,20 @@ func clusterCommand(p *process, args []string) int {
 		return p.misused(err)
 	}
 	o.keySet = flags.Changed("key")
+	if o.done && o.abandon {
+		return p.misused(errors.New("done and abandon exclude each other"))
+	}
+	o.command = fmt.Sprintf("trestle cluster %s --data-dir %s --cluster %s --etcd %s --store %s", verb, absolute(o.dataDir), cfg.Cluster, cfg.Etcd, cfg.Store)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
-	defer cancel()
+	if !v.long || flags.Changed("timeout") {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		defer cancel()
+	}
 	reach, cancelReach := context.WithTimeout(ctx, 15*time.Second)
 	defer cancelReach()
-	if v.alone {
+	if v.alone || verb == "adopt" && o.abandon {
 		if err := v.run(o, ctx, words); err != nil {
 			return p.failed(err)
 		}

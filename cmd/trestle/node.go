@@ -55,7 +55,8 @@ type node struct {
 	checks    []namedCheck
 	age       *catalog.Age
 	damaged   atomic.Pointer[[]catalog.DamagedLog]
-	// failed is closed when the lock service is not what it was: failure says why.
+	// failed is closed when the lock service is not what it was, or the cluster is not
+	// to be served: failure says why.
 	failOnce sync.Once
 	failed   chan struct{}
 	failure  error
@@ -123,6 +124,9 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 	n.watch("lock service", func(ctx context.Context) error {
 		err := n.believe(n.age.Look(ctx))
 		if err == nil {
+			err = n.believe(n.untransferred(ctx))
+		}
+		if err == nil {
 			var logs []catalog.DamagedLog
 			if logs, err = catalog.DamagedLogs(ctx, n.lock); err == nil {
 				n.damaged.Store(&logs)
@@ -131,6 +135,16 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (_ *node, er
 		return err
 	})
 	return n, nil
+}
+
+// untransferred returns fault.FailedPrecondition if the tables of the cluster are, or
+// were, moved to another place, or come from one and are not all there.
+func (n *node) untransferred(ctx context.Context) error {
+	err := catalog.CheckTransfer(ctx, n.lock)
+	if errors.Is(err, fault.FailedPrecondition) {
+		err = fmt.Errorf("cluster %s is not served: %w", n.cfg.Cluster, err)
+	}
+	return err
 }
 
 // etcdRoot is what the keys of all clusters begin with.

@@ -133,6 +133,10 @@ func openGateway(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
+		if err := n.err(); err != nil {
+			n.close()
+			return nil, err
+		}
 		m.InCluster()
 		n.watchMaster()
 		schemas, err := catalog.WatchSchemas(ctx, n.life, n.lock)
@@ -193,6 +197,9 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, err
 		}
 		undo = append(undo, n.close)
+		if err := n.err(); err != nil {
+			return nil, err
+		}
 		n.watchMaster()
 		n.watchStore(store)
 		m.InCluster()
@@ -212,6 +219,10 @@ func openTabletServer(set *settings.Set) opener {
 			cancel()
 			_ = ts.Close(now)
 		})
+		// Who transfers notes that first, and looks for servers then.
+		if err := n.untransferred(ctx); err != nil {
+			return nil, err
+		}
 		n.dialer.Here(set.ClusterAddress, ts)
 		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.serverTLS, Log: log, Encoders: encoders})
 		served := make(chan error, 1)
@@ -289,6 +300,9 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
 	if at != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
+	}
+	if err := n.err(); err != nil {
+		return err
 	}
 	phase.set("opening the store")
 	// A cache would only have to be told of what is deleted.

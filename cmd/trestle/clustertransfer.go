@@ -1,0 +1,141 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/transfer"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/objectstore"
+)
+
+// adopt makes a cluster of a data directory.
+func (o *operator) adopt(ctx context.Context, _ []string) error {
+	if o.n != nil && o.n.cfg.Store == "" {
+		return errors.New("adopt needs --store: where the cluster's data is to be, as in --store file:///srv/trestle")
+	}
+	dir, closeDir, err := o.directory(ctx, true)
+	if err != nil {
+		return err
+	}
+	defer closeDir()
+	if o.abandon { // asks no etcd, which may be gone
+		return o.abandonTransfer(ctx, dir)
+	}
+	log := slog.New(slog.DiscardHandler)
+	o.n.cfg.Name = "transfer" // tells apart who writes to the store
+	store, _, closeStore, err := openStore(ctx, &o.n.cfg.Node, o.n.cfg.Cluster, log)
+	if err != nil {
+		return err
+	}
+	defer closeStore()
+	return o.transfer(ctx, dir, o.cluster(store), "start masters and tablet servers, and then run `trestle check --online --blocks`")
+}
+
+// release makes a data directory of a cluster.
+func (o *operator) release(ctx context.Context, _ []string) error {
+	store, err := o.openStore(ctx, "release")
+	if err != nil {
+		return err
+	}
+	from := o.cluster(store)
+	if o.abandon {
+		return o.abandonTransfer(ctx, from)
+	}
+	dir, closeDir, err := o.directory(ctx, false)
+	if err != nil {
+		return err
+	}
+	defer closeDir()
+	return o.transfer(ctx, from, dir, "run `trestle check` on it, and then `trestle serve`")
+}
+
+// cluster returns the side of the cluster, whose store it is.
+func (o *operator) cluster(store objectstore.Store) transfer.Side {
+	return transfer.Side{Name: fmt.Sprintf("cluster %s (etcd %s)", o.n.cfg.Cluster, o.n.cfg.Etcd), Lock: o.n.lock,
+		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}
+}
+
+// directory opens the side of the data directory, which has to be there if it is the
+// source.
+func (o *operator) directory(ctx context.Context, source bool) (transfer.Side, func(), error) {
+	if o.dataDir == "" {
+		return transfer.Side{}, nil, errors.New("say which data directory is meant: --data-dir DIR")
+	}
+	path, err := filepath.Abs(o.dataDir)
+	if err != nil {
+		return transfer.Side{}, nil, err
+	}
+	if source {
+		if fresh, err := standalone.CheckFormat(vfs.Default, path); err != nil || fresh {
+			return transfer.Side{}, nil, errors.Join(err, fmt.Errorf("%s is no data directory: trestle serve never kept anything there", path))
+		}
+	}
+	free, used := diskSpace(path)
+	disk := free + used
+	segment := int64(64 << 20)
+	if disk > 0 {
+		segment = max(1<<20, min(segment, disk/64))
+	}
+	p, err := standalone.OpenParts(ctx, standalone.Options{Dir: path, Log: commitlog.Options{SegmentBytes: segment, KeepFreeBytes: keepFree(disk)}})
+	if err != nil {
+		return transfer.Side{}, nil, fmt.Errorf("open the data directory: %w", err)
+	}
+	return transfer.Side{Name: "data directory " + path, Lock: p.Lock, Objects: p.Objects, Private: p.Private},
+		func() {
+			if err := p.Close(); err != nil {
+				fmt.Fprintf(o.p.stderr, "close %s: %v\n", path, err)
+			}
+		}, nil
+}
+
+// transfer copies everything, or, with --done, ends the source.
+func (o *operator) transfer(ctx context.Context, from, to transfer.Side, next string) error {
+	if o.done {
+		if err := transfer.Done(ctx, from, to); err != nil {
+			return err
+		}
+		fmt.Fprintf(o.p.stdout, "%s is never served again: delete it when you like\n", from.Name)
+		return nil
+	}
+	begun, told := time.Now(), time.Now()
+	r, err := transfer.Run(ctx, from, to, transfer.Options{Command: o.command, Progress: func(bytes, of int64) {
+		if now := time.Now(); now.Sub(told) >= tellEvery {
+			told = now
+			fmt.Fprintf(o.p.stderr, "%s of %s of SSTables are copied\n", byteSize(bytes), byteSize(of))
+		}
+	}})
+	if err != nil {
+		return err
+	}
+	if r.Again {
+		fmt.Fprintf(o.p.stdout, "%s has everything of %s: ", to.Name, from.Name)
+	} else {
+		fmt.Fprintf(o.p.stdout, "%s has %d tables, %d tablets, %d backups and %d SSTables (%s) of %s, each of which was read back, after %s: ",
+			to.Name, r.Tables, r.Tablets, r.Backups, r.SSTables, byteSize(r.Bytes), from.Name, time.Since(begun).Round(10*time.Millisecond))
+	}
+	fmt.Fprintf(o.p.stdout, "%s. %s is not served any more. Say --done when you need it no longer, or --abandon to go back to it, without what was written since\n", next, from.Name)
+	return nil
+}
+
+// abandonTransfer lets the source be served again.
+func (o *operator) abandonTransfer(ctx context.Context, from transfer.Side) error {
+	was, err := transfer.Abandon(ctx, from)
+	if err != nil {
+		return err
+	}
+	if was.State == catalog.TransferComplete {
+		fmt.Fprintf(o.p.stdout, "%s can be served again. %s can be, too, since %s: stop it, or the two go apart\n", from.Name, was.Peer, was.Ended.Format(time.RFC3339))
+		return nil
+	}
+	fmt.Fprintf(o.p.stdout, "%s can be served again. %s has a part of it, and is not served: empty it before it is used for something else\n", from.Name, was.Peer)
+	return nil
+}
