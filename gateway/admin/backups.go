@@ -3,11 +3,9 @@ package admin
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
@@ -34,150 +32,6 @@ const (
 	// maxBackupPage is the largest page of ListBackups.
 	maxBackupPage = 1000
 )
-
-// storedBackup is what is kept with a backup or a snapshot of the backend.
-type storedBackup struct {
-	Hot           bool      `json:"hot,omitempty"`
-	HotToStandard time.Time `json:"hotToStandard,omitzero"`
-	SourceBackup  string    `json:"sourceBackup,omitempty"` // of a copy
-	// Operation is the name of the operation that made it.
-	Operation   string `json:"operation,omitempty"`
-	Description string `json:"description,omitempty"` // of a snapshot
-}
-
-func (s storedBackup) encode() []byte {
-	b, err := json.Marshal(s)
-	if err != nil {
-		panic(err) // no field can fail to encode
-	}
-	return b
-}
-
-func backupExtra(b *schema.Backup) (storedBackup, error) {
-	var s storedBackup
-	if err := json.Unmarshal(b.Extra, &s); err != nil {
-		return s, fault.New(fault.Corruption, "read what is kept with %s: %w", b.Name, err)
-	}
-	return s, nil
-}
-
-// backupProto returns a backup as clients see it.
-func (a *Admin) backupProto(b *schema.Backup) (*adminpb.Backup, error) {
-	s, err := backupExtra(b)
-	if err != nil {
-		return nil, err
-	}
-	pb := &adminpb.Backup{
-		Name: b.Name, SourceTable: b.Table.Name, SourceBackup: s.SourceBackup, ExpireTime: timestamppb.New(b.ExpireTime),
-		StartTime: timestamppb.New(b.StartTime), EndTime: timestamppb.New(b.EndTime), SizeBytes: b.Bytes, State: adminpb.Backup_READY,
-		EncryptionInfo: &adminpb.EncryptionInfo{EncryptionType: adminpb.EncryptionInfo_GOOGLE_DEFAULT_ENCRYPTION},
-		BackupType:     adminpb.Backup_STANDARD,
-	}
-	if s.Hot && (s.HotToStandard.IsZero() || a.o.Now().Before(s.HotToStandard)) {
-		pb.BackupType = adminpb.Backup_HOT
-		if !s.HotToStandard.IsZero() {
-			pb.HotToStandardTime = timestamppb.New(s.HotToStandard)
-		}
-	}
-	return pb, nil
-}
-
-// A making is a backup or snapshot that is being made.
-type making struct {
-	pb proto.Message
-	// operation makes it; empty until it has begun.
-	operation string
-}
-
-// places are held while it is decided that a cluster takes a backup, or that it
-// is deleted as it has none.
-type places struct {
-	sync.Mutex
-	making map[string]*making // by name of the backup or snapshot
-}
-
-// place takes the name of a backup or snapshot that is going to be made in a
-// cluster. Its caller gives it back.
-func (a *Admin) place(ctx context.Context, f form, field, name string, ids []string, pb proto.Message) error {
-	a.places.Lock()
-	defer a.places.Unlock()
-	if _, err := a.clusterForBackup(ctx, "parent", ids); err != nil {
-		return err
-	}
-	if a.places.making[name] != nil {
-		return alreadyThere(field, f.kind, name)
-	}
-	if _, err := a.b.Backup(ctx, name); err == nil {
-		return alreadyThere(field, f.kind, name)
-	} else if fault.KindOf(err) != fault.NotFound {
-		return err
-	}
-	a.places.making[name] = &making{pb: pb}
-	return nil
-}
-
-func (a *Admin) unplace(name string) {
-	a.places.Lock()
-	defer a.places.Unlock()
-	delete(a.places.making, name)
-}
-
-// isMaking returns what is being made under a name, or nil.
-func (a *Admin) isMaking(name string) *making {
-	a.places.Lock()
-	defer a.places.Unlock()
-	if m := a.places.making[name]; m != nil {
-		c := *m
-		return &c
-	}
-	return nil
-}
-
-// makingBelow returns what is being made under names with a prefix.
-func (a *Admin) makingBelow(prefix string) []proto.Message {
-	a.places.Lock()
-	defer a.places.Unlock()
-	var out []proto.Message
-	for name, m := range a.places.making {
-		if strings.HasPrefix(name, prefix) {
-			out = append(out, m.pb)
-		}
-	}
-	return out
-}
-
-// clusterForBackup returns the instance that has the cluster with these ids.
-func (a *Admin) clusterForBackup(ctx context.Context, field string, ids []string) (*instance, error) {
-	i, err := a.instanceForTables(ctx, field, parent(ids, clusterForm, 2))
-	if err != nil {
-		return nil, err
-	}
-	if i.clusters[ids[2]] == nil && (i.version != 0 || !a.o.Emulator) {
-		return nil, missing(field, "Cluster", parent(ids, clusterForm, 3))
-	}
-	return i, nil
-}
-
-// noBackupsLocked refuses to delete a cluster or instance that has backups.
-func (a *Admin) noBackupsLocked(ctx context.Context, kind, name, prefix string) error {
-	list, err := a.b.ListBackups(ctx, prefix)
-	if err != nil {
-		return err
-	}
-	some := ""
-	if len(list) > 0 {
-		some = list[0].Name
-	}
-	for m := range a.places.making {
-		if strings.HasPrefix(m, prefix) {
-			some = m
-		}
-	}
-	if some == "" {
-		return nil
-	}
-	return refuse(fault.FailedPrecondition, "name", "%s %s cannot be deleted: it has backups or snapshots, among them %s", kind, name, some)
-}
 
 // backupAt returns the backup or snapshot called name, which came in field.
 func (a *Admin) backupAt(ctx context.Context, field string, f form, name string) (*schema.Backup, error) {
@@ -240,25 +94,6 @@ func (a *Admin) ImportedBackup(ctx context.Context, name string, source *schema.
 		return nil, nil, err
 	}
 	return want, func() { a.unplace(name) }, nil
-}
-
-// backupKind returns whether a new backup, or one that was created at from, is
-// hot and until when.
-func backupKind(pb *adminpb.Backup, from time.Time) (s storedBackup, err error) {
-	switch pb.GetBackupType() {
-	case adminpb.Backup_BACKUP_TYPE_UNSPECIFIED, adminpb.Backup_STANDARD:
-		if pb.GetHotToStandardTime() != nil {
-			return s, refuse(fault.Invalid, "backup.hot_to_standard_time", "Error in field 'hot_to_standard_time' : Only HOT backups have it")
-		}
-	case adminpb.Backup_HOT:
-		s.Hot = true
-		if pb.GetHotToStandardTime() != nil {
-			s.HotToStandard, err = timeIn("backup.hot_to_standard_time", pb.GetHotToStandardTime(), from, minHot, 0)
-		}
-	default:
-		return s, refuse(fault.Invalid, "backup.backup_type", "Error in field 'backup_type' : Unknown value %d", pb.GetBackupType())
-	}
-	return s, err
 }
 
 // newBackup checks where a backup is to be, and returns its name.
@@ -328,25 +163,6 @@ func (s *tableServer) CreateBackup(ctx context.Context, req *adminpb.CreateBacku
 		pb, err := s.backupProto(b)
 		return m, pb, err
 	}, func() { s.unplace(name) })
-}
-
-// creating returns a backup as clients see it while it is being made.
-func (a *Admin) creating(b *schema.Backup) (*adminpb.Backup, error) {
-	pb, err := a.backupProto(b)
-	if err != nil {
-		return nil, err
-	}
-	pb.State, pb.EndTime, pb.EncryptionInfo = adminpb.Backup_CREATING, nil, nil
-	return pb, nil
-}
-
-// made notes the operation that makes a backup.
-func (a *Admin) made(name, operation string) {
-	a.places.Lock()
-	defer a.places.Unlock()
-	if m := a.places.making[name]; m != nil {
-		m.operation = operation
-	}
 }
 
 // GetBackup implements T22.
@@ -594,12 +410,6 @@ func parseOrder(s string) (func(*adminpb.Backup) string, error) {
 	}, nil
 }
 
-// backupInfo describes the source of a copy or of a restored table.
-func backupInfo(pb *adminpb.Backup) *adminpb.BackupInfo {
-	return &adminpb.BackupInfo{Backup: pb.GetName(), StartTime: pb.GetStartTime(), EndTime: pb.GetEndTime(),
-		SourceTable: pb.GetSourceTable(), SourceBackup: pb.GetSourceBackup()}
-}
-
 // progress of an operation that began at start, which is done if it says so.
 func (a *Admin) progress(start time.Time, done bool) *adminpb.OperationProgress {
 	p := &adminpb.OperationProgress{StartTime: timestamppb.New(start)}
@@ -654,169 +464,4 @@ func (s *tableServer) CopyBackup(ctx context.Context, req *adminpb.CopyBackupReq
 		pb, err := s.backupProto(b)
 		return m, pb, err
 	}, func() { s.unplace(name) })
-}
-
-// RestoreTable implements T26. The table serves as soon as it is there: it reads
-// the backup's files until compactions replace them.
-func (s *tableServer) RestoreTable(ctx context.Context, req *adminpb.RestoreTableRequest) (*longrunningpb.Operation, error) {
-	now := s.o.Now()
-	name, i, err := s.newTableName(ctx, req.GetParent(), req.GetTableId())
-	if err != nil {
-		return nil, err
-	}
-	if _, ok := req.GetSource().(*adminpb.RestoreTableRequest_Backup); !ok {
-		return nil, refuse(fault.Invalid, "source", "Error in field 'backup' : Must be specified")
-	}
-	from, err := s.backupAt(ctx, "backup", backupForm, req.GetBackup())
-	if err != nil {
-		return nil, err
-	}
-	source, err := s.backupProto(from)
-	if err != nil {
-		return nil, err
-	}
-	optimizes, err := s.changesStorage(ctx, from.Name, i)
-	if err != nil {
-		return nil, err
-	}
-	info := backupInfo(source)
-	m := &adminpb.RestoreTableMetadata{
-		Name: name, SourceType: adminpb.RestoreSourceType_BACKUP, Progress: s.progress(now, false),
-		SourceInfo: &adminpb.RestoreTableMetadata_BackupInfo{BackupInfo: info},
-	}
-	return s.begin(ctx, name, m, func(ctx context.Context, _ string) (proto.Message, proto.Message, error) {
-		t, err := s.restore(ctx, i, from.Name, name, &adminpb.RestoreInfo{
-			SourceType: adminpb.RestoreSourceType_BACKUP, SourceInfo: &adminpb.RestoreInfo_BackupInfo{BackupInfo: info}})
-		if err != nil {
-			return nil, nil, orMissing(err, "backup", "Backup", from.Name)
-		}
-		m := proto.Clone(m).(*adminpb.RestoreTableMetadata)
-		m.Progress = s.progress(now, true)
-		if optimizes {
-			// Nothing remains to be optimized here, but callers may wait for it.
-			o, err := s.finished(ctx, name, &adminpb.OptimizeRestoredTableMetadata{Name: name, Progress: s.progress(now, true)}, new(emptypb.Empty))
-			if err != nil {
-				return nil, nil, err
-			}
-			m.OptimizeTableOperationName = o.GetName()
-		}
-		pb, err := tableProto(t, adminpb.Table_SCHEMA_VIEW, nil)
-		return m, pb, err
-	}, nil)
-}
-
-// changesStorage tells whether a table that is restored into i of the backup
-// called name gets another type of storage than the backup's cluster has. Only
-// then does Google's service optimize it.
-func (a *Admin) changesStorage(ctx context.Context, name string, i *instance) (bool, error) {
-	ids := backupForm.split(name)
-	of, err := a.readInstance(ctx, parent(ids, instanceForm, 2))
-	if err != nil || of == nil || of.clusters[ids[2]] == nil {
-		return false, err // of no known storage: in emulator mode
-	}
-	return (of.clusters[ids[2]].GetDefaultStorageType() != adminpb.StorageType_HDD) != i.onSSD(), nil
-}
-
-// newTableName returns the name of a table that is going to be restored, and its
-// instance.
-func (a *Admin) newTableName(ctx context.Context, in, id string) (string, *instance, error) {
-	ids, err := a.parse("parent", instanceForm, in)
-	if err != nil {
-		return "", nil, err
-	}
-	if err := newID("table_id", "tables", id, tableIDPattern, wire.TableID, 1, schema.MaxTableID); err != nil {
-		return "", nil, err
-	}
-	i, err := a.instanceForTables(ctx, "parent", parent(ids, instanceForm, 2))
-	if err != nil {
-		return "", nil, err
-	}
-	name := parent(ids, instanceForm, 2) + "/tables/" + id
-	if _, err := a.b.Table(ctx, name); err == nil {
-		return "", nil, alreadyThere("table_id", "Table", name)
-	} else if fault.KindOf(err) != fault.NotFound {
-		return "", nil, err
-	}
-	return name, i, nil
-}
-
-// restore makes the table called name, in i, of a backup or snapshot. The table
-// has the schema of the backup, but neither protection nor a change stream nor
-// automated backups: those were of the table that was backed up.
-func (a *Admin) restore(ctx context.Context, i *instance, from, name string, info *adminpb.RestoreInfo) (*schema.Table, error) {
-	t, err := a.b.RestoreTable(ctx, from, name, func(t *schema.Table) error {
-		old, err := tableExtra(t)
-		if err != nil {
-			return err
-		}
-		x := &adminpb.Table{RowKeySchema: old.GetRowKeySchema(), RestoreInfo: info}
-		if i.onSSD() {
-			x.TieredStorageConfig = old.GetTieredStorageConfig()
-		}
-		t.DeletionProtection = false
-		return setConfig(t, x, i)
-	})
-	if fault.KindOf(err) == fault.AlreadyExists {
-		return nil, alreadyThere("table_id", "Table", name)
-	}
-	if err != nil {
-		return nil, err
-	}
-	// The instance may have been deleted, tables first, while this one came.
-	if _, err := a.instanceForTables(ctx, "parent", i.pb.GetName()); fault.KindOf(err) == fault.NotFound {
-		if e := a.b.DeleteTable(ctx, name); e != nil && fault.KindOf(e) != fault.NotFound {
-			return nil, e
-		}
-		return nil, err
-	}
-	return t, nil
-}
-
-// outcome returns the response of an operation that somebody else carried out,
-// or nil if it had no effect.
-func (a *Admin) outcome(ctx context.Context, operation string, metadata proto.Message) (proto.Message, error) {
-	var name string
-	switch m := metadata.(type) {
-	case *adminpb.CreateBackupMetadata:
-		name = m.GetName()
-		m.EndTime = timestamppb.New(a.o.Now())
-	case *adminpb.CopyBackupMetadata:
-		name = m.GetName()
-	case *adminpb.SnapshotTableMetadata:
-		m.FinishTime = timestamppb.New(a.o.Now())
-		name = m.GetOriginalRequest().GetCluster() + "/snapshots/" + m.GetOriginalRequest().GetSnapshotId()
-	case *adminpb.RestoreTableMetadata:
-		return a.tableSince(ctx, m.GetName(), m.GetProgress().GetStartTime().AsTime())
-	case *adminpb.CreateTableFromSnapshotMetadata:
-		m.FinishTime = timestamppb.New(a.o.Now())
-		return a.tableSince(ctx, m.GetOriginalRequest().GetParent()+"/tables/"+m.GetOriginalRequest().GetTableId(), m.GetRequestTime().AsTime())
-	default:
-		return nil, nil
-	}
-	b, err := a.b.Backup(ctx, name)
-	if fault.KindOf(err) == fault.NotFound {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	if s, err := backupExtra(b); err != nil || s.Operation != operation {
-		return nil, err
-	}
-	if snapshotForm.split(name) != nil {
-		return a.snapshotProto(b)
-	}
-	return a.backupProto(b)
-}
-
-// tableSince returns a table that was made after a time, or nil.
-func (a *Admin) tableSince(ctx context.Context, name string, at time.Time) (proto.Message, error) {
-	t, err := a.b.Table(ctx, name)
-	switch {
-	case fault.KindOf(err) == fault.NotFound || err == nil && t.CreateTime.Before(at):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	}
-	return tableProto(t, adminpb.Table_SCHEMA_VIEW, nil)
 }

@@ -1,0 +1,212 @@
+package stream
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
+)
+
+// A peer is a server at another address.
+type peer struct {
+	d    *Dialer
+	addr string
+
+	mu         sync.Mutex
+	link       *link         // nil if there is none that can be asked
+	connecting chan struct{} // closed when an attempt is over
+	failed     error         // of the last attempt
+	failedAt   time.Time
+}
+
+// retryAfter is how soon another attempt to connect is made.
+const retryAfter = 50 * time.Millisecond
+
+func (p *peer) unreachable(err error) error {
+	return fault.New(fault.Unavailable, "tablet server %s cannot be reached: %w", p.addr, err)
+}
+
+// get returns a link, connecting if need be.
+func (p *peer) get(ctx context.Context) (*link, error) {
+	for {
+		p.mu.Lock()
+		if l := p.link; l != nil {
+			p.mu.Unlock()
+			return l, nil
+		}
+		if p.connecting == nil {
+			if p.failed != nil && time.Since(p.failedAt) < retryAfter {
+				err := p.failed
+				p.mu.Unlock()
+				return nil, p.unreachable(err)
+			}
+			p.connecting = make(chan struct{})
+			go p.connect()
+		}
+		wait := p.connecting
+		p.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		p.mu.Lock()
+		l, err := p.link, p.failed
+		p.mu.Unlock()
+		if l == nil && err != nil {
+			return nil, p.unreachable(err)
+		}
+	}
+}
+
+func (p *peer) connect() {
+	l, err := newLink(p)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.d.mu.RLock()
+	closed := p.d.closed
+	p.d.mu.RUnlock()
+	if closed && l != nil {
+		go l.fail(errors.New("this process ends"))
+	} else {
+		p.link = l
+	}
+	p.failed, p.failedAt = err, time.Now()
+	close(p.connecting)
+	p.connecting = nil
+}
+
+// forget makes the next call connect again.
+func (p *peer) forget(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.link == l {
+		p.link = nil
+	}
+}
+
+// lost returns the error of a call whose answer did not come.
+func (p *peer) lost(err error, changes bool) error {
+	p.d.Lost.Add(1)
+	if changes {
+		return errors.Join(rpc.ErrUnknown, fault.New(fault.Unavailable, "tablet server %s: %w", p.addr, err))
+	}
+	return p.unreachable(err)
+}
+
+// ask asks a question and returns what is in the answer.
+func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (decoder, error) {
+	if err := ctx.Err(); err != nil {
+		return decoder{}, err
+	}
+	p.d.Forwarded.Add(1)
+	var l *link
+	var number uint64
+	c := calls.Get().(*call)
+	defer func() { calls.Put(c) }()
+	var buf [16]byte
+	h := head(ctx, buf[:0], op)
+	for attempt := 0; ; attempt++ {
+		var err error
+		if l, err = p.get(ctx); err != nil {
+			return decoder{}, err
+		}
+		l.hold()
+		if len(body) > smallBytes {
+			defer l.release()
+			return p.askAlone(ctx, l, op, body, changes)
+		}
+		var ok bool
+		if number, ok = l.begin(c, h, body); ok {
+			break
+		}
+		l.release()
+		if p.forget(l); attempt == 3 {
+			return decoder{}, p.unreachable(errors.New("connections end as soon as they begin"))
+		}
+	}
+	defer l.release()
+	select {
+	case <-c.done:
+	case <-ctx.Done():
+		l.mu.Lock()
+		_, waits := l.calls[number]
+		delete(l.calls, number)
+		l.mu.Unlock()
+		if waits {
+			l.send.add(number, []byte{opCancel, 0}, nil)
+			return decoder{}, ctx.Err()
+		}
+		<-c.done // it is there just now
+	}
+	kind, answer, sent, err := c.kind, c.answer, c.sent, c.err
+	*c = call{done: c.done}
+	if err != nil {
+		if !sent {
+			return decoder{}, p.unreachable(err)
+		}
+		return decoder{}, p.lost(err, changes)
+	}
+	return result(kind, answer)
+}
+
+// errScan is the error of an answer that asks to use Scan.
+var errScan = errors.New("use Scan")
+
+func result(kind byte, answer decoder) (decoder, error) {
+	switch kind {
+	case answerOK:
+		return answer, nil
+	case answerLarge:
+		return answer, errScan
+	case answerError:
+		return decoder{}, answer.error()
+	}
+	return decoder{}, errMalformed
+}
+
+// askAlone asks a question by a call of its own.
+func (p *peer) askAlone(ctx context.Context, l *link, op byte, body []byte, changes bool) (decoder, error) {
+	in := &raw{b: append([]byte{op}, body...)}
+	var out raw
+	during, cancel := l.during(ctx)
+	defer cancel()
+	if err := l.grpc.Invoke(during, methodCall, in, &out); err != nil {
+		return decoder{}, p.broken(ctx, err, changes)
+	}
+	l.heard.Store(now())
+	answer := decoder{b: out.b}
+	kind := answer.byte()
+	return result(kind, answer)
+}
+
+// broken translates an error of gRPC itself. ctx is the caller's.
+func (p *peer) broken(ctx context.Context, err error, changes bool) error {
+	if errors.Is(err, io.EOF) {
+		return p.lost(errors.New("the server ended the call"), changes)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	switch status.Code(err) {
+	case codes.DeadlineExceeded:
+		return context.DeadlineExceeded
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return fault.New(fault.Internal, "tablet server %s refuses this one: %w", p.addr, err)
+	}
+	return p.lost(err, changes)
+}
+
+// change asks for a change.
+func (p *peer) change(ctx context.Context, op byte, body []byte) (decoder, error) {
+	answer, err := p.ask(ctx, op, body, true)
+	batches.Put(&body)
+	return answer, err
+}

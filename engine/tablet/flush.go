@@ -1,0 +1,147 @@
+package tablet
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// Flush writes the oldest immutable memtable to SSTables (a minor compaction).
+// It returns false if there was none.
+func (t *Tablet) Flush(ctx context.Context) (bool, error) {
+	t.change.Lock()
+	defer t.change.Unlock()
+	return t.flushLocked(ctx)
+}
+
+// flushLocked is Flush for who holds the change lock.
+func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
+	v := t.pin()
+	if v == nil {
+		return false, t.gone()
+	}
+	defer v.release()
+	if len(v.mems) == 1 {
+		return false, nil
+	}
+	m, newer := v.mems[len(v.mems)-1], v.mems[:len(v.mems)-1:len(v.mems)-1]
+	// What is in a file must be durable in the log first, or a crash could
+	// leave an unacknowledged change half in the file, half nowhere; and a
+	// reader's visible sequence number must not be behind a file in which an
+	// older version has been dropped for a newer one.
+	if err := t.env.Commit.Wait(ctx, m.last); err != nil {
+		return false, err
+	}
+	var out *output
+	err := t.guard("flush", func() error {
+		out = t.newOutput(v, t.layout(), v.row.NextRun, m.instant)
+		out.byFamily(v)
+		out.pace = t.env.Pace.pacer(1)
+		if err := out.take(ctx, m.Iterator(cell.MaxSeq), len(v.runs) == 0); err != nil {
+			return err
+		}
+		return out.cut()
+	})
+	if err != nil {
+		t.abort(out)
+		return false, fmt.Errorf("flush %v: %w", t.Name(), err)
+	}
+	next := v.row.Clone()
+	next.Files = append(out.files, next.Files...)
+	metadata.SortFiles(next.Files)
+	next.NextRun++
+	for _, f := range out.files {
+		if _, ok := next.GroupMajors[f.Group]; !ok && f.Group != 0 {
+			next.SetMajor(f.Group, t.env.Now().Unix())
+		}
+	}
+	next.FlushedSeq = max(next.FlushedSeq, m.MaxSeq())
+	next.MaxSeq = max(next.MaxSeq, next.FlushedSeq)
+	next.Redo = commitlog.Pos{}
+	for _, n := range slices.Backward(newer) {
+		if first := n.first.Load(); first != nil {
+			next.Redo = *first
+			break
+		}
+	}
+	// A redo point names a record that is in the log: one that a crash took could
+	// not be told from one that is missing.
+	if next.Redo != (commitlog.Pos{}) {
+		if err := t.env.Commit.Wait(ctx, next.Redo); err != nil {
+			out.abort()
+			return false, err
+		}
+	}
+	t.trimRanges(next, newer)
+	if err := t.env.Meta.CAS(ctx, next); err != nil {
+		return false, t.lost(out, err)
+	}
+	t.install(func(old *version) *version {
+		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
+	})
+	t.env.decided(out.begun)
+	t.env.Memory.add(-m.Bytes())
+	var size int64
+	for _, f := range out.files {
+		size += f.Size
+	}
+	t.env.Stats.Collected.Add(out.gc.Collected)
+	t.env.Stats.Flushes.Add(1)
+	t.env.Stats.FlushBytes.Add(size)
+	t.env.Log.Debug("flushed", "tablet", t.Name(), "entries", m.Count(), "bytes", size, "files", len(out.files))
+	return true, nil
+}
+
+// lost handles a failed compare-and-set. Unless the row is certain not to
+// name the new files, only a restart can tell.
+func (t *Tablet) lost(out *output, err error) error {
+	err = fmt.Errorf("change METADATA row of %v: %w", t.Name(), err)
+	if notApplied(err) {
+		if out != nil {
+			out.abort()
+		}
+		return err
+	}
+	t.env.Fatal(err)
+	return err
+}
+
+// FlushAll writes the memtables that the tablet has when it is called to SSTables.
+// What is written meanwhile stays in memory: under steady writes it would never
+// end otherwise.
+func (t *Tablet) FlushAll(ctx context.Context) error {
+	t.Rotate()
+	t.mu.Lock()
+	n := 0
+	if t.mu.version != nil {
+		n = len(t.mu.version.mems) - 1
+	}
+	t.mu.Unlock()
+	// A closed tablet says so in Flush.
+	for range max(n, 1) {
+		if more, err := t.Flush(ctx); err != nil || !more {
+			return err
+		}
+	}
+	return nil
+}
+
+// SettleRedo ends recovery: it makes the redo point in the METADATA row that of
+// the first record replayed. They differ if a power cut took records that were
+// acknowledged but not synced.
+func (t *Tablet) SettleRedo(ctx context.Context) error {
+	t.change.Lock()
+	defer t.change.Unlock()
+	r := t.Row()
+	pos, _ := t.RedoPoint()
+	if r.Redo == (commitlog.Pos{}) || r.Redo == pos {
+		return nil
+	}
+	next := r.Clone()
+	next.Redo = pos
+	return t.change1(ctx, next)
+}
