@@ -40,10 +40,19 @@ func (s *Server) detached(ctx context.Context, do func(context.Context) error) e
 	s.mu.Unlock()
 	select {
 	case err := <-done:
-		return err
+		return s.cutShort(err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
+}
+
+// cutShort returns err, as Unavailable if it is the end of the server that
+// cancelled what came of it: its caller has cancelled nothing.
+func (s *Server) cutShort(err error) error {
+	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		return fault.New(fault.Unavailable, "the tablet server ended meanwhile: %s", err.Error())
+	}
+	return err
 }
 
 // Load implements rpc.Control. The tablets that need the log of one former

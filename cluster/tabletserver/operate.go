@@ -32,7 +32,7 @@ func (s *Server) both(ctx context.Context, do func(context.Context) error) error
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return err
+	return s.cutShort(err)
 }
 
 // status describes a tablet.

@@ -243,14 +243,18 @@ func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err
 // changes, and trims the commit logs. It returns why it stopped if ctx or the
 // server ends before.
 func (s *Server) FlushAll(ctx context.Context) error {
+	ended := func() error { return errors.Join(s.Err(), context.Cause(ctx)) }
 	for _, h := range []*half{s.users, s.system} {
 		for _, t := range s.tabletsOf(h) {
-			if err := errors.Join(s.Err(), context.Cause(ctx)); err != nil {
+			if err := ended(); err != nil {
 				return err
 			}
 			if err := t.FlushAll(ctx); err != nil && !errors.Is(err, tablet.ErrReplaced) && !errors.Is(err, tablet.ErrClosed) && t.Failure() == nil {
 				return err
 			}
+		}
+		if err := ended(); err != nil {
+			return err // its tablets are gone, and were not all flushed
 		}
 		h.work.Trim()
 	}
