@@ -20,7 +20,7 @@ TEST_TIMEOUT ?= 30m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
 CLUSTER_ROUNDS ?= 10   # faults of a cluster
-CRASH_SEEDS ?= 200     # power cuts of an engine, each with its seed
+CRASH_SEEDS ?= 200     # power cuts of a process, each with its seed
 META_CHECKS ?= 500     # random histories for each random test
 META_STEPS ?= 100      # operations in each of them, on average
 LOAD ?= 5s             # for each workload that records a history
@@ -84,11 +84,11 @@ kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledge
 	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
 
 crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
-	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./engine ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
+	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
 
 meta: ## Run META_CHECKS random histories against the models
 	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
-	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./engine -run '^TestGC$$' -count=1 -timeout 60m
+	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./cluster/tabletserver -run '^TestGC$$' -count=1 -timeout 60m
 
 sweep: build ## Call all RPCs of a server and mistreat it: the first part of conformance
 	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/sweep

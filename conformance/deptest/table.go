@@ -56,7 +56,6 @@ var allowed = map[string][]string{
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
 	"engine/worker":     {"engine/fault", "engine/tablet"},
-	"engine":            and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "engine/plan", "engine/worker"}),
 
 	"cluster/lock":        {"engine/fault"},
 	"cluster/lock/etcd":   {"engine/fault", "cluster/lock"},

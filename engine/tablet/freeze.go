@@ -21,28 +21,17 @@ func (f *Frozen) Row() *metadata.Row { return f.v.row }
 // Release lets go of the objects. Those that nothing else refers to are removed.
 func (f *Frozen) Release() { f.v.release() }
 
-// Freeze returns what ts hold, all of them at one instant, in their order: of
-// two writes of which one began after the other was acknowledged, the second is
-// held only if the first is. No data is copied: what is in memory is flushed,
-// most of it before anything is locked, and the rest is SSTables already. Reads
-// and writes go on meanwhile; flushes, compactions and range deletions of ts
-// wait.
-//
-// The caller sees to it that none of ts is split or merged, and that nobody else
-// freezes tablets.
-func Freeze(ctx context.Context, ts []*Tablet) ([]*Frozen, error) {
-	p, err := Pause(ctx, ts)
-	if err != nil {
-		return nil, err
-	}
-	defer p.Release()
-	p.Cut()
-	return p.Freeze(ctx)
-}
-
 // A Paused is tablets that take no writes and stay what they are: none is
 // flushed, compacted, split, merged or given up. Reads go on. It may be used by
 // one goroutine at a time, and must be released.
+//
+// What Pause, Cut and Freeze return of them is what all held at one instant: of two
+// writes of which one began after the other was acknowledged, the second is held
+// only if the first is. No data is copied: what is in memory is flushed, most of it
+// before anything is locked, and the rest is SSTables already.
+//
+// The caller sees to it that none of the tablets is split or merged, and that
+// nobody else pauses them.
 type Paused struct {
 	ts     []*Tablet
 	behind []int // how many memtables each has to flush, once they were cut
