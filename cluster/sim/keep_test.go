@@ -103,7 +103,7 @@ func TestSweepKeepsLogsForCopies(t *testing.T) {
 		if ok, err := recovered(); !ok {
 			t.Errorf("a copy that is up to date is refused: %v", err)
 		}
-		if logs, err := commitlog.ListLogs(ctx, onlyLogs{c.objects}); err != nil || len(logs) == 0 {
+		if logs, err := commitlog.ListStored(ctx, onlyLogs{c.objects}); err != nil || len(logs) == 0 {
 			t.Errorf("%v, %v", logs, err)
 		}
 	})

@@ -62,26 +62,6 @@ type Records interface {
 	AppendRecord(dst []byte, i int) (payload []byte, n int)
 }
 
-// A Log is a log that a start of the server has found, in either form. Its
-// life is Replay, Start, Close; it is not safe for concurrent use.
-type Log interface {
-	// Replay calls fn for every record at or after from, those of one tablet in
-	// the order they were appended. An error of fn ends it and is returned as it
-	// is. It may be called several times, before Start.
-	//
-	// It fails with fault.Corruption, naming the place, if bytes that were
-	// acknowledged are missing or are not what was written; fn may have seen
-	// the records before them.
-	Replay(from Pos, fn func(Record) error) error
-
-	// Start makes what Replay shows durable and returns the log's Writer, whose
-	// records follow.
-	Start() (Writer, error)
-
-	// Close ends the writer, if there is one, and lets go of the log.
-	Close() error
-}
-
 // A Writer appends to a log, in either form. It is safe for concurrent use.
 //
 // A failed writer acknowledges nothing any more. If Err is fault.Fenced,
@@ -155,7 +135,4 @@ type Sink interface {
 // Append, or given back by Release.
 type Reservation uint64
 
-var (
-	_ Log    = (*FileLog)(nil)
-	_ Writer = (*FileWriter)(nil)
-)
+var _ Writer = (*FileWriter)(nil)

@@ -6,10 +6,10 @@
 // that is one write and one fdatasync, carries the records of many callers.
 // The package knows bytes, files and objects. It knows nothing of rows.
 //
-// A log has one of two forms, behind the interfaces Log and Writer: append-only
-// files in a local directory (Open), and immutable segment objects in a store
-// that other machines share (CreateSegments, OpenSegments), which any of them
-// can Seal.
+// A log has one of two forms, behind the interface Writer: append-only files in a
+// local directory (Open), and immutable segment objects in a store that other
+// machines share (CreateSegments), which any of them can Seal and replay
+// (ReplaySealed).
 //
 // # Files
 //

@@ -442,27 +442,6 @@ func TrimSealed(ctx context.Context, store objectstore.Store, id ID, before Pos)
 	return nil
 }
 
-// ListLogs returns the logs that have objects in store, in ascending order.
-func ListLogs(ctx context.Context, store objectstore.Store) ([]ID, error) {
-	logs, err := listLogs(ctx, store)
-	if err != nil {
-		return nil, fmt.Errorf("list commit logs: %w", err)
-	}
-	var ids []ID
-	for _, l := range logs {
-		ids = append(ids, l.id)
-	}
-	return ids, nil
-}
-
-func listLogs(ctx context.Context, store objectstore.Store) ([]*sealedLog, error) {
-	infos, err := store.List(ctx, "", "", 0)
-	if err != nil {
-		return nil, err
-	}
-	return logsOf(infos)
-}
-
 func logsOf(infos []objectstore.Info) (logs []*sealedLog, err error) {
 	for len(infos) > 0 {
 		id, _, ok := parseObjectName(infos[0].Name)
@@ -484,7 +463,6 @@ type sealedLog struct {
 	id       ID
 	segments []keptSegment // by index
 	fences   []uint64      // indexes
-	end      Pos           // where it is sealed; set by who seals it
 }
 
 // newSealedLog sorts the objects of a log.
@@ -500,19 +478,6 @@ func newSealedLog(id ID, infos []objectstore.Info) *sealedLog {
 		}
 	}
 	return l
-}
-
-// first returns the index of the oldest segment from which on none is missing
-// up to the end. Segments before it are leftovers: a trim that a crash
-// interrupted, or a put that arrived when its segment was trimmed already.
-func (l *sealedLog) first() uint64 {
-	first := l.end.Segment
-	for _, s := range slices.Backward(l.segments) {
-		if s.index+1 == first {
-			first = s.index
-		}
-	}
-	return first
 }
 
 // below returns how many segments lie before a redo point.
@@ -537,141 +502,4 @@ func (l *sealedLog) before(pos Pos) []string {
 		names = append(names, objectName(l.id, s.index))
 	}
 	return names
-}
-
-// forget drops the segments before a redo point and returns their size.
-func (l *sealedLog) forget(before Pos) int64 {
-	n := l.below(before)
-	size := l.bytes()
-	l.segments = l.segments[n:]
-	return size - l.bytes()
-}
-
-func (l *sealedLog) bytes() (sum int64) {
-	for _, s := range l.segments {
-		sum += s.bytes
-	}
-	return sum
-}
-
-// A SegmentLog is the segment-object form of a Log: what the incarnations of one
-// server, which are numbered without gaps from 1 on, have left in a store that
-// they share with nobody, and what the present one adds.
-type SegmentLog struct {
-	store  objectstore.Store
-	id     ID
-	opts   SegmentOptions
-	ctx    context.Context
-	cancel context.CancelFunc
-	older  []*sealedLog
-	writer *SegmentWriter
-}
-
-var _ Log = (*SegmentLog)(nil)
-
-// OpenSegments seals the logs of all incarnations before id. It fails with
-// fault.FailedPrecondition if there is a log of id or a later one: then the
-// number of incarnations has gone back, as with a restored copy of it, and
-// going on would write into a log that exists.
-func OpenSegments(ctx context.Context, store objectstore.Store, id ID, opts SegmentOptions) (*SegmentLog, error) {
-	if err := opts.Validate(); err != nil {
-		return nil, err
-	}
-	logs, err := listLogs(ctx, store)
-	if err != nil {
-		return nil, fmt.Errorf("open commit log: %w", err)
-	}
-	l := &SegmentLog{store: store, id: id, opts: opts}
-	next := ID(1)
-	for _, s := range logs {
-		if s.id >= id {
-			return nil, fault.New(fault.FailedPrecondition,
-				"the object store has the commit log of incarnation %d, this is only incarnation %d: is the data directory an old copy?", s.id, id)
-		}
-		for ; next < s.id; next++ { // those that never came to write
-			if _, err := Seal(ctx, store, next, Pos{}, nil); err != nil {
-				return nil, fmt.Errorf("open commit log: %w", err)
-			}
-		}
-		next = s.id + 1
-		if len(s.segments) == 0 {
-			continue // sealed, and trimmed
-		}
-		if s.end, err = Seal(ctx, store, s.id, Pos{}, nil); err != nil {
-			return nil, fmt.Errorf("open commit log: %w", err)
-		}
-		// Again, as now nothing more can come.
-		infos, err := store.List(ctx, s.id.String()+"/", "", 0)
-		if err != nil {
-			return nil, fmt.Errorf("open commit log: %w", err)
-		}
-		sealed := newSealedLog(s.id, infos)
-		sealed.end = s.end
-		l.older = append(l.older, sealed)
-	}
-	for ; next < id; next++ {
-		if _, err := Seal(ctx, store, next, Pos{}, nil); err != nil {
-			return nil, fmt.Errorf("open commit log: %w", err)
-		}
-	}
-	l.ctx, l.cancel = context.WithCancel(context.WithoutCancel(ctx))
-	return l, nil
-}
-
-// Replay implements Log.
-func (l *SegmentLog) Replay(from Pos, fn func(Record) error) error {
-	for _, s := range l.older {
-		if s.id < from.Log {
-			continue
-		}
-		start := Pos{Log: s.id, Segment: s.first()}
-		if s.id == from.Log {
-			if from.Less(start) || s.end.Less(from) {
-				return fault.New(fault.Corruption, "the redo point is %v, the log has %v to %v", from, start, s.end)
-			}
-			start = from
-		}
-		if err := ReplaySealed(l.ctx, l.store, s.id, start, s.end, nil, nil, fn); err != nil {
-			return err
-		}
-	}
-	if from.Log != 0 && !slices.ContainsFunc(l.older, func(s *sealedLog) bool { return s.id == from.Log }) {
-		return fault.New(fault.Corruption, "the redo point is %v, of which log nothing is left", from)
-	}
-	return nil
-}
-
-// Holds reports whether the segment of pos is among those that Replay shows.
-func (l *SegmentLog) Holds(pos Pos) bool {
-	return slices.ContainsFunc(l.older, func(s *sealedLog) bool {
-		return s.id == pos.Log && s.first() <= pos.Segment && pos.Segment < s.end.Segment
-	})
-}
-
-// Start implements Log. What Replay shows is durable as it is.
-func (l *SegmentLog) Start() (Writer, error) {
-	if l.writer != nil {
-		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
-	}
-	w, err := CreateSegments(l.ctx, l.store, l.id, l.opts)
-	if err != nil {
-		return nil, fmt.Errorf("start commit log: %w", err)
-	}
-	w.mu.Lock()
-	w.mu.older = l.older
-	for _, s := range l.older {
-		w.mu.bytes += s.bytes()
-	}
-	w.mu.Unlock()
-	l.writer = w
-	return w, nil
-}
-
-// Close implements Log.
-func (l *SegmentLog) Close() error {
-	defer l.cancel()
-	if l.writer == nil {
-		return nil
-	}
-	return l.writer.Close()
 }

@@ -132,8 +132,7 @@ type SegmentWriter struct {
 		pending int64  // bytes in flying and queue
 
 		kept  []keptSegment // acknowledged and not trimmed, by index
-		bytes int64         // in kept and older
-		older []*sealedLog  // logs of earlier incarnations that are not trimmed yet
+		bytes int64         // in kept
 
 		changed chan struct{} // closed when a waiting Reserve should look again; may be nil
 
@@ -682,8 +681,7 @@ func (w *SegmentWriter) failLocked(cause error) {
 
 // Trim implements Writer. It keeps the newest acknowledged segment, and what
 // that does not prove to have been acknowledged: so whoever looks at the log
-// can tell what was trimmed from what is not stored yet. Logs of earlier
-// incarnations are trimmed too, but for their fences.
+// can tell what was trimmed from what is not stored yet.
 func (w *SegmentWriter) Trim(before Pos) error {
 	w.trimming.Lock()
 	defer w.trimming.Unlock()
@@ -691,10 +689,6 @@ func (w *SegmentWriter) Trim(before Pos) error {
 	if err := w.mu.err; err != nil {
 		w.mu.Unlock()
 		return err // a server that was taken over may not trim
-	}
-	var doomed []string
-	for _, l := range w.mu.older {
-		doomed = append(doomed, l.before(before)...)
 	}
 	own, limit := 0, uint64(0)
 	if n := len(w.mu.kept); n > 0 && before.Log >= w.id {
@@ -707,12 +701,8 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		}
 	}
 	w.mu.Unlock()
-	err := objectstore.DeleteAll(w.ctx, w.store, doomed)
-	if err == nil {
-		// Whoever replays this log begins after these.
-		err = w.seq.Trim(w.ctx, limit)
-	}
-	if err != nil {
+	// Whoever replays this log begins after these.
+	if err := w.seq.Trim(w.ctx, limit); err != nil {
 		return fmt.Errorf("trim commit log: %w", err)
 	}
 	w.mu.Lock()
@@ -721,13 +711,5 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		w.mu.bytes -= k.bytes
 	}
 	w.mu.kept = append(w.mu.kept[:0], w.mu.kept[own:]...)
-	older := w.mu.older[:0]
-	for _, l := range w.mu.older {
-		w.mu.bytes -= l.forget(before)
-		if len(l.segments) > 0 {
-			older = append(older, l)
-		}
-	}
-	w.mu.older = older
 	return nil
 }
