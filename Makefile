@@ -15,6 +15,8 @@ export GOFLAGS += -trimpath
 
 # The linter runs outside go.mod, at a fixed version.
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+# And so does what looks for functions that neither programs nor tests reach.
+DEADCODE := golang.org/x/tools/cmd/deadcode@v0.52.0
 
 TEST_TIMEOUT ?= 30m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
@@ -61,11 +63,12 @@ race: export CGO_ENABLED := 1
 race: ## Run the tests with the race detector
 	$(GO) test -race -short -timeout $(TEST_TIMEOUT) $(PKGS)
 
-lint: ## Check format, vet, linters and the arrows between packages (make fmt fixes the format)
+lint: ## Check format, vet, linters, dead code and the arrows between packages (make fmt fixes the format)
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not formatted (make fmt):"; echo "$$bad"; exit 1; fi
 	$(GO) vet $(PKGS)
 	$(GO) test ./conformance/deptest
 	GOFLAGS= $(GO) run $(GOLANGCI) run --build-tags sim $(PKGS)
+	@dead=$$(GOFLAGS= $(GO) run $(DEADCODE) -test -tags sim $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
 	@if curl -fsS --max-time 10 -o /dev/null https://vuln.go.dev/index/db.json 2>/dev/null; then $(MAKE) --no-print-directory vuln; \
 		else echo "NOT CHECKED for vulnerabilities: https://vuln.go.dev cannot be reached (make vuln)"; fi
 

@@ -94,9 +94,6 @@ func (n *Network) port(i int) error {
 		ip("-n", n.swtch(), "route", "add", fmt.Sprintf("%s.%d/32", n.subnet, i), "dev", dev))
 }
 
-// Address of the process that made the network.
-func (n *Network) Address() string { return n.subnet + ".2" }
-
 // Host makes a host and returns its namespace and address.
 func (n *Network) Host(name string) (namespace, address string, err error) {
 	n.mu.Lock()

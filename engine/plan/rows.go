@@ -60,16 +60,7 @@ func (p *Planner) Rows(entries []row.Entry, now time.Time) (*Rows, error) {
 	return r, nil
 }
 
-// Next returns the first row that is in no tablet yet; ok is false if there is
-// none.
-func (r *Rows) Next() (key []byte, ok bool) {
-	if len(r.todo) == 0 {
-		return nil, false
-	}
-	return r.entries[r.todo[0]].Key, true
-}
-
-// Apply puts the entries of the tablet's rows, of which Next is one, into the
+// Apply puts the entries of the tablet's rows that are in no tablet yet into the
 // log's queue. It returns tablet.ErrReplaced, and nothing else, if others serve
 // what is left of them.
 func (r *Rows) Apply(ctx context.Context, t *tablet.Tablet) error {

@@ -52,9 +52,6 @@ type Builder struct {
 	ends []uint32
 }
 
-// Reset forgets the entries added so far.
-func (b *Builder) Reset() { b.data, b.ends = b.data[:0], b.ends[:0] }
-
 // Add adds an entry, copying it. Entries come in cell.Compare order.
 func (b *Builder) Add(e *cell.Entry) {
 	b.data = binary.BigEndian.AppendUint32(b.data, uint32(len(e.Key)))

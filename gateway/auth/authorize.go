@@ -16,13 +16,6 @@ import (
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// A Decision is what was decided about a permitted request.
-type Decision struct {
-	// Families are those whose cells the request may read or write, sorted; nil
-	// is all of them.
-	Families []string
-}
-
 // authorize returns nil if the caller may do what the request asks for.
 func (a *Auth) authorize(ctx context.Context, c *call, req any) error {
 	r := c.rule

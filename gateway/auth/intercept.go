@@ -61,39 +61,6 @@ func callOf(ctx context.Context) *call {
 	return c
 }
 
-// Caller returns who makes the request of ctx, as policies write it; empty if
-// nobody asked.
-func Caller(ctx context.Context) string {
-	if c := callOf(ctx); c != nil && c.principal != nil {
-		return c.principal.Member
-	}
-	return ""
-}
-
-// ReadDecision returns what the request of ctx may read of its table, and
-// WriteDecision what it may write. Guard applies both.
-func ReadDecision(ctx context.Context) Decision {
-	if c := callOf(ctx); c != nil {
-		return c.read.decision()
-	}
-	return Decision{}
-}
-
-// WriteDecision returns what the request of ctx may write of its table.
-func WriteDecision(ctx context.Context) Decision {
-	if c := callOf(ctx); c != nil {
-		return c.write.decision()
-	}
-	return Decision{}
-}
-
-func (f *families) decision() Decision {
-	if !f.some {
-		return Decision{}
-	}
-	return Decision{Families: append([]string{}, f.list...)}
-}
-
 // Tap verifies the credentials of a stream as its headers arrive. It does not
 // wait for anything. The context that it returns is the stream's.
 func (a *Auth) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {

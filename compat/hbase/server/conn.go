@@ -369,7 +369,7 @@ func (c *conn) handle(ctx context.Context, call *Call, req *wire.Request) (resp 
 		return nil, wire.DoNotRetryIO.New("a cell block on a connection without a codec")
 	}
 	call.Cells = wire.NewCells(block)
-	return c.service.call(context.WithValue(ctx, callKey{}, call), call, req.Param)
+	return c.service.call(ctx, call, req.Param)
 }
 
 // write writes responses until out is closed. Those that wait for one another

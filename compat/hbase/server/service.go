@@ -54,14 +54,6 @@ func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
 	return nil
 }
 
-type callKey struct{}
-
-// CallOf returns the call that a context belongs to, nil if there is none.
-func CallOf(ctx context.Context) *Call {
-	c, _ := ctx.Value(callKey{}).(*Call)
-	return c
-}
-
 // A Method answers one kind of request.
 type Method struct {
 	request func() proto.Message

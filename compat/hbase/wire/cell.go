@@ -103,17 +103,6 @@ func (s *Cells) Next(c *Cell) error {
 	return nil
 }
 
-// Skip reads past n cells.
-func (s *Cells) Skip(n int) error {
-	var c Cell
-	for range n {
-		if err := s.Next(&c); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // TagTTL is the type of the tag that says how long a cell lives.
 const TagTTL = 8 // i64 ms, relative to the cell's timestamp
 
