@@ -1,6 +1,7 @@
 package check_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -229,6 +230,42 @@ func TestDropDamagedLogCrash(t *testing.T) {
 	if done == 0 || done > len(crashed)/2 {
 		t.Errorf("%d of %d crashes left it done", done, len(crashed))
 	}
+}
+
+// TestDropDamagedLogFails: what a call wrote that failed, or was killed, is not taken
+// for a whole log when the damaged one is not in its place any more.
+func TestDropDamagedLogFails(t *testing.T) {
+	fs := logged(t)
+	rewrite(t, fs, segments(t, fs, "d/ulog")[1], datadirtest.Flip(300))
+	full := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpFileSync && strings.Contains(op.Path, "ulog.") {
+			return errors.New("the disk is full")
+		}
+		return nil
+	}))
+	if _, err := standalone.DropDamagedLog(t.Context(), full, "d"); err == nil {
+		t.Fatal("a log is rewritten on a full disk")
+	}
+	names, err := fs.List("d")
+	must(t, err)
+	if slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "ulog.") }) {
+		t.Errorf("left behind: %v", names)
+	}
+	// As a kill leaves it; then the operator makes room.
+	must(t, fs.MkdirAll("d/ulog.part", 0o700))
+	datadirtest.WriteFile(t, fs, "d/ulog.part/000000000009.log", []byte("half"))
+	must(t, fs.Rename("d/ulog", "elsewhere"))
+	if d, err := standalone.FindDamagedLog(t.Context(), fs, "d"); err != nil || d.Interrupted || len(d.Gaps) != 1 || !strings.Contains(d.Gaps[0].String(), "is missing") {
+		t.Errorf("half a log is found: %+v, %v", d, err)
+	}
+	must(t, fs.Rename("elsewhere", "d/ulog"))
+	_, err = standalone.DropDamagedLog(t.Context(), fs, "d")
+	must(t, err)
+	s := mustOpen(t, fs)
+	if n := len(rowsOf(t, s, "one")); n != 80 {
+		t.Errorf("%d rows", n)
+	}
+	end(t, s)
 }
 
 // rowsOf returns the values of a table of one cell a row.

@@ -26,7 +26,9 @@ const (
 	// newTablesLog is what DropDamagedLog makes and then puts in the place of
 	// tablesLog. While that is not there a start is refused.
 	newTablesLog = "ulog.new"
-	asideLog     = "ulog.damaged-"
+	// partOfLog is what it makes that of: half of a log is not to be taken for one.
+	partOfLog = "ulog.part"
+	asideLog  = "ulog.damaged-"
 )
 
 // Served tells whether a directory was ever served: its commit logs, which are all
@@ -107,6 +109,9 @@ func FindDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 func holdDir(fs vfs.FS, dir string) (io.Closer, error) {
 	if there, err := exists(fs, dir, rootName); err != nil || !there {
 		return nil, errors.Join(err, fault.New(fault.FailedPrecondition, "%s has no %s: it is no data directory, or that is lost (trestle check)", dir, rootName))
+	}
+	if fresh, err := CheckFormat(fs, dir); err != nil || fresh {
+		return nil, errors.Join(err, fault.New(fault.FailedPrecondition, "%s cannot be judged without its format (trestle check)", dir))
 	}
 	held, err := fs.Lock(fs.PathJoin(dir, LockDir, "LOCK"))
 	if err != nil {
@@ -218,10 +223,14 @@ func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, e
 	}
 	switch {
 	case there:
-		if err := fs.RemoveAll(next); err != nil {
+		part := fs.PathJoin(dir, partOfLog)
+		if err := errors.Join(fs.RemoveAll(next), fs.RemoveAll(part)); err != nil {
 			return "", err
 		}
-		if err := commitlog.Rewrite(fs, log, next); err != nil {
+		if err := commitlog.Rewrite(fs, log, part); err != nil {
+			return "", errors.Join(err, fs.RemoveAll(part)) // on a full disk it is in the way
+		}
+		if err := fs.Rename(part, next); err != nil {
 			return "", err
 		}
 		for n := 1; ; n++ {
