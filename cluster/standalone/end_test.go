@@ -9,6 +9,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -113,6 +114,59 @@ func TestAbandoned(t *testing.T) {
 	for end := time.Now().Add(20 * time.Second); left() > 0; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("what a dead process was making stays")
+		}
+	}
+}
+
+// TestPurgedAtTheEnd: a process that ends between the two halves of a purge, when the
+// table's item is gone and its tablets are served, leaves rows that the next one
+// deletes.
+func TestPurgedAtTheEnd(t *testing.T) {
+	ctx := t.Context()
+	o := Options{Dir: "d", FS: vfs.NewMem()}
+	o.Master.Purge = -1
+	s, err := Open(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	made, err := s.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}}, [][]byte{[]byte("m")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "z"} {
+		set := []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: []byte("v")}}
+		if err := s.MutateRow(ctx, table, &row.Entry{Key: []byte(key), Mutations: set}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, version, err := catalog.ReadName(ctx, s.Lock(), table)
+	if err == nil {
+		_, err = catalog.WriteName(ctx, s.Lock(), table, nil, version)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	now, cancel := context.WithCancel(ctx)
+	cancel()
+	if err := s.Close(now); err != nil {
+		t.Fatal(err)
+	}
+	o.Master.Purge = 10 * time.Millisecond
+	if s, err = Open(ctx, o); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close(context.WithoutCancel(ctx))
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		left := 0
+		err := s.Metadata().ScanTable(ctx, made.ID, func(*metadata.Row) error { left++; return nil })
+		if err != nil {
+			t.Fatal(err)
+		}
+		if left == 0 {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d rows of a purged table stay", left)
 		}
 	}
 }

@@ -102,7 +102,11 @@ func (s *Server) resume(ctx context.Context, h *half) error {
 		return h.log.begin(ctx, func(*commitlog.FileLog) error { return nil })
 	}
 	opened := map[uint64]*served{}
-	err := h.log.begin(ctx, func(l *commitlog.FileLog) error { return s.reopen(ctx, h, l, opened) })
+	var gone []*metadata.Row // of tables that were purged
+	err := h.log.begin(ctx, func(l *commitlog.FileLog) (err error) {
+		gone, err = s.reopen(ctx, h, l, opened)
+		return err
+	})
 	if err != nil {
 		for _, t := range opened {
 			t.Close()
@@ -121,6 +125,14 @@ func (s *Server) resume(ctx context.Context, h *half) error {
 	for _, t := range opened {
 		if err := s.settleOpened(ctx, t); err != nil {
 			return fmt.Errorf("open %v: %w", t.Name(), err)
+		}
+	}
+	for _, r := range gone {
+		// The master deletes the rows of tablets that nobody has.
+		r = r.Clone()
+		r.Assignment, r.Op, r.Redo = &metadata.Assignment{State: metadata.Unassigned, Epoch: r.Assignment.Epoch, Master: r.Assignment.Master}, nil, commitlog.Pos{}
+		if err := s.meta.CAS(ctx, r); err != nil {
+			return fmt.Errorf("give up tablet %v, whose table was purged: %w", r.Tablet, err)
 		}
 	}
 	if h == s.system && s.o.Private != nil {
@@ -171,11 +183,11 @@ func (s *Server) settleOpened(ctx context.Context, t *served) error {
 }
 
 // reopen opens the tablets of one half that an earlier process served, with what
-// its log holds of them.
-func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, opened map[uint64]*served) error {
+// its log holds of them. It returns the rows of those whose table is gone.
+func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, opened map[uint64]*served) (gone []*metadata.Row, err error) {
 	rows, err := s.settledRows(ctx, h)
 	if err != nil {
-		return fmt.Errorf("read METADATA: %w", err)
+		return nil, fmt.Errorf("read METADATA: %w", err)
 	}
 	now := time.Now()
 	for _, r := range rows {
@@ -184,15 +196,16 @@ func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, open
 		}
 		table, err := s.schemas.ByID(r.Table)
 		if errors.Is(err, fault.NotFound) {
-			continue // it is being purged
+			gone = append(gone, r)
+			continue
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: now}
 	}
 	var last *served
-	return l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+	return gone, l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
 		if last == nil || uint64(last.ID()) != rec.Tablet {
 			if last = opened[rec.Tablet]; last == nil {
 				return nil // it was flushed, and then split, merged, given up or purged
