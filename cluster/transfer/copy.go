@@ -139,6 +139,16 @@ func copyItems(ctx context.Context, items []lock.Item, to lock.Service) error {
 	for _, i := range there {
 		have[i.Key] = i
 	}
+	// The format before anything else: what has none is of the first one.
+	for _, i := range items {
+		if _, ok := have[i.Key]; i.Key == catalog.FormatKey && !ok {
+			version, err := catalog.Put(ctx, to, i.Key, i.Value, 0)
+			if err != nil {
+				return err
+			}
+			have[i.Key] = lock.Item{Key: i.Key, Value: i.Value, Version: version}
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(atOnce)
 	for _, i := range items {

@@ -28,6 +28,8 @@ const serverName = "transfer"
 const (
 	atOnce = 16
 	loads  = 1024
+	// maxRounds is far more than are needed: three if splits were under way.
+	maxRounds = 100
 )
 
 // A dialer reaches the tablet server of this process, the only one there is.
@@ -79,7 +81,10 @@ func rest(ctx context.Context, s Side, o Options) (f *found, err error) {
 	if r.roots == 0 {
 		return newFound(), nil
 	}
-	for f == nil {
+	for n := 0; f == nil; n++ {
+		if n == maxRounds {
+			return nil, fault.New(fault.Internal, "after %d rounds not all tablets of %s are at rest", n, s.Name)
+		}
 		if f, err = r.round(ctx); err != nil {
 			return nil, fmt.Errorf("bring %s to rest: %w", s.Name, err)
 		}
@@ -127,8 +132,17 @@ func open(ctx context.Context, s Side, o Options) (_ *resting, err error) {
 		return nil, err
 	}
 	r.roots = len(roots)
-	if err := r.load(ctx, unserved(roots, r.owner)); err != nil {
-		return nil, fmt.Errorf("open METADATA of %s: %w", s.Name, err)
+	// To open one whose split was under way leaves the left child to be opened.
+	for n := 0; len(unserved(roots, r.owner)) > 0; n++ {
+		if err = r.load(ctx, unserved(roots, r.owner)); err == nil {
+			roots, err = r.meta.Roots(ctx)
+		}
+		if err == nil && n == maxRounds {
+			err = fault.New(fault.Internal, "after %d attempts not all METADATA tablets are open", n)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("open METADATA of %s: %w", s.Name, err)
+		}
 	}
 	return r, nil
 }

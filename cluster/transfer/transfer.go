@@ -163,6 +163,10 @@ func Done(ctx context.Context, from, to Side) error {
 	if !source.Source || target.ID != source.ID || target.Source || target.State != catalog.TransferComplete {
 		return fault.New(fault.FailedPrecondition, "%s does not have everything of %s: run the command without --done first", to.Name, from.Name)
 	}
+	// Until the first master makes one, so that etcd is not all there is of the target.
+	if err := to.copied(ctx); err != nil {
+		return fmt.Errorf("copy the lock service of %s to its store: %w", to.Name, err)
+	}
 	source.State = catalog.TransferDone
 	_, err = catalog.WriteTransfer(ctx, from.Lock, source, version)
 	return err
