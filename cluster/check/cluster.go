@@ -33,8 +33,10 @@ type ClusterOptions struct {
 	Rate   int64
 	Tell   func(bytes int64)
 
-	stopped bool   // nobody serves
-	broken  string // why METADATA cannot be recovered; "" if it is
+	stopped bool // nobody serves
+	// roots are the rows of METADATA tablets as the last servers left them.
+	roots  []*metadata.Row
+	broken string // why METADATA cannot be recovered; "" if it is
 }
 
 // lookAgain is how long Cluster waits before it looks again at what may only have
@@ -149,27 +151,34 @@ func (c *cluster) assignments() {
 	for n := range c.servers {
 		c.owners[n] = true
 	}
+	for _, r := range c.o.roots {
+		c.namesLog(r)
+	}
 	for _, id := range slices.Sorted(maps.Keys(c.rows)) {
 		sch := c.schemas[id]
 		// Those of a deleted table are given up after a while, until it is undeleted.
 		served := !c.o.stopped && (id == cmeta.Table || sch != nil && sch.DeleteTime.IsZero())
 		for _, r := range c.rows[id] {
-			a := r.Assignment
-			if a != nil {
-				c.owners[a.Incarnation] = true
-				if a.Log != 0 {
-					c.logs[a.Log] = true
-				}
-			}
+			c.namesLog(r)
 			if !served {
 				continue
 			}
 			const do = "see what the master logs of it"
-			if a == nil || a.State != metadata.Open {
+			if a := r.Assignment; a == nil || a.State != metadata.Open {
 				c.damage(c.tabletName(r), do, "is not served")
 			} else if _, ok := c.servers[a.Incarnation]; !ok {
 				c.damage(c.tabletName(r), do, "is served by %v, which does not live", a.Owner())
 			}
+		}
+	}
+}
+
+// namesLog notes which server and which commit log a row names.
+func (c *cluster) namesLog(r *metadata.Row) {
+	if a := r.Assignment; a != nil {
+		c.owners[a.Incarnation] = true
+		if a.Log != 0 {
+			c.logs[a.Log] = true
 		}
 	}
 }
@@ -234,6 +243,11 @@ func (c *cluster) readAll(ctx context.Context) error {
 	}
 	// Tablets have moved, perhaps, and logs are gone since.
 	logs := map[uint64]bool{}
+	for _, r := range c.o.roots {
+		if a := r.Assignment; a != nil && a.Log != 0 {
+			logs[a.Log] = true
+		}
+	}
 	if c.rows == nil {
 		return nil
 	}

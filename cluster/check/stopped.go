@@ -38,6 +38,9 @@ func Stopped(ctx context.Context, o ClusterOptions, copies objectstore.Store, re
 		return Summary{}, err
 	}
 	o.Lock, o.stopped = l, true
+	if o.roots, err = cmeta.RootsOf(cp.Items); err != nil {
+		return Summary{}, err
+	}
 	if o.Objects, err = objectstore.Overlay(o.Objects); err != nil {
 		return Summary{}, err
 	}
@@ -85,35 +88,41 @@ func (o ClusterOptions) items(ctx context.Context, copies objectstore.Store) (*c
 	return catalog.NewCopy(ctx, o.Lock)
 }
 
-// serveMetadata has a server open all METADATA tablets, which nobody serves.
+// serveMetadata has a server open all METADATA tablets, which nobody serves. To
+// open one whose split was under way leaves the left child to be opened.
 func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server) error {
 	meta := cmeta.New(o.Lock, o.Dialer)
-	roots, err := meta.Roots(ctx)
-	if err != nil {
-		return err
-	}
-	var keys []rpc.TabletKey
-	for _, r := range roots {
-		r = r.Clone()
-		r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: r.Assignment.Epoch + 1, Server: "check", Addr: "check",
-			Incarnation: s.Incarnation(), Log: r.Assignment.Log, Master: r.Assignment.Master}
-		if err := meta.CAS(ctx, r); err != nil {
+	for range mostLoads {
+		roots, err := meta.Roots(ctx)
+		if err != nil {
 			return err
 		}
-		keys = append(keys, rpc.TabletKey{Table: cmeta.Table, End: r.End})
-	}
-	if err := s.Load(ctx, keys); err != nil {
-		return err
-	}
-	// One that is not open would be waited for.
-	roots, err = meta.Roots(ctx)
-	for _, r := range roots {
-		if r.Assignment.State != metadata.Open {
-			err = errors.Join(err, fmt.Errorf("METADATA tablet %v cannot be opened", r.Tablet))
+		var keys []rpc.TabletKey
+		for _, r := range roots {
+			if a := r.Assignment; a.State == metadata.Open && a.Incarnation == s.Incarnation() {
+				continue
+			}
+			r = r.Clone()
+			r.Assignment = &metadata.Assignment{State: metadata.Opening, Epoch: r.Assignment.Epoch + 1, Server: "check", Addr: "check",
+				Incarnation: s.Incarnation(), Log: r.Assignment.Log, Master: r.Assignment.Master}
+			if err := meta.CAS(ctx, r); err != nil {
+				return err
+			}
+			keys = append(keys, rpc.TabletKey{Table: cmeta.Table, End: r.End})
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		if err := s.Load(ctx, keys); err != nil {
+			return err
 		}
 	}
-	return err
+	return errors.New("not all of its tablets can be opened")
 }
+
+// mostLoads is how often METADATA tablets are loaded: once, and once for what splits
+// have left.
+const mostLoads = 10
 
 // only is the Dialer of one server.
 type only struct{ rpc.TabletServer }

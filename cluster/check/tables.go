@@ -73,6 +73,11 @@ func (t *tables) readItems(ctx context.Context, l lock.Service) error {
 	if err != nil {
 		return err
 	}
+	if err := catalog.CheckTransfer(ctx, l); fault.KindOf(err) == fault.FailedPrecondition {
+		t.note("transfer", "what it says, before anything else here", "%v", err)
+	} else if err != nil {
+		return err
+	}
 	backups, err := catalog.Backups(ctx, l, "")
 	for _, b := range backups {
 		if b.Made {

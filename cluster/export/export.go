@@ -150,10 +150,8 @@ func (c *Copier) begin(ctx context.Context, b *schema.Backup, to objectstore.Sto
 	}
 	was, err := readBegun(ctx, to)
 	if err == nil && (was == nil || !was.is(want)) {
+		// Of which one is not for everybody to know who may export.
 		err = fault.New(fault.AlreadyExists, "the place has an export of another backup: choose another")
-		if was != nil {
-			err = fault.New(fault.AlreadyExists, "the place has an export of backup %s, made at %s: choose another", was.Backup, was.Created.UTC().Format(time.RFC3339))
-		}
 	}
 	return there, err
 }

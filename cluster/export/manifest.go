@@ -164,6 +164,9 @@ func (m *Manifest) check() error {
 		if err := objectstore.CheckName(filesPrefix + f.Object); err != nil {
 			return bad("%v", err)
 		}
+		if sum, err := hex.DecodeString(f.SHA256); err != nil || len(sum) != sha256.Size {
+			return bad("SSTable %s has no SHA-256", f.Object)
+		}
 		if _, twice := sizes[f.Object]; twice {
 			return bad("SSTable %s is there twice", f.Object)
 		}

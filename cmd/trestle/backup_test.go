@@ -146,7 +146,7 @@ func TestBackupExport(t *testing.T) {
 	}
 	do(exitOK, `^export .*/backups/b to nightly: done, [0-9.]+ [KM]iB in`, a.url, "export", inCluster+"c1/backups/b", "nightly")
 	do(exitOK, `done`, a.url, "export", inCluster+"c1/backups/b", "nightly")
-	do(exitFailure, `nightly in file:.* has an export of backup .*c1/backups/b, made at`, a.url, "export", inCluster+"c1/backups/b-before", "nightly")
+	do(exitFailure, `nightly in file:.* has an export of another backup: choose another`, a.url, "export", inCluster+"c1/backups/b-before", "nightly")
 	do(exitFailure, `Backup not found: .*/backups/none`, a.url, "export", inCluster+"c1/backups/none", "none")
 	do(exitFailure, `give the full name of the backup`, a.url, "export", "b", "nightly")
 	for _, bad := range []string{"../secret", "a/b", "/etc", ".hidden", ".."} {
@@ -228,23 +228,31 @@ func TestBackupExportKilled(t *testing.T) {
 	}
 	var mu sync.Mutex
 	puts, held := map[string]int{}, 3 // the third SSTable does not come to its end
+	var stored sync.WaitGroup         // the first two
+	stored.Add(2)
 	reached, killed := make(chan struct{}), make(chan struct{})
 	o := s3test.Fake(t, func(h http.Handler) http.Handler {
 		return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/exports/") && !strings.Contains(r.URL.Path, "/probe/") {
 				mu.Lock()
 				puts[filepath.Base(r.URL.Path)]++
-				stop := false
+				first, stop := false, false
 				if strings.Contains(r.URL.Path, "/sst/") && held >= 0 {
 					if held--; held == 0 {
-						close(reached)
+						go func() {
+							stored.Wait()
+							close(reached)
+						}()
 					}
-					stop = held <= 0
+					first, stop = held > 0, held <= 0
 				}
 				mu.Unlock()
 				if stop {
 					<-killed
 					return
+				}
+				if first {
+					defer stored.Done()
 				}
 			}
 			h.ServeHTTP(w, r)

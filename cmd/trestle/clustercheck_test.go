@@ -287,6 +287,11 @@ func TestClusterCheck(t *testing.T) {
 	good := `cluster test: no damage, \d+ harmless findings; 1 tables, 8 tablets, 0 backups, [1-9]\d* SSTables \(.*, [1-9]\d+ entries\), [1-9]\d* log segments read`
 	stopped(0, []string{"--etcd=" + c.etcd}, good)
 	stopped(0, nil, good)
+	// The logs of the servers that were killed are needed, METADATA's among them.
+	p := startTrestle(t, "real", c.dir, "check", store, "--cluster=test")
+	if out, _, _ := p.exit(); strings.Contains(out, "no tablet needs its") {
+		t.Errorf("a commit log of a cluster that was killed is called needless:\n%s", out)
+	}
 	if err := os.Rename(sst, aside); err != nil {
 		t.Fatal(err)
 	}

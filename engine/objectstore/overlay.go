@@ -22,6 +22,8 @@ func Overlay(lower Store) (Store, error) {
 	return &overlay{lower: lower, upper: upper, deleted: map[string]bool{}}, err
 }
 
+var _ Copying = (*overlay)(nil)
+
 type overlay struct {
 	lower Store
 	upper *Local
@@ -115,6 +117,14 @@ func (o *overlay) pick(ctx context.Context, name string) Store {
 func (o *overlay) Open(ctx context.Context, name string) (objstorage.Readable, error) {
 	return o.pick(ctx, name).Open(ctx, name)
 }
+
+// OpenStored implements Copying.
+func (o *overlay) OpenStored(ctx context.Context, name string) (objstorage.Readable, error) {
+	return OpenStored(ctx, o.pick(ctx, name), name)
+}
+
+// Distrust implements Copying.
+func (o *overlay) Distrust(name string) { Distrust(o.lower, name) }
 
 // Get implements Store.
 func (o *overlay) Get(ctx context.Context, name string) ([]byte, error) {

@@ -1,9 +1,11 @@
 package objectstore_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -28,6 +30,46 @@ func TestOverlay(t *testing.T) {
 		over, _ := overlaid(t)
 		return over
 	})
+}
+
+// A checked store counts what is read past its copies.
+type checked struct {
+	objectstore.Store
+	past, distrusted int
+}
+
+func (c *checked) OpenStored(ctx context.Context, name string) (objstorage.Readable, error) {
+	c.past++
+	return c.Open(ctx, name)
+}
+
+func (c *checked) Distrust(string) { c.distrusted++ }
+
+// TestOverlayPastCopies: who looks at what is stored does so through an overlay, too.
+func TestOverlayPastCopies(t *testing.T) {
+	ctx := t.Context()
+	_, lower := overlaid(t)
+	c := &checked{Store: lower}
+	over, err := objectstore.Overlay(c)
+	if err == nil {
+		err = errors.Join(lower.PutIfAbsent(ctx, "a", []byte("a")), over.PutIfAbsent(ctx, "b", []byte("b")))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a", "b"} {
+		r, err := objectstore.OpenStored(ctx, over, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Close(); err != nil {
+			t.Fatal(err)
+		}
+		objectstore.Distrust(over, name)
+	}
+	if c.past != 1 || c.distrusted != 2 {
+		t.Errorf("%d objects were read past copies, %d distrusted", c.past, c.distrusted)
+	}
 }
 
 // TestOverlayKeepsTheLower: what is below is shown, cannot be overwritten, and is
