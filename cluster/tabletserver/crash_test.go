@@ -468,7 +468,7 @@ func churn(s *Store, rng *rand.Rand, stop <-chan struct{}) error {
 
 // relieveMeta does until stop is closed what METADATA's worker would do for who
 // waits for room there.
-func relieveMeta(t *testing.T, s *Store, stop <-chan struct{}) {
+func relieveMeta(t testing.TB, s *Store, stop <-chan struct{}) {
 	for {
 		select {
 		case <-stop:
@@ -478,6 +478,12 @@ func relieveMeta(t *testing.T, s *Store, stop <-chan struct{}) {
 		if used, _ := s.metaEnv.Memory.Used(); s.o.NoBackground && used > s.metaEnv.Memory.Limit()/2 {
 			if err := s.flush(ctx, s.meta); err != nil && !errors.Is(err, fault.Unavailable) {
 				t.Errorf("flush METADATA: %v", err)
+				return
+			}
+		}
+		if s.o.NoBackground && s.meta.Runs() > s.metaEnv.Options.MaxRuns/2 {
+			if _, err := s.meta.Compact(ctx); err != nil && !errors.Is(err, fault.Unavailable) {
+				t.Errorf("compact METADATA: %v", err)
 				return
 			}
 		}

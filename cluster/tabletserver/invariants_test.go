@@ -407,8 +407,8 @@ func TestDiskIsFreed(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			now := time.Unix(1_700_000_000, 0)
-			s := mustOpen(t, Options{Dir: dir, NoBackground: true, Now: func() time.Time { return now }, Tend: 10 * time.Millisecond})
+			now := &hand{now: time.Unix(1_700_000_000, 0)}
+			s := mustOpen(t, Options{Dir: dir, NoBackground: true, Now: now.Now, Tend: 10 * time.Millisecond})
 			defer mustClose(t, s)
 			sch := newSchema("t", 1000, "f")
 			if what == "age" || what == "asked" {
@@ -432,7 +432,7 @@ func TestDiskIsFreed(t *testing.T) {
 			}
 			r := rand.New(rand.NewPCG(1, 1))
 			for i := range rows {
-				mustPut(t, s, table, fmt.Sprintf("row%05d", i), setCell("f", "q", now.UnixMicro(), randomValue(r, 1000)))
+				mustPut(t, s, table, fmt.Sprintf("row%05d", i), setCell("f", "q", now.Now().UnixMicro(), randomValue(r, 1000)))
 			}
 			if err := s.flush(ctx, tt); err != nil {
 				t.Fatal(err)
@@ -445,9 +445,9 @@ func TestDiskIsFreed(t *testing.T) {
 				t.Fatalf("%d bytes are stored", full)
 			}
 			if what == "asked" {
-				now = now.Add(61 * time.Minute)
+				now.advance(61 * time.Minute)
 				for i := range 4 * rows { // what has expired is a fifth, too little to go by itself
-					mustPut(t, s, table, fmt.Sprintf("new%05d", i), setCell("f", "q", now.UnixMicro(), randomValue(r, 1000)))
+					mustPut(t, s, table, fmt.Sprintf("new%05d", i), setCell("f", "q", now.Now().UnixMicro(), randomValue(r, 1000)))
 				}
 				if err := s.flush(ctx, tt); err != nil {
 					t.Fatal(err)
@@ -476,7 +476,7 @@ func TestDiskIsFreed(t *testing.T) {
 				}
 				return
 			}
-			now = now.Add(2 * time.Hour) // more than the age, and the pause between compactions for estimates
+			now.advance(2 * time.Hour) // more than the age, and the pause between compactions for estimates
 			if remove != nil {
 				if err := remove(s, table); err != nil {
 					t.Fatal(err)

@@ -82,6 +82,7 @@ func TestVariants(t *testing.T) {
 						}
 					})
 				}
+				churning.Go(func() { relieveMeta(t, s, stop) })
 				t.Cleanup(func() {
 					close(stop)
 					churning.Wait()
@@ -135,8 +136,8 @@ func TestRollback(t *testing.T) {
 	} {
 		for _, flushed := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, deletion flushed %v", name, flushed), func(t *testing.T) {
-				now := time.UnixMicro(3000)
-				s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Now: func() time.Time { return now }})
+				now := &hand{now: time.UnixMicro(3000)}
+				s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, Now: now.Now})
 				defer mustClose(t, s)
 				sch := newSchema("t", 1000, "f")
 				sch.Families["f"] = schema.Family{Name: "f", GC: tc.before}
@@ -154,7 +155,7 @@ func TestRollback(t *testing.T) {
 				if flushed {
 					tt.Rotate()
 				}
-				now = now.Add(time.Hour)
+				now.advance(time.Hour)
 				if tc.after != nil {
 					if _, err := s.UpdateTable(ctx, table, func(s *schema.Table) error {
 						s.Families["f"] = schema.Family{Name: "f", ID: s.Families["f"].ID, GC: tc.after}
@@ -180,7 +181,7 @@ func TestRollback(t *testing.T) {
 				if err := s.flush(ctx, tt); err != nil {
 					t.Fatal(err)
 				}
-				now = now.Add(time.Hour)
+				now.advance(time.Hour)
 				tt.RequestMajor()
 				if _, err := tt.Compact(ctx); err != nil {
 					t.Fatal(err)
@@ -202,7 +203,8 @@ type gcRun struct {
 	model *model.Backend
 	table string
 	keys  []string
-	now   time.Time // of the engine
+	clock sync.Mutex // guards now: the master asks too
+	now   time.Time  // of the engine
 	// latest is the latest that the clock ever said.
 	latest time.Time
 	// spent holds the cells of the model that a rule could have collected.
@@ -288,7 +290,11 @@ func newGCRun(t *testing.T, seed uint64) *gcRun {
 	g.Rand = rand.New(rand.NewPCG(seed, 99))
 	g.families, g.aggregates, g.qualifiers = []string{"a", "b"}, []string{"sum"}, []string{"", "q", "q\x00"}
 	g.latest = g.now
-	clock := func() time.Time { return g.now }
+	clock := func() time.Time {
+		g.clock.Lock()
+		defer g.clock.Unlock()
+		return g.now
+	}
 	g.o = Options{FS: g.fs, Dir: "d", NoBackground: true, Now: clock, CacheBytes: 1 << 20, Tend: 10 * time.Millisecond}
 	g.o.Tablet.FileBytes = []int64{1, 1 << 20}[g.IntN(2)]
 	g.o.Tablet.TargetRuns = 1 + g.IntN(5)
@@ -502,6 +508,7 @@ func (g *gcRun) step() {
 		g.s = g.open()
 	case n < 96:
 		before := g.cells()
+		g.clock.Lock()
 		g.now = g.now.Add(time.Duration(g.IntN(12)) * time.Millisecond)
 		if g.IntN(4) == 0 { // the clock is set back
 			g.now = g.now.Add(-time.Duration(g.IntN(10)) * time.Millisecond)
@@ -509,6 +516,7 @@ func (g *gcRun) step() {
 				g.now = time.UnixMicro(0)
 			}
 		}
+		g.clock.Unlock()
 		if g.now.After(g.latest) {
 			g.latest = g.now
 		}

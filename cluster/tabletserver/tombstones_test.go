@@ -65,7 +65,7 @@ func buryRows(s *Store, table string, n int, make func(i int) *row.Entry) error 
 // dig makes a table with n cells that are removed in front of a live row, and
 // eight times as many behind, so that they are few of its bytes. What a flush can drop is
 // flushed before.
-func (g *graveyard) dig(t testing.TB, s *Store, n int, now *time.Time) string {
+func (g *graveyard) dig(t testing.TB, s *Store, n int, now *hand) string {
 	sch := newSchema("t", 1000, "f", "g")
 	f := sch.Families["f"]
 	f.GC = g.rule
@@ -76,7 +76,7 @@ func (g *graveyard) dig(t testing.TB, s *Store, n int, now *time.Time) string {
 			t.Fatal(err)
 		}
 	}
-	dead := now.UnixMicro() / 1000 * 1000
+	dead := now.Now().UnixMicro() / 1000 * 1000
 	if err := buryRows(s, table, n, func(i int) *row.Entry {
 		key, q := g.at(i)
 		return entry(key, setCell("f", q, dead, "value"))
@@ -100,7 +100,7 @@ func (g *graveyard) dig(t testing.TB, s *Store, n int, now *time.Time) string {
 		t.Fatal(err)
 	}
 	flush()
-	*now = now.Add(2 * time.Hour)
+	now.advance(2 * time.Hour)
 	return table
 }
 
@@ -137,10 +137,10 @@ func TestScanOverDeleted(t *testing.T) {
 	const n = 12_000
 	for _, g := range graveyards {
 		t.Run(g.name, func(t *testing.T) {
-			now := time.Unix(1_700_000_000, 0)
-			s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, MemtableBytes: 1 << 30, Now: func() time.Time { return now }})
+			now := &hand{now: time.Unix(1_700_000_000, 0)}
+			s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, MemtableBytes: 1 << 30, Now: now.Now})
 			defer mustClose(t, s)
-			table := g.dig(t, s, n, &now)
+			table := g.dig(t, s, n, now)
 			tt := s.tabletsOf(table)[0]
 			_, before, err := firstRow(ctx, s, table)
 			if err != nil {
@@ -184,10 +184,10 @@ func TestScanOverDeletedEnds(t *testing.T) {
 	for _, g := range graveyards[:2] {
 		for _, reversed := range []bool{false, true} {
 			t.Run(fmt.Sprint(g.name, " reversed ", reversed), func(t *testing.T) {
-				now := time.Unix(1_700_000_000, 0)
-				s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, MemtableBytes: 1 << 30, Now: func() time.Time { return now }})
+				now := &hand{now: time.Unix(1_700_000_000, 0)}
+				s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true, MemtableBytes: 1 << 30, Now: now.Now})
 				defer mustClose(t, s)
-				table := g.dig(t, s, n, &now)
+				table := g.dig(t, s, n, now)
 				req := &scan.Request{Table: table, Ranges: []row.Range{row.Prefix([]byte("dead"))}, Reversed: reversed}
 				p := &patient{Context: context.Background()}
 				p.limit.Store(1 << 60)
@@ -219,8 +219,8 @@ func BenchmarkScanOverDeleted(b *testing.B) {
 	const n = 1_000_000
 	for _, g := range graveyards {
 		b.Run(g.name, func(b *testing.B) {
-			now := time.Unix(1_700_000_000, 0)
-			s := mustOpen(b, Options{Dir: b.TempDir(), NoBackground: true, MemtableBytes: 1 << 30, Now: func() time.Time { return now }})
+			now := &hand{now: time.Unix(1_700_000_000, 0)}
+			s := mustOpen(b, Options{Dir: b.TempDir(), NoBackground: true, MemtableBytes: 1 << 30, Now: now.Now})
 			defer mustClose(b, s)
 			sch := newSchema("t", 1000, "f")
 			f := sch.Families["f"]
@@ -228,7 +228,7 @@ func BenchmarkScanOverDeleted(b *testing.B) {
 			sch.Families["f"] = f
 			table := mustCreate(b, s, sch)
 			tt := s.tabletsOf(table)[0]
-			dead := now.UnixMicro() / 1000 * 1000
+			dead := now.Now().UnixMicro() / 1000 * 1000
 			for _, do := range []func() error{
 				func() error {
 					return buryRows(s, table, n, func(i int) *row.Entry {
@@ -245,7 +245,7 @@ func BenchmarkScanOverDeleted(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			now = now.Add(2 * time.Hour)
+			now.advance(2 * time.Hour)
 			for _, when := range []string{"before", "after"} {
 				b.Run(when, func(b *testing.B) {
 					var blocks int64

@@ -7,15 +7,10 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
-
-// keepToOwner makes every file and directory that the process makes from now on
-// its user's only.
-func keepToOwner() { syscall.Umask(0o077) }
 
 // What a server has in its data directory, and in a store that is a directory.
 var (
