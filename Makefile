@@ -169,7 +169,8 @@ RUNS ?= 200
 TIMES ?= 1
 # The tests that there are with the tag only.
 SIM_TESTS = $(shell grep -l '^//go:build sim' cluster/sim/*_test.go | xargs sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' | paste -sd'|')
-sim: ## Simulate RUNS clusters under faults, from SEED on, TIMES times each; a failure names its seed
+sim: ## Simulate RUNS single processes and clusters under faults, from SEED on, TIMES times each; a failure names its seed
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test ./cluster/standalone -run '^TestStorm$$' -count=$(TIMES) -timeout 5h
 	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=$(TIMES) -timeout 5h
 
 LOSSES ?= 400

@@ -15,6 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -34,8 +35,10 @@ type disk struct {
 	mu    sync.Mutex
 	links sync.RWMutex // MemFS.Link and CrashClone must not meet
 	left  int
-	after *vfs.MemFS // what is left, once the power was cut
-	off   chan struct{}
+	// before is called when the power is about to be cut.
+	before func()
+	after  *vfs.MemFS // what is left, once the power was cut
+	off    chan struct{}
 }
 
 type linkLocked struct {
@@ -73,6 +76,9 @@ func (d *disk) view() vfs.FS {
 func (d *disk) cutLocked() {
 	d.links.Lock()
 	defer d.links.Unlock()
+	if d.before != nil {
+		d.before()
+	}
 	d.after = d.fs.CrashClone(d.cfg)
 	close(d.off)
 }
@@ -99,13 +105,18 @@ func (d *disk) isOff() bool {
 
 func openOn(t *testing.T, fs vfs.FS) *Server {
 	t.Helper()
-	s, err := Open(t.Context(), Options{Dir: "d", FS: fs, Log: commitlog.Options{SegmentBytes: 64 << 10},
-		TabletServer: tabletserver.Options{CacheBytes: 1 << 20, SplitRate: -1, SplitBytes: -1,
-			Tablet: tablet.Options{MemtableBytes: 64 << 10, FileBytes: 16 << 10, TargetRuns: 2}}})
+	s, err := openWith(t, fs, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
+}
+
+// openWith opens a directory whose small sizes make much happen in it.
+func openWith(t *testing.T, fs vfs.FS, wrapLock func(lock.Service) lock.Service) (*Server, error) {
+	return Open(t.Context(), Options{wrapLock: wrapLock, Dir: "d", FS: fs, Log: commitlog.Options{SegmentBytes: 64 << 10},
+		TabletServer: tabletserver.Options{CacheBytes: 1 << 20, SplitRate: -1, SplitBytes: -1,
+			Tablet: tablet.Options{MemtableBytes: 64 << 10, FileBytes: 16 << 10, TargetRuns: 2}}})
 }
 
 func closeNow(t *testing.T, s *Server) {

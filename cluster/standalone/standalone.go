@@ -43,12 +43,15 @@ type Options struct {
 	Logger *slog.Logger
 
 	metadataOnly bool
+	// wrapLock comes between the lock service and its callers. Tests set it.
+	wrapLock func(lock.Service) lock.Service
 }
 
 // A Server is a cluster of one process. Its Client is a gateway backend.
 type Server struct {
 	*client.Client
-	lock    *local.Service
+	local   *local.Service
+	lock    lock.Service // local, as its callers see it
 	objects objectstore.Store
 	tablets *tabletserver.Server
 	stop    context.CancelFunc
@@ -188,10 +191,13 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: p.Lock}
+	s := &Server{local: p.Lock, lock: p.Lock}
+	if o.wrapLock != nil {
+		s.lock = o.wrapLock(s.lock)
+	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, s.lock.Close())
+			err = errors.Join(err, s.local.Close())
 		}
 	}()
 	if !o.metadataOnly {
@@ -259,7 +265,7 @@ func (s *Server) Close(ctx context.Context) error {
 	s.closing.Do(func() {
 		s.stop()
 		s.running.Wait()
-		s.closed = errors.Join(s.tablets.Close(ctx), s.lock.Close())
+		s.closed = errors.Join(s.tablets.Close(ctx), s.local.Close())
 	})
 	return s.closed
 }
