@@ -102,7 +102,7 @@ conformance: sweep ## Check a server (CLUSTER=1: a cluster): all RPCs, abuse, hi
 	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/backups
 	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
 
-realdata: build ## Load ROWS rows of real data, query them, kill the server, check, import them with cbt
+realdata: build ## Load ROWS rows of real data, query them, kill the server, check, make it a cluster and back, import them with cbt
 	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
 
 MEMORY ?= 128,512,2048 # MiB

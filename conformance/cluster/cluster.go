@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/trestledb/trestle/conformance/loopback"
@@ -67,6 +68,8 @@ type Options struct {
 	Security *Security
 	// Args are further flags of tablet servers, GatewayArgs of the gateway.
 	Args, GatewayArgs []string
+	// Fill, if not nil, is called when etcd and the store run, and nothing else does.
+	Fill func(*Cluster) error
 }
 
 // A Cluster is the processes of a cluster.
@@ -131,6 +134,11 @@ func (c *Cluster) start() error {
 	}
 	if err := c.startStore(); err != nil {
 		return err
+	}
+	if c.o.Fill != nil {
+		if err := c.o.Fill(c); err != nil {
+			return err
+		}
 	}
 	var err error
 	for i := range c.o.Masters {
@@ -362,6 +370,19 @@ func (c *Cluster) env() []string {
 		env = append(env, "SSL_CERT_FILE="+c.o.Security.CA)
 	}
 	return env
+}
+
+// StoreURL returns what processes know as --store.
+func (c *Cluster) StoreURL() string { return c.storeURL }
+
+// StopServing stops the processes of Trestle: etcd and the store go on.
+func (c *Cluster) StopServing(limit time.Duration) error {
+	var err error
+	for _, p := range slices.Concat([]*Process{c.Gateway}, c.Servers, c.Masters) {
+		_, e := p.End(syscall.SIGTERM, limit)
+		err = errors.Join(err, e)
+	}
+	return err
 }
 
 // API returns the address of a process's Bigtable API.

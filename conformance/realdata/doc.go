@@ -16,6 +16,9 @@
 // With -cluster the server is one of a cluster, all processes of which are killed
 // at once.
 //
+// Otherwise the directory becomes a cluster ("trestle cluster adopt"), and that
+// another directory ("trestle cluster release"): every cell is as it was.
+//
 // The official Go client loads one table; with -cbt the cbt CLI imports the
 // same rows as CSV into a second, and the two are compared.
 package main

@@ -24,10 +24,8 @@ import (
 
 	"cloud.google.com/go/bigtable"
 	"golang.org/x/text/unicode/runenames"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	conformance "github.com/trestledb/trestle/conformance/cluster"
 	"github.com/trestledb/trestle/conformance/target"
 )
 
@@ -38,14 +36,16 @@ const (
 )
 
 func main() {
+	conformance.Main()
 	binary := flag.String("trestle", "bin/trestle", "the binary to run")
 	cbt := flag.String("cbt", "cbt", "the cbt CLI; empty leaves it out")
 	rows := flag.Int("rows", 1_000_000, "load at least so many rows")
 	dir := flag.String("dir", "", "data directory; empty means a temporary one")
 	kills := flag.Int("kills", 1, "how often to kill the server")
 	cluster := flag.Bool("cluster", target.OnCluster(), "run a cluster of processes, all of which are killed at once")
+	transfer := flag.String("transfer", conformance.Directory, "where the store of a cluster is that adopts the directory, and releases another: directory, memory (S3), the path of a MinIO; empty leaves it out")
 	flag.Parse()
-	if err := run(*binary, *cbt, *dir, *rows, *kills, *cluster); err != nil {
+	if err := run(*binary, *cbt, *dir, *transfer, *rows, *kills, *cluster); err != nil {
 		fmt.Fprintln(os.Stderr, "realdata:", err)
 		os.Exit(1)
 	}
@@ -124,13 +124,14 @@ type bench struct {
 	table   *bigtable.Table
 }
 
-func run(bin, cbt, dir string, rows, kills int, cluster bool) (err error) {
+func run(bin, cbt, dir, transfer string, rows, kills int, cluster bool) (err error) {
 	ctx := context.Background()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "realdata"); err != nil {
 			return err
 		}
 		defer os.RemoveAll(dir)
+		dir = filepath.Join(dir, "data")
 	}
 	b := &bench{chars: characters(), dir: dir, binary: bin, cluster: cluster}
 	b.copies = (rows + len(b.chars) - 1) / len(b.chars)
@@ -166,6 +167,14 @@ func run(bin, cbt, dir string, rows, kills int, cluster bool) (err error) {
 	}
 	if err := b.step("filters, ranges, point reads", b.queries); err != nil {
 		return err
+	}
+	if transfer != "" && !cluster {
+		if err := b.step("cluster adopt, release", func(ctx context.Context) error { return b.transfer(ctx, transfer, want) }); err != nil {
+			return err
+		}
+		if err := b.step("read everything back", check); err != nil {
+			return err
+		}
 	}
 	if cbt != "" {
 		if _, err := exec.LookPath(cbt); err != nil {
@@ -208,19 +217,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}, Cluster: b.cluster, TTL: 3 * time.Second}); err != nil {
 		return err
 	}
-	opts := []option.ClientOption{option.WithEndpoint(b.server.Addr), option.WithoutAuthentication(),
-		option.WithGRPCDialOption(grpc.WithTransportCredentials(insecure.NewCredentials())), option.WithGRPCConnectionPool(4)}
-	if err := os.Setenv("BIGTABLE_EMULATOR_HOST", b.server.Addr); err != nil {
-		return err
-	}
-	if b.client, err = bigtable.NewClient(ctx, project, instance, opts...); err != nil {
-		return err
-	}
-	if b.admin, err = bigtable.NewAdminClient(ctx, project, instance, opts...); err != nil {
-		return err
-	}
-	b.table = b.client.Open("ucd")
-	return nil
+	return b.dial(ctx, b.server.Addr)
 }
 
 func (b *bench) stop() error {
