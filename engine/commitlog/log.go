@@ -131,6 +131,7 @@ type FileLog struct {
 	// floor is the highest segment number a redo point named.
 	floor  uint64
 	buf    []byte
+	held   uint64 // the segment that is in buf, 0 if none is, wholly
 	writer *FileWriter
 }
 
@@ -216,17 +217,17 @@ func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
 		return nil, 0, err
 	}
 	head = make([]byte, min(info.Size(), headLen))
-	if err := readFull(f, head); err != nil {
+	if err := readFull(f, head, 0); err != nil {
 		return nil, 0, err
 	}
 	return head, info.Size(), nil
 }
 
-func readFull(f vfs.File, b []byte) error {
+func readFull(f vfs.File, b []byte, at int64) error {
 	if len(b) == 0 {
 		return nil
 	}
-	n, err := f.ReadAt(b, 0)
+	n, err := f.ReadAt(b, at)
 	if n == len(b) {
 		return nil
 	}
@@ -238,17 +239,35 @@ func readFull(f vfs.File, b []byte) error {
 
 // read returns the bytes of a segment in the log's own buffer.
 func (l *FileLog) read(s segmentFile) ([]byte, error) {
+	if l.held == s.number && len(l.buf) == int(s.size) {
+		return l.buf, nil
+	}
+	err := l.readParts(s, int(s.size), func(int) error { return nil })
+	return l.buf, err
+}
+
+// readParts reads a segment into the log's own buffer, in parts of a length, and
+// calls each with the length that is there after each part.
+func (l *FileLog) readParts(s segmentFile, part int, each func(there int) error) error {
 	name := segmentName(s.number)
 	f, err := l.fs.Open(l.path(s.number))
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+		return fmt.Errorf("read %s: %w", name, ioError(err))
 	}
 	defer f.Close()
-	l.buf = slices.Grow(l.buf[:0], int(s.size))[:s.size]
-	if err := readFull(f, l.buf); err != nil {
-		return nil, fmt.Errorf("read %s: %w", name, ioError(err))
+	l.held, l.buf = 0, slices.Grow(l.buf[:0], int(s.size))[:s.size]
+	for there := 0; there < len(l.buf); {
+		next := min(there+part, len(l.buf))
+		if err := readFull(f, l.buf[there:next], int64(there)); err != nil {
+			return fmt.Errorf("read %s: %w", name, ioError(err))
+		}
+		if err := each(next); err != nil {
+			return err
+		}
+		there = next
 	}
-	return l.buf, nil
+	l.held = s.number
+	return nil
 }
 
 // link follows the headers back from the newest segment. A file that none
@@ -362,11 +381,74 @@ func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 	return nil
 }
 
+// replayPart is how much of a segment is read at a time while what was read before
+// is replayed.
+const replayPart = 1 << 20
+
+// replaySegment replays a segment up to end. Another goroutine reads the file and
+// checks the frames, which is a third of the work.
 func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
-	data, err := l.read(s)
-	if err != nil {
-		return fmt.Errorf("replay commit log %s: %w", l.dir, err)
+	frames, ended := make(chan frame, 256), make(chan struct{})
+	var readErr error
+	go func() {
+		defer close(frames)
+		readErr = l.readFrames(s, end, func(f frame) error {
+			select {
+			case frames <- f:
+				return nil
+			case <-ended:
+				return errReplayEnded
+			}
+		})
+	}()
+	err := l.replayFrames(s, frames, from, fn)
+	close(ended)
+	for range frames { // until it reads no more: the buffer is the log's
 	}
+	if err == nil && readErr != nil {
+		err = fmt.Errorf("replay commit log %s: %w", l.dir, readErr)
+	}
+	return err
+}
+
+// errReplayEnded ends the reading of frames that nobody replays any more.
+var errReplayEnded = errors.New("the replay has ended")
+
+// readFrames calls each with the frames of a segment up to end, whose content is in
+// the log's buffer.
+func (l *FileLog) readFrames(s segmentFile, end uint32, each func(frame) error) error {
+	off := segmentHeaderLen
+	err := l.readParts(s, replayPart, func(there int) error {
+		for off < int(end) {
+			if there < len(l.buf) {
+				// The frame may go on in the next part.
+				f, ok := parseFrameHeader(l.buf[:there], s.number, off)
+				if there-off < frameHeaderLen || ok && uint64(there) < uint64(f.offset)+frameHeaderLen+uint64(f.length) {
+					return nil
+				}
+			}
+			f, v := readFrame(l.buf[:there], s.header, off)
+			if v == frameWhole && f.end() > end {
+				v = frameShort
+			}
+			if v != frameWhole {
+				return corrupt(s.number, off, v)
+			}
+			if err := each(f); err != nil {
+				return err
+			}
+			off = int(f.end())
+		}
+		return nil
+	})
+	if err == nil && off < int(end) {
+		err = corrupt(s.number, off, frameBlank) // the file is shorter
+	}
+	return err
+}
+
+// replayFrames calls fn with the records of frames that come at or after from.
+func (l *FileLog) replayFrames(s segmentFile, frames <-chan frame, from Pos, fn func(Record) error) error {
 	var fnErr error
 	each := func(r Record) error {
 		if r.Pos.Less(from) {
@@ -375,22 +457,13 @@ func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Rec
 		fnErr = fn(r)
 		return fnErr
 	}
-	off := segmentHeaderLen
-	for off < int(end) {
-		f, v := readFrame(data, s.header, off)
-		if v == frameWhole && f.end() > end {
-			v = frameShort
-		}
-		if v != frameWhole {
-			return fmt.Errorf("replay commit log %s: %w", l.dir, corrupt(s.number, off, v))
-		}
+	for f := range frames {
 		if err := f.eachRecord(s.number, each); err != nil {
 			if fnErr != nil {
 				return fnErr
 			}
 			return fmt.Errorf("replay commit log %s: %s: %w", l.dir, segmentName(s.number), err)
 		}
-		off = int(f.end())
 	}
 	return nil
 }
@@ -428,7 +501,7 @@ func (l *FileLog) Start() (Writer, error) {
 	if err := l.settle(); err != nil {
 		return nil, fmt.Errorf("start commit log: %w", err)
 	}
-	l.buf = nil
+	l.buf, l.held = nil, 0
 	w, err := newWriter(l)
 	if err != nil {
 		return nil, fmt.Errorf("start commit log: %w", err)
