@@ -15,7 +15,6 @@ import (
 
 	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 const checkHelp = `Usage: trestle check [--json] DIR
@@ -94,8 +93,6 @@ func checkCommand(p *process, args []string) int {
 
 // cluster checks a cluster, of which a process serves or none lives.
 func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summary, error) {
-	var store objectstore.Store
-	var err error
 	if c.online || cfg.Origin("etcd") != settings.Default {
 		reach, cancel := context.WithTimeout(ctx, 15*time.Second)
 		defer cancel()
@@ -103,16 +100,17 @@ func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summar
 		if err != nil {
 			return check.Summary{}, fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
 		}
-		defer n.close()
-		if err := n.known(reach); err != nil {
+		defer n.Close()
+		if err := n.CheckExists(reach); err != nil {
 			return check.Summary{}, err
 		}
-		c.o.Lock, c.o.Dialer = n.lock, n.dialer
+		c.o.Lock, c.o.Dialer = n.Lock, n.Dialer
 	}
-	if store, err = openSharedStore(ctx, cfg, "check"); err != nil {
+	store, err := openSharedStore(ctx, cfg, "check")
+	if err != nil {
 		return check.Summary{}, err
 	}
-	c.o.Objects, c.o.Logs = objectstore.Sub(store, partSSTables), objectstore.Sub(store, partLogs)
+	c.o.Objects, c.o.Logs = store.SSTables, store.Logs
 	if c.o.Blocks {
 		if c.o.Rate > 0 {
 			fmt.Fprintf(c.p.stderr, "reads %s/s at most\n", byteSize(c.o.Rate))
@@ -128,7 +126,7 @@ func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summar
 	if c.online {
 		return check.Cluster(ctx, c.o, c.report)
 	}
-	return check.Stopped(ctx, c.o, objectstore.Sub(store, partCopies), c.report)
+	return check.Stopped(ctx, c.o, store.Copies, c.report)
 }
 
 // tellEvery is how often a long reading says how far it is.

@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"os"
 	"os/signal"
 	"slices"
 	"strconv"
@@ -24,12 +23,12 @@ import (
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
 	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
-	"github.com/trestledb/trestle/engine/objectstore"
 )
 
 // A clusterVerb is a command below `trestle cluster`.
@@ -66,7 +65,8 @@ var movedVerbs = map[string]string{"check": "trestle check --online"}
 // An operator asks a cluster.
 type operator struct {
 	p       *process
-	n       *node
+	n       *node.Node
+	cfg     *settings.Set
 	client  *client.Client
 	meta    *cmeta.Store
 	table   string
@@ -145,20 +145,21 @@ func clusterCommand(p *process, args []string) int {
 		}
 		return exitOK
 	}
+	o.cfg = cfg
 	if o.n, err = join(reach, cfg, slog.New(slog.DiscardHandler)); err != nil {
 		return p.failed(fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err))
 	}
-	defer o.n.close()
+	defer o.n.Close()
 	if !v.empty {
-		if err := o.n.known(reach); err != nil {
+		if err := o.n.CheckExists(reach); err != nil {
 			return p.failed(err)
 		}
 	}
-	schemas, err := catalog.WatchSchemas(reach, o.n.life, o.n.lock)
+	schemas, err := catalog.WatchSchemas(reach, o.n.Context(), o.n.Lock)
 	if err != nil {
 		return p.failed(err)
 	}
-	o.client = client.New(client.Options{Lock: o.n.lock, Dialer: o.n.dialer, Schemas: schemas})
+	o.client = client.New(client.Options{Lock: o.n.Lock, Dialer: o.n.Dialer, Schemas: schemas})
 	o.meta = o.client.Metadata()
 	if err := v.run(o, ctx, words); err != nil {
 		return p.failed(err)
@@ -244,7 +245,7 @@ type clusterTablet struct {
 
 func (o *operator) status(ctx context.Context, _ []string) error {
 	var out clusterStatus
-	item, err := o.n.lock.Get(ctx, master.Key)
+	item, err := o.n.Lock.Get(ctx, master.Key)
 	switch {
 	case err == nil:
 		var r catalog.Registration
@@ -255,11 +256,11 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 	case !errors.Is(err, fault.NotFound):
 		return err
 	}
-	servers, _, err := catalog.Servers(ctx, o.n.lock)
+	servers, _, err := catalog.Servers(ctx, o.n.Lock)
 	if err != nil {
 		return err
 	}
-	drained, err := catalog.Drained(ctx, o.n.lock)
+	drained, err := catalog.Drained(ctx, o.n.Lock)
 	if err != nil {
 		return err
 	}
@@ -267,7 +268,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 	for _, r := range servers {
 		s := serverStatus{Name: r.Name, Address: r.Addr, Incarnation: r.Incarnation, Draining: drained[r.Name]}
 		one, cancel := context.WithTimeout(ctx, 5*time.Second)
-		st, err := o.n.dialer.Dial(r.Addr).Status(one)
+		st, err := o.n.Dialer.Dial(r.Addr).Status(one)
 		cancel()
 		if err != nil {
 			s.Error = err.Error()
@@ -313,7 +314,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		return nil
 	})
 	missing := err
-	damaged, err := catalog.DamagedLogs(ctx, o.n.lock)
+	damaged, err := catalog.DamagedLogs(ctx, o.n.Lock)
 	if err != nil {
 		return err
 	}
@@ -393,31 +394,22 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 }
 
 // openStore opens the store for a verb, which makes nothing of it.
-func (o *operator) openStore(ctx context.Context, verb string) (objectstore.Store, error) {
-	return openSharedStore(ctx, o.n.cfg, verb)
+func (o *operator) openStore(ctx context.Context, verb string) (*node.Store, error) {
+	return openSharedStore(ctx, o.cfg, verb)
 }
 
 // openSharedStore opens the store of a cluster for a command, which makes nothing of
 // it.
-func openSharedStore(ctx context.Context, cfg *settings.Set, command string) (objectstore.Store, error) {
+func openSharedStore(ctx context.Context, cfg *settings.Set, command string) (*node.Store, error) {
 	if cfg.Store == "" {
 		return nil, fmt.Errorf("%s needs --store, as the servers have it", command)
 	}
-	if dir, ok := strings.CutPrefix(cfg.Store, "file://"); ok {
-		if _, err := os.Stat(dir); err != nil {
-			return nil, fmt.Errorf("the store %s: %w", cfg.Store, err)
-		}
-	}
-	store, err := openObjects(ctx, cfg.Store, command)
-	if err == nil {
-		err = checkMark(ctx, store, cfg.Cluster)
-	}
-	return store, err
+	return node.OpenMarkedStore(ctx, node.StoreOptions{URL: cfg.Store, Cluster: cfg.Cluster, Owner: command})
 }
 
 // tableNames returns the names of tables, by id.
 func (o *operator) tableNames(ctx context.Context) (map[uint64]string, error) {
-	items, _, err := o.n.lock.List(ctx, catalog.TablesPrefix)
+	items, _, err := o.n.Lock.List(ctx, catalog.TablesPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -588,7 +580,7 @@ func (o *operator) each(ctx context.Context, args []string, do func(rpc.TabletSe
 		return fmt.Errorf("%d of %d tablets are not there", len(wanted)-n, len(wanted))
 	}
 	for addr, ids := range byAddr {
-		if err := do(o.n.dialer.Dial(addr), ids); err != nil {
+		if err := do(o.n.Dialer.Dial(addr), ids); err != nil {
 			return fmt.Errorf("server at %s: %w", addr, err)
 		}
 	}

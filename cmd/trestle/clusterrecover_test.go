@@ -146,7 +146,7 @@ func TestClusterRecover(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copier := &catalog.Copier{Lock: lock.New([]*clientv3.Client{cl}, "trestle/test/"), Store: objectstore.Sub(store, partCopies)}
+		copier := &catalog.Copier{Lock: lock.New([]*clientv3.Client{cl}, "trestle/test/"), Store: objectstore.Sub(store, "etcd")}
 		for range 600 {
 			time.Sleep(100 * time.Millisecond)
 			items, _, err := copier.Lock.List(t.Context(), "")

@@ -11,15 +11,16 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/transfer"
 	"github.com/trestledb/trestle/engine/commitlog"
-	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/datadir"
 )
 
 // adopt makes a cluster of a data directory.
 func (o *operator) adopt(ctx context.Context, _ []string) error {
-	if o.n != nil && o.n.cfg.Store == "" {
+	if o.n != nil && o.cfg.Store == "" {
 		return errors.New("adopt needs --store: where the cluster's data is to be, as in --store file:///srv/trestle")
 	}
 	dir, closeDir, err := o.directory(ctx, true)
@@ -30,13 +31,10 @@ func (o *operator) adopt(ctx context.Context, _ []string) error {
 	if o.abandon { // asks no etcd, which may be gone
 		return o.abandonTransfer(ctx, dir)
 	}
-	log := slog.New(slog.DiscardHandler)
-	o.n.cfg.Name = "transfer" // tells apart who writes to the store
-	store, _, closeStore, err := openStore(ctx, &o.n.cfg.Node, o.n.cfg.Cluster, log)
+	store, err := node.OpenStore(ctx, node.StoreOptions{URL: o.cfg.Store, Cluster: o.cfg.Cluster, Owner: "transfer", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
-	defer closeStore()
 	return o.transfer(ctx, dir, o.cluster(store), "start masters and tablet servers, and then run `trestle check --online --blocks`")
 }
 
@@ -59,9 +57,9 @@ func (o *operator) release(ctx context.Context, _ []string) error {
 }
 
 // cluster returns the side of the cluster, whose store it is.
-func (o *operator) cluster(store objectstore.Store) transfer.Side {
-	return transfer.Side{Name: fmt.Sprintf("cluster %s (etcd %s)", o.n.cfg.Cluster, o.n.cfg.Etcd), Lock: o.n.lock,
-		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}
+func (o *operator) cluster(store *node.Store) transfer.Side {
+	return transfer.Side{Name: fmt.Sprintf("cluster %s (etcd %s)", o.cfg.Cluster, o.cfg.Etcd), Lock: o.n.Lock,
+		Objects: store.SSTables, Logs: store.Logs, Copies: store.Copies}
 }
 
 // directory opens the side of the data directory, which has to be there if it is the
@@ -79,13 +77,13 @@ func (o *operator) directory(ctx context.Context, source bool) (transfer.Side, f
 			return transfer.Side{}, nil, errors.Join(err, fmt.Errorf("%s is no data directory: trestle serve never kept anything there", path))
 		}
 	}
-	free, used := diskSpace(path)
+	free, used := datadir.Space(vfs.Default, path)
 	disk := free + used
 	segment := int64(64 << 20)
 	if disk > 0 {
 		segment = max(1<<20, min(segment, disk/64))
 	}
-	p, err := standalone.OpenParts(ctx, standalone.Options{Dir: path, Log: commitlog.Options{SegmentBytes: segment, KeepFreeBytes: keepFree(disk)}})
+	p, err := standalone.OpenParts(ctx, standalone.Options{Dir: path, Log: commitlog.Options{SegmentBytes: segment, KeepFreeBytes: datadir.KeepFree(disk)}})
 	if err != nil {
 		return transfer.Side{}, nil, fmt.Errorf("open the data directory: %w", err)
 	}

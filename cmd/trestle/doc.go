@@ -1,7 +1,9 @@
 // Command trestle is the server and its tools in one binary.
 //
-// The command joins the packages and decides nothing about tables: it turns
-// settings into options, runs the store and the gateway over it, and stops them
-// in order. main.go names the commands, server.go is the life of a server, and
-// wire.go is the one file that knows both the engine and the gateway.
+// The command parses, assembles and prints. It turns settings into the options of
+// other packages, joins these to a server, and stops that in order; what is known of
+// tables and clusters is in those packages. A server is an opener (wire.go: a data
+// directory; roles.go: the processes of a cluster; hbasegateway.go: a gateway before
+// HBase), over which gatewayOver (front.go) puts what clients reach, and which
+// runServer (server.go) starts and stops. A tool is a verb that main.go names.
 package main

@@ -11,6 +11,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/export"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/fault"
@@ -58,7 +59,7 @@ func (e *exports) open(ctx context.Context, name string) (objectstore.Store, err
 			_, err = os.Stat(dir) // it may not be mounted: it is not made
 		}
 		if err == nil {
-			s, err = openObjects(ctx, e.at, e.owner)
+			s, err = node.OpenURL(ctx, e.at, e.owner)
 		}
 		if err == nil {
 			err = s.Probe(ctx)

@@ -3,12 +3,9 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"os"
 	"sync"
-
-	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A phase is what a server is busy with while it is not ready.
@@ -52,28 +49,6 @@ func (p *phase) check() error {
 		return nil
 	}
 	return errors.New(p.mu.what)
-}
-
-// diskSpace returns the free and used bytes of the file system with dir, or
-// zeros if it does not tell.
-func diskSpace(dir string) (free, used int64) {
-	u, err := vfs.Default.GetDiskUsage(dir)
-	if err != nil {
-		return 0, 0
-	}
-	return int64(u.AvailBytes), int64(u.UsedBytes)
-}
-
-// diskCheck fails if fewer than minFree bytes are free.
-func diskCheck(dir string, minFree int64) error {
-	u, err := vfs.Default.GetDiskUsage(dir)
-	if err != nil {
-		return fmt.Errorf("look at %s: %w", dir, err)
-	}
-	if free := int64(u.AvailBytes); free < minFree {
-		return fmt.Errorf("%d bytes free in %s, fewer than %d: writes may be refused", free, dir, minFree)
-	}
-	return nil
 }
 
 // exitHooks clean up what must not stay behind, also when the process ends

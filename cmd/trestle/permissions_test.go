@@ -174,7 +174,7 @@ func TestStoreTellsNoSecret(t *testing.T) {
 	if _, err := held.Put(ctx, last, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	copies := filepath.Join(strings.TrimPrefix(c.store, "file://"), partCopies)
+	copies := filepath.Join(strings.TrimPrefix(c.store, "file://"), "etcd")
 	var newest map[string][]byte
 	for start := time.Now(); !has(newest, last); time.Sleep(50 * time.Millisecond) {
 		if time.Since(start) > 30*time.Second {

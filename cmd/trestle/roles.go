@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
@@ -103,27 +104,41 @@ func (o clusterOperator) Damage() []tablet.TableDamage { return o.damage() }
 
 var _ ops.Operator = clusterOperator{}
 
+// join joins the cluster that the settings name.
+func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (*node.Node, error) {
+	return node.Join(ctx, node.Options{
+		Cluster: cfg.Cluster, Etcd: strings.Split(cfg.Etcd, ","), TTL: cfg.TTL, Log: log,
+		EtcdTLS: node.TLSFiles{CA: cfg.EtcdCA, Cert: cfg.EtcdCert, Key: cfg.EtcdKey},
+		PeerTLS: node.TLSFiles{CA: cfg.ClusterCA, Cert: cfg.ClusterCert, Key: cfg.ClusterKey},
+		Waiting: func(err error) { tell(ctx, "waiting for the lock service: "+err.Error()) },
+	})
+}
+
+// clusterStore says where the store of the cluster is.
+func clusterStore(cfg *settings.Set, log *slog.Logger) node.StoreOptions {
+	return node.StoreOptions{URL: cfg.Store, Cluster: cfg.Cluster, Owner: cfg.Name, CacheDir: cfg.CacheDir, CacheBytes: cfg.CacheSize, Log: log}
+}
+
 // gatewayOverCluster opens the gateway of a process of a cluster. name is that of
-// its tablet server, empty if it has none.
-// Its objects are nil then.
-func gatewayOverCluster(ctx context.Context, n *node, cfg *settings.Serve, name string, objects objectstore.Store, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
+// its tablet server and sstables are its SSTables: empty and nil if it has none.
+func gatewayOverCluster(ctx context.Context, n *node.Node, set *settings.Set, cfg *settings.Serve, name string, sstables objectstore.Store, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
 	if err := makeDataDir(cfg, log); err != nil {
 		return nil, nil, err
 	}
-	c := client.New(client.Options{Lock: n.lock, Dialer: n.dialer, Schemas: schemas, Waited: m.Waited})
-	n.observe(m, c)
-	n.watchMetadata(c)
+	c := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: schemas, Waited: m.Waited})
+	observeNode(m, n, c)
+	n.MonitorMetadata(c)
 	limitMemory(cfg)
 	if err := shareTLS(ctx, cfg, c); err != nil {
 		return nil, nil, err
 	}
-	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: n.joinHBase(name)}, m, log)
+	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: joinHBase(n, name, set.TTL, log)}, m, log)
 	if err != nil {
 		return nil, nil, err
 	}
-	st.operator = clusterOperator{c, newExports(cfg, c, objects, front), func() []tablet.TableDamage { return nil }}
+	st.operator = clusterOperator{c, newExports(cfg, c, sstables, front), func() []tablet.TableDamage { return nil }}
 	st.stats = func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} }
-	st.warnings = n.warnings
+	st.warnings = func() []string { return damageWarnings(n.DamagedLogs()) }
 	return st, c, nil
 }
 
@@ -133,32 +148,32 @@ func openGateway(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
-		if err := n.err(); err != nil {
-			n.close()
+		if err := n.Err(); err != nil {
+			n.Close()
 			return nil, err
 		}
 		m.InCluster()
-		n.watchMaster()
-		schemas, err := catalog.WatchSchemas(ctx, n.life, n.lock)
+		n.MonitorMaster()
+		schemas, err := catalog.WatchSchemas(ctx, n.Context(), n.Lock)
 		if err != nil {
-			n.close()
+			n.Close()
 			return nil, err
 		}
-		st, c, err := gatewayOverCluster(ctx, n, cfg, "", nil, schemas, m, log)
+		st, c, err := gatewayOverCluster(ctx, n, set, cfg, "", nil, schemas, m, log)
 		if err != nil {
-			n.close()
+			n.Close()
 			return nil, err
 		}
 		closeFront := st.close
 		st.close = func(ctx context.Context) error {
-			defer n.close()
+			defer n.Close()
 			return closeFront(ctx)
 		}
-		n.watchAge(c)
-		if err := n.err(); err != nil {
+		n.MonitorRollback(c)
+		if err := n.Err(); err != nil {
 			return nil, errors.Join(err, st.drain(ctx), st.close(ctx))
 		}
-		st.checks, st.failed, st.ready = n.checks, n.failed, n.err
+		st.checks, st.failed, st.ready = n.Checks(), n.Failed(), n.Err
 		st.whatFailed = "the gateway cannot go on"
 		return st, nil
 	}
@@ -187,26 +202,31 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, fmt.Errorf("cluster-address: other servers cannot reach this one at %s: say by which name they can", set.ClusterAddress)
 		}
 		tell(ctx, "opening the store")
-		store, cached, closeStore, err := openStore(ctx, &set.Node, set.Cluster, log)
+		store, err := node.OpenStore(ctx, clusterStore(set, log))
 		if err != nil {
 			return nil, err
+		}
+		closeStore := func() {
+			if err := store.Close(); err != nil {
+				log.Warn("close the disk cache", "error", err)
+			}
 		}
 		undo = append(undo, closeStore)
 		n, err := join(ctx, set, log)
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, n.close)
-		if err := n.err(); err != nil {
+		undo = append(undo, n.Close)
+		if err := n.Err(); err != nil {
 			return nil, err
 		}
-		n.watchMaster()
-		n.watchStore(store)
+		n.MonitorMaster()
+		n.MonitorStore(store)
 		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		to := tabletServerOptions(cfg)
-		to.Name, to.Addr, to.Lock, to.Dialer, to.TTL, to.Held, to.Log = set.Name, set.ClusterAddress, n.lock, n.dialer, set.TTL, m.Held, log
-		to.Objects, to.Logs, to.Copies = objectstore.Sub(cached, partSSTables), objectstore.Sub(store, partLogs), objectstore.Sub(store, partCopies)
+		to.Name, to.Addr, to.Lock, to.Dialer, to.TTL, to.Held, to.Log = set.Name, set.ClusterAddress, n.Lock, n.Dialer, set.TTL, m.Held, log
+		to.Objects, to.Logs, to.Copies = store.Cached, store.Logs, store.Copies
 		to.Segments = commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 			Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }}
 		tuneTabletServer(&to)
@@ -220,11 +240,11 @@ func openTabletServer(set *settings.Set) opener {
 			_ = ts.Close(now)
 		})
 		// Who transfers notes that first, and looks for servers then.
-		if err := n.untransferred(ctx); err != nil {
+		if err := n.CheckNotTransferred(ctx); err != nil {
 			return nil, err
 		}
-		n.dialer.Here(set.ClusterAddress, ts)
-		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.serverTLS, Log: log, Encoders: encoders})
+		n.Dialer.Here(set.ClusterAddress, ts)
+		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
 		stopServer := func(ctx context.Context) {
@@ -233,7 +253,7 @@ func openTabletServer(set *settings.Set) opener {
 				log.Error("the server for the cluster ended", "error", err)
 			}
 		}
-		st, _, err := gatewayOverCluster(ctx, n, cfg, set.Name, objectstore.Sub(store, partSSTables), ts.Schemas(), m, log)
+		st, _, err := gatewayOverCluster(ctx, n, set, cfg, set.Name, store.SSTables, ts.Schemas(), m, log)
 		if err != nil {
 			now, cancel := context.WithCancel(context.Background())
 			cancel()
@@ -250,7 +270,7 @@ func openTabletServer(set *settings.Set) opener {
 			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 			defer cancel()
 			stopServer(last)
-			n.close()
+			n.Close()
 			closeStore()
 			return err
 		}
@@ -259,7 +279,7 @@ func openTabletServer(set *settings.Set) opener {
 		st.operator = op
 		st.whatFailed = "the tablet server cannot go on, and has to be started again"
 		st.ready, st.failed = ts.Err, ts.Failed()
-		st.checks = append(n.checks, namedCheck{"commit log", ts.Full})
+		st.checks = append(n.Checks(), node.Check{Name: "commit log", Err: ts.Full})
 		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
 		return st, nil
 	}
@@ -289,9 +309,9 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 		}
 		return err
 	}
-	defer n.close()
-	health.SetWarnings(n.warnings)
-	metrics.Registry.MustRegister(damageCollector{n})
+	defer n.Close()
+	health.SetWarnings(func() []string { return damageWarnings(n.DamagedLogs()) })
+	metrics.Registry.MustRegister(damageCollector{n.DamagedLogs})
 	name := cfg.Name
 	if name == "" {
 		host, _ := os.Hostname()
@@ -301,22 +321,22 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	if at != "" {
 		fmt.Fprintf(p.stdout, "metrics and health   http://%s/metrics http://%[1]s/readyz\n", at)
 	}
-	if err := n.err(); err != nil {
+	if err := n.Err(); err != nil {
 		return err
 	}
 	phase.set("opening the store")
 	// A cache would only have to be told of what is deleted.
 	cfg.Name, cfg.CacheDir = name, ""
-	store, _, _, err := openStore(ctx, &cfg.Node, cfg.Cluster, log)
+	store, err := node.OpenStore(ctx, clusterStore(cfg, log))
 	if err != nil {
 		return err
 	}
-	n.watchStore(store)
-	for _, c := range n.checks {
-		health.Set(c.name, c.fn)
+	n.MonitorStore(store)
+	for _, c := range n.Checks() {
+		health.Set(c.Name, c.Err)
 	}
-	o := master.Options{Name: name, Lock: n.lock, Dialer: n.dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters),
-		Objects: objectstore.Sub(store, partSSTables), Logs: objectstore.Sub(store, partLogs), Copies: objectstore.Sub(store, partCopies)}
+	o := master.Options{Name: name, Lock: n.Lock, Dialer: n.Dialer, TTL: cfg.TTL, Log: log, Counters: new(master.Counters),
+		Objects: store.SSTables, Logs: store.Logs, Copies: store.Copies}
 	tuneMaster(&o)
 	observeMaster(metrics, o.Counters)
 	phase.set("")
@@ -325,16 +345,16 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	defer cancel(nil)
 	go func() {
 		select {
-		case <-n.failed: // also of one that waits to be the master
-			cancel(n.failure)
+		case <-n.Failed(): // also of one that waits to be the master
+			cancel(n.Err())
 		case <-term.Done():
 		}
 	}()
 	for ctx.Err() == nil {
 		err := master.Run(term, o)
 		switch {
-		case n.err() != nil:
-			return n.err()
+		case n.Err() != nil:
+			return n.Err()
 		case errors.Is(err, fault.FailedPrecondition): // the lock service is older than the store
 			return err
 		case ctx.Err() == nil:
@@ -354,4 +374,32 @@ func encoders(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) st
 		return nil
 	}
 	return chunk.NewWriter(chunk.Options{Piece: pass})
+}
+
+// nameOf returns the name of a server that was given none.
+func nameOf(name string, l net.Listener) string {
+	if name != "" {
+		return name
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		host = "server"
+	}
+	_, port, _ := net.SplitHostPort(l.Addr().String())
+	return plainName(host) + "-" + port
+}
+
+// plainName makes a part of a server's name of a host's.
+func plainName(host string) string {
+	host, _, _ = strings.Cut(host, ".")
+	name := strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '-'
+	}, host)
+	if name = strings.Trim(name[:min(len(name), 50)], "-_"); name == "" {
+		return "server"
+	}
+	return name
 }

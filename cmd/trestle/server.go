@@ -15,8 +15,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/auth"
 )
@@ -67,16 +71,9 @@ type stack struct {
 	// warnings are what an operator should know, a line each; may be nil.
 	warnings func() []string
 	// checks tell what else keeps the server from being ready.
-	checks []namedCheck
+	checks []node.Check
 	// stopLimit is how long stopping may take if that is not the constant.
 	stopLimit time.Duration
-}
-
-// A namedCheck tells why something that the process needs is missing, without
-// blocking.
-type namedCheck struct {
-	name string
-	fn   func() error
 }
 
 // An opener opens the store in cfg.DataDir and builds the gateway.
@@ -177,7 +174,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	metrics.ObserveStats(func() ops.Stats {
 		s := st.stats()
-		s.DiskFree, s.DiskUsed = diskSpace(cfg.DataDir)
+		s.DiskFree, s.DiskUsed = datadir.Space(vfs.Default, cfg.DataDir)
 		return s
 	})
 	if st.tablets != nil {
@@ -187,10 +184,10 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		health.SetWarnings(func() []string { return append(admin.Warnings(), st.warnings()...) })
 	}
 	health.Set("store", st.ready)
-	health.Set("disk", func() error { return diskCheck(cfg.DataDir, st.minFree) })
+	health.Set("disk", func() error { return datadir.CheckFree(vfs.Default, cfg.DataDir, st.minFree) })
 
 	for _, c := range st.checks {
-		health.Set(c.name, c.fn)
+		health.Set(c.Name, c.Err)
 	}
 	limit := max(st.stopLimit, stopLimit)
 	if st.who.On() {
@@ -244,6 +241,29 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	log.Info("stopped", "elapsed_seconds", time.Since(told).Seconds())
 	return serveErr
+}
+
+// serveHTTP answers on addr until the function that it returns is called.
+func serveHTTP(addr, setting string, h http.Handler, log *slog.Logger) (at string, stop func(), err error) {
+	if addr == "" {
+		return "", func() {}, nil
+	}
+	l, err := listen(addr)
+	if err != nil {
+		return "", nil, fmt.Errorf("listen for HTTP: %w; choose another address with --%s, or %q", err, setting, settings.Off)
+	}
+	srv := ops.Server(h, httpErrors(log))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error("HTTP server ended", "error", err)
+		}
+	}()
+	return l.Addr().String(), func() {
+		_ = srv.Close()
+		<-done
+	}, nil
 }
 
 // listen listens on HOST:PORT, or on a unix socket if addr has a slash.

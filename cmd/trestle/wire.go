@@ -20,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -32,7 +33,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	if err := makeDataDir(cfg, log); err != nil {
 		return nil, err
 	}
-	free, used := diskSpace(cfg.DataDir)
+	free, used := datadir.Space(vfs.Default, cfg.DataDir)
 	o := storeOptions(cfg, free+used, m, log)
 	limitMemory(cfg)
 	store, err := standalone.Open(ctx, o)
@@ -97,7 +98,7 @@ func tabletServerOptions(cfg *settings.Serve) tabletserver.Options {
 func storeOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Logger) standalone.Options {
 	o := standalone.Options{
 		Dir: cfg.DataDir, Logger: log, TabletServer: tabletServerOptions(cfg),
-		Log: commitlog.Options{SegmentBytes: 64 << 20, KeepFreeBytes: keepFree(disk), Log: log,
+		Log: commitlog.Options{SegmentBytes: 64 << 20, KeepFreeBytes: datadir.KeepFree(disk), Log: log,
 			Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }},
 	}
 	o.TabletServer.LogBytes, o.TabletServer.SplitRate = 512<<20, float64(cfg.SplitRate)
@@ -114,10 +115,6 @@ func storeOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Log
 	}
 	return o
 }
-
-// keepFree returns how many bytes of a file system of that size are left to what
-// makes room, such as flushes.
-func keepFree(disk int64) int64 { return min(256<<20, disk/20) }
 
 // budgetOf returns the budget of requests and answers.
 func budgetOf(cfg *settings.Serve) *budget.Budget {

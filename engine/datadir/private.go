@@ -1,50 +1,26 @@
-package main
+package datadir
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
-
-	"github.com/trestledb/trestle/cluster/standalone"
-	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-// What a server has in its data directory, and in a store that is a directory.
-var (
-	inDataDir = append([]string{"tls", filepath.Base(rootKey(&settings.Serve{}))}, standalone.Files...)
-	inStore   = []string{storeMark, partSSTables, partLogs, partCopies, ".tmp"}
-)
-
-// makeDataDir makes the data directory if it is not there. Nobody else can read
-// it, nor with login on change what is in it.
-func makeDataDir(cfg *settings.Serve, log *slog.Logger) error {
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
-	}
-	err := closeToOthers(cfg.DataDir, inDataDir)
-	if err != nil && !cfg.AuthOn() {
-		log.Warn("the data directory is open to others", "error", err)
-		return nil
-	}
-	return err
-}
-
-// closeToOthers takes away what others than the owner may do with a directory
-// and with those entries of it, and what is below them, that are named: earlier
+// MakePrivate takes away what others than the owner may do with a directory and
+// with those entries of it, and what is below them, that are named: earlier
 // versions made them readable for all. What is below a directory that is the
 // owner's only is not looked at, as it was made so or closed before: a store has
 // millions of files. A directory of another owner, as volumes have, is left to
 // that owner and the group, but may not be everybody's.
-func closeToOthers(dir string, names []string) error {
+func MakePrivate(dir string, names []string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
 		return fmt.Errorf("close %s to others: %w", dir, err)
 	}
 	for _, name := range names {
-		if err := closeTree(filepath.Join(dir, name)); err != nil {
+		if err := makeTreePrivate(filepath.Join(dir, name)); err != nil {
 			return fmt.Errorf("close %s to others: %w", filepath.Join(dir, name), err)
 		}
 	}
@@ -58,9 +34,9 @@ func closeToOthers(dir string, names []string) error {
 	return nil
 }
 
-// closeTree is closeToOthers of a file, or a directory and everything in it. A
+// makeTreePrivate is MakePrivate of a file, or a directory and everything in it. A
 // directory comes after what is in it, so that its mode says that this is done.
-func closeTree(path string) error {
+func makeTreePrivate(path string) error {
 	info, err := os.Lstat(path)
 	if err != nil || info.Mode().Perm()&0o077 == 0 || !info.IsDir() && !info.Mode().IsRegular() {
 		return there(err)
@@ -71,7 +47,7 @@ func closeTree(path string) error {
 			return there(err)
 		}
 		for _, e := range entries {
-			if err := closeTree(filepath.Join(path, e.Name())); err != nil {
+			if err := makeTreePrivate(filepath.Join(path, e.Name())); err != nil {
 				return err
 			}
 		}

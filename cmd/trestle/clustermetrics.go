@@ -1,12 +1,21 @@
 package main
 
 import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine/metadata"
 )
 
 // observeMaster adds the metrics of a master.
@@ -56,4 +65,72 @@ func observeMaster(m *ops.Metrics, c *master.Counters) {
 	} {
 		m.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: r.name, Help: r.help}, func() float64 { return float64(r.gauge.Load()) }))
 	}
+}
+
+// observeNode adds the metrics of a node, of its client, and of the way to other
+// servers.
+func observeNode(m *ops.Metrics, n *node.Node, c *client.Client) {
+	m.Registry.MustRegister(damageCollector{n.DamagedLogs})
+	for _, r := range []struct {
+		name, help string
+		get        func() int64
+	}{
+		{"bigtable_cluster_location_hits_total", "Requests whose tablet was at a remembered place.", c.Counters.Hits.Load},
+		{"bigtable_cluster_location_lookups_total", "Requests that looked a tablet up in METADATA.", c.Counters.Lookups.Load},
+		{"bigtable_cluster_location_wrong_total", "Requests that a server refused because the tablet had moved.", c.Counters.Wrong.Load},
+		{"bigtable_cluster_metadata_reads_total", "Reads of METADATA tablets.", c.Metadata().Reads.Load},
+		{"bigtable_cluster_root_reads_total", "Reads of the METADATA tablets' own rows in the lock service.", c.Metadata().RootReads.Load},
+		{"bigtable_cluster_forwarded_total", "Calls to tablet servers in other processes.", n.Dialer.Forwarded.Load},
+		{"bigtable_cluster_local_total", "Calls to the tablet server in this process.", n.Dialer.Local.Load},
+		{"bigtable_cluster_lost_total", "Calls whose answer did not come.", n.Dialer.Lost.Load},
+	} {
+		m.Registry.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Name: r.name, Help: r.help}, func() float64 { return float64(r.get()) }))
+	}
+}
+
+// A damageCollector is a metric with a time series for each tablet that waits for
+// a damaged commit log.
+type damageCollector struct{ logs func() []catalog.DamagedLog }
+
+var damageDesc = prometheus.NewDesc("bigtable_cluster_tablet_waits_for_damaged_log",
+	"1 for each tablet that is not served because a segment of the commit log of a server that is gone is damaged.", []string{"table", "tablet", "object"}, nil)
+
+func (c damageCollector) Describe(ch chan<- *prometheus.Desc) { ch <- damageDesc }
+
+func (c damageCollector) Collect(ch chan<- prometheus.Metric) {
+	seen := map[metadata.TabletID]bool{}
+	for _, d := range c.logs() {
+		for _, t := range d.Tablets {
+			if !seen[t.Tablet] {
+				seen[t.Tablet] = true
+				ch <- prometheus.MustNewConstMetric(damageDesc, prometheus.GaugeValue, 1, t.Table, t.Tablet.String(), t.Object)
+			}
+		}
+	}
+}
+
+// damageWarnings has a line for each damaged segment that tablets wait for.
+func damageWarnings(logs []catalog.DamagedLog) (lines []string) {
+	for _, d := range logs {
+		byObject := map[string][]catalog.WaitingTablet{}
+		for _, t := range d.Tablets {
+			byObject[t.Object] = append(byObject[t.Object], t)
+		}
+		for _, object := range slices.Sorted(maps.Keys(byObject)) {
+			waiting := byObject[object]
+			line := fmt.Sprintf("commit log segment %s of %s is damaged (%s) since %s; not served without it: ", object, cmp.Or(d.Server, "a server that is gone"), waiting[0].Error, waiting[0].Since.UTC().Format(time.RFC3339))
+			for i, t := range waiting {
+				if i == 8 {
+					line += fmt.Sprintf("; and %d tablets more", len(waiting)-i)
+					break
+				}
+				if i > 0 {
+					line += "; "
+				}
+				line += t.Name().String()
+			}
+			lines = append(lines, line)
+		}
+	}
+	return lines
 }
