@@ -243,3 +243,29 @@ func TestClusterRecover(t *testing.T) {
 		}
 	}
 }
+
+// TestClusterGivenAway: no process of a cluster goes on when its tables are served at
+// another place, a tablet server as little as a gateway or a master.
+func TestClusterGivenAway(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts four processes")
+	}
+	c := startCluster(t, 1)
+	gateway := c.gateway(c.etcd)
+	gateway.line("export BIGTABLE_EMULATOR_HOST=")
+	cl, err := clientv3.New(clientv3.Config{Endpoints: []string{c.etcd}, Logger: zap.NewNop()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	given := catalog.Transfer{ID: "x", Source: true, State: catalog.TransferComplete, Peer: "a directory", Command: "trestle cluster release"}
+	if _, err := catalog.WriteTransfer(t.Context(), lock.New([]*clientv3.Client{cl}, "trestle/test/"), given, 0); err != nil {
+		t.Fatal(err)
+	}
+	const why = "cluster test is not served: it was copied to a directory"
+	refused(t, "a gateway", gateway, why)
+	refused(t, "a tablet server", c.servers["server-1"], why)
+	for name, p := range c.masters {
+		refused(t, name, p, why)
+	}
+}

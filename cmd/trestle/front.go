@@ -14,9 +14,9 @@ import (
 )
 
 // gatewayOver puts over tables everything that clients reach: the Bigtable APIs,
-// REST, HBase's protocol, and login before all of them. The stack is what the
-// gateway is; what lies below stays the caller's, and so is closed by the caller.
-func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m *ops.Metrics, log *slog.Logger) (_ *stack, _ *gateway.Server, err error) {
+// REST, HBase's protocol, and login before all of them. Until its stack is drained
+// below stays open, to which it adds what is to be closed then.
+func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m *ops.Metrics, log *slog.Logger, below *closers) (_ *stack, _ *gateway.Server, err error) {
 	certificates, err := openTLS(cfg, log)
 	if err != nil {
 		return nil, nil, err
@@ -25,6 +25,7 @@ func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m
 	if err != nil {
 		return nil, nil, err
 	}
+	below.add(closeAuth)
 	o := gatewayOptions(cfg, m, log)
 	o.Auth = who
 	if certificates != nil {
@@ -33,14 +34,9 @@ func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m
 	tables.Backend = counted{tables.Backend, m}
 	front, err := gateway.New(tables.Backend, o)
 	if err != nil {
-		closeAuth()
 		return nil, nil, err
 	}
-	fail := func(err error) (*stack, *gateway.Server, error) {
-		err = errors.Join(err, front.Stop(ctx))
-		closeAuth()
-		return nil, nil, err
-	}
+	fail := func(err error) (*stack, *gateway.Server, error) { return nil, nil, errors.Join(err, front.Stop(ctx)) }
 	api, err := rest.New(front, rest.Options{Memory: o.Memory})
 	if err != nil {
 		return fail(err)
@@ -55,10 +51,6 @@ func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m
 			stopped := make(chan error, 1)
 			go func() { stopped <- hb.stop(ctx) }()
 			return errors.Join(front.Stop(ctx), <-stopped)
-		},
-		close: func(context.Context) error {
-			closeAuth()
-			return nil
 		},
 		ready: func() error { return nil },
 	}, front, nil

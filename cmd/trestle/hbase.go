@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -26,11 +27,8 @@ import (
 
 // An hbaseFront serves HBase clients. The zero one serves nobody.
 type hbaseFront struct {
-	server *hbase.Server
-	master *master.Master
-	zk     *zk.Server
-	leave  func()        // tells the others of a cluster that this server ends; nil if there are none
-	done   chan struct{} // closed when the listeners are
+	zk     *zk.Server // nil: none
+	opened closers
 }
 
 // hbaseTables are what HBase clients work on.
@@ -45,28 +43,34 @@ type hbaseTables struct {
 }
 
 // openHBase begins to serve HBase clients if the settings say so.
-func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, memory *budget.Budget, log *slog.Logger) (*hbaseFront, error) {
+func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, memory *budget.Budget, log *slog.Logger) (_ *hbaseFront, err error) {
+	f := new(hbaseFront)
 	if cfg.HBaseListen == "" {
-		return new(hbaseFront), nil
+		return f, nil
 	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.stop(context.WithoutCancel(ctx)))
+		}
+	}()
 	l, err := net.Listen("tcp", cfg.HBaseListen)
 	if err != nil {
 		return nil, fmt.Errorf("listen for HBase clients: %w; choose another address with --hbase-listen", err)
 	}
-	fail := func(err error) (*hbaseFront, error) { return nil, errors.Join(err, l.Close()) }
+	f.opened.add(func() { _ = l.Close() }) // again, if it was served
 	me, err := hbaseName(cfg, l.Addr().(*net.TCPAddr))
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	project, instance, _ := strings.Cut(cfg.HBasePlace, "/")
 	catalog, err := model.Open(ctx, b.Backend, model.Mapping{Project: project, Instance: instance}, me)
 	if err != nil {
-		return fail(err)
+		return nil, err
 	}
 	// The namespace "default" is there from the beginning, as an instance too.
 	instances := admin.New(b.Backend, admin.Options{Zone: cfg.Zone, Log: log})
 	if err := instances.EnsureInstance(ctx, catalog.Mapping().InstanceName(model.DefaultNamespace)); err != nil {
-		return fail(err)
+		return nil, err
 	}
 	o := hbase.Options{Memory: memory, ResponseMemory: int64(hbaseShare * float64(cfg.Memory)), Log: log}
 	mo := master.Options{Tablets: b.tablets, Backups: b.backups, Ensure: instances.EnsureInstance, Log: log}
@@ -88,54 +92,52 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *aut
 	if certificates != nil {
 		o.TLS, o.Name = certificates.TLS(), servertls.Name
 	}
-	f := &hbaseFront{done: make(chan struct{}), master: master.New(catalog, mo)}
-	o.Services = f.master.Services()
-	if f.server, err = hbase.New(catalog, held, o); err != nil {
-		return fail(err)
+	var serving sync.WaitGroup
+	f.opened.add(serving.Wait)
+	m := master.New(catalog, mo)
+	f.opened.add(m.Close)
+	o.Services = m.Services()
+	server, err := hbase.New(catalog, held, o)
+	if err != nil {
+		return nil, err
 	}
+	f.opened.addStop(server.Stop)
 	var zl net.Listener
 	if cfg.HBaseZK != "" {
 		if zl, err = net.Listen("tcp", cfg.HBaseZK); err != nil {
-			return fail(errors.Join(fmt.Errorf("listen for ZooKeeper clients: %w; choose another address with --hbase-zookeeper-listen", err), f.server.Stop(ctx)))
+			return nil, fmt.Errorf("listen for ZooKeeper clients: %w; choose another address with --hbase-zookeeper-listen", err)
 		}
+		f.opened.add(func() { _ = zl.Close() }) // as above
 		f.zk = zk.NewServer(zk.Options{Log: log})
+		f.opened.add(f.zk.Close)
 		f.publish(catalog)
 	}
 	if b.join != nil {
 		catalog.Spread(b.locate)
-		f.leave, err = b.join(ctx, me, func(places []model.Place) {
+		leave, err := b.join(ctx, me, func(places []model.Place) {
 			catalog.SetPlaces(places)
 			f.publish(catalog)
 		})
 		if err != nil {
-			if zl != nil {
-				err = errors.Join(err, zl.Close())
-			}
-			return fail(errors.Join(err, f.server.Stop(ctx)))
+			return nil, err
 		}
+		f.opened.add(leave)
 	}
 	attrs := []any{"address", l.Addr().String(), "name", me.HostPort()}
 	if zl != nil {
 		attrs = append(attrs, "zookeeper", zl.Addr().String())
-	}
-	log.Info("serving HBase clients", attrs...)
-	go func() {
-		defer close(f.done)
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			if zl == nil {
-				return
-			}
+		serving.Go(func() {
 			if err := f.zk.Serve(zl); err != nil {
 				log.Error("ZooKeeper server ended", "error", err)
 			}
-		}()
-		if err := f.server.Serve(l); err != nil {
+		})
+	}
+	log.Info("serving HBase clients", attrs...)
+	serving.Go(func() {
+		if err := server.Serve(l); err != nil {
 			log.Error("HBase server ended", "error", err)
 		}
-		<-ended
-	}()
+	})
 	return f, nil
 }
 
@@ -157,21 +159,7 @@ func (f *hbaseFront) publish(catalog *model.Catalog) {
 }
 
 // stop ends the server: calls under way may finish until ctx is done.
-func (f *hbaseFront) stop(ctx context.Context) error {
-	if f.server == nil {
-		return nil
-	}
-	if f.leave != nil {
-		f.leave()
-	}
-	if f.zk != nil {
-		f.zk.Close()
-	}
-	err := f.server.Stop(ctx)
-	f.master.Close()
-	<-f.done
-	return err
-}
+func (f *hbaseFront) stop(ctx context.Context) error { return f.opened.close(ctx) }
 
 // hbaseName returns the name that clients are told.
 func hbaseName(cfg *settings.Serve, at *net.TCPAddr) (model.Server, error) {

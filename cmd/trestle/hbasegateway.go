@@ -84,11 +84,7 @@ func hbaseOptions(address, place string) (hbase.Options, error) {
 
 // hbaseStack opens a gateway over HBase.
 func hbaseStack(o hbase.Options) opener {
-	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-		if err := makeDataDir(cfg, log); err != nil {
-			return nil, err
-		}
-		limitMemory(cfg)
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 		o.Log = log
 		// gohbase logs each attempt as an error; what it cannot do comes back as one.
 		if cfg.LogLevel > slog.LevelDebug {
@@ -98,22 +94,16 @@ func hbaseStack(o hbase.Options) opener {
 		if err != nil {
 			return nil, err
 		}
-		fail := func(err error) (*stack, error) { b.Close(); return nil, err }
+		below.add(b.Close)
 		instances := admin.New(b, admin.Options{Zone: cfg.Zone, Log: log})
 		if err := instances.EnsureInstance(ctx, "projects/"+o.Project+"/instances/"+o.Instance); err != nil {
-			return fail(err)
+			return nil, err
 		}
 		only := *cfg
 		only.HBaseListen = "" // its clients have the HBase itself
-		st, _, err := gatewayOver(ctx, &only, hbaseTables{Backend: b}, m, log)
+		st, _, err := gatewayOver(ctx, &only, hbaseTables{Backend: b}, m, log, below)
 		if err != nil {
-			return fail(err)
-		}
-		closeFront := st.close
-		st.close = func(ctx context.Context) error {
-			err := closeFront(ctx)
-			b.Close()
-			return err
+			return nil, err
 		}
 		st.stats = func() ops.Stats { return ops.Stats{} }
 		st.operatedBy = "this gateway's tablets are HBase's regions: use HBase's own tools"

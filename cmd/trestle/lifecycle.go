@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"os"
+	"slices"
 	"sync"
 )
 
@@ -49,6 +50,36 @@ func (p *phase) check() error {
 		return nil
 	}
 	return errors.New(p.mu.what)
+}
+
+// Closers end what was opened, the last first: when a server stops, and when it
+// fails to start.
+type closers []func(context.Context) error
+
+func (c *closers) add(end func()) {
+	c.addStop(func(context.Context) error {
+		end()
+		return nil
+	})
+}
+
+// addStop adds what may take until the context ends, and then breaks off.
+func (c *closers) addStop(end func(context.Context) error) { *c = append(*c, end) }
+
+func (c *closers) close(ctx context.Context) error {
+	var errs []error
+	for _, end := range slices.Backward(*c) {
+		errs = append(errs, end(ctx))
+	}
+	*c = nil
+	return errors.Join(errs...)
+}
+
+// ended returns a context for what is not to be waited for.
+func ended() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
 }
 
 // exitHooks clean up what must not stay behind, also when the process ends

@@ -68,10 +68,10 @@ const envMetadataSplit, envMerge = "TEST_METADATA_SPLIT", "TEST_MERGE"
 
 // bareStack is a gRPC server with nothing but health, to test the life of a
 // server by itself.
-func bareStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-	if err := os.MkdirAll(cfg.DataDir, 0o700); err != nil {
-		return nil, err
-	}
+func bareStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
+	below.addStop(func(context.Context) error {
+		return os.WriteFile(filepath.Join(cfg.DataDir, "closed"), nil, 0o600)
+	})
 	srv, h := grpc.NewServer(), health.NewServer()
 	grpc_health_v1.RegisterHealthServer(srv, h)
 	return &stack{
@@ -91,26 +91,20 @@ func bareStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *sl
 				return ctx.Err()
 			}
 		},
-		close: func(context.Context) error {
-			return os.WriteFile(filepath.Join(cfg.DataDir, "closed"), nil, 0o600)
-		},
 		stats: func() ops.Stats { return ops.Stats{} },
 		ready: func() error { return nil },
 	}, nil
 }
 
 // stuckStack never gets its store closed.
-func stuckStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-	s, err := bareStack(ctx, cfg, m, log)
-	if err == nil {
-		s.close = func(context.Context) error { select {} }
-	}
-	return s, err
+func stuckStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
+	below.addStop(func(context.Context) error { select {} })
+	return bareStack(ctx, cfg, m, log, below)
 }
 
 // failingStack fails after a moment.
-func failingStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-	s, err := bareStack(ctx, cfg, m, log)
+func failingStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
+	s, err := bareStack(ctx, cfg, m, log, below)
 	if err == nil {
 		failed := make(chan struct{})
 		s.failed, s.ready = failed, func() error { return errors.New("sync: input/output error") }

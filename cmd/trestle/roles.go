@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,6 +115,20 @@ func join(ctx context.Context, cfg *settings.Set, log *slog.Logger) (*node.Node,
 	})
 }
 
+// joinToServe is join for a process that serves: not at all if it must not.
+func joinToServe(ctx context.Context, cfg *settings.Set, log *slog.Logger) (*node.Node, error) {
+	n, err := join(ctx, cfg, log)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.Err(); err != nil {
+		n.Close()
+		return nil, err
+	}
+	n.MonitorMaster()
+	return n, nil
+}
+
 // clusterStore says where the store of the cluster is.
 func clusterStore(cfg *settings.Set, log *slog.Logger) node.StoreOptions {
 	return node.StoreOptions{URL: cfg.Store, Cluster: cfg.Cluster, Owner: cfg.Name, CacheDir: cfg.CacheDir, CacheBytes: cfg.CacheSize, Log: log}
@@ -121,79 +136,58 @@ func clusterStore(cfg *settings.Set, log *slog.Logger) node.StoreOptions {
 
 // gatewayOverCluster opens the gateway of a process of a cluster. name is that of
 // its tablet server and sstables are its SSTables: empty and nil if it has none.
-func gatewayOverCluster(ctx context.Context, n *node.Node, set *settings.Set, cfg *settings.Serve, name string, sstables objectstore.Store, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger) (*stack, *client.Client, error) {
-	if err := makeDataDir(cfg, log); err != nil {
-		return nil, nil, err
-	}
+func gatewayOverCluster(ctx context.Context, n *node.Node, set *settings.Set, cfg *settings.Serve, name string, sstables objectstore.Store, schemas *catalog.Schemas, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 	c := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: schemas, Waited: m.Waited})
+	m.InCluster()
 	observeNode(m, n, c)
 	n.MonitorMetadata(c)
-	limitMemory(cfg)
-	if err := shareTLS(ctx, cfg, c); err != nil {
-		return nil, nil, err
+	if sstables == nil {
+		n.MonitorRollback(c)
+		if err := n.Err(); err != nil {
+			return nil, err
+		}
 	}
-	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: joinHBase(n, name, set.TTL, log)}, m, log)
+	if err := shareTLS(ctx, cfg, c); err != nil {
+		return nil, err
+	}
+	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: c, tablets: c, backups: c, locate: c.Owners, join: joinHBase(n, name, set.TTL, log)}, m, log, below)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	st.operator = clusterOperator{c, newExports(cfg, c, sstables, front), func() []tablet.TableDamage { return nil }}
 	st.stats = func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} }
 	st.warnings = func() []string { return damageWarnings(n.DamagedLogs()) }
-	return st, c, nil
+	st.checks, st.failed, st.ready = n.Checks(), n.Failed(), n.Err
+	return st, nil
 }
 
 func openGateway(set *settings.Set) opener {
-	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-		n, err := join(ctx, set, log)
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
+		n, err := joinToServe(ctx, set, log)
 		if err != nil {
 			return nil, err
 		}
-		if err := n.Err(); err != nil {
-			n.Close()
-			return nil, err
-		}
-		m.InCluster()
-		n.MonitorMaster()
+		below.add(n.Close)
 		schemas, err := catalog.WatchSchemas(ctx, n.Context(), n.Lock)
 		if err != nil {
-			n.Close()
 			return nil, err
 		}
-		st, c, err := gatewayOverCluster(ctx, n, set, cfg, "", nil, schemas, m, log)
+		st, err := gatewayOverCluster(ctx, n, set, cfg, "", nil, schemas, m, log, below)
 		if err != nil {
-			n.Close()
 			return nil, err
 		}
-		closeFront := st.close
-		st.close = func(ctx context.Context) error {
-			defer n.Close()
-			return closeFront(ctx)
-		}
-		n.MonitorRollback(c)
-		if err := n.Err(); err != nil {
-			return nil, errors.Join(err, st.drain(ctx), st.close(ctx))
-		}
-		st.checks, st.failed, st.ready = n.Checks(), n.Failed(), n.Err
 		st.whatFailed = "the gateway cannot go on"
 		return st, nil
 	}
 }
 
 func openTabletServer(set *settings.Set) opener {
-	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (_ *stack, err error) {
+	return func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 		l, err := net.Listen("tcp", set.ClusterListen)
 		if err != nil {
 			return nil, fmt.Errorf("listen for the cluster: %w; choose another address with --cluster-listen", err)
 		}
-		var undo []func()
-		undo = append(undo, func() { _ = l.Close() })
-		defer func() {
-			if err != nil {
-				for i := len(undo) - 1; i >= 0; i-- {
-					undo[i]()
-				}
-			}
-		}()
+		below.add(func() { _ = l.Close() })
 		set.Name = nameOf(set.Name, l)
 		if set.ClusterAddress == "" {
 			set.ClusterAddress = l.Addr().String()
@@ -206,23 +200,17 @@ func openTabletServer(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
-		closeStore := func() {
+		below.add(func() {
 			if err := store.Close(); err != nil {
 				log.Warn("close the disk cache", "error", err)
 			}
-		}
-		undo = append(undo, closeStore)
-		n, err := join(ctx, set, log)
+		})
+		n, err := joinToServe(ctx, set, log)
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, n.Close)
-		if err := n.Err(); err != nil {
-			return nil, err
-		}
-		n.MonitorMaster()
+		below.add(n.Close)
 		n.MonitorStore(store)
-		m.InCluster()
 		tell(ctx, "registering with the lock service")
 		to := tabletServerOptions(cfg)
 		to.Name, to.Addr, to.Lock, to.Dialer, to.TTL, to.Held, to.Log = set.Name, set.ClusterAddress, n.Lock, n.Dialer, set.TTL, m.Held, log
@@ -234,10 +222,16 @@ func openTabletServer(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
-		undo = append(undo, func() {
-			now, cancel := context.WithCancel(context.Background())
-			cancel()
-			_ = ts.Close(now)
+		// First the tablets go to others, who answer for them from then on; then the
+		// calls that came late are told so.
+		stopServer := func() {}
+		below.addStop(func(ctx context.Context) error {
+			if n.Err() != nil { // METADATA may not be what it was: nothing is to be written to it
+				ctx = ended()
+			}
+			err := ts.Close(ctx)
+			stopServer()
+			return err
 		})
 		// Who transfers notes that first, and looks for servers then.
 		if err := n.CheckNotTransferred(ctx); err != nil {
@@ -247,39 +241,33 @@ func openTabletServer(set *settings.Set) opener {
 		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
-		stopServer := func(ctx context.Context) {
-			srv.Stop(ctx)
+		stopServer = func() {
+			last, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			srv.Stop(last)
 			if err := <-served; err != nil {
 				log.Error("the server for the cluster ended", "error", err)
 			}
 		}
-		st, _, err := gatewayOverCluster(ctx, n, set, cfg, set.Name, store.SSTables, ts.Schemas(), m, log)
+		st, err := gatewayOverCluster(ctx, n, set, cfg, set.Name, store.SSTables, ts.Schemas(), m, log, below)
 		if err != nil {
-			now, cancel := context.WithCancel(context.Background())
-			cancel()
-			stopServer(now)
 			return nil, err
-		}
-		closeFront := st.close
-		st.stopLimit = leaveLimit
-		st.close = func(ctx context.Context) error {
-			err := closeFront(ctx)
-			// First the tablets go to others, who answer for them from then on; then the
-			// calls that came late are told so.
-			err = errors.Join(err, ts.Close(ctx))
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-			defer cancel()
-			stopServer(last)
-			n.Close()
-			closeStore()
-			return err
 		}
 		op := st.operator.(clusterOperator)
 		op.damage = ts.Damage
 		st.operator = op
+		st.stopLimit = leaveLimit
 		st.whatFailed = "the tablet server cannot go on, and has to be started again"
-		st.ready, st.failed = ts.Err, ts.Failed()
-		st.checks = append(n.Checks(), node.Check{Name: "commit log", Err: ts.Full})
+		failed := make(chan struct{})
+		go func() { // which ends with ts
+			defer close(failed)
+			select {
+			case <-n.Failed():
+			case <-ts.Failed():
+			}
+		}()
+		st.failed, st.ready = failed, func() error { return cmp.Or(n.Err(), ts.Err()) }
+		st.checks = append(st.checks, node.Check{Name: "commit log", Err: ts.Full})
 		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
 		return st, nil
 	}
@@ -297,7 +285,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	metrics, health := ops.NewMetrics(), new(ops.Health)
 	phase := newPhase("waiting for the lock service")
 	health.Set("process", phase.check)
-	at, stop, err := serveHTTP(cfg.HTTPListen, "http-listen", ops.Gate{}.Handler(ops.Routes(metrics, health)), log)
+	at, stop, err := serveHTTP(httpListener{setting: "http-listen", addr: cfg.HTTPListen, what: "metrics and health", handler: ops.Gate{}.Handler(ops.Routes(metrics, health))}, nil, log)
 	if err != nil {
 		return err
 	}

@@ -127,7 +127,11 @@ func openAuth(ctx context.Context, cfg *settings.Serve, r backend.Records, m *op
 			return nil, nil, nil, err
 		}
 		a, err := auth.Open(ctx, r, auth.Options{Off: true, Audit: lines, AuditData: cfg.AuditData, Log: log})
-		return a, nil, closeLines, err
+		if err != nil {
+			closeLines()
+			return nil, nil, nil, err
+		}
+		return a, nil, closeLines, nil
 	}
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_auth_failures_total",
 		Help: "Requests refused for their credentials, by reason, or (permission) for what their caller may do."}, []string{"reason"})

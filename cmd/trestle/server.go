@@ -23,6 +23,7 @@ import (
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
 // A server that is told to stop ends within stopLimit. Requests get
@@ -42,8 +43,6 @@ type stack struct {
 	// drain turns health to NOT_SERVING, sends GOAWAY, and waits for the
 	// requests under way; what is left when ctx ends is cancelled.
 	drain func(ctx context.Context) error
-	// close flushes and closes the store.
-	close func(ctx context.Context) error
 	// stats reads the engine's counters.
 	stats func() ops.Stats
 	// tablets describes the tablets of this process; nil if it has none.
@@ -76,8 +75,9 @@ type stack struct {
 	stopLimit time.Duration
 }
 
-// An opener opens the store in cfg.DataDir and builds the gateway.
-type opener func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error)
+// An opener opens a store and builds the gateway over it. What is to be closed it
+// leaves to below, in the order in which it was opened, also if it fails.
+type opener func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error)
 
 // An announcement is where a server can be reached.
 type announcement struct {
@@ -131,42 +131,30 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	health.Set("server", phase.check)
 	gate := ops.Gate{Login: cfg.AuthOn(), Insecure: cfg.Insecure}
 	for _, h := range []struct {
-		setting, addr, what string
-		handler             http.Handler
-		at                  *string
+		httpListener
+		at *string
 	}{
-		{"http-listen", cfg.HTTPListen, "metrics and health", gate.Handler(httpRoutes(metrics, health, admin, token, rest)), &at.http},
-		{"debug-listen", cfg.DebugListen, "the profiler", ops.Gate{}.Handler(ops.DebugRoutes()), &at.debug},
+		{httpListener{"http-listen", cfg.HTTPListen, "metrics and health", gate.Handler(httpRoutes(metrics, health, admin, token, rest))}, &at.http},
+		{httpListener{"debug-listen", cfg.DebugListen, "the profiler", ops.Gate{}.Handler(ops.DebugRoutes())}, &at.debug},
 	} {
-		if h.addr == "" {
-			continue
-		}
-		hl, err := listen(h.addr)
+		addr, stop, err := serveHTTP(h.httpListener, certificates, log)
 		if err != nil {
-			return fmt.Errorf("listen for %s: %w; choose another address with --%s, or %q", h.what, err, h.setting, settings.Off)
+			return err
 		}
-		*h.at = hl.Addr().String()
-		if certificates != nil && !settings.IsLoopback(*h.at) {
-			// Others can listen on the way, and what /token is given are secrets.
-			hl = tls.NewListener(hl, certificates.HTTP())
-		}
-		srv := ops.Server(h.handler, httpErrors(log))
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			if err := srv.Serve(hl); !errors.Is(err, http.ErrServerClosed) {
-				log.Error("HTTP server ended", "error", err)
-			}
-		}()
-		defer func() {
-			_ = srv.Close()
-			<-done
-		}()
+		defer stop()
+		*h.at = addr
 	}
 	cfg.HTTPListen = at.http
 
-	st, err := open(withPhase(ctx, phase), &cfg, metrics, log)
+	// What the disk holds is asked of the directory, which therefore has to be there.
+	if err := makeDataDir(&cfg, log); err != nil {
+		return err
+	}
+	limitMemory(&cfg)
+	var below closers
+	st, err := open(withPhase(ctx, phase), &cfg, metrics, log, &below)
 	if err != nil {
+		err = errors.Join(err, below.close(ended()))
 		if ctx.Err() != nil {
 			return nil // told to stop while opening: nothing was promised
 		}
@@ -236,23 +224,35 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 		log.Warn("requests were cut off", "error", err)
 	}
 	admin.Close()
-	if err := st.close(stopCtx); err != nil {
+	if err := below.close(stopCtx); err != nil {
 		return errors.Join(serveErr, fmt.Errorf("close the store: %w", err))
 	}
 	log.Info("stopped", "elapsed_seconds", time.Since(told).Seconds())
 	return serveErr
 }
 
-// serveHTTP answers on addr until the function that it returns is called.
-func serveHTTP(addr, setting string, h http.Handler, log *slog.Logger) (at string, stop func(), err error) {
-	if addr == "" {
+// An httpListener is where HTTP is served, and what.
+type httpListener struct {
+	setting, addr, what string
+	handler             http.Handler
+}
+
+// serveHTTP serves until the function that it returns is called; not at all if the
+// address is empty. What others can reach has TLS if there are certificates.
+func serveHTTP(h httpListener, certificates *servertls.Server, log *slog.Logger) (at string, stop func(), err error) {
+	if h.addr == "" {
 		return "", func() {}, nil
 	}
-	l, err := listen(addr)
+	l, err := listen(h.addr)
 	if err != nil {
-		return "", nil, fmt.Errorf("listen for HTTP: %w; choose another address with --%s, or %q", err, setting, settings.Off)
+		return "", nil, fmt.Errorf("listen for %s: %w; choose another address with --%s, or %q", h.what, err, h.setting, settings.Off)
 	}
-	srv := ops.Server(h, httpErrors(log))
+	at = l.Addr().String()
+	if certificates != nil && !settings.IsLoopback(at) {
+		// Others can listen on the way, and what /token is given are secrets.
+		l = tls.NewListener(l, certificates.HTTP())
+	}
+	srv := ops.Server(h.handler, httpErrors(log))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -260,7 +260,7 @@ func serveHTTP(addr, setting string, h http.Handler, log *slog.Logger) (at strin
 			log.Error("HTTP server ended", "error", err)
 		}
 	}()
-	return l.Addr().String(), func() {
+	return at, func() {
 		_ = srv.Close()
 		<-done
 	}, nil

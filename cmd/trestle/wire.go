@@ -27,27 +27,20 @@ import (
 
 // openStack opens the data directory with the gateway over it. Tests of the
 // server's life replace it.
-var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) (*stack, error) {
-	// What the disk holds is asked of the directory, which therefore has to be
-	// there.
-	if err := makeDataDir(cfg, log); err != nil {
-		return nil, err
-	}
+var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 	free, used := datadir.Space(vfs.Default, cfg.DataDir)
 	o := storeOptions(cfg, free+used, m, log)
-	limitMemory(cfg)
 	store, err := standalone.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: store, tablets: store, backups: store}, m, log)
+	below.addStop(store.Close)
+	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: store, tablets: store, backups: store}, m, log, below)
 	if err != nil {
-		return nil, errors.Join(err, store.Close(ctx))
+		return nil, err
 	}
-	closeFront := st.close
-	st.close = func(ctx context.Context) error { return errors.Join(closeFront(ctx), store.Close(ctx)) }
 	if st.hints, err = front.Hints(ctx); err != nil {
-		return nil, errors.Join(err, front.Stop(ctx), st.close(ctx))
+		return nil, errors.Join(err, st.drain(ctx))
 	}
 	tablets := store.TabletServer()
 	st.failed, st.ready, st.minFree = tablets.Failed(), tablets.Err, o.Log.KeepFreeBytes
