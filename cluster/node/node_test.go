@@ -253,7 +253,8 @@ func TestStore(t *testing.T) {
 	if _, err := OpenMarkedStore(ctx, o); err == nil || !strings.Contains(err.Error(), "does not say that it is of cluster c") {
 		t.Errorf("a command opens a store that nobody has marked: %v", err)
 	}
-	s, err := OpenStore(ctx, o)
+	n := join(t, startEtcd(t))
+	s, err := n.OpenStore(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -281,16 +282,36 @@ func TestStore(t *testing.T) {
 	}
 	other := o
 	other.Cluster = "other"
-	for _, open := range []func(context.Context, StoreOptions) (*Store, error){OpenStore, OpenMarkedStore} {
+	for _, open := range []func(context.Context, StoreOptions) (*Store, error){n.OpenStore, OpenMarkedStore} {
 		if _, err := open(ctx, other); err == nil || !strings.Contains(err.Error(), `the store is of cluster "c", not of "other"`) {
 			t.Errorf("the store of another cluster: %v", err)
 		}
 	}
-	n := join(t, startEtcd(t))
 	n.MonitorStore(s)
 	check(t, n, "shared store", "")
 	if err := os.Rename(filepath.Join(dir, "store", "cluster"), filepath.Join(dir, "mark")); err != nil {
 		t.Fatal(err)
 	}
 	check(t, n, "shared store", "does not say that it is of cluster c")
+	// With METADATA there is something to lose: an empty store is another one, or
+	// the directory on which it was mounted.
+	root := metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{}}
+	put(t, n.Lock, cmeta.RootPrefix+"00", string(root.Marshal()))
+	const empty = "it is empty, and cluster c has tables: mount the share, or correct --store"
+	if _, err := n.OpenStore(ctx, o); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), empty) {
+		t.Errorf("an empty store of a cluster with tables: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "store", "cluster")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it was marked: %v", err)
+	}
+	if err := os.Rename(filepath.Join(dir, "mark"), filepath.Join(dir, "store", "cluster")); err != nil {
+		t.Fatal(err)
+	}
+	again, err := n.OpenStore(ctx, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := again.Close(); err != nil {
+		t.Error(err)
+	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	cmeta "github.com/trestledb/trestle/cluster/metadata"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -55,14 +56,27 @@ type StoreOptions struct {
 }
 
 // OpenStore opens the store for a process that serves. It marks a store that is
-// empty as the cluster's, refuses that of another cluster, and one that does not keep
-// its promises (objectstore.Store.Probe).
-func OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
+// empty as the cluster's, if the cluster is new. It refuses the store of another
+// cluster, an empty one of a cluster that has tables, as a share is that was not
+// mounted, and one that does not keep its promises (objectstore.Store.Probe).
+func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
+	// The first master marks the store before it makes METADATA: who sees that sees
+	// the mark.
+	roots, err := cmeta.New(n.Lock, n.Dialer).Roots(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("look whether cluster %s is new: %w", o.Cluster, err)
+	}
 	s, err := open(ctx, o)
+	if err == nil && len(roots) > 0 {
+		err = s.checkMark(ctx)
+		if errors.Is(err, fault.NotFound) {
+			err = fault.New(fault.FailedPrecondition, "it is empty, and cluster %s has tables: mount the share, or correct --store", o.Cluster)
+		}
+	}
 	if err == nil {
 		err = s.whole.Probe(ctx)
 	}
-	if err == nil {
+	if err == nil && len(roots) == 0 {
 		err = s.mark(ctx)
 	}
 	if err != nil {

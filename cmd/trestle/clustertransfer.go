@@ -31,7 +31,7 @@ func (o *operator) adopt(ctx context.Context, _ []string) error {
 	if o.abandon { // asks no etcd, which may be gone
 		return o.abandonTransfer(ctx, dir)
 	}
-	store, err := node.OpenStore(ctx, node.StoreOptions{URL: o.cfg.Store, Cluster: o.cfg.Cluster, Owner: "transfer", Log: slog.New(slog.DiscardHandler)})
+	store, err := o.n.OpenStore(ctx, node.StoreOptions{URL: o.cfg.Store, Cluster: o.cfg.Cluster, Owner: "transfer", Log: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}

@@ -195,8 +195,13 @@ func openTabletServer(set *settings.Set) opener {
 		if host, _, _ := net.SplitHostPort(set.ClusterAddress); host == "" || net.ParseIP(host).IsUnspecified() {
 			return nil, fmt.Errorf("cluster-address: other servers cannot reach this one at %s: say by which name they can", set.ClusterAddress)
 		}
+		n, err := joinToServe(ctx, set, log)
+		if err != nil {
+			return nil, err
+		}
+		below.add(n.Close)
 		tell(ctx, "opening the store")
-		store, err := node.OpenStore(ctx, clusterStore(set, log))
+		store, err := n.OpenStore(ctx, clusterStore(set, log))
 		if err != nil {
 			return nil, err
 		}
@@ -205,11 +210,6 @@ func openTabletServer(set *settings.Set) opener {
 				log.Warn("close the disk cache", "error", err)
 			}
 		})
-		n, err := joinToServe(ctx, set, log)
-		if err != nil {
-			return nil, err
-		}
-		below.add(n.Close)
 		n.MonitorStore(store)
 		tell(ctx, "registering with the lock service")
 		to := tabletServerOptions(cfg)
@@ -315,7 +315,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	phase.set("opening the store")
 	// A cache would only have to be told of what is deleted.
 	cfg.Name, cfg.CacheDir = name, ""
-	store, err := node.OpenStore(ctx, clusterStore(cfg, log))
+	store, err := n.OpenStore(ctx, clusterStore(cfg, log))
 	if err != nil {
 		return err
 	}

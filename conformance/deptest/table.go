@@ -77,7 +77,7 @@ var allowed = map[string][]string{
 	"cluster/membership": {"engine/fault", "cluster/lock"},
 	"cluster/recovery":   {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "cluster/lock", "cluster/catalog"},
 	"cluster/node": {"engine/fault", "engine/datadir", "engine/metadata", "engine/objectstore/...", "cluster/lock", "cluster/lock/etcd", "cluster/rpc/stream",
-		"cluster/catalog", "cluster/client"},
+		"cluster/metadata", "cluster/catalog", "cluster/client"},
 	"cluster/transfer": {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metadata", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
 	"cluster/sim":      and(below, []string{"engine/tablet", "cluster/..."}),
 
