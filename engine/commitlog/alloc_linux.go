@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allocate gives f the disk blocks for size bytes and that length. vfs's own
-// Preallocate keeps the length, and then every append would change it, which
-// fdatasync has to journal. ok is false if the file system cannot do it.
+// allocate gives f the disk blocks for size bytes and that length. vfs's own Preallocate
+// keeps the length, and then every append would change it, which fdatasync has to journal.
+// ok is false if the file system cannot do it.
 func allocate(f vfs.File, size int64) (ok bool, err error) {
 	if err := f.Preallocate(0, size); err != nil {
 		return ignoreUnsupported(err)

@@ -20,15 +20,14 @@ type Checked struct {
 	Sealed bool
 }
 
-// CheckSegments reads the segments of a log that somebody may write to and trim
-// meanwhile, and calls bad for each object that is missing or is not what was
-// written. kept returns from where on the log must be there, as its owner has
-// written down by then; read returns an object.
+// CheckSegments reads the segments of a log that may be written to and trimmed meanwhile.
+// It calls bad for each object that is missing or is not what was written. kept returns
+// from where on the log must be there, as its owner has written down by then. read returns
+// an object.
 //
-// A segment that others follow is missing only if one of them says that it was
-// acknowledged, or if the log ends behind them: puts overtake one another.
-// Acknowledged segments that are gone from the end of a log without a fence are
-// not missed.
+// Puts overtake one another. So a segment that others follow is missing only if one of
+// them says that it was acknowledged, or if the log ends behind them. Acknowledged
+// segments that are gone from the end of a log without a fence are not missed.
 func CheckSegments(ctx context.Context, store objectstore.Store, id ID, kept func(context.Context) (Pos, error),
 	read func(context.Context, string) ([]byte, error), bad func(object string, err error),
 ) (c Checked, err error) {
@@ -165,7 +164,7 @@ type Remains struct {
 	First uint64
 }
 
-// ListRemains returns what is in store of all logs. Nobody may write to them.
+// ListRemains returns what is in store of all logs. They must not be written to.
 func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error) {
 	infos, err := store.List(ctx, "", "", 0)
 	if err != nil {
@@ -193,11 +192,10 @@ func ListRemains(ctx context.Context, store objectstore.Store) ([]Remains, error
 	return out, nil
 }
 
-// ReadRemains calls fn for the records of tablets that want is true for, of all
-// segments that are there of a log before its first fence: what is behind it was
-// never acknowledged. Segments come in their order, those that were trimmed or
-// given up are left out. Nobody may write to the log. An error of fn ends it and is
-// returned as it is.
+// ReadRemains calls fn for the records of tablets that want is true for, of all stored
+// segments of a log before its first fence. What is behind the fence was never
+// acknowledged. Segments come in their order, those that were trimmed or given up are left
+// out. The log must not be written to. An error of fn ends it and is returned as it is.
 func ReadRemains(ctx context.Context, store objectstore.Store, id ID, without GivenUp, want func(tablet uint64) bool, fn func(Record) error) error {
 	infos, err := store.List(ctx, id.String()+"/", "", 0)
 	if err != nil {
@@ -232,10 +230,10 @@ func ReadRemains(ctx context.Context, store objectstore.Store, id ID, without Gi
 	return nil
 }
 
-// firstAround returns the index from which on no segment is missing up to the
-// one at acked, all up to which were acknowledged; or that of the first segment
-// behind it, if it was trimmed itself. Of those behind it some may never have
-// been stored.
+// firstAround returns the index from which on no segment is missing up to the one at
+// acked, all up to which were acknowledged. If that one was trimmed itself, it returns the
+// index of the first segment behind it. Of those behind it some may never have been
+// stored.
 func (l *sealedLog) firstAround(acked uint64) uint64 {
 	first := uint64(0)
 	for _, s := range slices.Backward(l.segments) {

@@ -86,17 +86,16 @@ type Writer interface {
 	// for. They share one group commit, so a crash leaves all of them or none.
 	// Append never waits for the disk.
 	//
-	// Records are written and acknowledged in the order of the calls, and those
-	// of one tablet are replayed in it, so the calls of one tablet must be made
-	// in the order of its sequence numbers. When the records are durable, sink (if
-	// not nil) is told and Wait returns nil. If the writer failed the records are
-	// lost, which Wait reports.
+	// Records are written and acknowledged in the order of the calls, and those of one
+	// tablet are replayed in it. So the calls of one tablet must be made in the order of
+	// its sequence numbers. When the records are durable, sink (if not nil) is told and
+	// Wait returns nil. If the writer failed the records are lost, which Wait reports.
 	Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos
 
-	// Wait returns nil once the records that Append returned pos for, or the one
-	// that was replayed at pos, are durable. A context error means
-	// that it may or may not become so; any other error that the writer failed,
-	// and that the record may or may not be found when the log is replayed.
+	// Wait returns nil once the records that Append returned pos for, or the one that was
+	// replayed at pos, are durable. A context error means that it may or may not become
+	// so. Any other error means that the writer failed, and that the record may or may not
+	// be found when the log is replayed.
 	Wait(ctx context.Context, pos Pos) error
 
 	// Failed is closed when the writer has failed. Nothing is acknowledged after
@@ -123,10 +122,10 @@ type Writer interface {
 	Close() error
 }
 
-// A Sink learns which records of one tablet are durable. Durable is called by
-// the log's flusher, in append order and before any waiter of those records
-// wakes: every record of the sink up to lastSeq is durable. It must be quick
-// and must not call the Writer. Sinks are compared with ==.
+// A Sink learns which records of one tablet are durable. Durable is called by the log's
+// flusher, in append order and before any waiter of those records wakes. Every record of
+// the sink up to lastSeq is durable. It must be quick and must not call the Writer. Sinks
+// are compared with ==.
 type Sink interface {
 	Durable(lastSeq uint64)
 }

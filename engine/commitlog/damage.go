@@ -99,13 +99,13 @@ type Damage struct {
 	// Size and Stored are those of the object: 0 if it is missing.
 	Size   int64
 	Stored time.Time
-	// Lost are the tablets whose records cannot be read, by id, and how many the
-	// index of the segment says they were; nil if nobody knows.
+	// Lost are the tablets whose records cannot be read, by id, and how many the index of
+	// the segment says they were. It is nil if that is not known.
 	Lost map[uint64]uint32
 }
 
-// FindDamage reads a log that nobody writes to and returns what of it, from a
-// redo point on, can neither be replayed nor was given up. It changes nothing.
+// FindDamage reads a log that is not written to. It returns what of it, from a redo point
+// on, can neither be replayed nor was given up. It changes nothing.
 func FindDamage(ctx context.Context, store objectstore.Store, id ID, from Pos, without GivenUp) ([]Damage, error) {
 	infos, err := store.List(ctx, id.String()+"/", "", 0)
 	if err != nil {

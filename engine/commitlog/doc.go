@@ -6,10 +6,9 @@
 // that is one write and one fdatasync, carries the records of many callers.
 // The package knows bytes, files and objects. It knows nothing of rows.
 //
-// A log has one of two forms, behind the interface Writer: append-only files in a
-// local directory (Open), and immutable segment objects in a store that other
-// machines share (CreateSegments), which any of them can Seal and replay
-// (ReplaySealed).
+// A log has one of two forms, behind the interface Writer. Open opens append-only files in
+// a local directory. CreateSegments makes immutable segment objects in a store that other
+// machines share, any of which can Seal and replay them (ReplaySealed).
 //
 // # Files
 //
@@ -36,33 +35,33 @@
 //	record (24 bytes, then the bytes of the caller)
 //	  0  length u32   4  n u32   8  tablet u64   16  first seq u64
 //
-// A record lies in one frame and a frame in one segment, so both are atomic: a
-// record larger than a segment gets a segment of its own size.
+// A record lies in one frame and a frame in one segment, so both are atomic. A record
+// larger than a segment gets a segment of its own size.
 //
 // # Files that are used again
 //
-// fdatasync of blocks that were written before has nothing to journal and takes
-// half the time, so Trim keeps up to four files of the usual size and the next
-// segments are made of them. On disk are, besides records, at most these, the
-// segment allocated ahead, and as much again as the segments that were left half
-// full. A disk that gets full gets them back.
+// fdatasync of blocks that were written before has nothing to journal and takes half the
+// time. So Trim keeps up to four files of the usual size and the next segments are made of
+// them. On disk are, besides records, at most these, the segment allocated ahead, and as
+// much again as the segments that were left half full. A disk that gets full gets them
+// back.
 //
-// A file goes from one name to the next by rename: to .free when no redo point
-// needs it, and only after the directory was synced to its next number, which is
-// higher than that of any segment it ever was. Before that rename its start is
-// made, and synced:
+// A file goes from one name to the next by rename. It becomes .free when no redo point
+// needs it. Only after the directory was synced does it get its next number, which is
+// higher than that of any segment it ever was. Before that rename its start is made, and
+// synced:
 //
 //	blank (4,096 bytes)
 //	  0  64 zeros: the segment is not begun
 //	 64  magic "trestnew"    72  incarnation u64    80  segment u64
 //	 88  zeros              124  crc u32 of bytes 64-123                zeros
 //
-// So a crash shows either a file that is no part of the log, or a segment not
-// begun, or its header. Frames behind the header are the segment's if they name
-// its number, its incarnation and the place where they are; what an earlier use
-// left names another number, and what a client wrote to look like a frame would
-// have to know the incarnation, a random number. That goes for proofs of
-// durability too (below), which are looked for in everything behind the end.
+// So a crash shows either a file that is no part of the log, or a segment not begun, or
+// its header. Frames behind the header are the segment's if they name its number, its
+// incarnation and the place where they are. What an earlier use left names another number.
+// A client that wrote bytes to look like a frame would have to know the incarnation, a
+// random number. That goes for proofs of durability too (below), which are looked for in
+// everything behind the end.
 //
 // # Segment objects
 //
@@ -86,23 +85,22 @@
 //	  0  length u32   4  n u32   8  ordinal in the segment u32   12  zero u32
 //	 16  first seq u64
 //
-// "Acknowledged" is the index up to which every segment was when this one was
-// built. Records are acknowledged in the order of indexes, so a log is sealed by
-// one fence at the first free index: what is behind it never will be. The fence
-// is never deleted, and a segment only if it lies before every redo point. Why
-// this is enough: docs/decisions/2026-11-21-segment-log.md.
+// "Acknowledged" is the index up to which every segment was when this one was built.
+// Records are acknowledged in the order of indexes, so a log is sealed by one fence at the
+// first free index. What is behind it never will be acknowledged. The fence is never
+// deleted, and a segment only if it lies before every redo point. Why this is enough:
+// docs/decisions/2026-11-21-segment-log.md.
 //
 // # Where a log in files ends
 //
-// After a power cut the last writes may be missing, whole or in part and in
-// any order, so a damaged frame alone says nothing: it may be a write that was
-// never acknowledged, or an acknowledged one that rotted. Every frame
-// therefore carries the offset up to which its segment was already synced when
-// the frame was built ("durable"), and every segment header carries the end of
-// the segment before it, which is synced whole before its successor is begun.
-// Damage below an offset that any later frame or header calls durable is
-// fault.Corruption and the log refuses; damage above is the torn tail, where
-// the log ends.
+// After a power cut the last writes may be missing, whole or in part and in any order. So
+// a damaged frame alone says nothing: it may be a write that was never acknowledged, or an
+// acknowledged one that rotted. Every frame therefore carries the offset up to which its
+// segment was already synced when the frame was built ("durable"). Every segment header
+// carries the end of the segment before it, which is synced whole before its successor is
+// begun. Damage below an offset that any later frame or header calls durable is
+// fault.Corruption, and the log refuses. Damage above is the torn tail, where the log
+// ends.
 //
 // A tail that was replayed must not disappear later, and after a failed fsync
 // the page cache may hold bytes that the disk does not. Start therefore writes
@@ -112,19 +110,18 @@
 //
 // # Full disks and failed writes
 //
-// The blocks of a segment are allocated before the segment is used. Reserve
-// admits a write only if it fits into what is allocated, so a full disk shows
-// as fault.Exhausted before the caller has changed anything, and goes away by
-// itself when there is room again. (A copy-on-write file system may still
-// refuse a write into allocated space; that is a failed write.)
+// The blocks of a segment are allocated before the segment is used. Reserve admits a write
+// only if it fits into what is allocated. So a full disk shows as fault.Exhausted before
+// the caller has changed anything, and goes away by itself when there is room again. (A
+// copy-on-write file system may still refuse a write into allocated space; that is a
+// failed write.)
 //
 // A failed write or fsync ends the writer: nothing it covered is ever
 // acknowledged, and no byte is written after it. Open the log again to go on.
 //
 // # Sealing
 //
-// The form in files is sealed by the process lock on LOCK: while a process holds
-// it no other can open the log, and when it is gone nothing can append any
-// more, so the lock's next holder may replay. It protects between processes of
-// one machine, not between machines.
+// The form in files is sealed by the process lock on LOCK. While a process holds it no
+// other can open the log. When it is gone nothing can append any more, so the lock's next
+// holder may replay. It protects between processes of one machine, not between machines.
 package commitlog

@@ -19,11 +19,10 @@ type DumpOptions struct {
 	Describe func(Record) string
 }
 
-// Dump prints the segments, frames and records of the log in dir, each with a
-// verdict, and goes on behind damage. It takes no lock and changes nothing;
-// the end of a log that is in use may look torn. It returns fault.Corruption
-// if it found damage that Open or Replay would refuse, after printing all of
-// it, or an error of reading or of w.
+// Dump prints the segments, frames and records of the log in dir, each with a verdict, and
+// goes on behind damage. It takes no lock and changes nothing; the end of a log that is in
+// use may look torn. It prints all damage that Open or Replay would refuse, and then
+// returns fault.Corruption if there was any, or an error of reading or of w.
 func Dump(w io.Writer, fs vfs.FS, dir string, opts DumpOptions) error {
 	files, free, err := listSegments(fs, dir)
 	if err != nil {

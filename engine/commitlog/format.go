@@ -26,8 +26,8 @@ const (
 	segmentSuffix = ".log"
 	freeSuffix    = ".free" // of a segment that waits to be used again
 
-	// The first blank of a file that is used again is as long as what a writer
-	// may read of it at once, so that writing it reads nothing.
+	// The first blank of a reused file is as long as what a writer may read of it at once,
+	// so writing it reads nothing.
 	blankLen = 4096
 	// headLen is what there is to know of a file from its start.
 	headLen    = 128
@@ -95,10 +95,10 @@ const (
 	headerValid
 )
 
-// parseSegmentHeader reads the start of the file of the given number. Of a file
-// without a valid header the returned one has the number and, if that can be
-// told, the incarnation of the writer that is to begin it. Only a valid header
-// of a format this program does not know is an error.
+// parseSegmentHeader reads the start of the file of the given number. Of a file without a
+// valid header the returned one has the number. If that can be told, it also has the
+// incarnation of the writer that is to begin it. Only a valid header of a format this
+// program does not know is an error.
 func parseSegmentHeader(b []byte, number uint64) (segmentHeader, headerState, error) {
 	none := segmentHeader{segment: number}
 	if isZero(b[:min(len(b), segmentHeaderLen)]) {
@@ -140,8 +140,8 @@ func appendBlank(b []byte, incarnation, segment uint64) []byte {
 	return b
 }
 
-// parseBlank returns the incarnation that a blank names, 0 if it is none for
-// that segment: then the file was never used before, and is all zeros.
+// parseBlank returns the incarnation that a blank names, 0 if it is none for that segment.
+// Then the file was never used before, and is all zeros.
 func parseBlank(b []byte, segment uint64) (incarnation uint64) {
 	if len(b) < headLen {
 		return 0
@@ -197,9 +197,9 @@ func putFrameHeader(b []byte, incarnation, segment uint64, offset, durable, reco
 	binary.LittleEndian.PutUint32(b[4:], checksum(b[8:frameHeaderLen]))
 }
 
-// parseFrameHeader reads a frame header at data[off]. The header proves its
-// own place: it names segment and offset under its checksum, so bytes of a
-// value that happen to be a copy of log bytes are not taken for a frame.
+// parseFrameHeader reads a frame header at data[off]. The header proves its own place: it
+// names segment and offset under its checksum. So bytes of a value that happen to be a
+// copy of log bytes are not taken for a frame.
 func parseFrameHeader(data []byte, segment uint64, off int) (frame, bool) {
 	if off < 0 || off > math.MaxUint32 || len(data)-off < frameHeaderLen {
 		return frame{}, false
@@ -256,11 +256,11 @@ func readFrame(data []byte, h segmentHeader, off int) (frame, verdict) {
 	return f, frameWhole
 }
 
-// nextFrameHeader returns the offset of the first frame header of the segment at
-// or after off, or -1. What does not have the header's incarnation is no part of
-// the segment, though a file that is used again is full of it: older frames, and
-// values that a client may have made to look like frames of this segment, who
-// cannot know the incarnation. If the header has none (0), any will do.
+// nextFrameHeader returns the offset of the first frame header of the segment at or after
+// off, or -1. What does not have the header's incarnation is no part of the segment,
+// though a reused file is full of it. It is older frames, and values that a client may
+// have made to look like frames of this segment; a client cannot know the incarnation. If
+// the header has none (0), any will do.
 func nextFrameHeader(data []byte, h segmentHeader, off int) int {
 	for off < len(data) {
 		i := bytes.Index(data[off:], []byte(frameMagic))

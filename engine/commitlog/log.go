@@ -246,8 +246,8 @@ func (l *FileLog) read(s segmentFile) ([]byte, error) {
 	return l.buf, err
 }
 
-// readParts reads a segment into the log's own buffer, in parts of a length, and
-// calls each with the length that is there after each part.
+// readParts reads a segment into the log's own buffer, in parts of a length. It calls each
+// with the length read after each part.
 func (l *FileLog) readParts(s segmentFile, part int, each func(there int) error) error {
 	name := segmentName(s.number)
 	f, err := l.fs.Open(l.path(s.number))
@@ -358,9 +358,8 @@ func (l *FileLog) End() Pos { return l.end }
 // appended. An error of fn ends it and is returned as it is. It may be called
 // several times, before Start.
 //
-// It fails with fault.Corruption, naming file and offset, if bytes that were
-// acknowledged are missing or are not what was written; fn may have seen the
-// records before them.
+// It fails with fault.Corruption, naming file and offset, if bytes that were acknowledged
+// are missing or are not what was written. fn may have seen the records before them.
 func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 	l.floor = max(l.floor, from.Segment)
 	if err := l.checkRedoPoint(from); err != nil {
@@ -411,7 +410,7 @@ func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Rec
 	return err
 }
 
-// errReplayEnded ends the reading of frames that nobody replays any more.
+// errReplayEnded ends the reading of frames when the replay has ended.
 var errReplayEnded = errors.New("the replay has ended")
 
 // readFrames calls each with the frames of a segment up to end, whose content is in
@@ -470,8 +469,8 @@ func (l *FileLog) replayFrames(s segmentFile, frames <-chan frame, from Pos, fn 
 
 // checkRedoPoint fails if the log cannot hold everything since from.
 func (l *FileLog) checkRedoPoint(from Pos) error {
-	// The file of a segment is durable before a position in it is given out,
-	// so a crash can take its content but not the file.
+	// The file of a segment is durable before a position in it is given out. So a crash
+	// can take its content but not the file.
 	if from.Segment > l.end.Segment &&
 		!slices.ContainsFunc(l.files, func(f segmentFile) bool { return f.number == from.Segment }) {
 		return fault.New(fault.Corruption, "%s of the redo point %v is missing; the log ends at %v",
@@ -498,7 +497,7 @@ func (l *FileLog) Start() (Writer, error) {
 	if l.writer != nil {
 		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
 	}
-	if err := l.settle(); err != nil {
+	if err := l.finishReplay(); err != nil {
 		return nil, fmt.Errorf("start commit log: %w", err)
 	}
 	l.buf, l.held = nil, 0
@@ -510,13 +509,13 @@ func (l *FileLog) Start() (Writer, error) {
 	return w, nil
 }
 
-// settle makes what Replay shows durable and removes segments never used.
-func (l *FileLog) settle() error {
+// finishReplay makes what Replay shows durable and removes segments never used.
+func (l *FileLog) finishReplay() error {
 	kept := l.files[:0]
 	for _, f := range l.files {
-		// One that a redo point names stays: checkRedoPoint looks for it, and
-		// its number must not be used again, since positions in it were given
-		// out and what was there is lost.
+		// One that a redo point names stays, as checkRedoPoint looks for it. Its number
+		// must not be used again, since positions in it were given out and what was there
+		// is lost.
 		if f.number > max(l.end.Segment, l.floor) && f.state == headerBlank {
 			if err := l.fs.Remove(l.path(f.number)); err != nil {
 				return ioError(err)
@@ -526,21 +525,21 @@ func (l *FileLog) settle() error {
 		kept = append(kept, f)
 	}
 	l.files = kept
-	if err := l.settleFree(); err != nil {
+	if err := l.recoverSpares(); err != nil {
 		return ioError(err)
 	}
 	if len(l.chain) > 0 {
-		if err := l.settleTail(); err != nil {
-			return fmt.Errorf("settle %s: %w", segmentName(l.end.Segment), ioError(err))
+		if err := l.rewriteTail(); err != nil {
+			return fmt.Errorf("rewrite the tail of %s: %w", segmentName(l.end.Segment), ioError(err))
 		}
 	}
 	return ioError(datadir.Sync(l.fs, l.dir))
 }
 
-// settleTail writes the unproven bytes of the last segment once more: they may
-// be in the page cache and not on the disk, and clean, after an fsync that
-// failed, so that syncing alone would not write them.
-func (l *FileLog) settleTail() error {
+// rewriteTail writes the unproven bytes of the last segment once more. After an fsync that
+// failed they may be in the page cache and not on the disk, and clean, so that syncing
+// alone would not write them.
+func (l *FileLog) rewriteTail() error {
 	last := &l.chain[len(l.chain)-1]
 	data, err := l.read(*last)
 	if err != nil {
@@ -571,10 +570,10 @@ func (l *FileLog) settleTail() error {
 	return nil
 }
 
-// settleFree takes over the files that an earlier writer kept, and removes those
-// that are of no use: of another size, too many, or not older than every segment,
-// whose names might be needed again.
-func (l *FileLog) settleFree() error {
+// recoverSpares takes over the files that an earlier writer kept, and removes those that are
+// of no use. These have another size, are too many, or are not older than every segment,
+// so that their names might be needed again.
+func (l *FileLog) recoverSpares() error {
 	kept := l.free[:0]
 	for _, n := range l.free {
 		info, err := l.fs.Stat(l.freePath(n))

@@ -27,11 +27,10 @@ func (g Gap) String() string {
 	return fmt.Sprintf("%s, bytes %d to %d: %s", g.File, g.Start, g.End, g.Why)
 }
 
-// Salvage calls each for the records of the log in dir that can be read, in the
-// order they were appended, and gap in the place of those that cannot, where Open
-// or Replay would refuse. It takes no lock and changes nothing. The end that a
-// power cut leaves is no gap, and neither are segments that are missing from the
-// front, as trimmed ones are.
+// Salvage calls each for the records of the log in dir that can be read, in the order they
+// were appended. It calls gap in the place of those that cannot, where Open or Replay
+// would refuse. It takes no lock and changes nothing. The end that a power cut leaves is
+// no gap, and neither are segments that are missing from the front, as trimmed ones are.
 func Salvage(fs vfs.FS, dir string, each func(Record) error, gap func(Gap)) error {
 	return salvage(fs, dir, func(segment uint64, f *frame) error { return f.eachRecord(segment, each) }, gap)
 }
@@ -112,10 +111,10 @@ func salvage(fs vfs.FS, dir string, each func(segment uint64, f *frame) error, g
 	return nil
 }
 
-// writerOf returns the incarnation that wrote a segment whose header is damaged, 0
-// if that cannot be told: that of its first frame, or of one that names the writer
-// of another segment. A value that a client made to look like a frame is neither
-// in the place of the first, nor does it know that number, which is random.
+// writerOf returns the incarnation that wrote a segment whose header is damaged, 0 if that
+// cannot be told. It is that of its first frame, or of one that names the writer of
+// another segment. A value that a client made to look like a frame is not in the place of
+// the first. Nor does it know that number, which is random.
 func writerOf(data []byte, segment uint64, writers map[uint64]bool) uint64 {
 	if f, ok := parseFrameHeader(data, segment, segmentHeaderLen); ok {
 		return f.incarnation
@@ -170,7 +169,7 @@ func Rewrite(fs vfs.FS, dir, to string) (err error) {
 // rewriteBytes is from where on a rewriter begins another segment.
 const rewriteBytes = 64 << 20
 
-// A rewriter writes segments that nobody reads before all of them are there.
+// A rewriter writes segments that are not read before all of them are there.
 type rewriter struct {
 	fs     vfs.FS
 	dir    string

@@ -14,33 +14,33 @@ import (
 )
 
 const (
-	// A fencer that has lost farAfter indexes to a writer that is alive puts a
-	// fence farAhead of it, which bounds how long it can go on losing.
+	// A fencer that has lost farAfter indexes to a writer that is alive puts a fence
+	// farAhead of it. That bounds how long it can go on losing.
 	farAfter = 16
 	farAhead = 1024
 
-	// readers is how many segments a replay reads at a time: a store may take some
-	// ten milliseconds for each, and a log have some thousand.
+	// readers is how many segments a replay reads at a time. A store may take some ten
+	// milliseconds for each, and a log have some thousand.
 	readers = 32
 	// wholeBytes is the size up to which a segment is read whole, though only
 	// some tablets are wanted: a request more costs as much.
 	wholeBytes = 256 << 10
 )
 
-// Seal ends the log id for ever: when it returns, no record of it that is not
-// in the log by now will be acknowledged, and those at or after from that were
-// acknowledged are in [from, end). It is idempotent: whoever seals from the same
-// redo point gets the same end. The writer learns of it at its next put.
+// Seal ends the log id for ever. When it returns, no record of it that is not in the log
+// by now will be acknowledged, and those at or after from that were acknowledged are in
+// [from, end). It is idempotent: all callers that seal from the same redo point get the
+// same end. The writer learns of it at its next put.
 //
-// from is the redo point of a tablet, in a METADATA row that the log's owner can
-// no longer change: read it in the compare-and-set that takes the tablet from
-// the owner, not before, or the owner may trim what is behind it, and the fence
-// lands in the hole. The zero Pos stands for the oldest segment that is kept,
-// for who recovers all tablets of the log at once and knows that nobody trims.
+// from is the redo point of a tablet, in a METADATA row that the log's owner can no longer
+// change. Read it in the compare-and-set that takes the tablet from the owner, not before.
+// Otherwise the owner may trim what is behind it, and the fence lands in the hole. The
+// zero Pos stands for the oldest segment that is kept. It is for a caller that recovers
+// all tablets of the log at once and knows that the log is not trimmed.
 //
-// It fails with fault.Corruption, a *DamagedError, if the log was trimmed beyond
-// from, or if what is in the way is neither segment nor fence; and with the errors
-// of the store: the caller tries again. What without gives up it does not ask for.
+// It fails with fault.Corruption, a *DamagedError, if the log was trimmed beyond from, or
+// if what is in the way is neither segment nor fence. After an error of the store the
+// caller tries again. What without gives up it does not ask for.
 func Seal(ctx context.Context, store objectstore.Store, id ID, from Pos, without GivenUp) (end Pos, err error) {
 	end, err = seal(ctx, store, id, from, without)
 	if err != nil {
@@ -271,9 +271,9 @@ func (s *readSegment) sameWriter(nonce *uint64) error {
 	return nil
 }
 
-// readSegments reads the segments from first on that are before end and are not
-// given up as a whole, several at a time, and calls each with them in their
-// order. An error of each ends it.
+// readSegments reads the segments from first on that are before end and are not given up
+// as a whole. It reads several at a time, and calls each with them in their order. An
+// error of each ends it.
 func readSegments(ctx context.Context, store objectstore.Store, id ID, first, end uint64, without GivenUp, want func(uint64) bool,
 	each func(index uint64, s readSegment) error,
 ) error {

@@ -50,8 +50,8 @@ type objectHeader struct {
 	kind  uint32
 	log   ID
 	index uint64
-	// nonce is the writer's own, the same in all its segments: by it a put whose
-	// outcome got lost is known from that of another writer.
+	// nonce is the writer's own, the same in all its segments. It tells a put whose
+	// outcome got lost from that of another writer.
 	nonce uint64
 	// acked is the index up to which every segment was acknowledged, and
 	// therefore there, when this one was built. It proves that a hole at or below

@@ -21,11 +21,11 @@ import (
 // SegmentOptions are those of a log in its segment-object form. The zero value
 // is for a store that answers within a millisecond or two.
 type SegmentOptions struct {
-	// CommitInterval is the least time from one put to the next, unless a segment
-	// is full: what a store's requests cost may ask for larger groups. Zero puts a
-	// group soon after the one before is stored: when those who were told of that
-	// one, and have more to append, are in it, or after about as long as a put
-	// takes (see gatherLocked).
+	// CommitInterval is the least time from one put to the next, unless a segment is full.
+	// Set it where the price of a store's requests asks for larger groups. Zero puts a
+	// group soon after the one before is stored. It waits until the callers acknowledged
+	// by that one have appended again, or for about as long as a put takes (see
+	// gatherLocked).
 	CommitInterval time.Duration
 	// InFlight bounds the puts that are under way. Records are acknowledged in
 	// their order in any case. Without a CommitInterval a put waits for the one
@@ -83,12 +83,12 @@ const (
 	// on up to retryMost.
 	retryFirst = 10 * time.Millisecond
 	retryMost  = time.Second
-	// See gatherLocked: callers are waited for if puts take leastGather, or if they
-	// are manyGather, and then gatherEach for each of them but at most mostGather.
-	leastGather = 250 * time.Microsecond
-	manyGather  = 4
-	gatherEach  = 60 * time.Microsecond
-	mostGather  = time.Millisecond
+	// See gatherLocked: it waits if puts take minGatherPut, or if there are
+	// minGatherRecords, and then gatherPerRecord for each record but at most maxGather.
+	minGatherPut     = 250 * time.Microsecond
+	minGatherRecords = 4
+	gatherPerRecord  = 60 * time.Microsecond
+	maxGather        = time.Millisecond
 	// closeGrace is how long Close goes on trying to store what was appended.
 	closeGrace = 10 * time.Second
 )
@@ -113,7 +113,7 @@ type SegmentWriter struct {
 	acked    atomic.Uint64      // segments up to this index are acknowledged
 	failed   chan struct{}      // closed on failure
 	wake     chan struct{}      // to the flusher: look again
-	puts     chan *segmentGroup // to those who put
+	puts     chan *segmentGroup // to the goroutines that put
 	stopped  sync.WaitGroup
 	trimming mutex.Mutex // serializes Trim
 
@@ -138,10 +138,10 @@ type SegmentWriter struct {
 
 		// What waitLocked goes by. Of the last acknowledgement: when it was, and how many
 		// records there were then, acknowledged by it or waiting.
-		told     time.Time
-		sent     time.Time // when the last group was sent
-		expected int
-		usual    time.Duration // what a put takes, as a rule
+		lastAckAt       time.Time
+		lastSentAt      time.Time // when the last group was sent
+		expectedRecords int
+		typicalPut      time.Duration // running estimate of how long a put takes
 	}
 }
 
@@ -159,7 +159,7 @@ type segmentGroup struct {
 	bytes  int64  // its size
 	acked  uint64 // as in its header
 	took   time.Duration
-	clean  bool  // at the first attempt: nobody else can be reading the buffer
+	clean  bool  // at the first attempt: nothing else can be reading the buffer
 	failed error // why it never will be in the store
 }
 
@@ -191,8 +191,8 @@ func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts Se
 	}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.mu.next = 1
-	// As many as fly at most, so that sending does not block. Those who put stay,
-	// with stacks that have grown.
+	// As many as fly at most, so that sending does not block. The goroutines that put
+	// stay, with stacks that have grown.
 	w.puts = make(chan *segmentGroup, w.opts.InFlight)
 	w.stopped.Go(w.flush)
 	for range w.opts.InFlight {
@@ -281,7 +281,7 @@ func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Reco
 	}
 	ordinal, size, next := g.add(tablet, firstSeq, int(r), recs)
 	w.mu.pending += int64(size)
-	if int64(g.size()) >= w.opts.SegmentBytes || len(g.recs) == w.mu.expected && len(w.mu.flying) == 0 {
+	if int64(g.size()) >= w.opts.SegmentBytes || len(g.recs) == w.mu.expectedRecords && len(w.mu.flying) == 0 {
 		signal(w.wake) // need not wait for its time
 	}
 	if sink != nil {
@@ -438,8 +438,8 @@ func (w *SegmentWriter) flush() {
 	defer timer.Stop()
 	for {
 		w.acknowledge()
-		// Those who were just told, or wait for a processor, may have something to
-		// append: a put costs more than anything else here.
+		// Callers that were just acknowledged, or wait for a processor, may have something
+		// to append: a put costs more than anything else here.
 		runtime.Gosched()
 		w.mu.Lock()
 		for _, g := range w.mu.flying {
@@ -475,56 +475,59 @@ func (w *SegmentWriter) flush() {
 // waitLocked returns how much longer a group should gather records before it is
 // put.
 //
-// A CommitInterval says so alone. Without one there is one put at a time, since
-// groups are to be large; but a put that has taken twice as long as they do as a
-// rule is not waited for. Who comes behind it still waits for its end, and then
-// not for a put of its own after it.
+// A CommitInterval says so alone. Without one there is one put at a time, since groups are
+// to be large. But the next group does not wait for a put that has taken more than twice
+// typicalPut. A record in that next group still waits for the slow put's end, and then not
+// for a put of its own after it.
 func (w *SegmentWriter) waitLocked(g *segmentGroup) time.Duration {
 	switch {
 	case w.opts.CommitInterval > 0:
-		return time.Until(w.mu.sent.Add(w.opts.CommitInterval))
+		return time.Until(w.mu.lastSentAt.Add(w.opts.CommitInterval))
 	case len(w.mu.flying) == 0:
 		return w.gatherLocked(g)
-	case w.mu.usual == 0:
+	case w.mu.typicalPut == 0:
 		return math.MaxInt64
 	}
-	return time.Until(w.mu.sent.Add(2 * w.mu.usual))
+	return time.Until(w.mu.lastSentAt.Add(2 * w.mu.typicalPut))
 }
 
-// gatherLocked is waitLocked when no put is under way. Callers that write again as
-// soon as they are told would else be divided: half of them in the put that is
-// under way, half waiting for it. If the next put waits for those who were just
-// told, all of them are in every one, which halves what puts cost, and none waits
-// longer than for two puts one after the other. Callers that do not come back cost
-// those who wait the length of a put, once.
+// gatherLocked is waitLocked when no put is under way. It waits until the group has n =
+// expectedRecords records, those that the last acknowledgement set free or left waiting.
+// It waits no longer after that acknowledgement than
 //
-// A put may take less than it takes callers to come back. Then it is processor
-// time that is to be saved, and the more callers there are, the more is saved and
-// the surer it is that some come back; few are not waited for, as timers of a
-// process that has nothing to do are late by up to a millisecond.
+//	max(typicalPut, min(n*gatherPerRecord, maxGather))
+//
+// For example, take 16 callers that write again once acknowledged. Without the wait they
+// fall into two halves, one in the put under way, the other waiting for it. With it all 16
+// are in every put, which halves the puts, and none waits for more than two puts. Callers
+// that do not come back delay the others by one put, once.
+//
+// A put may take less time than callers take to come back (typicalPut < minGatherPut).
+// Then waiting saves processor time, and pays from minGatherRecords on. With fewer there
+// is no wait: timers of an idle process are late by up to a millisecond.
 func (w *SegmentWriter) gatherLocked(g *segmentGroup) time.Duration {
-	n := w.mu.expected
-	if len(g.recs) >= n || w.mu.usual < leastGather && n < manyGather {
+	n := w.mu.expectedRecords
+	if len(g.recs) >= n || w.mu.typicalPut < minGatherPut && n < minGatherRecords {
 		return 0
 	}
-	return time.Until(w.mu.told.Add(max(w.mu.usual, min(time.Duration(n)*gatherEach, mostGather))))
+	return time.Until(w.mu.lastAckAt.Add(max(w.mu.typicalPut, min(time.Duration(n)*gatherPerRecord, maxGather))))
 }
 
-// toldLocked notes for gatherLocked that n records were acknowledged whose put
+// ackedLocked notes for gatherLocked that n records were acknowledged whose put
 // took so long.
-func (w *SegmentWriter) toldLocked(n int, took time.Duration) {
-	w.mu.told, w.mu.expected = time.Now(), n
+func (w *SegmentWriter) ackedLocked(n int, took time.Duration) {
+	w.mu.lastAckAt, w.mu.expectedRecords = time.Now(), n
 	for _, groups := range [][]*segmentGroup{w.mu.flying, w.mu.queue} {
 		for _, g := range groups {
-			w.mu.expected += len(g.recs)
+			w.mu.expectedRecords += len(g.recs)
 		}
 	}
-	if w.mu.usual == 0 {
-		w.mu.usual = took
+	if w.mu.typicalPut == 0 {
+		w.mu.typicalPut = took
 	}
 	// One put that took a second is not what they take.
-	step := w.mu.usual/8 + 1
-	w.mu.usual += min(max(took-w.mu.usual, -step), step)
+	step := w.mu.typicalPut/8 + 1
+	w.mu.typicalPut += min(max(took-w.mu.typicalPut, -step), step)
 }
 
 // sendLocked closes the first group of the queue to appends and puts it.
@@ -533,7 +536,7 @@ func (w *SegmentWriter) sendLocked(g *segmentGroup) {
 	w.mu.queue[n] = nil
 	w.mu.queue = w.mu.queue[:n]
 	w.mu.flying = append(w.mu.flying, g)
-	w.mu.sent = time.Now()
+	w.mu.lastSentAt = time.Now()
 	g.acked = w.acked.Load()
 	w.puts <- g
 }
@@ -609,7 +612,7 @@ func (w *SegmentWriter) attempt(name string, index uint64, data []byte) error {
 	h, err := parseObjectHeader(found, w.id, index)
 	switch {
 	case err != nil:
-		// Whoever wrote it, it is not ours, and nothing of ours can come here.
+		// It is not ours, whatever wrote it, and nothing of ours can come here.
 		return fault.New(fault.Fenced, "commit log %v: index %d is taken: %w", w.id, index, err)
 	case h.kind == kindFence:
 		return fault.New(fault.Fenced, "commit log %v is sealed at index %d: another server has taken over", w.id, index)
@@ -617,8 +620,8 @@ func (w *SegmentWriter) attempt(name string, index uint64, data []byte) error {
 	return fault.New(fault.Fenced, "commit log %v: index %d is taken by another writer of the same log", w.id, index)
 }
 
-// acknowledge tells those who wait of the groups that are stored, up to the
-// first that is not: a group behind a gap may be cut off by a fence in it.
+// acknowledge wakes the callers that wait for stored groups, up to the first group that is
+// not stored. A group behind a gap may be cut off by a fence in it.
 func (w *SegmentWriter) acknowledge() {
 	for {
 		w.mu.Lock()
@@ -650,7 +653,7 @@ func (w *SegmentWriter) acknowledge() {
 		records := len(g.recs)
 		took := g.took
 		w.recycleLocked(g)
-		w.toldLocked(records, took)
+		w.ackedLocked(records, took)
 		w.changedLocked()
 		w.mu.Unlock()
 		if waiting < records {
@@ -679,9 +682,9 @@ func (w *SegmentWriter) failLocked(cause error) {
 	w.cancel() // the other puts
 }
 
-// Trim implements Writer. It keeps the newest acknowledged segment, and what
-// that does not prove to have been acknowledged: so whoever looks at the log
-// can tell what was trimmed from what is not stored yet.
+// Trim implements Writer. It keeps the newest acknowledged segment, and what that does not
+// prove to have been acknowledged. So a reader of the log can tell what was trimmed from
+// what is not stored yet.
 func (w *SegmentWriter) Trim(before Pos) error {
 	w.trimming.Lock()
 	defer w.trimming.Unlock()
@@ -701,7 +704,7 @@ func (w *SegmentWriter) Trim(before Pos) error {
 		}
 	}
 	w.mu.Unlock()
-	// Whoever replays this log begins after these.
+	// A replay of this log begins after these.
 	if err := w.seq.Trim(w.ctx, limit); err != nil {
 		return fmt.Errorf("trim commit log: %w", err)
 	}

@@ -17,9 +17,9 @@ import (
 // is to accept writes within two seconds after there is room.
 const retryInterval = 250 * time.Millisecond
 
-// keepFree is how many trimmed segments are kept to be used again. fdatasync of
-// blocks that were written before has nothing to journal and takes half the
-// time. A memtable that is flushed frees about one segment.
+// keepFree is how many trimmed segments are kept to be used again. fdatasync of blocks
+// that were written before has nothing to journal and takes half the time. A memtable that
+// is flushed frees about one segment.
 const keepFree = 4
 
 // zeroChunk is written at a time where the file system cannot allocate.
@@ -150,9 +150,9 @@ func (w *FileWriter) growSpare(s *segment, want uint64) error {
 	return err
 }
 
-// dropSpare removes a spare that cannot grow, so that a larger one is created:
-// zeros cannot be written into a file that may come into use meanwhile. That
-// has to wait while the spare is needed for what is reserved already.
+// dropSpare removes a spare that cannot grow, so that a larger one is created. Zeros
+// cannot be written into a file that may come into use meanwhile. That has to wait while
+// the spare is needed for what is reserved already.
 func (w *FileWriter) dropSpare(s *segment) error {
 	w.mu.Lock()
 	if w.mu.spare != s {
@@ -239,9 +239,9 @@ func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) 
 	return &segment{number: number, file: f, size: size, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
 }
 
-// reuseSegment makes the file of a segment that was trimmed the next one. What
-// is in it stays, all but the start: until its first group is durable the file is
-// seen not to be begun, and to whom it was given.
+// reuseSegment makes the file of a segment that was trimmed the next one. Its content
+// stays, but for the start. Until its first group is durable, the start shows that the
+// file is not begun, and which incarnation it was given to.
 func (w *FileWriter) reuseSegment(old, number uint64, size int64) (_ *segment, err error) {
 	fs, path := w.log.fs, w.log.freePath(old)
 	var f vfs.File

@@ -62,8 +62,8 @@ type FileWriter struct {
 		trimmed  bool   // and there is room since
 		next     uint64 // number of the next segment to allocate
 		older    []retained
-		// unused are the numbers of trimmed segments whose files are to be used
-		// again. Whoever takes one off the list has the file for himself.
+		// unused are the numbers of trimmed segments whose files are to be used again. The
+		// goroutine that takes one off the list has the file for itself.
 		unused []uint64
 
 		// Groups, oldest first. The last of queue is open for appends.
@@ -173,8 +173,8 @@ func newWriter(l *FileLog) (*FileWriter, error) {
 		w.mu.older = append(w.mu.older, retained{f.number, int64(ends[f.number]), f.size == l.opts.SegmentBytes})
 	}
 	w.mu.unused = l.free
-	// The first attempt is made here, so that what is not a full disk, such as
-	// a directory that cannot be written, is an error of the start.
+	// The first attempt is made here. So an error that is not a full disk, such as a
+	// directory that cannot be written, is an error of the start.
 	if err := w.createSpare(); err != nil && fault.KindOf(err) != fault.Exhausted {
 		dir.Close()
 		return nil, err
@@ -331,8 +331,8 @@ func (l *sinkList) add(sink Sink, seq uint64) {
 	*l = append(*l, sinkSeq{sink, seq})
 }
 
-// openGroupLocked returns the group that takes a record of up to r bytes,
-// going on to the spare segment if the current one has no room.
+// openGroupLocked returns the group that takes a record of up to r bytes. It goes on to
+// the spare segment if the current one has no room.
 func (w *FileWriter) openGroupLocked(r uint64) *group {
 	if n := len(w.mu.queue); n > 0 && r <= w.mu.cur.room() {
 		if g := w.mu.queue[n-1]; g.seg == w.mu.cur && len(g.buf) < groupBytes {
@@ -680,7 +680,7 @@ func (w *FileWriter) nextGroup() *group {
 	}
 }
 
-// commit writes a group, makes it durable and tells those who wait.
+// commit writes a group, makes it durable and wakes its waiters.
 func (w *FileWriter) commit(g *group) error {
 	if g.seg != w.out.seg {
 		if err := w.finishSegment(); err != nil {
@@ -714,10 +714,10 @@ func (w *FileWriter) commit(g *group) error {
 	return nil
 }
 
-// yield lets the callers that were just woken append again before the next
-// group is closed, if that group is small next to theirs. Otherwise callers
-// fall into two halves that take turns, and each commit carries one half:
-// 16 callers then make 6.8 records per commit instead of 15.
+// yield lets the callers that were just woken append again before the next group is
+// closed, if that group is small next to theirs. Otherwise callers fall into two halves
+// that take turns, and each commit carries one half: 6.8 records per commit instead of 15
+// with 16 callers.
 func (w *FileWriter) yield(woken uint32) {
 	w.mu.Lock()
 	var waiting uint32

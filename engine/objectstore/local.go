@@ -44,8 +44,8 @@ type Local struct {
 
 	mu struct {
 		sync.Mutex
-		dirs map[string]bool // directories, relative to dir, known to be durable
-		runs map[string]*run // some that are closed, by name
+		dirs    map[string]bool    // directories, relative to dir, known to be durable
+		bundles map[string]*bundle // some that are closed, by name
 	}
 }
 
@@ -54,16 +54,15 @@ var (
 	_ Sequencer = (*Local)(nil)
 )
 
-// OpenLocal opens the store in dir, which it creates if need be. It removes
-// what a process of the same owner left unfinished. With an empty
-// LocalOptions.Owner that is everything unfinished, so the caller must hold
-// what keeps other processes out of dir.
+// OpenLocal opens the store in dir, which it creates if need be. It removes unfinished
+// files of the same owner. With an empty LocalOptions.Owner that is everything unfinished,
+// so the caller must hold what keeps other processes out of dir.
 func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 	if opts.Owner != "" && (CheckName(opts.Owner) != nil || strings.ContainsAny(opts.Owner, "/.")) {
 		return nil, fault.New(fault.Invalid, "%q cannot name the owner of an object store's temporary files", opts.Owner)
 	}
 	l := &Local{fs: fsys, dir: dir, readahead: objstorageprovider.NewReadaheadConfig()}
-	l.mu.dirs, l.mu.runs = map[string]bool{}, map[string]*run{}
+	l.mu.dirs, l.mu.bundles = map[string]bool{}, map[string]*bundle{}
 	// A nonce, so that two processes that wrongly go by one name do not write to
 	// one file.
 	l.temp = l.path(tempDir, opts.Owner+"."+rand.Text()+".")
@@ -144,7 +143,7 @@ func (l *Local) makeDirLocked(rel string) error {
 	if err := l.fs.MkdirAll(l.path(rel), 0o755); err != nil {
 		return err
 	}
-	// Also if it was there: whoever made it may have died before the sync.
+	// Also if it was there: the process that made it may have died before the sync.
 	if err := l.sync(l.path(parent)); err != nil {
 		return err
 	}
@@ -162,7 +161,7 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 	}
 	dir, index, inSequence := parseNumbered(name)
 	if inSequence {
-		r, err := l.closeRuns(dir, index)
+		r, err := l.closeBundles(dir, index)
 		if r != nil {
 			err = exists(name)
 		}
@@ -175,14 +174,14 @@ func (l *Local) PutIfAbsent(ctx context.Context, name string, data []byte) error
 		return wrap(err, "create object", name)
 	}
 	if f.Fd() == vfs.InvalidFd {
-		data = bytes.Clone(data) // a vfs.File may change what it is given; one of the system's does not
+		data = bytes.Clone(data) // a vfs.File may change the slice; one of the system's does not
 	}
 	_, err = f.Write(data)
 	err = l.publish(tmp, f, name, err)
 	if inSequence && (err == nil || errors.Is(err, fault.AlreadyExists)) {
-		// A run that has begun since wins. It must be known by now what is in it, also
-		// for who is told that there is something.
-		r, e := l.closeRuns(dir, index)
+		// A bundle that has begun since wins. The bundle's content must be known by now, also
+		// for a caller that is told AlreadyExists.
+		r, e := l.closeBundles(dir, index)
 		switch {
 		case e != nil:
 			err = e
@@ -227,7 +226,7 @@ func (l *Local) publish(tmp string, f vfs.File, name string, err error) error {
 			err = e
 		}
 	}
-	// What is left of a failed removal is removed when the store is next opened.
+	// The rest of a failed removal is removed when the store is next opened.
 	_ = l.fs.Remove(tmp)
 	return err
 }
@@ -245,9 +244,9 @@ func (l *Local) link(tmp, name string) error {
 	return exists(name)
 }
 
-// sameFile reports whether two names are of one file: on a network file system
-// a link(2) whose reply got lost is sent again, and then says that the name,
-// which it has given itself, is taken.
+// sameFile reports whether two names are of one file. A network file system sends a
+// link(2) again whose reply got lost, and then says that the name, which it has given
+// itself, is taken.
 func (l *Local) sameFile(a, b string) bool {
 	x, errX := l.fs.Stat(a)
 	y, errY := l.fs.Stat(b)
@@ -275,8 +274,7 @@ func (l *Local) Open(ctx context.Context, name string) (objstorage.Readable, err
 	return l.openReadable(ctx, name, func(vfs.File) {})
 }
 
-// OpenStored implements Copying: the copy is the one that the system has in
-// memory.
+// OpenStored implements Copying: the copy is the system's page cache.
 func (l *Local) OpenStored(ctx context.Context, name string) (objstorage.Readable, error) {
 	return l.openReadable(ctx, name, dropPages)
 }
@@ -290,7 +288,7 @@ func (l *Local) openReadable(ctx context.Context, name string, before func(vfs.F
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
-	if r, index, err := l.findRun(name); err != nil {
+	if r, index, err := l.findBundle(name); err != nil {
 		return nil, wrap(err, "open object", name)
 	} else if r != nil {
 		o, err := l.readMember(r, index)
@@ -324,7 +322,7 @@ func (l *Local) Get(ctx context.Context, name string) ([]byte, error) {
 	if err := check(ctx, name); err != nil {
 		return nil, err
 	}
-	if r, index, err := l.findRun(name); err != nil {
+	if r, index, err := l.findBundle(name); err != nil {
 		return nil, wrap(err, "get object", name)
 	} else if r != nil {
 		data, err := l.getMember(r, index)
@@ -333,7 +331,7 @@ func (l *Local) Get(ctx context.Context, name string) ([]byte, error) {
 	return l.readFile(name)
 }
 
-// readFile returns what a file holds, or fault.NotFound.
+// readFile returns the content of a file, or fault.NotFound.
 func (l *Local) readFile(name string) ([]byte, error) {
 	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
 	if err != nil {
@@ -413,11 +411,11 @@ func (l *Local) list(ctx context.Context, dir, prefix, after string, n int, out 
 		isDir bool
 	}
 	var entries []entry
-	runs, err := l.listRuns(strings.TrimSuffix(dir, "/"), names)
+	bundles, err := l.listBundles(strings.TrimSuffix(dir, "/"), names)
 	if err != nil {
 		return err
 	}
-	for _, r := range runs {
+	for _, r := range bundles {
 		for i, m := range r.members {
 			entries = append(entries, entry{Info: Info{Name: SequenceName(r.dir, r.first+uint64(i)), Size: m.n, Modified: r.written}})
 		}
@@ -426,7 +424,7 @@ func (l *Local) list(ctx context.Context, dir, prefix, after string, n int, out 
 		full := dir + name
 		if name[0] == '.' ||
 			!strings.HasPrefix(full, prefix) && !strings.HasPrefix(prefix, full+"/") ||
-			allBefore(full, after) || inRuns(runs, full) {
+			allBefore(full, after) || inBundles(bundles, full) {
 			continue
 		}
 		info, err := l.fs.Stat(l.path(full))
@@ -471,8 +469,8 @@ func check(ctx context.Context, name string) error {
 	return CheckName(name)
 }
 
-// wrap says what was done to which object when err happened, and gives the
-// errors that a caller can act on their kind.
+// wrap says which operation on which object failed, and gives errors that a caller can act
+// on their kind.
 func wrap(err error, doing, name string) error {
 	switch {
 	case err == nil:

@@ -14,9 +14,9 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// Overlay returns a store that shows what lower holds and keeps every change in
-// memory: lower is only read, by somebody who knows that nobody writes to it. It
-// lets a tool recover what servers have left, and change nothing.
+// Overlay returns a store that shows what lower holds and keeps every change in memory.
+// lower is only read; the caller makes sure that nothing writes to it. It lets a tool
+// recover what servers have left, and change nothing.
 func Overlay(lower Store) (Store, error) {
 	upper, err := OpenLocal(vfs.NewMem(), "overlay", LocalOptions{})
 	return &overlay{lower: lower, upper: upper, deleted: map[string]bool{}}, err
@@ -99,7 +99,7 @@ func (w *overlayWriter) Finish() error {
 	return err
 }
 
-// pick returns where an object is to be found.
+// pick returns the store that has an object.
 func (o *overlay) pick(ctx context.Context, name string) Store {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -15,9 +15,9 @@ import (
 // the condition was caught by fewer; see I15 of the invariants.
 const probers = 64
 
-// Probe is what a Store's Probe method does: it lets puts of one name race and
-// checks that one of them won, then that the object cannot be overwritten in
-// either way. It leaves nothing behind.
+// Probe is the Probe method of a Store. It lets puts of one name race and checks that one
+// of them won, then that the object cannot be overwritten in either way. It leaves nothing
+// behind.
 func Probe(ctx context.Context, s Store) (err error) {
 	name := "probe/" + rand.Text()
 	defer func() {

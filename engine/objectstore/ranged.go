@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// A handle that is read in order reads ahead aheadFirst bytes, then twice that
-	// and so on up to aheadMost; that of a compaction aheadCompaction at once.
+	// A handle that is read in order reads ahead aheadFirst bytes, then twice that and so
+	// on up to aheadMost. That of a compaction reads aheadCompaction at once.
 	aheadFirst      = 128 << 10
 	aheadMost       = 1 << 20
 	aheadCompaction = 4 << 20
 )
 
-// NewRanged returns an object of size bytes in a store to which each call of
-// read is a request. read fills p with what is at off, all of which is within
-// size. Reads of a ReadHandle that turn out sequential are read ahead.
+// NewRanged returns an object of size bytes in a store to which each call of read is a
+// request. read fills p with the bytes at off, all of which are within size. Reads of a
+// ReadHandle that turn out sequential are read ahead.
 func NewRanged(name string, size int64, read func(ctx context.Context, p []byte, off int64) error) objstorage.Readable {
 	return &ranged{name: name, size: size, read: read}
 }
@@ -47,10 +47,10 @@ func (r *ranged) NewReadHandle(before objstorage.ReadBeforeSize) objstorage.Read
 	return &aheadHandle{r: r, before: int64(before)}
 }
 
-// An aheadHandle keeps what it has read ahead, or before.
+// An aheadHandle keeps the bytes that it has read ahead, or before.
 type aheadHandle struct {
 	r          *ranged
-	before     int64 // what the first read is to cover, up to its end
+	before     int64 // the range that the first read covers, by its end
 	compaction bool
 	next       int64 // where a read in order would be
 	ahead      int64

@@ -20,8 +20,8 @@ type Sequence interface {
 	// PutIfAbsent is Store.PutIfAbsent of the object of an index. Indexes must come
 	// without a gap; a put of a later one waits for those before it.
 	PutIfAbsent(ctx context.Context, index uint64, data []byte) error
-	// Trim is Store.Delete of the objects before an index: nobody reads them any
-	// more. Some of them, at the end, may stay until more are trimmed.
+	// Trim is Store.Delete of the objects before an index, which have no readers any more.
+	// Some of them, at the end, may stay until more are trimmed.
 	Trim(ctx context.Context, before uint64) error
 	// Close ends the use of the Sequence, whatever it returns. Its objects stay.
 	Close() error
@@ -44,11 +44,11 @@ func NewSequence(s Store, dir string, first uint64) Sequence {
 	if q, ok := s.(Sequencer); ok {
 		return q.Sequence(names[0], first)
 	}
-	return &oneByOne{s: s, dir: names[0], kept: first}
+	return &plainSequence{s: s, dir: names[0], kept: first}
 }
 
-// oneByOne puts each object by itself.
-type oneByOne struct {
+// plainSequence puts each object by itself.
+type plainSequence struct {
 	s   Store
 	dir string
 
@@ -56,11 +56,11 @@ type oneByOne struct {
 	kept uint64 // index of the first object that is not trimmed
 }
 
-func (o *oneByOne) PutIfAbsent(ctx context.Context, index uint64, data []byte) error {
+func (o *plainSequence) PutIfAbsent(ctx context.Context, index uint64, data []byte) error {
 	return o.s.PutIfAbsent(ctx, SequenceName(o.dir, index), data)
 }
 
-func (o *oneByOne) Trim(ctx context.Context, before uint64) error {
+func (o *plainSequence) Trim(ctx context.Context, before uint64) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	var names []string
@@ -74,13 +74,13 @@ func (o *oneByOne) Trim(ctx context.Context, before uint64) error {
 	return err
 }
 
-func (o *oneByOne) Close() error { return nil }
+func (o *plainSequence) Close() error { return nil }
 
 // localSequence puts objects into runs.
 type localSequence struct {
 	l       *Local
 	dir     string
-	stopped sync.WaitGroup // who makes files
+	stopped sync.WaitGroup // goroutines that make files
 
 	mu struct {
 		sync.Mutex
@@ -88,38 +88,38 @@ type localSequence struct {
 		next    uint64        // index of the next object
 		changed chan struct{} // closed when one of these has changed; may be nil
 
-		// What can be trimmed: runs that are closed, and objects of their own.
-		closed []spareRun
+		// What can be trimmed: bundles that are closed, and objects of their own.
+		closed []closedBundle
 		alone  []uint64
 
-		// Files for runs, of runBytes that are written.
+		// Files for bundles, of bundleBytes that are written.
 		spares   []string
 		making   bool
 		stopping bool
 	}
 
-	// Of who has set busy.
-	run     *openRun
-	foreign bool // a run was closed by another: no more of them
-	buf     []byte
+	// The goroutine that has set busy owns these.
+	open      *openBundle
+	lostToken bool // another process closed a bundle: this one makes no more
+	buf       []byte
 }
 
-// A spareRun is a run whose file can become another's.
-type spareRun struct {
+// A closedBundle is a bundle whose file can become another's.
+type closedBundle struct {
 	first, last uint64
 	size        int64
 }
 
-// An openRun is the run that objects are added to.
-type openRun struct {
-	run
+// An openBundle is the bundle that objects are added to.
+type openBundle struct {
+	bundle
 	f     vfs.File
 	off   int64  // of the next frame
 	size  int64  // as large as it becomes
 	limit uint64 // index of an object that is behind it
 	token int    // which of openNames the token has
 	bad   bool   // a put has failed
-	taken bool   // the token is no more
+	taken bool   // the token was taken
 }
 
 // Sequence implements Sequencer.
@@ -129,8 +129,8 @@ func (l *Local) Sequence(dir string, first uint64) Sequence {
 	return s
 }
 
-// enter waits until it is the turn of an index.
-func (s *localSequence) enter(ctx context.Context, index uint64) error {
+// lockIndex waits until it is the turn of an index.
+func (s *localSequence) lockIndex(ctx context.Context, index uint64) error {
 	for {
 		s.mu.Lock()
 		if !s.mu.busy && index <= s.mu.next {
@@ -151,8 +151,8 @@ func (s *localSequence) enter(ctx context.Context, index uint64) error {
 	}
 }
 
-// leave lets others in. done says that there is an object of an index now.
-func (s *localSequence) leave(index uint64, done bool) {
+// unlockIndex lets others in. done says that there is an object of an index now.
+func (s *localSequence) unlockIndex(index uint64, done bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.mu.busy = false
@@ -171,32 +171,32 @@ func (s *localSequence) PutIfAbsent(ctx context.Context, index uint64, data []by
 	if err := check(ctx, name); err != nil {
 		return err
 	}
-	if err := s.enter(ctx, index); err != nil {
+	if err := s.lockIndex(ctx, index); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	again := index < s.mu.next
 	s.mu.Unlock()
 	err := s.put(ctx, index, data, again)
-	s.leave(index, err == nil || errors.Is(err, fault.AlreadyExists))
+	s.unlockIndex(index, err == nil || errors.Is(err, fault.AlreadyExists))
 	return wrap(err, "put object", name)
 }
 
 // put puts an object. again says that there was one of its index.
 func (s *localSequence) put(ctx context.Context, index uint64, data []byte, again bool) error {
 	need := int64(frameHeaderLen + len(data))
-	if r := s.run; r != nil && (r.bad || index != r.next() || index >= r.limit || r.off+need > r.size) {
+	if r := s.open; r != nil && (r.bad || index != r.next() || index >= r.limit || r.off+need > r.size) {
 		if err := s.end(); err != nil {
 			return err
 		}
-		if !s.foreign && r.has(index) {
+		if !s.lostToken && r.has(index) {
 			return exists(SequenceName(s.dir, index)) // an earlier put has failed only later
 		}
 	}
 	switch {
-	case s.run != nil:
+	case s.open != nil:
 		return s.add(ctx, index, data)
-	case again || s.foreign || runHeaderLen+need > smallRunBytes && runHeaderLen+need > s.spareSize():
+	case again || s.lostToken || bundleHeaderLen+need > smallBundleBytes && bundleHeaderLen+need > s.spareSize():
 		return s.putAlone(ctx, index, data)
 	}
 	return s.begin(ctx, index, data)
@@ -210,25 +210,25 @@ func (s *localSequence) putAlone(ctx context.Context, index uint64, data []byte)
 		s.mu.alone = append(s.mu.alone, index)
 		s.mu.Unlock()
 	}
-	if !s.foreign {
-		s.makeSpare() // it was large: the next may go into a run
+	if !s.lostToken {
+		s.makeSpare() // it was large: the next may go into a bundle
 	}
 	return err
 }
 
-// spareSize returns the size of the run that begin can begin.
+// spareSize returns the size of the bundle that begin can begin.
 func (s *localSequence) spareSize() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.mu.spares) > 0 {
-		return runBytes
+		return bundleBytes
 	}
-	return smallRunBytes
+	return smallBundleBytes
 }
 
-// add adds an object to the run.
+// add adds an object to the bundle.
 func (s *localSequence) add(ctx context.Context, index uint64, data []byte) error {
-	r := s.run
+	r := s.open
 	r.bad = true
 	s.buf = appendFrame(s.buf[:0], r.nonce, index, data)
 	if _, err := r.f.WriteAt(s.buf, r.off); err != nil {
@@ -238,10 +238,10 @@ func (s *localSequence) add(ctx context.Context, index uint64, data []byte) erro
 		return err
 	}
 	from, to := openNames[r.token], openNames[1-r.token]
-	err := s.l.fs.Rename(s.l.path(beside(s.dir, r.first, from)), s.l.path(beside(s.dir, r.first, to)))
+	err := s.l.fs.Rename(s.l.path(sidecar(s.dir, r.first, from)), s.l.path(sidecar(s.dir, r.first, to)))
 	if errors.Is(err, fs.ErrNotExist) {
-		// Whoever has the token decides whether the object is in the run.
-		s.lose()
+		// The holder of the token decides whether the object is in the bundle.
+		s.giveUpBundles()
 		return s.putAlone(ctx, index, data)
 	}
 	if err != nil {
@@ -252,9 +252,9 @@ func (s *localSequence) add(ctx context.Context, index uint64, data []byte) erro
 	return nil
 }
 
-// added notes that an object was added to the run.
+// added notes that an object was added to the bundle.
 func (s *localSequence) added(data []byte) {
-	r := s.run
+	r := s.open
 	r.members = append(r.members, member{off: r.off + frameHeaderLen, n: int64(len(data))})
 	r.off += int64(frameHeaderLen + len(data))
 	if cap(s.buf) > 1<<20 {
@@ -265,41 +265,41 @@ func (s *localSequence) added(data []byte) {
 	}
 }
 
-// lose gives up the run, and all to come: another has closed it.
-func (s *localSequence) lose() {
-	_ = s.run.f.Close()
-	s.run, s.foreign = nil, true
+// giveUpBundles gives up the bundle, and all to come: another has closed it.
+func (s *localSequence) giveUpBundles() {
+	_ = s.open.f.Close()
+	s.open, s.lostToken = nil, true
 }
 
-// end closes the run.
+// end closes the bundle.
 func (s *localSequence) end() error {
-	r := s.run
+	r := s.open
 	var err error
 	if !r.taken {
-		from := beside(s.dir, r.first, openNames[r.token])
-		err = s.l.fs.Rename(s.l.path(from), s.l.path(beside(s.dir, r.first, "closed")))
+		from := sidecar(s.dir, r.first, openNames[r.token])
+		err = s.l.fs.Rename(s.l.path(from), s.l.path(sidecar(s.dir, r.first, "closed")))
 	}
 	if err == nil {
 		r.taken = true
 		// A put that has failed may have left its frame: it does not count.
-		err = s.l.putEnd(&r.run, len(r.members), nil)
+		err = s.l.putEnd(&r.bundle, len(r.members), nil)
 	}
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, fault.AlreadyExists) {
-		s.lose()
+		s.giveUpBundles()
 		return nil
 	}
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
-	s.mu.closed = append(s.mu.closed, spareRun{first: r.first, last: r.next() - 1, size: r.size})
+	s.mu.closed = append(s.mu.closed, closedBundle{first: r.first, last: r.next() - 1, size: r.size})
 	s.mu.Unlock()
 	_ = r.f.Close()
-	s.run = nil
+	s.open = nil
 	return nil
 }
 
-// begin begins a run with an object.
+// begin begins a bundle with an object.
 func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) error {
 	l := s.l
 	if err := l.makeDir(s.dir); err != nil {
@@ -309,13 +309,13 @@ func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) er
 	if err != nil {
 		return err
 	}
-	// What is left of a failed removal is removed when the store is next opened.
+	// The rest of a failed removal is removed when the store is next opened.
 	defer func() { _ = l.fs.Remove(tmp) }()
 	f, err := l.fs.OpenReadWrite(tmp, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
-	r := &openRun{f: f, size: size, off: runHeaderLen, run: run{dir: s.dir, runHeader: newRunHeader(index)}}
+	r := &openBundle{f: f, size: size, off: bundleHeaderLen, bundle: bundle{dir: s.dir, bundleHeader: newBundleHeader(index)}}
 	s.buf = appendFrame(r.append(s.buf[:0]), r.nonce, index, data)
 	_, err = f.WriteAt(s.buf, 0)
 	if err == nil {
@@ -324,52 +324,52 @@ func (s *localSequence) begin(ctx context.Context, index uint64, data []byte) er
 	if err != nil {
 		return errors.Join(err, f.Close())
 	}
-	// Who gives this name may give those of the rest of what lies beside.
-	if err := l.link(tmp, beside(s.dir, index, "run")); err != nil {
+	// The process that gives this name may give those of the other sidecars.
+	if err := l.link(tmp, sidecar(s.dir, index, "run")); err != nil {
 		_ = f.Close()
-		s.foreign = true // or it is not known
+		s.lostToken = true // or it is not known
 		return s.putAlone(ctx, index, data)
 	}
 	if err := s.makeToken(index); err != nil {
-		return errors.Join(err, f.Close(), l.removeBeside(s.dir, index))
+		return errors.Join(err, f.Close(), l.removeSidecars(s.dir, index))
 	}
 	err = l.link(tmp, SequenceName(s.dir, index))
 	if errors.Is(err, fault.AlreadyExists) {
-		return errors.Join(err, l.sync(l.path(s.dir)), f.Close(), l.removeBeside(s.dir, index))
+		return errors.Join(err, l.sync(l.path(s.dir)), f.Close(), l.removeSidecars(s.dir, index))
 	}
 	if err != nil {
-		// It may be the run, or not: who puts an object of the index sees.
+		// It may be the bundle or not: the next put of an object of the index will see.
 		_ = f.Close()
-		s.foreign = true
+		s.lostToken = true
 		return err
 	}
-	s.run = r
+	s.open = r
 	s.added(data)
 	r.bad = true
 	if err := l.sync(l.path(s.dir)); err != nil {
 		return err
 	}
-	if r.limit, err = s.behind(index); err != nil {
+	if r.limit, err = s.firstIndexAfter(index); err != nil {
 		return err
 	}
 	r.bad = false
 	return nil
 }
 
-// makeToken makes the token of a run, and all that lies beside it durable: it is
-// there whenever the run is.
+// makeToken makes the token of a bundle, and all that lies beside it durable: it is
+// there whenever the bundle is.
 func (s *localSequence) makeToken(first uint64) error {
-	f, err := s.l.fs.Create(s.l.path(beside(s.dir, first, openNames[0])), vfs.WriteCategoryUnspecified)
+	f, err := s.l.fs.Create(s.l.path(sidecar(s.dir, first, openNames[0])), vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
 	return errors.Join(f.Close(), s.l.sync(s.l.path(s.dir)))
 }
 
-// behind returns the index of the first object behind that of a run. Who puts one
-// there looks for runs after that, so this looks for objects after the run is
-// there.
-func (s *localSequence) behind(first uint64) (uint64, error) {
+// firstIndexAfter returns the index of the first object behind that of a bundle. A process
+// that puts one there looks for bundles after that, so this looks for objects after the
+// bundle is there.
+func (s *localSequence) firstIndexAfter(first uint64) (uint64, error) {
 	limit := uint64(math.MaxUint64)
 	names, err := s.l.fs.List(s.l.path(s.dir))
 	for _, name := range names {
@@ -380,7 +380,7 @@ func (s *localSequence) behind(first uint64) (uint64, error) {
 	return limit, err
 }
 
-// takeSpare returns the name of a temporary file for a run, and how large that may
+// takeSpare returns the name of a temporary file for a bundle, and how large that may
 // become.
 func (s *localSequence) takeSpare() (tmp string, size int64, err error) {
 	s.mu.Lock()
@@ -390,16 +390,16 @@ func (s *localSequence) takeSpare() (tmp string, size int64, err error) {
 	}
 	s.mu.Unlock()
 	if tmp != "" {
-		return tmp, runBytes, nil
+		return tmp, bundleBytes, nil
 	}
 	tmp, f, err := s.l.createTemp()
 	if err == nil {
 		err = f.Close()
 	}
-	return tmp, smallRunBytes, err
+	return tmp, smallBundleBytes, err
 }
 
-// makeSpare begins to make a file for a run, unless there is one.
+// makeSpare begins to make a file for a bundle, unless there is one.
 func (s *localSequence) makeSpare() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -411,7 +411,7 @@ func (s *localSequence) makeSpare() {
 		tmp, f, err := s.l.createTemp()
 		if err == nil {
 			zeros := make([]byte, 1<<20)
-			for n := 0; n < runBytes && err == nil; n += len(zeros) {
+			for n := 0; n < bundleBytes && err == nil; n += len(zeros) {
 				_, err = f.Write(zeros)
 			}
 			if err == nil {
@@ -423,7 +423,7 @@ func (s *localSequence) makeSpare() {
 		defer s.mu.Unlock()
 		s.mu.making = false
 		if err != nil {
-			// A full disk, say: small runs do as well.
+			// A full disk, say: small bundles do as well.
 			_ = s.l.fs.Remove(tmp)
 			return
 		}
@@ -434,11 +434,11 @@ func (s *localSequence) makeSpare() {
 // Trim implements Sequence.
 func (s *localSequence) Trim(ctx context.Context, before uint64) error {
 	s.mu.Lock()
-	var runs []spareRun
+	var bundles []closedBundle
 	var alone []uint64
 	for _, r := range s.mu.closed {
 		if r.last < before {
-			runs = append(runs, r)
+			bundles = append(bundles, r)
 		}
 	}
 	for _, index := range s.mu.alone {
@@ -453,7 +453,7 @@ func (s *localSequence) Trim(ctx context.Context, before uint64) error {
 		}
 	}
 	files := map[uint64]string{}
-	for _, r := range runs {
+	for _, r := range bundles {
 		tmp := s.l.tempName()
 		err := s.l.fs.Rename(s.l.path(SequenceName(s.dir, r.first)), tmp)
 		if err == nil {
@@ -468,26 +468,26 @@ func (s *localSequence) Trim(ctx context.Context, before uint64) error {
 			return wrap(err, "delete objects", s.dir)
 		}
 	}
-	for _, r := range runs {
-		if err := s.l.removeBeside(s.dir, r.first); err != nil {
+	for _, r := range bundles {
+		if err := s.l.removeSidecars(s.dir, r.first); err != nil {
 			return wrap(err, "delete object", SequenceName(s.dir, r.first))
 		}
-		if tmp := files[r.first]; tmp != "" && !s.keep(tmp, r.size) {
+		if tmp := files[r.first]; tmp != "" && !s.recycle(tmp, r.size) {
 			_ = s.l.fs.Remove(tmp)
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.mu.closed = slices.DeleteFunc(s.mu.closed, func(r spareRun) bool { return r.last < before })
+	s.mu.closed = slices.DeleteFunc(s.mu.closed, func(r closedBundle) bool { return r.last < before })
 	s.mu.alone = slices.DeleteFunc(s.mu.alone, func(index uint64) bool { return index < before })
 	return nil
 }
 
-// keep keeps a file for another run, if that is worth it.
-func (s *localSequence) keep(tmp string, size int64) bool {
+// recycle keeps a file for another bundle, if that is worth it.
+func (s *localSequence) recycle(tmp string, size int64) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if size != runBytes || s.mu.stopping || len(s.mu.spares) >= spareRuns {
+	if size != bundleBytes || s.mu.stopping || len(s.mu.spares) >= maxSpareFiles {
 		return false
 	}
 	s.mu.spares = append(s.mu.spares, tmp)
@@ -504,11 +504,11 @@ func (s *localSequence) Close() error {
 		_ = s.l.fs.Remove(tmp)
 	}
 	s.mu.spares = nil
-	if s.run == nil {
+	if s.open == nil {
 		return nil
 	}
 	if err := s.end(); err != nil {
-		return errors.Join(wrap(err, "close sequence", s.dir), s.run.f.Close())
+		return errors.Join(wrap(err, "close sequence", s.dir), s.open.f.Close())
 	}
 	return nil
 }

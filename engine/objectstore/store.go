@@ -13,10 +13,9 @@ import (
 // A Store keeps immutable objects by name. Its methods may be called from any
 // number of goroutines.
 //
-// A name is made of parts separated by slashes. A part is 1 to 255 of the
-// bytes A-Z a-z 0-9 . _ - and does not start with a dot. A name that is the
-// beginning part of another, as "a" is of "a/b", must not be used with it. A
-// wrong name is fault.Invalid.
+// A name is made of parts separated by slashes. A part is 1 to 255 of the bytes A-Z a-z
+// 0-9 . _ - and does not start with a dot. A name must not be used together with one of
+// its own leading parts, as "a" is of "a/b". A wrong name is fault.Invalid.
 //
 // A full disk or a used-up quota is fault.Exhausted. Other failures of the
 // storage beneath wrap its error and no kind, or fault.Unavailable if trying
@@ -40,22 +39,22 @@ type Store interface {
 	// must not be deleted while it is open.
 	Open(ctx context.Context, name string) (objstorage.Readable, error)
 
-	// Get returns what an object holds, or fault.NotFound.
+	// Get returns the content of an object, or fault.NotFound.
 	Get(ctx context.Context, name string) ([]byte, error)
 
-	// List returns the objects whose names start with prefix and are larger than
-	// after, in ascending order of names (as byte strings), at most n of them; n
-	// <= 0 means all. Fewer than n means that there are no more. An object that
-	// is stored or deleted meanwhile may be missed or not.
+	// List returns the objects whose names start with prefix and are larger than after, at
+	// most n of them; n <= 0 means all. They are in ascending order of names (as byte
+	// strings). Fewer than n means that the list is complete. An object that is stored or
+	// deleted meanwhile may be missed or not.
 	List(ctx context.Context, prefix, after string, n int) ([]Info, error)
 
-	// Delete removes an object. It returns nil if there is none. After a power
-	// failure a deleted object may be there again, so what must not come back
-	// may not depend on Delete: whoever collects garbage lists and deletes again.
+	// Delete removes an object. It returns nil if there is none. After a power failure a
+	// deleted object may be there again, so what must not come back may not depend on
+	// Delete. A garbage collector lists and deletes again.
 	Delete(ctx context.Context, name string) error
 
-	// Probe checks that the store does what this interface promises of
-	// PutIfAbsent, and returns fault.FailedPrecondition if it does not.
+	// Probe checks that PutIfAbsent of the store keeps the promises above, and returns
+	// fault.FailedPrecondition if it does not.
 	Probe(ctx context.Context) error
 }
 

@@ -6,14 +6,13 @@ import (
 	"github.com/cockroachdb/pebble/v2/objstorage"
 )
 
-// A Copying store may answer from copies of what it keeps, or of what another
-// store keeps.
+// A Copying store may answer from copies of its own objects, or of another store's.
 type Copying interface {
 	Store
-	// OpenStored is Open past all copies: for who wants to know what is stored.
+	// OpenStored is Open past all copies, for callers that check what is stored.
 	OpenStored(ctx context.Context, name string) (objstorage.Readable, error)
-	// Distrust forgets the copy of an object, which turned out not to be what is
-	// stored, perhaps. Who reads it goes on with what is.
+	// Distrust forgets the copy of an object that may differ from the stored one. A reader
+	// of a copy goes on with the stored object.
 	Distrust(name string)
 }
 

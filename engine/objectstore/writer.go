@@ -12,8 +12,8 @@ const (
 	writeBuffer = 512 << 10
 	// enough is how much is given to the file system as it comes.
 	enough = 128 << 10
-	// bytesPerSync is how much a writer writes before it asks the kernel to start
-	// writing that to the disk, so that Finish has little left to wait for.
+	// bytesPerSync is how much a writer writes before it asks the kernel to start writing
+	// that to the disk. So Finish has little left to wait for.
 	bytesPerSync = 4 << 20
 )
 

@@ -26,9 +26,9 @@ const (
 	// fetchQueue bounds the copies that wait to be made; what does not fit is
 	// asked for again when it is read.
 	fetchQueue = 1024
-	// An object is fetched again once 1/refetch of its size was read from the
-	// store since it was opened or had to go: sooner, a cache that is too small
-	// would fetch all the time.
+	// An object is fetched again once 1/refetch of its size was read from the store since
+	// it was opened or evicted. With less, a cache that is too small would fetch all the
+	// time.
 	refetch = 8
 )
 
@@ -242,7 +242,7 @@ func (w *writer) Abort() {
 	w.w.Abort()
 }
 
-// A copying is a copy that is being made. Its errors concern nobody else.
+// A copying is a copy that is being made. Its errors concern no caller.
 type copying struct {
 	c    *Cache
 	name string
@@ -290,7 +290,7 @@ func (k *copying) abort() {
 	}
 }
 
-// finish gives the copy its name, and to those who read the object.
+// finish gives the copy its name, and hands it to the object's readers.
 func (k *copying) finish() {
 	k.flush()
 	if k.err == nil {
@@ -345,8 +345,8 @@ func (c *Cache) evictLocked() {
 	}
 }
 
-// dropLocked forgets a copy. Those who read it go on with the store, or its
-// blocks would stay in use.
+// dropLocked forgets a copy. Readers of the object go on with the store, or its blocks
+// would stay in use.
 func (c *Cache) dropLocked(name string, e *cached) {
 	delete(c.mu.copies, name)
 	c.mu.bytes -= e.size

@@ -78,8 +78,8 @@ type answer struct {
 	location string // where it points to
 }
 
-// ask makes a request of a NameNode, and makes it again if it failed for the
-// moment: the request must do no harm when it is carried out twice, or late.
+// ask makes a request of a NameNode, and repeats it if it failed for the moment. The
+// request must do no harm when it is carried out twice, or late.
 func (c *client) ask(ctx context.Context, method, path string, q url.Values) (answer, error) {
 	var a answer
 	err := c.again(ctx, func() (err error) {
@@ -331,7 +331,7 @@ func (c *client) place(ctx context.Context, path string) (where, host string, er
 func (c *client) write(one, caller context.Context, where, host string, body io.Reader, size int64) error {
 	resp, err := c.send(one, caller, http.MethodPut, where, body, size)
 	if errors.Is(err, fault.AlreadyExists) {
-		// Nobody else has the name: the request was carried out twice.
+		// No other process has the name: the request was carried out twice.
 		return fault.New(fault.Unavailable, "%v", err)
 	}
 	if err != nil {
@@ -442,8 +442,8 @@ func (c *client) remove(ctx context.Context, path string, recursive bool) (bool,
 	return c.change(ctx, http.MethodDelete, path, url.Values{"op": {"DELETE"}, "recursive": {strconv.FormatBool(recursive)}})
 }
 
-// rename gives a file a name that is not taken: fault.AlreadyExists if it is,
-// fault.NotFound if there is no such file or no directory for the name.
+// rename gives a file a name that is not taken. It is fault.AlreadyExists if the name is
+// taken, and fault.NotFound if there is no such file or no directory for the name.
 func (c *client) rename(ctx context.Context, path, to string) error {
 	a, err := c.ask(ctx, http.MethodPut, path, url.Values{"op": {"RENAME"}, "destination": {to}, "renameoptions": {"NONE"}})
 	if err == nil && len(a.body) > 0 {

@@ -13,11 +13,11 @@
 // its lock, refuses a name that is taken, and has the change in its journal, on
 // disk, before it answers. A server that loses the flag is found out.
 //
-// Whatever becomes of the answers, the outcome of a rename is known, since
-// nobody else renames the temporary file: while it is there no attempt has
-// succeeded, and each later one finds the same. If it is gone, an attempt has,
-// unless somebody removed the file; they would have removed the directory, which
-// is this process's alone and is never made again under its name. See settle.
+// Whatever becomes of the answers, the outcome of a rename is known, since no other
+// process renames the temporary file. While it is there no attempt has succeeded, and each
+// later one finds the same. If it is gone, an attempt has, unless another process removed
+// the file. It would have removed the directory, which is this process's alone and is
+// never made again under its name. See resolveRename.
 //
 // The decision record of 2026-11-22 tells what was found out about HDFS 3.4, and
 // how. There is no Kerberos: the NameNode believes the name of the user.

@@ -38,7 +38,7 @@ type Options struct {
 	NameNodes []string
 	// Insecure speaks HTTP instead of HTTPS.
 	Insecure bool
-	// User is whom the NameNode takes this process for. Default "trestle".
+	// User is the name by which the NameNode knows this process. Default "trestle".
 	User string
 	// Dir is the directory of the store, as in "/trestle/prod". It is made if need
 	// be, which that user must be allowed to do.
@@ -118,7 +118,7 @@ func (s *Store) renew(ctx context.Context, old string) error {
 	}
 	return s.c.again(ctx, func() error {
 		// With a name of its own for each attempt: one that is carried out late must
-		// not make a directory again that was removed. See settle.
+		// not make a directory again that was removed. See resolveRename.
 		dir := s.path(tempDir, s.owner+"."+rand.Text())
 		_, err := s.c.once(ctx, http.MethodPut, dir, map[string][]string{"op": {"MKDIRS"}, "permission": {"700"}})
 		if err == nil {
@@ -212,7 +212,7 @@ func (s *Store) publish(ctx context.Context, tmp, name string) error {
 			return fault.New(fault.AlreadyExists, "object %s already exists", name)
 		case errors.Is(err, fault.NotFound) && try < attempts:
 			if _, e := s.c.status(ctx, tmp); errors.Is(e, fault.NotFound) {
-				return s.settle(ctx, tmp)
+				return s.resolveRename(ctx, tmp)
 			} else if e != nil {
 				return e
 			}
@@ -226,13 +226,13 @@ func (s *Store) publish(ctx context.Context, tmp, name string) error {
 	}
 }
 
-// settle is called when tmp, which was whole, is gone, while an attempt to
-// rename it had no answer. Who removes temporary files of other processes
-// removes their directories whole (clean), and these never come again (renew,
-// and createparent=false of each file). So if the directory is there the attempt
-// has succeeded. The change of the directory goes into the NameNode's journal
-// behind the rename, and is answered when both are on disk.
-func (s *Store) settle(ctx context.Context, tmp string) error {
+// resolveRename is called when tmp, which was whole, is gone, while an attempt to rename
+// it had no answer. A process that removes temporary files of others removes their
+// directories whole (clean). These never come again (renew, and createparent=false of each
+// file). So if the directory is there the attempt has succeeded. The change of the
+// directory goes into the NameNode's journal behind the rename, and is answered when both
+// are on disk.
+func (s *Store) resolveRename(ctx context.Context, tmp string) error {
 	err := s.c.touch(ctx, path.Dir(tmp))
 	if errors.Is(err, fault.NotFound) {
 		return fault.New(fault.Unavailable, "the outcome is not known: somebody has removed %s", path.Dir(tmp))

@@ -64,9 +64,9 @@ type Options struct {
 type Store struct {
 	bucket, prefix, spool string
 	insecure              bool
-	// once makes each request once: whoever puts wants to know how often, and
-	// whether an earlier attempt may still be on its way. again repeats requests
-	// that fail for the moment.
+	// once makes each request once: a put has to know how often it was made, and whether
+	// an earlier attempt may still be on its way. again repeats requests that fail for the
+	// moment.
 	once, again minio.Core
 }
 

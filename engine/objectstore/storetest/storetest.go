@@ -382,8 +382,8 @@ func testDeleteAll(t *testing.T, s objectstore.Store) {
 	}
 }
 
-// testSequence: what a Sequence puts are objects like others, to this store and
-// to those who open it anew, and another's object ends it.
+// testSequence: objects that a Sequence puts are like others, to this store and to one
+// opened later, and another writer's object ends the Sequence.
 func testSequence(t *testing.T, s objectstore.Store) {
 	part := objectstore.Sub(s, "log")
 	q := objectstore.NewSequence(part, "7", 1)

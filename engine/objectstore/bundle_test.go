@@ -79,17 +79,17 @@ func (s *turns) give() {
 	}
 }
 
-// TestRunInterleaved interleaves, call by call of the file system, a Sequence with
+// TestBundleInterleaved interleaves, call by call of the file system, a Sequence with
 // others who put objects of its indexes, read and list, and cuts the power. What a
 // put has returned of stays true to all, for ever.
-func TestRunInterleaved(t *testing.T) {
+func TestBundleInterleaved(t *testing.T) {
 	seeds := 1000
 	if v, err := strconv.Atoi(os.Getenv("TRESTLE_TEST_SEEDS")); err == nil {
 		seeds = v
 	}
 	var acked, fenced, lost, crashes int
 	for seed := range uint64(seeds) {
-		a, f, l, c := interleaveRun(t, seed)
+		a, f, l, c := interleaveBundle(t, seed)
 		acked, fenced, lost, crashes = acked+a, fenced+f, lost+l, crashes+c
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
@@ -101,7 +101,7 @@ func TestRunInterleaved(t *testing.T) {
 	}
 }
 
-func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int) {
+func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes int) {
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(seed, 3))
 	mem := vfs.NewCrashableMem()
@@ -201,7 +201,7 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 					lost++
 					break
 				}
-				// Whoever closed the run found it there.
+				// The closer of the bundle found it there.
 			} else if err != nil {
 				t.Errorf("put %d: %v", i, err)
 				break
@@ -317,9 +317,9 @@ func interleaveRun(t *testing.T, seed uint64) (acked, fenced, lost, crashes int)
 	return acked, fenced, lost, crashes
 }
 
-// TestRunReuse: objects of runs are there, again and again, across stores that
+// TestBundleReuse: objects of bundles are there, again and again, across stores that
 // are opened anew, and files are used again.
-func TestRunReuse(t *testing.T) {
+func TestBundleReuse(t *testing.T) {
 	for name, fsys := range map[string]vfs.FS{"memory": vfs.NewMem(), "disk": vfs.Default} {
 		t.Run(name, func(t *testing.T) {
 			dir := "objects"
@@ -361,9 +361,9 @@ func TestRunReuse(t *testing.T) {
 	}
 }
 
-// TestRunDeleted: what a writer has left behind, its run open, can be deleted, and
+// TestBundleDeleted: what a writer has left behind, its bundle open, can be deleted, and
 // leaves nothing; a writer that is there after all goes on.
-func TestRunDeleted(t *testing.T) {
+func TestBundleDeleted(t *testing.T) {
 	fsys := vfs.NewMem()
 	q := objectstore.NewSequence(openLocalAs(t, fsys, "objects", "writer"), "log", 1)
 	var names []string
@@ -407,11 +407,11 @@ func openLocalAs(t *testing.T, fsys vfs.FS, dir, owner string) *objectstore.Loca
 	return s
 }
 
-// TestRunDamage flips the bytes of a run, open and closed: the object is damaged
-// that has the byte, or all if it says what the run is, and it is told so of each,
-// but for the last object of an open run, which may not have been stored. Others
+// TestBundleDamage flips the bytes of a bundle, open and closed: the object is damaged
+// that has the byte, or all if it says what the bundle is, and it is told so of each,
+// but for the last object of an open bundle, which may not have been stored. Others
 // can put objects behind it.
-func TestRunDamage(t *testing.T) {
+func TestBundleDamage(t *testing.T) {
 	const n = 5
 	object := func(i int) []byte { return bytes.Repeat([]byte{byte(i)}, 40+i) }
 	name := func(i int) string { return fmt.Sprintf("log/%015d", i) }
@@ -490,9 +490,9 @@ func TestRunDamage(t *testing.T) {
 	}
 }
 
-// FuzzRun reads, closes and deletes whatever lies where a run would: no answer is
+// FuzzBundle reads, closes and deletes whatever lies where a bundle would: no answer is
 // an object that its checksums do not tell, and nothing is read that is not there.
-func FuzzRun(f *testing.F) {
+func FuzzBundle(f *testing.F) {
 	ctx := context.Background()
 	file := "objects/log/" + fmt.Sprintf("%015d", 1)
 	beside := func(kind string) string { return fmt.Sprintf("objects/log/.%015d.%s", 1, kind) }

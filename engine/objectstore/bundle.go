@@ -21,18 +21,17 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// Runs. A file system takes much longer to make a file that lasts than to write
-// to one that is there, so Local keeps the objects of a Sequence in runs: files
-// that hold the objects of some indexes, one behind the other. To everybody else
-// they are objects like others.
+// Bundles. A file system takes much longer to make a durable file than to write to an
+// existing one. So Local keeps the objects of a Sequence in bundles: files that hold the
+// objects of some indexes, one behind the other. Readers see objects like all others.
 //
-// The run of the indexes from N on is the file N itself. Beside it lie, under
+// The bundle of the indexes from N on is the file N itself. Beside it lie, under
 // names that no object can have,
 //
-//	.N.run            the same file: it tells a run from an object of the name N
+//	.N.run            the same file: it tells a bundle from an object of the name N
 //	.N.open0, .open1  the token, a file that has one of the two names, in turns
 //	.N.closed         the token, when it was taken: the writer adds no more
-//	.N.end            which objects are in the run, for ever
+//	.N.end            which objects are in the bundle, for ever
 //
 //	file  := header frame* rest
 //	header (64 bytes)
@@ -45,78 +44,77 @@ import (
 //	  (its header has the magic "trestend", and at 32 how many frames of the file
 //	  count, u64; the frames of the end come after those)
 //
-// A put writes a frame, syncs it, and then renames the token from the one name to
-// the other. Only then it is done. Whoever wants to put an object of an index in
-// the range of a run takes the token away first: by a rename too, of which one
-// succeeds. So what was put before that is found in the file, and nothing is put
-// after it. What the closer finds it writes down in .N.end, with a copy of the
-// last object, of which nothing says that the writer came to sync it (the one
-// before was synced before it was written). Put if absent decides between
-// closers.
+// A put writes a frame, syncs it, and then renames the token from the one name to the
+// other. Only then it is done. A process that wants to put an object of an index in the
+// range of a bundle takes the token away first. It does so by a rename too, of which one
+// succeeds. So everything that was put before is found in the file, and nothing is put
+// after it. The closer writes its findings to .N.end, with a copy of the last object. The
+// writer need not have come to sync that one; the one before was synced before it was
+// written. Put if absent decides between closers.
 //
-// N is given its name, like every object, by link(2): a run does not begin where
-// something is. An object of an index in the range of a run that is not the run's
-// counts for nothing; whoever puts one looks for runs after that.
+// N is given its name, like every object, by link(2): a bundle does not begin where
+// something is. An object of an index in the range of a bundle that is not in the bundle
+// does not count: its writer looks for bundles after the put.
 //
-// The writer of a run that another has closed goes on without runs. It reuses
-// the files of runs that it has itself trimmed: their blocks are allocated and
-// written, so that a sync of new frames has nothing to journal. What an earlier
-// use left has another nonce.
+// The writer of a bundle that another has closed goes on without bundles. It reuses the
+// files of bundles that it has itself trimmed. Their blocks are allocated and written, so
+// a sync of new frames has nothing to journal. Frames of an earlier use have another
+// nonce.
 const (
-	runVersion     = 1
-	runHeaderLen   = 64
-	frameHeaderLen = 32
-	frameMagic     = 0x6d617266 // "fram"
+	bundleVersion   = 1
+	bundleHeaderLen = 64
+	frameHeaderLen  = 32
+	frameMagic      = 0x6d617266 // "fram"
 
-	// runBytes is how large a run becomes, whose file is made beforehand; the first
-	// one, which is made when it is needed, becomes smallRunBytes.
-	runBytes      = 8 << 20
-	smallRunBytes = 256 << 10
-	// knownRuns is of how many runs it is kept in memory what is in them.
-	knownRuns = 64
-	// spareRuns is how many files of runs are kept for others.
-	spareRuns = 4
+	// bundleBytes is how large a bundle becomes, whose file is made beforehand; the first
+	// one, which is made when it is needed, becomes smallBundleBytes.
+	bundleBytes      = 8 << 20
+	smallBundleBytes = 256 << 10
+	// maxCachedBundles is how many bundles' contents are cached.
+	maxCachedBundles = 64
+	// maxSpareFiles is how many files of bundles are kept for others.
+	maxSpareFiles = 4
 	// takeTries bounds the attempts to get hold of a token that changes its name.
 	takeTries = 10_000
 )
 
 var (
-	runMagic = [8]byte([]byte("trestrun"))
-	endMagic = [8]byte([]byte("trestend"))
-	crcTable = crc32.MakeTable(crc32.Castagnoli)
+	bundleMagic = [8]byte([]byte("trestrun"))
+	endMagic    = [8]byte([]byte("trestend"))
+	crcTable    = crc32.MakeTable(crc32.Castagnoli)
 )
 
-// A runHeader opens a run's file, or its end.
-type runHeader struct {
+// A bundleHeader opens a bundle's file, or its end.
+type bundleHeader struct {
 	magic        [8]byte
 	first, nonce uint64
 	count        uint64 // of an end
 }
 
-func newRunHeader(first uint64) runHeader {
+func newBundleHeader(first uint64) bundleHeader {
 	var nonce [8]byte
 	_, _ = rand.Read(nonce[:]) // never fails
-	return runHeader{magic: runMagic, first: first, nonce: binary.LittleEndian.Uint64(nonce[:])}
+	return bundleHeader{magic: bundleMagic, first: first, nonce: binary.LittleEndian.Uint64(nonce[:])}
 }
 
-func (h runHeader) append(b []byte) []byte {
+func (h bundleHeader) append(b []byte) []byte {
 	start := len(b)
 	b = append(b, h.magic[:]...)
-	b = binary.LittleEndian.AppendUint64(b, runVersion)
+	b = binary.LittleEndian.AppendUint64(b, bundleVersion)
 	b = binary.LittleEndian.AppendUint64(b, h.first)
 	b = binary.LittleEndian.AppendUint64(b, h.nonce)
 	b = binary.LittleEndian.AppendUint64(b, h.count)
-	b = append(b, make([]byte, runHeaderLen-4-(len(b)-start))...)
+	b = append(b, make([]byte, bundleHeaderLen-4-(len(b)-start))...)
 	return binary.LittleEndian.AppendUint32(b, crc32.Checksum(b[start:], crcTable))
 }
 
-// parseRunHeader reads a header. ok is false if b is none.
-func parseRunHeader(b []byte, magic [8]byte, first uint64) (h runHeader, ok bool) {
-	if len(b) < runHeaderLen || [8]byte(b) != magic || binary.LittleEndian.Uint64(b[8:]) != runVersion ||
-		binary.LittleEndian.Uint32(b[runHeaderLen-4:]) != crc32.Checksum(b[:runHeaderLen-4], crcTable) {
+// parseBundleHeader reads a header. ok is false if b is none.
+func parseBundleHeader(b []byte, magic [8]byte, first uint64) (h bundleHeader, ok bool) {
+	if len(b) < bundleHeaderLen || [8]byte(b) != magic || binary.LittleEndian.Uint64(b[8:]) != bundleVersion ||
+		binary.LittleEndian.Uint32(b[bundleHeaderLen-4:]) != crc32.Checksum(b[:bundleHeaderLen-4], crcTable) {
 		return h, false
 	}
-	h = runHeader{magic: magic, first: binary.LittleEndian.Uint64(b[16:]), nonce: binary.LittleEndian.Uint64(b[24:]), count: binary.LittleEndian.Uint64(b[32:])}
+	h = bundleHeader{magic: magic, first: binary.LittleEndian.Uint64(b[16:]), nonce: binary.LittleEndian.Uint64(b[24:]), count: binary.LittleEndian.Uint64(b[32:])}
 	return h, h.first == first && h.count <= math.MaxInt32
 }
 
@@ -132,7 +130,7 @@ func appendFrame(b []byte, nonce, index uint64, data []byte) []byte {
 	return append(b, data...)
 }
 
-// A member is where an object of a run is. The zero value is one that is damaged.
+// A member is where an object of a bundle is. The zero value is one that is damaged.
 type member struct {
 	off int64
 	n   int64
@@ -149,40 +147,40 @@ func parseFrame(b []byte, nonce uint64, off int64) (m member, index uint64, ok b
 	return m, binary.LittleEndian.Uint64(b[16:]), true
 }
 
-// A run is what is known of one.
-type run struct {
-	runHeader
+// A bundle is the known content of one.
+type bundle struct {
+	bundleHeader
 	dir     string   // of the objects
 	members []member // in the file, then in the end
 	inFile  int      // how many of them are in the file
 	closed  bool     // the end is there: nothing of this changes any more
-	damaged error    // nothing of it is to be had
+	damaged error    // nothing of it can be read
 	written time.Time
 }
 
-func (r *run) next() uint64 { return r.first + uint64(len(r.members)) }
+func (r *bundle) next() uint64 { return r.first + uint64(len(r.members)) }
 
-func (r *run) has(index uint64) bool { return index >= r.first && index < r.next() }
+func (r *bundle) has(index uint64) bool { return index >= r.first && index < r.next() }
 
 // file returns the name of the file that holds an object, and where.
-func (r *run) file(index uint64) (string, member) {
+func (r *bundle) file(index uint64) (string, member) {
 	i := int(index - r.first)
 	if i < r.inFile {
 		return SequenceName(r.dir, r.first), r.members[i]
 	}
-	return beside(r.dir, r.first, "end"), r.members[i]
+	return sidecar(r.dir, r.first, "end"), r.members[i]
 }
 
-func (r *run) corrupt(format string, args ...any) error {
-	return fault.New(fault.Corruption, "corruption in run %s: "+format, append([]any{SequenceName(r.dir, r.first)}, args...)...)
+func (r *bundle) corrupt(format string, args ...any) error {
+	return fault.New(fault.Corruption, "corruption in bundle %s: "+format, append([]any{SequenceName(r.dir, r.first)}, args...)...)
 }
 
 // SequenceName returns the name of the object of an index that a Sequence puts into
 // dir.
 func SequenceName(dir string, index uint64) string { return fmt.Sprintf("%s/%015d", dir, index) }
 
-// beside returns the name of a file beside a run.
-func beside(dir string, first uint64, kind string) string {
+// sidecar returns the name of a file beside a bundle.
+func sidecar(dir string, first uint64, kind string) string {
 	return fmt.Sprintf("%s/.%015d.%s", dir, first, kind)
 }
 
@@ -198,8 +196,8 @@ func parseNumbered(name string) (dir string, index uint64, ok bool) {
 	return dir, index, err == nil && SequenceName(dir, index) == name
 }
 
-// firsts returns the first indexes of what may be runs, in ascending order, of
-// the names in a directory.
+// firsts returns the first indexes of possible bundles, in ascending order, of the names
+// in a directory.
 func firsts(names []string) []uint64 {
 	var out []uint64
 	for _, name := range names {
@@ -222,13 +220,13 @@ func (l *Local) firsts(dir string) ([]uint64, error) {
 	return firsts(names), err
 }
 
-// readRun reads what is in the run that begins at first. It returns nil if there
-// is none: its file is not there, or is an object. With closing the token was
-// taken from the writer. What is damaged is known by that.
-func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
+// readBundle reads the content of the bundle that begins at first. It returns nil if there
+// is none: its file is not there, or is an object. With closing the token was taken from
+// the writer. Damaged objects are found by that.
+func (l *Local) readBundle(dir string, first uint64, closing bool) (*bundle, error) {
 	name := SequenceName(dir, first)
 	l.mu.Lock()
-	known := l.mu.runs[name]
+	known := l.mu.bundles[name]
 	l.mu.Unlock()
 	if known != nil && known.closed {
 		return known, nil
@@ -241,22 +239,22 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 		return nil, err
 	}
 	defer f.Close()
-	h, ok, err := readRunHeader(f, first)
+	h, ok, err := readBundleHeader(f, first)
 	if err != nil {
 		return nil, err
 	}
-	r := &run{runHeader: h, dir: dir}
+	r := &bundle{bundleHeader: h, dir: dir}
 	if !ok {
-		if r.damaged, err = l.notRun(dir, first); r.damaged == nil || err != nil {
+		if r.damaged, err = l.checkNotBundle(dir, first); r.damaged == nil || err != nil {
 			return nil, err
 		}
 	}
-	end, err := l.readFile(beside(dir, first, "end"))
+	end, err := l.readFile(sidecar(dir, first, "end"))
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return nil, err
 	}
 	r.closed = err == nil
-	// Now, if there is an end, the file grows no more.
+	// From here on, if there is an end, the file does not grow.
 	info, err := f.Stat()
 	if err != nil {
 		return nil, err
@@ -271,29 +269,29 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 	}
 	switch {
 	case r.closed:
-		r.follow(data, end)
-		l.know(r)
+		r.scanWithEnd(data, end)
+		l.cacheBundle(r)
 	case closing:
-		r.followAll(data, 0)
+		r.scanFrames(data, 0)
 		if len(r.members) == 0 {
-			r.members = append(r.members, member{}) // it was there before the run was
+			r.members = append(r.members, member{}) // it was there before the bundle was
 		}
 	default:
 		// One that is not whole may be being written, unless there is another behind
 		// it: then it is whole by now.
-		if r.followAll(data, 0) {
+		if r.scanFrames(data, 0) {
 			limit := r.next()
 			if data, err = readAll(f); err != nil {
 				return nil, err
 			}
 			r.members = nil
-			r.followAll(data, limit)
+			r.scanFrames(data, limit)
 		}
-		// What is there while the writer has the token stays. If somebody has taken
-		// it, a last object that was seen only now may come to nothing.
-		switch _, err := l.fs.Stat(l.path(beside(dir, first, "closed"))); {
+		// Objects that are there while the writer has the token stay. If another process
+		// has taken it, a last object that was seen only now may not be in the bundle.
+		switch _, err := l.fs.Stat(l.path(sidecar(dir, first, "closed"))); {
 		case err == nil:
-			return l.closeRun(dir, first)
+			return l.closeBundle(dir, first)
 		case !errors.Is(err, fs.ErrNotExist):
 			return nil, err
 		}
@@ -301,43 +299,43 @@ func (l *Local) readRun(dir string, first uint64, closing bool) (*run, error) {
 			// The last one may be copied to the end.
 			durable := *r
 			durable.members = slices.Clip(r.members[:n])
-			l.know(&durable)
+			l.cacheBundle(&durable)
 		}
 	}
 	return r, nil
 }
 
-// know keeps in memory what is in a run: all, or the first ones of a run that is
-// open. It is not kept of one that is damaged, as somebody may mend that.
-func (l *Local) know(r *run) {
+// cacheBundle caches the content of a bundle: all, or the first objects of one that is
+// open. A damaged bundle is not cached, as an operator may repair it.
+func (l *Local) cacheBundle(r *bundle) {
 	if r.damaged != nil || slices.Contains(r.members, member{}) {
 		return
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.mu.runs) >= knownRuns {
-		clear(l.mu.runs)
+	if len(l.mu.bundles) >= maxCachedBundles {
+		clear(l.mu.bundles)
 	}
-	l.mu.runs[SequenceName(r.dir, r.first)] = r
+	l.mu.bundles[SequenceName(r.dir, r.first)] = r
 }
 
-// readRunHeader reads the header of a run's file. ok is false if it is none.
-func readRunHeader(f vfs.File, first uint64) (h runHeader, ok bool, err error) {
-	var b [runHeaderLen]byte
+// readBundleHeader reads the header of a bundle's file. ok is false if it is none.
+func readBundleHeader(f vfs.File, first uint64) (h bundleHeader, ok bool, err error) {
+	var b [bundleHeaderLen]byte
 	if n, err := f.ReadAt(b[:], 0); n < len(b) && !errors.Is(err, io.EOF) {
 		return h, false, err
 	}
-	if h, ok = parseRunHeader(b[:], runMagic, first); !ok {
-		h = runHeader{magic: runMagic, first: first}
+	if h, ok = parseBundleHeader(b[:], bundleMagic, first); !ok {
+		h = bundleHeader{magic: bundleMagic, first: first}
 	}
 	return h, ok, nil
 }
 
-// notRun returns nil if the file of an index, which is no run as it should be, is
-// an object, which was there before the run came to be: then that still lies
-// beside it. Else it returns what is wrong.
-func (l *Local) notRun(dir string, first uint64) (damaged, err error) {
-	name := beside(dir, first, "run")
+// checkNotBundle returns nil if the file of an index, which is no intact bundle, is an
+// object. It is one if it was there before the bundle was made, which then still lies
+// beside it. Else it returns the damage.
+func (l *Local) checkNotBundle(dir string, first uint64) (damaged, err error) {
+	name := sidecar(dir, first, "run")
 	f, err := l.open(l.path(name), name, vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
 		return nil, nil
@@ -345,41 +343,41 @@ func (l *Local) notRun(dir string, first uint64) (damaged, err error) {
 	if err != nil {
 		return nil, err
 	}
-	h, ok, err := readRunHeader(f, first)
+	h, ok, err := readBundleHeader(f, first)
 	if !ok {
-		damaged = (&run{dir: dir, runHeader: h}).corrupt("its header is damaged")
+		damaged = (&bundle{dir: dir, bundleHeader: h}).corrupt("its header is damaged")
 	}
 	return damaged, errors.Join(err, f.Close())
 }
 
-// anyNonce finds the nonce of a run whose header is damaged.
+// anyNonce finds the nonce of a bundle whose header is damaged.
 func anyNonce(first uint64, data, end []byte) uint64 {
-	if h, ok := parseRunHeader(end, endMagic, first); ok {
+	if h, ok := parseBundleHeader(end, endMagic, first); ok {
 		return h.nonce
 	}
-	if len(data) < runHeaderLen+frameHeaderLen {
+	if len(data) < bundleHeaderLen+frameHeaderLen {
 		return 0
 	}
-	return binary.LittleEndian.Uint64(data[runHeaderLen+8:])
+	return binary.LittleEndian.Uint64(data[bundleHeaderLen+8:])
 }
 
-// follow finds the objects of a run whose end is given, in data, its file, and in
+// scanWithEnd finds the objects of a bundle whose end is given, in data, its file, and in
 // the end.
-func (r *run) follow(data, end []byte) {
-	e, ok := parseRunHeader(end, endMagic, r.first)
-	if !ok || e.nonce != r.nonce || e.count > mostFrames(data) {
+func (r *bundle) scanWithEnd(data, end []byte) {
+	e, ok := parseBundleHeader(end, endMagic, r.first)
+	if !ok || e.nonce != r.nonce || e.count > maxFrames(data) {
 		r.damaged = r.corrupt("its end is damaged")
-		r.followAll(data, 0)
+		r.scanFrames(data, 0)
 		return
 	}
 	limit := r.first + e.count
-	r.followAll(data, limit)
+	r.scanFrames(data, limit)
 	for r.next() < limit {
 		r.members = append(r.members, member{})
 	}
 	r.inFile = len(r.members)
-	if len(end) > runHeaderLen {
-		m, index, ok := parseFrame(end[runHeaderLen:], r.nonce, runHeaderLen)
+	if len(end) > bundleHeaderLen {
+		m, index, ok := parseFrame(end[bundleHeaderLen:], r.nonce, bundleHeaderLen)
 		if !ok || index != r.next() || m.n > int64(len(end))-m.off {
 			m = member{}
 		}
@@ -387,20 +385,19 @@ func (r *run) follow(data, end []byte) {
 	}
 }
 
-// mostFrames is how many frames there can be in data.
-func mostFrames(data []byte) uint64 { return uint64(len(data) / frameHeaderLen) }
+// maxFrames is how many frames there can be in data.
+func maxFrames(data []byte) uint64 { return uint64(len(data) / frameHeaderLen) }
 
-// followAll finds all objects before limit, which is none if it is not known how
-// many there are. Each was durable before the next was written: one that is not
-// whole and has another behind it is damaged, if data is what the file held at
-// one time, and is what its frame says, if that can be read. It returns whether
-// there are such.
-func (r *run) followAll(data []byte, limit uint64) (holes bool) {
+// scanFrames finds all objects before limit, which is none if it is not known how many
+// there are. Each was durable before the next was written. So one that is not whole and
+// has another behind it is damaged, if data is what the file held at one time. Its frame
+// says what it was, if that can be read. It returns whether there are such.
+func (r *bundle) scanFrames(data []byte, limit uint64) (holes bool) {
 	if limit == 0 {
 		limit = math.MaxUint64
 	}
 	size := int64(len(data))
-	for off := int64(runHeaderLen); r.next() < limit && off < size; {
+	for off := int64(bundleHeaderLen); r.next() < limit && off < size; {
 		m, index, framed := parseFrame(data[off:], r.nonce, off)
 		framed = framed && index == r.next() && m.n <= size-m.off
 		if framed && crc32.Checksum(data[m.off:m.off+m.n], crcTable) == m.crc {
@@ -408,7 +405,7 @@ func (r *run) followAll(data []byte, limit uint64) (holes bool) {
 			off = m.off + m.n
 			continue
 		}
-		next, at := r.frameBehind(data, off+1, limit)
+		next, at := r.nextFrame(data, off+1, limit)
 		if next == 0 && (!framed || limit == math.MaxUint64) {
 			break // the last one, which was not stored
 		}
@@ -427,9 +424,9 @@ func (r *run) followAll(data []byte, limit uint64) (holes bool) {
 	return holes
 }
 
-// frameBehind finds a frame of an index behind the next one, from off on: which,
+// nextFrame finds a frame of an index behind the next one, from off on: which,
 // and where; 0 if there is none.
-func (r *run) frameBehind(data []byte, off int64, limit uint64) (index uint64, at int64) {
+func (r *bundle) nextFrame(data []byte, off int64, limit uint64) (index uint64, at int64) {
 	pattern := binary.LittleEndian.AppendUint32(nil, frameMagic)
 	for off < int64(len(data)) {
 		i := bytes.Index(data[off:], pattern)
@@ -437,7 +434,7 @@ func (r *run) frameBehind(data []byte, off int64, limit uint64) (index uint64, a
 			break
 		}
 		off += int64(i)
-		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.first <= mostFrames(data) {
+		if _, index, ok := parseFrame(data[off:], r.nonce, off); ok && index > r.next() && index < limit && index-r.first <= maxFrames(data) {
 			return index, off
 		}
 		off++
@@ -445,11 +442,11 @@ func (r *run) frameBehind(data []byte, off int64, limit uint64) (index uint64, a
 	return 0, 0
 }
 
-// listRuns returns the runs of a directory that has files of these names.
-func (l *Local) listRuns(dir string, names []string) ([]*run, error) {
-	var out []*run
+// listBundles returns the bundles of a directory that has files of these names.
+func (l *Local) listBundles(dir string, names []string) ([]*bundle, error) {
+	var out []*bundle
 	for _, first := range firsts(names) {
-		r, err := l.readRun(dir, first, false)
+		r, err := l.readBundle(dir, first, false)
 		if err != nil {
 			return nil, err
 		}
@@ -460,23 +457,23 @@ func (l *Local) listRuns(dir string, names []string) ([]*run, error) {
 	return out, nil
 }
 
-// inRuns reports whether one of some runs has an object, or is it.
-func inRuns(runs []*run, name string) bool {
-	if len(runs) == 0 {
+// inBundles reports whether one of some bundles has an object, or is it.
+func inBundles(bundles []*bundle, name string) bool {
+	if len(bundles) == 0 {
 		return false
 	}
 	_, index, ok := parseNumbered(name)
-	return ok && slices.ContainsFunc(runs, func(r *run) bool { return r.has(index) || r.first == index })
+	return ok && slices.ContainsFunc(bundles, func(r *bundle) bool { return r.has(index) || r.first == index })
 }
 
-// findRun returns the run that has an object, and the object's index; nil if none
+// findBundle returns the bundle that has an object, and the object's index; nil if none
 // has.
-func (l *Local) findRun(name string) (r *run, index uint64, err error) {
+func (l *Local) findBundle(name string) (r *bundle, index uint64, err error) {
 	dir, index, ok := parseNumbered(name)
 	if !ok {
 		return nil, 0, nil
 	}
-	if r := l.knownRun(dir, index); r != nil {
+	if r := l.cachedBundle(dir, index); r != nil {
 		return r, index, nil
 	}
 	all, err := l.firsts(dir)
@@ -484,7 +481,7 @@ func (l *Local) findRun(name string) (r *run, index uint64, err error) {
 		if first > index {
 			continue
 		}
-		r, err := l.readRun(dir, first, false)
+		r, err := l.readBundle(dir, first, false)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -501,12 +498,12 @@ func (l *Local) findRun(name string) (r *run, index uint64, err error) {
 	return nil, 0, err
 }
 
-// knownRun returns the run that has an object, if it is known. It may have been
+// cachedBundle returns the bundle that has an object, if it is known. It may have been
 // deleted since: then it cannot be opened.
-func (l *Local) knownRun(dir string, index uint64) *run {
+func (l *Local) cachedBundle(dir string, index uint64) *bundle {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, r := range l.mu.runs {
+	for _, r := range l.mu.bundles {
 		if r.dir == dir && r.has(index) {
 			return r
 		}
@@ -514,8 +511,8 @@ func (l *Local) knownRun(dir string, index uint64) *run {
 	return nil
 }
 
-// openMember opens the file that holds an object of a run.
-func (l *Local) openMember(r *run, index uint64) (vfs.File, member, error) {
+// openMember opens the file that holds an object of a bundle.
+func (l *Local) openMember(r *bundle, index uint64) (vfs.File, member, error) {
 	if r.damaged != nil {
 		return nil, member{}, r.damaged
 	}
@@ -525,18 +522,18 @@ func (l *Local) openMember(r *run, index uint64) (vfs.File, member, error) {
 	}
 	f, err := l.open(l.path(name), SequenceName(r.dir, index), vfs.SequentialReadsOption)
 	if errors.Is(err, fault.NotFound) {
-		l.forgetRun(r.dir, r.first)
+		l.uncacheBundle(r.dir, r.first)
 	}
 	return f, m, err
 }
 
-func (l *Local) forgetRun(dir string, first uint64) {
+func (l *Local) uncacheBundle(dir string, first uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	delete(l.mu.runs, SequenceName(dir, first))
+	delete(l.mu.bundles, SequenceName(dir, first))
 }
 
-func (l *Local) getMember(r *run, index uint64) ([]byte, error) {
+func (l *Local) getMember(r *bundle, index uint64) ([]byte, error) {
 	f, m, err := l.openMember(r, index)
 	if err != nil {
 		return nil, err
@@ -554,7 +551,7 @@ func readAt(f vfs.File, p []byte, off int64) error {
 	return err
 }
 
-// A memberReadable is an object of a run, open for reading.
+// A memberReadable is an object of a bundle, open for reading.
 type memberReadable struct {
 	objstorage.Readable
 	f vfs.File
@@ -562,7 +559,7 @@ type memberReadable struct {
 
 func (r *memberReadable) Close() error { return r.f.Close() }
 
-func (l *Local) readMember(r *run, index uint64) (objstorage.Readable, error) {
+func (l *Local) readMember(r *bundle, index uint64) (objstorage.Readable, error) {
 	f, m, err := l.openMember(r, index)
 	if err != nil {
 		return nil, err
@@ -572,19 +569,19 @@ func (l *Local) readMember(r *run, index uint64) (objstorage.Readable, error) {
 	})}, nil
 }
 
-// closeRuns closes the runs of a directory that may have an index, or get it, and
+// closeBundles closes the bundles of a directory that may have an index, or get it, and
 // returns the one that has it.
-func (l *Local) closeRuns(dir string, index uint64) (*run, error) {
+func (l *Local) closeBundles(dir string, index uint64) (*bundle, error) {
 	all, err := l.firsts(dir)
 	if err != nil {
 		return nil, err
 	}
-	var has *run
+	var has *bundle
 	for _, first := range all {
 		if first > index {
 			break
 		}
-		r, err := l.closeRun(dir, first)
+		r, err := l.closeBundle(dir, first)
 		if err != nil {
 			return nil, err
 		}
@@ -595,11 +592,10 @@ func (l *Local) closeRuns(dir string, index uint64) (*run, error) {
 	return has, nil
 }
 
-// closeRun ends a run: what is in it is in it, and nothing more will be. It
-// returns nil if there is no run.
-func (l *Local) closeRun(dir string, first uint64) (*run, error) {
-	// The token of what is not a run is nobody's to take.
-	r, err := l.readRun(dir, first, true)
+// closeBundle ends a bundle: its content is final. It returns nil if there is no bundle.
+func (l *Local) closeBundle(dir string, first uint64) (*bundle, error) {
+	// The token of what is not a bundle must not be taken.
+	r, err := l.readBundle(dir, first, true)
 	if err != nil || r == nil || r.closed {
 		return r, err
 	}
@@ -610,7 +606,7 @@ func (l *Local) closeRun(dir string, first uint64) (*run, error) {
 		return nil, err
 	}
 	// Again: now nothing more comes.
-	if r, err = l.readRun(dir, first, true); err != nil || r == nil || r.closed {
+	if r, err = l.readBundle(dir, first, true); err != nil || r == nil || r.closed {
 		return r, err
 	}
 	last, count := r.next()-1, len(r.members)
@@ -625,18 +621,18 @@ func (l *Local) closeRun(dir string, first uint64) (*run, error) {
 	if err := l.putEnd(r, count, tail); err != nil && !errors.Is(err, fault.AlreadyExists) {
 		return nil, err
 	}
-	if r, err = l.readRun(dir, first, true); err == nil && (r == nil || !r.closed) {
-		err = fault.New(fault.Unavailable, "run %s was deleted while it was closed", SequenceName(dir, first))
+	if r, err = l.readBundle(dir, first, true); err == nil && (r == nil || !r.closed) {
+		err = fault.New(fault.Unavailable, "bundle %s was deleted while it was closed", SequenceName(dir, first))
 	}
 	return r, err
 }
 
-// takeToken takes the token of a run from its writer.
+// takeToken takes the token of a bundle from its writer.
 func (l *Local) takeToken(dir string, first uint64) error {
-	closed := l.path(beside(dir, first, "closed"))
+	closed := l.path(sidecar(dir, first, "closed"))
 	for i := range takeTries {
 		for _, open := range openNames {
-			err := l.fs.Rename(l.path(beside(dir, first, open)), closed)
+			err := l.fs.Rename(l.path(sidecar(dir, first, open)), closed)
 			if err == nil || !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
@@ -648,39 +644,39 @@ func (l *Local) takeToken(dir string, first uint64) error {
 			time.Sleep(100 * time.Microsecond)
 		}
 	}
-	return fault.New(fault.Unavailable, "run %s has no token", SequenceName(dir, first))
+	return fault.New(fault.Unavailable, "bundle %s has no token", SequenceName(dir, first))
 }
 
 var openNames = [2]string{"open0", "open1"}
 
-// putEnd writes down which objects a run has, the first count of its file and
+// putEnd writes down which objects a bundle has, the first count of its file and
 // those of tail: fault.AlreadyExists says that another has done so.
-func (l *Local) putEnd(r *run, count int, tail []byte) error {
-	h := r.runHeader
+func (l *Local) putEnd(r *bundle, count int, tail []byte) error {
+	h := r.bundleHeader
 	h.magic, h.count = endMagic, uint64(count)
 	tmp, f, err := l.createTemp()
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(append(h.append(nil), tail...))
-	return l.publish(tmp, f, beside(r.dir, r.first, "end"), err)
+	return l.publish(tmp, f, sidecar(r.dir, r.first, "end"), err)
 }
 
-// removeBeside removes what lies beside a run that is gone.
-func (l *Local) removeBeside(dir string, first uint64) error {
-	l.forgetRun(dir, first)
+// removeSidecars removes what lies beside a bundle that is gone.
+func (l *Local) removeSidecars(dir string, first uint64) error {
+	l.uncacheBundle(dir, first)
 	for _, kind := range []string{"run", openNames[0], openNames[1], "closed", "end"} {
-		if err := l.remove(beside(dir, first, kind)); err != nil {
+		if err := l.remove(sidecar(dir, first, kind)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// deleteNumbered deletes an object of a sequence. Those of a run go with its last
+// deleteNumbered deletes an object of a sequence. Those of a bundle go with its last
 // one.
 func (l *Local) deleteNumbered(dir string, index uint64) error {
-	if r := l.knownRun(dir, index); r != nil && index+1 < r.next() {
+	if r := l.cachedBundle(dir, index); r != nil && index+1 < r.next() {
 		return nil
 	}
 	all, err := l.firsts(dir)
@@ -691,21 +687,21 @@ func (l *Local) deleteNumbered(dir string, index uint64) error {
 		if first > index {
 			break
 		}
-		r, err := l.readRun(dir, first, false)
+		r, err := l.readBundle(dir, first, false)
 		switch {
 		case err != nil:
 			return err
 		case r == nil:
-			// Of a run that a crash kept from being deleted whole, or from being: a run
+			// Left by a bundle whose creation or deletion a crash interrupted: a bundle
 			// that is just begun is behind all that can be deleted.
-			if err := l.removeBeside(dir, first); err != nil {
+			if err := l.removeSidecars(dir, first); err != nil {
 				return err
 			}
 		case r.has(index) && index+1 != r.next():
 			return nil
 		case r.has(index) && !r.closed:
-			// What is deleted has no writer that needs it.
-			if r, err = l.closeRun(dir, first); err != nil || r != nil && index+1 != r.next() {
+			// Deleted objects have no writer that needs them.
+			if r, err = l.closeBundle(dir, first); err != nil || r != nil && index+1 != r.next() {
 				return err
 			}
 			fallthrough
@@ -717,7 +713,7 @@ func (l *Local) deleteNumbered(dir string, index uint64) error {
 			if err := l.sync(l.path(dir)); err != nil {
 				return err
 			}
-			return l.removeBeside(dir, first)
+			return l.removeSidecars(dir, first)
 		}
 	}
 	return l.remove(SequenceName(dir, index))
