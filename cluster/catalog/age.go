@@ -13,7 +13,7 @@ import (
 // the number of the newest copy, which only rises, and EpochsKey, which only
 // Restore changes. It needs no store; who has none is told of the number by who
 // has. It is safe for concurrent use.
-type Age struct {
+type RollbackGuard struct {
 	l lock.Service
 
 	mu     sync.Mutex
@@ -23,12 +23,12 @@ type Age struct {
 }
 
 // NewAge returns an Age that has seen nothing yet.
-func NewAge(l lock.Service) *Age { return &Age{l: l} }
+func NewRollbackGuard(l lock.Service) *RollbackGuard { return &RollbackGuard{l: l} }
 
 // Look returns fault.FailedPrecondition if the lock service is not what was seen
 // before. What was read of it before Look returned nil is of a lock service that
 // was not put back.
-func (a *Age) Look(ctx context.Context) error {
+func (a *RollbackGuard) Check(ctx context.Context) error {
 	a.mu.Lock()
 	known, number, epochs := a.known, a.number, a.epochs
 	a.mu.Unlock()
@@ -41,7 +41,7 @@ func (a *Age) Look(ctx context.Context) error {
 	case err != nil:
 		return err
 	case n < number:
-		return behind(n, number)
+		return rolledBackError(n, number)
 	case known && e != epochs:
 		return fault.New(fault.FailedPrecondition, "the lock service (etcd) was recovered from a copy while this process ran, which cannot go on with what it knew: start it again")
 	}
@@ -55,7 +55,7 @@ func (a *Age) Look(ctx context.Context) error {
 }
 
 // Number returns the highest number of a copy that was seen.
-func (a *Age) Number() uint64 {
+func (a *RollbackGuard) Number() uint64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.number
@@ -63,7 +63,7 @@ func (a *Age) Number() uint64 {
 
 // Learn notes that there is a copy of a number, which somebody has seen who has
 // the store.
-func (a *Age) Learn(number uint64) {
+func (a *RollbackGuard) Observe(number uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.number = max(a.number, number)

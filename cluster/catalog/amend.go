@@ -87,7 +87,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 		}
 		trimmed := l.First > max(state.Kept.Segment, 1)
 		if l.ID == MetadataLog(LogOwner(l.ID)) {
-			if err := cp.newest(ctx, logs, roots, l, state.GivenUp, trimmed); err != nil {
+			if err := cp.checkMetadataUnchanged(ctx, logs, roots, l, state.GivenUp, trimmed); err != nil {
 				return err
 			}
 		}
@@ -149,7 +149,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 // another tablet, is older than the copy if the tablet had been flushed beyond it,
 // and else newer. Neither times nor the numbers of tablets tell that: a copy may be
 // stored long after it was made, and be followed by a tablet's way back.
-func (cp *Copy) newest(ctx context.Context, logs objectstore.Store, roots []*metadata.Row, l commitlog.Remains, givenUp commitlog.GivenUp, trimmed bool) error {
+func (cp *Copy) checkMetadataUnchanged(ctx context.Context, logs objectstore.Store, roots []*metadata.Row, l commitlog.Remains, givenUp commitlog.GivenUp, trimmed bool) error {
 	mine := map[uint64]bool{}
 	for _, r := range roots {
 		if a := r.Assignment; a != nil && commitlog.ID(a.Log) == l.ID {
@@ -160,7 +160,7 @@ func (cp *Copy) newest(ctx context.Context, logs objectstore.Store, roots []*met
 	switch {
 	case trimmed && len(mine) > 0:
 		return fault.New(fault.FailedPrecondition, "METADATA was flushed after it, and its log %v trimmed: the copy does not name the SSTable", l.ID)
-	case trimmed && known && cp.second && l.Segments == 0:
+	case trimmed && known && cp.newerDamaged && l.Segments == 0:
 		// The sweeper waits for a copy that does not need a log, and the one it waited
 		// for may be the damaged one.
 		return fault.New(fault.FailedPrecondition, "a newer copy is damaged, and METADATA log %v was deleted after this one", l.ID)

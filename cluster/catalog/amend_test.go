@@ -114,7 +114,7 @@ func TestAmend(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			cp := &Copy{Number: 3, Revision: 9, Items: map[string][]byte{}, second: c.second}
+			cp := &Copy{Number: 3, Revision: 9, Items: map[string][]byte{}, newerDamaged: c.second}
 			set := func(key string, v any) {
 				b, err := json.Marshal(v)
 				if err != nil {

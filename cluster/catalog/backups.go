@@ -36,7 +36,7 @@ type Backup struct {
 // MakeLimit is how long whoever makes a backup may say nothing before the next
 // one may take the name from him. It is for politeness only: who made it first
 // loses the compare-and-set then.
-const MakeLimit = time.Minute
+const ReservationTTL = time.Minute
 
 // BackupTable returns the id of the table in METADATA that has the rows of a
 // backup. No real table has such an id.

@@ -37,7 +37,7 @@ type Copy struct {
 	// Items are all that do not go with a session, by key, but for secrets.
 	Items map[string][]byte
 	// second says that there is a newer copy, which is damaged.
-	second bool
+	newerDamaged bool
 }
 
 const (
@@ -144,12 +144,12 @@ func (c *Copier) Check(ctx context.Context) error {
 	}
 	n, _, err := copyNumber(ctx, c.Lock)
 	if err == nil && n < newest {
-		err = behind(n, newest)
+		err = rolledBackError(n, newest)
 	}
 	return err
 }
 
-func behind(n, newest uint64) error {
+func rolledBackError(n, newest uint64) error {
 	return fault.New(fault.FailedPrecondition, "the lock service (etcd) is older than the store: it knows of %d copies of itself, there is copy %d. "+
 		"It was restored from a snapshot, or emptied. Nothing is served and nothing deleted, so that nothing is lost: "+
 		"stop all processes and run `trestle cluster recover`, which says first what it would do", n, newest)
@@ -217,7 +217,7 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	}
 	err = c.Store.PutIfAbsent(ctx, copyName(cp.Number), cp.marshal())
 	if errors.Is(err, fault.AlreadyExists) {
-		return behind(n, cp.Number)
+		return rolledBackError(n, cp.Number)
 	}
 	if err != nil {
 		return fmt.Errorf("store a copy of the lock service: %w", err)
@@ -225,7 +225,7 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	c.covered.Store(&begun)
 	names, err := c.names(ctx)
 	if err == nil && !c.clean {
-		names, err = c.endSecrets(ctx, names)
+		names, err = c.revokeSecrets(ctx, names)
 	}
 	if err != nil {
 		return err
@@ -240,8 +240,8 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 // endSecrets deletes, of copies by name of which the last has just been taken,
 // those in which earlier versions left secrets, and returns the others. The
 // secrets end first: who has read them may keep them.
-func (c *Copier) endSecrets(ctx context.Context, names []string) ([]string, error) {
-	var left, telling []string
+func (c *Copier) revokeSecrets(ctx context.Context, names []string) ([]string, error) {
+	var left, withSecrets []string
 	for i, name := range names {
 		if i == len(names)-1 {
 			left = append(left, name)
@@ -253,12 +253,12 @@ func (c *Copier) endSecrets(ctx context.Context, names []string) ([]string, erro
 		}
 		// Not decoded, as a damaged one tells them too.
 		if bytes.Contains(b, []byte(SecretsPrefix)) {
-			telling = append(telling, name)
+			withSecrets = append(withSecrets, name)
 		} else {
 			left = append(left, name)
 		}
 	}
-	if len(telling) > 0 {
+	if len(withSecrets) > 0 {
 		items, _, err := c.Lock.List(ctx, SecretsPrefix)
 		if err != nil {
 			return nil, err
@@ -269,7 +269,7 @@ func (c *Copier) endSecrets(ctx context.Context, names []string) ([]string, erro
 			}
 		}
 	}
-	for _, name := range telling {
+	for _, name := range withSecrets {
 		if err := c.Store.Delete(ctx, name); err != nil {
 			return nil, fmt.Errorf("delete copy %s of the lock service: %w", name, err)
 		}
@@ -307,7 +307,7 @@ func (c *Copier) Newest(ctx context.Context) (*Copy, error) {
 			continue
 		}
 		if err == nil {
-			cp.second = i < len(names)-1
+			cp.newerDamaged = i < len(names)-1
 		}
 		return cp, err
 	}

@@ -166,10 +166,10 @@ func TestCopiesOvertake(t *testing.T) {
 func TestAge(t *testing.T) {
 	ctx := t.Context()
 	l := memory.New().Client(nil, nil)
-	a := NewAge(l)
+	a := NewRollbackGuard(l)
 	look := func(want error) {
 		t.Helper()
-		if err := a.Look(ctx); !errors.Is(err, want) || (err == nil) != (want == nil) {
+		if err := a.Check(ctx); !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Fatalf("%v, not %v", err, want)
 		}
 	}
@@ -193,7 +193,7 @@ func TestAge(t *testing.T) {
 	look(fault.FailedPrecondition)
 	set(copyKey, "8")
 	look(nil)
-	a.Learn(10)
+	a.Observe(10)
 	look(fault.FailedPrecondition)
 	set(copyKey, "10")
 	look(nil)

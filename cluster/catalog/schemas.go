@@ -131,35 +131,35 @@ type Schemas struct {
 	life  context.Context
 	pause time.Duration // between two questions
 
-	mu       sync.Mutex
-	byID     map[uint64]*Table
-	byName   map[string]*Table // live ones
-	versions map[string]int64  // of the items, by key
-	revision int64
-	changed  chan struct{}
-	question *question // the next one; nil if nobody asks
-	asking   bool      // answer runs
+	mu         sync.Mutex
+	byID       map[uint64]*Table
+	byName     map[string]*Table // live ones
+	versions   map[string]int64  // of the items, by key
+	revision   int64
+	changed    chan struct{}
+	pending    *refresh // the next one; nil if nobody asks
+	refreshing bool     // answer runs
 }
 
 // A question is what the lock service is to be asked for those that miss
 // something.
-type question struct {
-	names    map[string]error // what came of asking for each, once answered is closed
-	answered chan struct{}
+type refresh struct {
+	names map[string]error // what came of asking for each, once answered is closed
+	done  chan struct{}
 }
 
 // askPause is how long the lock service is left alone between two questions, and
 // askNames how many names are asked for one by one: however many calls name what
 // is not there, they cost it 800 small reads a second at most, or 50 of all tables.
 const (
-	askPause = 20 * time.Millisecond
-	askNames = 16
+	refreshPause = 20 * time.Millisecond
+	maxNamesEach = 16
 )
 
 // WatchSchemas reads all schemas, within ctx, and follows them while life
 // lasts.
 func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
-	s := &Schemas{lock: l, life: life, pause: askPause, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
+	s := &Schemas{lock: l, life: life, pause: refreshPause, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
 	s.putLocked(cmeta.Schema)
 	if err := s.list(ctx); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
@@ -170,7 +170,7 @@ func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
 
 // Near says, before anybody asks, that the lock service is in this process: a
 // question costs it next to nothing, and nobody is made to wait for the next one.
-func (s *Schemas) Near() { s.pause = 0 }
+func (s *Schemas) LockIsLocal() { s.pause = 0 }
 
 func (s *Schemas) list(ctx context.Context) error {
 	items, revision, err := s.lock.List(ctx, TablesPrefix)
@@ -178,11 +178,11 @@ func (s *Schemas) list(ctx context.Context) error {
 		return err
 	}
 	for _, i := range items {
-		if err := s.Take(i); err != nil {
+		if err := s.Apply(i); err != nil {
 			return err
 		}
 	}
-	s.at(revision)
+	s.advanceTo(revision)
 	return nil
 }
 
@@ -190,40 +190,40 @@ func (s *Schemas) list(ctx context.Context) error {
 // and returns the live one, nil if none is; it learns of all tables if name is
 // empty. Those who ask at about the same time share one read. Unavailable if the
 // lock service cannot be reached.
-func (s *Schemas) Ask(ctx context.Context, name string) (*Table, error) {
+func (s *Schemas) Refresh(ctx context.Context, name string) (*Table, error) {
 	s.mu.Lock()
-	q := s.question
+	q := s.pending
 	if q == nil {
-		q = &question{names: map[string]error{}, answered: make(chan struct{})}
-		s.question = q
+		q = &refresh{names: map[string]error{}, done: make(chan struct{})}
+		s.pending = q
 	}
-	if !s.asking {
-		s.asking = true
-		go s.answer()
+	if !s.refreshing {
+		s.refreshing = true
+		go s.refreshLoop()
 	}
 	q.names[name] = nil
 	s.mu.Unlock()
 	select {
-	case <-q.answered:
-		return s.named(name), q.names[name]
+	case <-q.done:
+		return s.lookup(name), q.names[name]
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
 }
 
 // answer answers questions, one after the other, until there is none.
-func (s *Schemas) answer() {
+func (s *Schemas) refreshLoop() {
 	for {
 		s.mu.Lock()
-		q := s.question
-		s.question = nil // who comes now may mean something newer
-		s.asking = q != nil
+		q := s.pending
+		s.pending = nil // who comes now may mean something newer
+		s.refreshing = q != nil
 		s.mu.Unlock()
 		if q == nil {
 			return
 		}
-		s.read(q.names)
-		close(q.answered)
+		s.refreshNames(q.names)
+		close(q.done)
 		if s.pause == 0 {
 			continue
 		}
@@ -235,17 +235,17 @@ func (s *Schemas) answer() {
 }
 
 // read learns of the tables of names and notes what came of it.
-func (s *Schemas) read(names map[string]error) {
+func (s *Schemas) refreshNames(names map[string]error) {
 	_, all := names[""]
 	var err error
-	if all = all || len(names) > askNames; all {
+	if all = all || len(names) > maxNamesEach; all {
 		err = s.list(s.life)
 	}
 	for name := range names {
 		if !all {
 			var i lock.Item
 			if i, err = s.lock.Get(s.life, TablesPrefix+name); err == nil {
-				err = s.Take(i)
+				err = s.Apply(i)
 			} else if errors.Is(err, fault.NotFound) {
 				err = nil
 			}
@@ -256,7 +256,7 @@ func (s *Schemas) read(names map[string]error) {
 
 // Take makes an item known: as the lock service tells of it, or as the caller
 // has just stored it.
-func (s *Schemas) Take(i lock.Item) error {
+func (s *Schemas) Apply(i lock.Item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i.Version <= s.versions[i.Key] {
@@ -295,7 +295,7 @@ func (s *Schemas) putLocked(sch *schema.Table) {
 }
 
 // at notes that everything up to a revision is known.
-func (s *Schemas) at(revision int64) {
+func (s *Schemas) advanceTo(revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.revision = max(s.revision, revision)
@@ -307,10 +307,10 @@ func (s *Schemas) follow(ctx context.Context) {
 	for ctx.Err() == nil {
 		err := s.lock.Watch(ctx, TablesPrefix, s.Revision(), func(e lock.Event) error {
 			// A name's item stays when its last table is purged.
-			if err := s.Take(e.Item); err != nil {
+			if err := s.Apply(e.Item); err != nil {
 				return err
 			}
-			s.at(e.Version)
+			s.advanceTo(e.Version)
 			return nil
 		})
 		for err != nil && ctx.Err() == nil {
@@ -356,18 +356,18 @@ func (s *Schemas) wait(ctx context.Context, done func() bool) error {
 // waited until tablet servers knew it, and not for other processes: what is not
 // known here is asked for before it is said not to be there.
 func (s *Schemas) Named(ctx context.Context, name string) (*Table, error) {
-	t := s.named(name)
+	t := s.lookup(name)
 	if t != nil {
 		return t, nil
 	}
-	t, err := s.Ask(ctx, name)
+	t, err := s.Refresh(ctx, name)
 	if t == nil && err == nil {
 		err = fault.New(fault.NotFound, "Table not found: %s", name)
 	}
 	return t, err
 }
 
-func (s *Schemas) named(name string) *Table {
+func (s *Schemas) lookup(name string) *Table {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.byName[name]
@@ -405,7 +405,7 @@ func AppliedKey(incarnation uint64) string { return fmt.Sprintf("%s%016x", Appli
 
 // After returns when changes after a revision are known, or with the error of
 // ctx. It may return too early.
-func (s *Schemas) After(ctx context.Context, revision int64) error {
+func (s *Schemas) AwaitAfter(ctx context.Context, revision int64) error {
 	s.mu.Lock()
 	changed, now := s.changed, s.revision
 	s.mu.Unlock()

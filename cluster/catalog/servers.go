@@ -79,10 +79,10 @@ const DrainingPrefix = "draining/"
 
 // WantedPrefix is where the lock service has an item for each tablet, by id in
 // hexadecimal, that is to be served by the server that its value names.
-const WantedPrefix = "wanted/"
+const PinsPrefix = "wanted/"
 
 // WantedKey returns the key of such an item.
-func WantedKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", WantedPrefix, uint64(id)) }
+func PinKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", PinsPrefix, uint64(id)) }
 
 // IncarnationKey is the item of the last number that ClaimIncarnation returned.
 const IncarnationKey = "incarnation"

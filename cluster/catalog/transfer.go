@@ -100,45 +100,45 @@ func (t Transfer) Check() error {
 const HBasePrefix = "hbase/"
 
 // A Part says what becomes of an item when tables are transferred.
-type Part int
+type ItemClass int
 
 // The Parts.
 const (
 	// Unknown items were made by another version of this program.
-	Unknown Part = iota
+	UnknownItem ItemClass = iota
 	// Lasting items describe tables, and all that goes with them.
-	Lasting
+	DurableItem
 	// Living items vanish with the process that holds them.
-	Living
+	EphemeralItem
 	// Local items are about the processes of one place, their commit logs, and
 	// copies of the lock service.
-	Local
+	LocalItem
 )
 
 // PartOf tells what an item of a key is. EpochsKey is Local: epochs go by the
 // versions of one lock service.
-func PartOf(key string) Part {
+func ClassOf(key string) ItemClass {
 	switch key {
 	case FormatKey, IncarnationKey:
-		return Lasting
+		return DurableItem
 	case MasterKey:
-		return Living
+		return EphemeralItem
 	case EpochsKey, copyKey, TransferKey:
-		return Local
+		return LocalItem
 	}
 	for _, p := range []struct {
 		prefix string
-		part   Part
+		part   ItemClass
 	}{
-		{TablesPrefix, Lasting}, {BackupsPrefix, Lasting}, {RecordsPrefix, Lasting}, {cmeta.RootPrefix, Lasting},
-		{ServersPrefix, Living}, {AppliedPrefix, Living}, {HBasePrefix, Living},
-		{LogsPrefix, Local}, {DamagedPrefix, Local}, {DrainingPrefix, Local}, {WantedPrefix, Local},
+		{TablesPrefix, DurableItem}, {BackupsPrefix, DurableItem}, {RecordsPrefix, DurableItem}, {cmeta.RootPrefix, DurableItem},
+		{ServersPrefix, EphemeralItem}, {AppliedPrefix, EphemeralItem}, {HBasePrefix, EphemeralItem},
+		{LogsPrefix, LocalItem}, {DamagedPrefix, LocalItem}, {DrainingPrefix, LocalItem}, {PinsPrefix, LocalItem},
 	} {
 		if strings.HasPrefix(key, p.prefix) {
 			return p.part
 		}
 	}
-	return Unknown
+	return UnknownItem
 }
 
 // RaiseEpochs makes the epochs of masters of a lock service begin above a number.

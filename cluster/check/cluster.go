@@ -41,7 +41,7 @@ type ClusterOptions struct {
 
 // lookAgain is how long Cluster waits before it looks again at what may only have
 // been changing.
-const lookAgain = 2 * time.Second
+const recheckDelay = 2 * time.Second
 
 // logsDir is where findings say that commit logs are.
 const logsDir = "log"
@@ -52,10 +52,10 @@ const logsDir = "log"
 // should have. What is wrong it looks at twice. It calls report with each finding
 // and changes nothing.
 func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summary, error) {
-	c, found, err := o.look(ctx)
+	c, found, err := o.inspect(ctx)
 	if err == nil && c.sum.Damaged > 0 && !o.stopped {
 		select {
-		case <-time.After(lookAgain):
+		case <-time.After(recheckDelay):
 		case <-ctx.Done():
 			return Summary{}, ctx.Err()
 		}
@@ -63,7 +63,7 @@ func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summa
 		for _, f := range found {
 			first[f] = true
 		}
-		if c, found, err = o.look(ctx); err == nil {
+		if c, found, err = o.inspect(ctx); err == nil {
 			// What is wrong twice is not just changing.
 			found = slices.DeleteFunc(found, func(f Finding) bool { return !f.Harmless && !first[f] })
 		}
@@ -76,7 +76,7 @@ func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summa
 	for _, f := range found {
 		c.add(f)
 	}
-	return c.sum, c.readAll(ctx)
+	return c.sum, c.readContents(ctx)
 }
 
 // A cluster is what one look at a cluster has shown.
@@ -93,7 +93,7 @@ type cluster struct {
 }
 
 // look looks at everything but the content of SSTables and logs.
-func (o ClusterOptions) look(ctx context.Context) (c *cluster, found []Finding, err error) {
+func (o ClusterOptions) inspect(ctx context.Context) (c *cluster, found []Finding, err error) {
 	r := &reporter{report: func(f Finding) { found = append(found, f) },
 		doRestore: "bring back what is missing or damaged from a copy of the store, else restore a backup made before"}
 	c = &cluster{tables: newTables(r), o: o, meta: cmeta.New(o.Lock, o.Dialer)}
@@ -117,9 +117,9 @@ func (o ClusterOptions) look(ctx context.Context) (c *cluster, found []Finding, 
 	if err := c.readIncarnation(ctx, o.Lock); err != nil {
 		return nil, nil, err
 	}
-	c.judge()
-	c.assignments()
-	if err := c.waiting(ctx); err != nil {
+	c.checkRows()
+	c.checkAssignments()
+	if err := c.reportWaiting(ctx); err != nil {
 		return nil, nil, err
 	}
 	if c.there, err = c.stored(ctx, tabletsDir, o.Objects, c.rows != nil); err != nil {
@@ -146,20 +146,20 @@ func (c *cluster) scan(ctx context.Context, each func(*metadata.Row) error) erro
 }
 
 // assignments looks at who serves the tablets.
-func (c *cluster) assignments() {
+func (c *cluster) checkAssignments() {
 	c.owners, c.logs = map[uint64]bool{}, map[uint64]bool{}
 	for n := range c.servers {
 		c.owners[n] = true
 	}
 	for _, r := range c.o.roots {
-		c.namesLog(r)
+		c.noteOwner(r)
 	}
 	for _, id := range slices.Sorted(maps.Keys(c.rows)) {
 		sch := c.schemas[id]
 		// Those of a deleted table are given up after a while, until it is undeleted.
 		served := !c.o.stopped && (id == cmeta.Table || sch != nil && sch.DeleteTime.IsZero())
 		for _, r := range c.rows[id] {
-			c.namesLog(r)
+			c.noteOwner(r)
 			if !served {
 				continue
 			}
@@ -174,7 +174,7 @@ func (c *cluster) assignments() {
 }
 
 // namesLog notes which server and which commit log a row names.
-func (c *cluster) namesLog(r *metadata.Row) {
+func (c *cluster) noteOwner(r *metadata.Row) {
 	if a := r.Assignment; a != nil {
 		c.owners[a.Incarnation] = true
 		if a.Log != 0 {
@@ -184,7 +184,7 @@ func (c *cluster) namesLog(r *metadata.Row) {
 }
 
 // waiting tells of tablets that wait for a damaged commit log.
-func (c *cluster) waiting(ctx context.Context) error {
+func (c *cluster) reportWaiting(ctx context.Context) error {
 	damaged, err := catalog.DamagedLogs(ctx, c.o.Lock)
 	if err != nil {
 		return err
@@ -225,11 +225,11 @@ func (c *cluster) replaced(ctx context.Context, u *usedObject) (bool, error) {
 }
 
 // readAll reads what METADATA names from end to end, if that is wanted.
-func (c *cluster) readAll(ctx context.Context) error {
+func (c *cluster) readContents(ctx context.Context) error {
 	if !c.o.Blocks {
 		return nil
 	}
-	r := newReading(c.o.Rate, c.o.Tell)
+	r := newPacedReader(c.o.Rate, c.o.Tell)
 	defer r.close()
 	// What is missing was told.
 	for path := range c.objects {
@@ -273,7 +273,7 @@ func (c *cluster) readAll(ctx context.Context) error {
 
 // segments reads a commit log. What is written meanwhile is read too, if it comes
 // in time.
-func (c *cluster) segments(ctx context.Context, r *reading, log commitlog.ID) error {
+func (c *cluster) segments(ctx context.Context, r *pacedReader, log commitlog.ID) error {
 	var givenUp commitlog.GivenUp
 	got, err := commitlog.CheckSegments(ctx, c.o.Logs, log,
 		func(ctx context.Context) (commitlog.Pos, error) {

@@ -101,7 +101,7 @@ func (c *checker) check(ctx context.Context) error {
 	}
 	if c.root != nil {
 		for i := range c.root.Row.Files {
-			c.use(itemsDir, &c.root.Row.Files[i], c.root.Row)
+			c.noteUse(itemsDir, &c.root.Row.Files[i], c.root.Row)
 		}
 		if err := c.metadata(ctx); err != nil {
 			return err
@@ -179,8 +179,8 @@ func (c *checker) metadata(ctx context.Context) error {
 		return err
 	}
 	if sound {
-		c.logEnd(itemsLog, c.root.Row, last)
-		if err := c.covers(itemsLog, c.root.Row); err != nil {
+		c.checkLogEnd(itemsLog, c.root.Row, last)
+		if err := c.checkCovers(itemsLog, c.root.Row); err != nil {
 			return err
 		}
 	}
@@ -224,11 +224,11 @@ func (c *checker) metadata(ctx context.Context) error {
 			}
 		}
 	}
-	c.judge()
+	c.checkRows()
 	if !sound {
 		return nil
 	}
-	return c.covers(metaLog, slices.Collect(maps.Values(c.system))...)
+	return c.checkCovers(metaLog, slices.Collect(maps.Values(c.system))...)
 }
 
 // openLog opens a commit log to read it, nil if it is damaged.
@@ -238,7 +238,7 @@ func (c *checker) openLog(name string) (*commitlog.FileLog, error) {
 }
 
 // way says what to do about a commit log that is damaged.
-func (c *checker) way(name string) string {
+func (c *checker) remedy(name string) string {
 	if name == tablesLog {
 		return c.doRestore + ", or " + standalone.DropLog + c.dir
 	}
@@ -250,7 +250,7 @@ func (c *checker) damagedLog(name string, err error) error {
 	if fault.KindOf(err) != fault.Corruption {
 		return err
 	}
-	c.damage(name, c.way(name)+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
+	c.damage(name, c.remedy(name)+"; a start would refuse the directory, as acknowledged changes may be lost", "%v", err)
 	return nil
 }
 
@@ -258,7 +258,7 @@ func (c *checker) damagedLog(name string, err error) error {
 func (c *checker) log(ctx context.Context, name string, each func(*commitlog.Record)) (bool, error) {
 	if !c.exists(name) {
 		if c.root != nil && c.root.Row.Version > 1 || len(c.user) > 0 || standalone.Served(c.fs, c.dir) {
-			c.damage(name, c.way(name), "the directory is missing, and with it all changes that are in no SSTable")
+			c.damage(name, c.remedy(name), "the directory is missing, and with it all changes that are in no SSTable")
 			return false, nil
 		}
 		c.note(name, "nothing: the next start makes it", "the directory is missing; nothing was ever in it")
@@ -276,10 +276,10 @@ func (c *checker) log(ctx context.Context, name string, each func(*commitlog.Rec
 	return err == nil, errors.Join(c.damagedLog(name, err), l.Close())
 }
 
-var errEnough = errors.New("enough")
+var errStop = errors.New("enough")
 
 // covers checks that a commit log, which is sound, has what rows have yet to replay.
-func (c *checker) covers(name string, rows ...*metadata.Row) error {
+func (c *checker) checkCovers(name string, rows ...*metadata.Row) error {
 	var redo []commitlog.Pos
 	for _, r := range rows {
 		if r.Redo != (commitlog.Pos{}) {
@@ -295,7 +295,7 @@ func (c *checker) covers(name string, rows ...*metadata.Row) error {
 	}
 	// It covers the points between the first and the last if it covers these.
 	for _, from := range []commitlog.Pos{slices.MinFunc(redo, commitlog.Pos.Compare), slices.MaxFunc(redo, commitlog.Pos.Compare)} {
-		if err = l.Replay(from, func(commitlog.Record) error { return errEnough }); !errors.Is(err, errEnough) && err != nil {
+		if err = l.Replay(from, func(commitlog.Record) error { return errStop }); !errors.Is(err, errStop) && err != nil {
 			break
 		}
 		err = nil
@@ -326,7 +326,7 @@ func (c *checker) replayable(ctx context.Context) error {
 			complain(rec, "%v", err)
 			return
 		}
-		c.named(tablesLog, "the tablet of a record", rec.Tablet)
+		c.checkID(tablesLog, "the tablet of a record", rec.Tablet)
 		r := c.user[metadata.TabletID(rec.Tablet)]
 		end := first + cell.Seq(rec.N) - 1
 		seen[metadata.TabletID(rec.Tablet)] = end
@@ -349,12 +349,12 @@ func (c *checker) replayable(ctx context.Context) error {
 	if err != nil || !sound {
 		return err
 	}
-	if err := c.covers(tablesLog, slices.Collect(maps.Values(c.user))...); err != nil {
+	if err := c.checkCovers(tablesLog, slices.Collect(maps.Values(c.user))...); err != nil {
 		return err
 	}
 	for id, seq := range seen {
 		if r := c.user[id]; r != nil {
-			c.logEnd(tablesLog, r, seq)
+			c.checkLogEnd(tablesLog, r, seq)
 			if seq < r.FlushedSeq {
 				break // it is the same end for all
 			}
@@ -367,7 +367,7 @@ func (c *checker) replayable(ctx context.Context) error {
 // is the last change of r's tablet that it holds, 0 for none. Logs are trimmed
 // from the front, so later changes than those in the log never were in it, or
 // are gone from its end.
-func (c *checker) logEnd(name string, r *metadata.Row, last cell.Seq) {
+func (c *checker) checkLogEnd(name string, r *metadata.Row, last cell.Seq) {
 	if last > 0 && last < r.FlushedSeq {
 		c.note(name, "nothing after a power cut with durability async; else "+c.doRestore+", as acknowledged changes may be lost",
 			"ends at change %d of %s, of which %d are in SSTables: its end is missing", last, c.tabletName(r), r.FlushedSeq)
@@ -403,7 +403,7 @@ func (c *checker) sstables(ctx context.Context, dir string, known bool) error {
 	if err != nil {
 		return err
 	}
-	r := newReading(0, nil)
+	r := newPacedReader(0, nil)
 	defer r.close()
 	return c.read(ctx, dir, s, r, there, known, func(*usedObject) (bool, error) { return false, nil })
 }

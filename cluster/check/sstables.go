@@ -15,7 +15,7 @@ import (
 )
 
 // A reading reads objects from end to end, at a bounded rate.
-type reading struct {
+type pacedReader struct {
 	rate  int64 // bytes per second at most; 0 means no bound
 	tell  func(bytes int64)
 	start time.Time
@@ -23,14 +23,14 @@ type reading struct {
 	cache *sstable.Cache
 }
 
-func newReading(rate int64, tell func(int64)) *reading {
+func newPacedReader(rate int64, tell func(int64)) *pacedReader {
 	if tell == nil {
 		tell = func(int64) {}
 	}
-	return &reading{rate: rate, tell: tell, start: time.Now(), cache: sstable.NewCache(4<<20, 4)}
+	return &pacedReader{rate: rate, tell: tell, start: time.Now(), cache: sstable.NewCache(4<<20, 4)}
 }
 
-func (r *reading) close() { r.cache.Close() }
+func (r *pacedReader) close() { r.cache.Close() }
 
 // readAtOnce is what is read at once of an object, and readWhole the size up to
 // which an SSTable is read once and in large pieces: a store takes a request for
@@ -38,7 +38,7 @@ func (r *reading) close() { r.cache.Close() }
 const readAtOnce, readWhole = 1 << 20, 256 << 20
 
 // took waits until n bytes more may have been read.
-func (r *reading) took(ctx context.Context, n int) error {
+func (r *pacedReader) pace(ctx context.Context, n int) error {
 	r.bytes += int64(n)
 	r.tell(r.bytes)
 	if r.rate <= 0 {
@@ -54,7 +54,7 @@ func (r *reading) took(ctx context.Context, n int) error {
 }
 
 // whole returns what an object holds.
-func (r *reading) whole(ctx context.Context, s objectstore.Store, name string) (data []byte, err error) {
+func (r *pacedReader) whole(ctx context.Context, s objectstore.Store, name string) (data []byte, err error) {
 	f, err := objectstore.OpenStored(ctx, s, name)
 	if err != nil {
 		return nil, err
@@ -66,7 +66,7 @@ func (r *reading) whole(ctx context.Context, s objectstore.Store, name string) (
 		if err := f.ReadAt(ctx, data[off:end], int64(off)); err != nil {
 			return nil, err
 		}
-		if err := r.took(ctx, end-off); err != nil {
+		if err := r.pace(ctx, end-off); err != nil {
 			return nil, err
 		}
 	}
@@ -74,13 +74,13 @@ func (r *reading) whole(ctx context.Context, s objectstore.Store, name string) (
 }
 
 // open opens an SSTable of some size.
-func (r *reading) open(ctx context.Context, s objectstore.Store, name string, size int64) (sstable.Readable, error) {
+func (r *pacedReader) open(ctx context.Context, s objectstore.Store, name string, size int64) (sstable.Readable, error) {
 	if size <= readWhole {
 		data, err := r.whole(ctx, s, name)
 		return inMemory(data), err
 	}
 	f, err := objectstore.OpenStored(ctx, s, name)
-	return paced{f, r}, err
+	return pacedFile{f, r}, err
 }
 
 // inMemory is an SSTable that was read.
@@ -97,16 +97,16 @@ func (b inMemory) ReadAt(_ context.Context, p []byte, off int64) error {
 }
 
 // paced is an SSTable that is read at the rate of a reading.
-type paced struct {
+type pacedFile struct {
 	sstable.Readable
-	r *reading
+	r *pacedReader
 }
 
-func (p paced) ReadAt(ctx context.Context, b []byte, off int64) error {
+func (p pacedFile) ReadAt(ctx context.Context, b []byte, off int64) error {
 	if err := p.Readable.ReadAt(ctx, b, off); err != nil {
 		return err
 	}
-	return p.r.took(ctx, len(b))
+	return p.r.pace(ctx, len(b))
 }
 
 // stored holds the SSTables of a store, which are those of a path, against those
@@ -147,7 +147,7 @@ func (t *tables) unused(where string, size int64, n int, newest time.Time, why s
 // read verifies the SSTables of a path, of which there has those that are there.
 // known says that all rows are; else those are verified too that no row names.
 // gone tells of one that is not there whether rows have ceased to name it.
-func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *reading, there map[string]objectstore.Info, known bool, gone func(*usedObject) (bool, error)) error {
+func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *pacedReader, there map[string]objectstore.Info, known bool, gone func(*usedObject) (bool, error)) error {
 	paths := map[string]bool{}
 	for path := range t.objects {
 		paths[path] = strings.HasPrefix(path, dir+"/")

@@ -47,7 +47,7 @@ func Stopped(ctx context.Context, o ClusterOptions, copies objectstore.Store, re
 	if o.Logs, err = objectstore.Overlay(o.Logs); err != nil {
 		return Summary{}, err
 	}
-	d := new(only)
+	d := new(singleDialer)
 	o.Dialer = d
 	s, err := tabletserver.Start(ctx, tabletserver.Options{Name: "check", Addr: "check", Lock: l, Dialer: d, Objects: o.Objects, Logs: o.Logs,
 		TTL: 24 * time.Hour, NoBackground: true, CacheBytes: 8 << 20, RowCacheBytes: -1})
@@ -92,7 +92,7 @@ func (o ClusterOptions) items(ctx context.Context, copies objectstore.Store) (*c
 // open one whose split was under way leaves the left child to be opened.
 func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server) error {
 	meta := cmeta.New(o.Lock, o.Dialer)
-	for range mostLoads {
+	for range maxLoads {
 		roots, err := meta.Roots(ctx)
 		if err != nil {
 			return err
@@ -122,10 +122,10 @@ func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server
 
 // mostLoads is how often METADATA tablets are loaded: once, and once for what splits
 // have left.
-const mostLoads = 10
+const maxLoads = 10
 
 // only is the Dialer of one server.
-type only struct{ rpc.TabletServer }
+type singleDialer struct{ rpc.TabletServer }
 
 // Dial implements rpc.Dialer.
-func (o *only) Dial(string) rpc.TabletServer { return o.TabletServer }
+func (o *singleDialer) Dial(string) rpc.TabletServer { return o.TabletServer }

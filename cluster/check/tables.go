@@ -113,7 +113,7 @@ func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*m
 		rows[r.Table] = append(rows[r.Table], r)
 		for i := range r.Files {
 			f := &r.Files[i]
-			t.use(tabletsDir, f, r)
+			t.noteUse(tabletsDir, f, r)
 			if sch := t.schemas[r.Table]; sch != nil {
 				if family, ok := locality.Misplaced(sch, f.Group, f.Layout, &f.Info); ok {
 					t.damage(t.tabletName(r), t.doRestore, "SSTable %s holds cells of the family %s, which is in another locality group", f.Object, family)
@@ -138,16 +138,16 @@ func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*m
 
 // judge holds the rows of each table and backup against what the lock service says
 // of it.
-func (t *tables) judge() {
+func (t *tables) checkRows() {
 	for id, s := range t.schemas {
-		t.named(t.names[id], "its id", s.ID)
+		t.checkID(t.names[id], "its id", s.ID)
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.rows)) {
 		for _, r := range t.rows[id] {
-			t.named(t.tabletName(r), "its id", uint64(r.Tablet))
-			t.named(t.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
+			t.checkID(t.tabletName(r), "its id", uint64(r.Tablet))
+			t.checkID(t.tabletName(r), "SSTable", maxOf(r.Files, func(f metadata.FileRef) uint64 { return f.ID }))
 		}
-		t.table(id, t.rows[id])
+		t.checkTable(id, t.rows[id])
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.names)) {
 		if t.rows != nil && t.rows[id] == nil && id != cmeta.Table {
@@ -165,14 +165,14 @@ func maxOf[T any](list []T, id func(T) uint64) uint64 {
 }
 
 // named reports an id that no server so far can have given out.
-func (t *tables) named(where, what string, id uint64) {
+func (t *tables) checkID(where, what string, id uint64) {
 	if t.incarnation != 0 && id>>32 > t.incarnation {
 		t.damage(where, t.doRestore, "%s %x is of start %d, and the lock service knows of %d: it is older than the rest", what, id, id>>32, t.incarnation)
 	}
 }
 
 // use notes that row r names an SSTable.
-func (t *tables) use(dir string, f *metadata.FileRef, r *metadata.Row) {
+func (t *tables) noteUse(dir string, f *metadata.FileRef, r *metadata.Row) {
 	where, path := t.tabletName(r), dir+"/"+f.Object
 	u := t.objects[path]
 	if u == nil {
@@ -202,7 +202,7 @@ func (t *tables) tabletName(r *metadata.Row) string {
 }
 
 // table checks the rows of a table or backup.
-func (t *tables) table(id uint64, rows []*metadata.Row) {
+func (t *tables) checkTable(id uint64, rows []*metadata.Row) {
 	if t.names[id] == "" {
 		for _, r := range rows {
 			t.note(t.tabletName(r), doDeleteOld, "neither table nor backup has it: it was being made or deleted")

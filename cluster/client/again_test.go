@@ -28,7 +28,7 @@ func TestAgain(t *testing.T) {
 		{budget.Busy(), false},
 		{fault.New(fault.NotFound, "no table"), false},
 	} {
-		if got := again(c.err); got != c.want {
+		if got := isRetryable(c.err); got != c.want {
 			t.Errorf("%v: %v", c.err, got)
 		}
 	}

@@ -19,7 +19,7 @@ import (
 
 // hold is how long a backup may hold up the writes of its table at most, each
 // time that it tries.
-const hold = time.Second
+const maxPause = time.Second
 
 // backup returns a backup by name.
 func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, error) {
@@ -32,7 +32,7 @@ func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, erro
 
 // reserve takes the name of a backup that is going to be made. An expired one
 // gives way, and so does one whose maker has said nothing for a while.
-func (c *Client) reserve(ctx context.Context, want *schema.Backup) (*catalog.Backup, error) {
+func (c *Client) reserveName(ctx context.Context, want *schema.Backup) (*catalog.Backup, error) {
 	newID, err := c.newIDs(ctx)
 	if err != nil {
 		return nil, err
@@ -51,7 +51,7 @@ func (c *Client) reserve(ctx context.Context, want *schema.Backup) (*catalog.Bac
 				return nil, err
 			}
 			continue
-		case old.Made || time.Since(old.Renewed) < catalog.MakeLimit:
+		case old.Made || time.Since(old.Renewed) < catalog.ReservationTTL:
 			return nil, fault.New(fault.AlreadyExists, "Backup already exists: %s", want.Name)
 		default:
 			b.Version = old.Version
@@ -64,16 +64,16 @@ func (c *Client) reserve(ctx context.Context, want *schema.Backup) (*catalog.Bac
 }
 
 // renew says that b is still being made.
-func (c *Client) renew(ctx context.Context, b *catalog.Backup) error {
-	if time.Since(b.Renewed) < catalog.MakeLimit/4 {
+func (c *Client) renewReservation(ctx context.Context, b *catalog.Backup) error {
+	if time.Since(b.Renewed) < catalog.ReservationTTL/4 {
 		return nil
 	}
 	b.Renewed = time.Now()
-	return taken(b, b.Write(ctx, c.o.Lock))
+	return reservationError(b, b.Write(ctx, c.o.Lock))
 }
 
 // taken explains why the item of a backup cannot be written.
-func taken(b *catalog.Backup, err error) error {
+func reservationError(b *catalog.Backup, err error) error {
 	if errors.Is(err, fault.Aborted) {
 		return fault.New(fault.AlreadyExists, "Backup already exists: %s: it was made by somebody else meanwhile", b.Name)
 	}
@@ -82,9 +82,9 @@ func taken(b *catalog.Backup, err error) error {
 
 // keep stores the rows of a backup whose name is reserved, and then says that
 // it is made.
-func (c *Client) keep(ctx context.Context, b *catalog.Backup, rows []*metadata.Row) error {
+func (c *Client) storeBackup(ctx context.Context, b *catalog.Backup, rows []*metadata.Row) error {
 	for part := range slices.Chunk(rows, 512) {
-		if err := c.renew(ctx, b); err != nil {
+		if err := c.renewReservation(ctx, b); err != nil {
 			return err
 		}
 		if err := c.addRows(ctx, part); err != nil {
@@ -92,12 +92,12 @@ func (c *Client) keep(ctx context.Context, b *catalog.Backup, rows []*metadata.R
 		}
 	}
 	b.Made = true
-	return taken(b, b.Write(ctx, c.o.Lock))
+	return reservationError(b, b.Write(ctx, c.o.Lock))
 }
 
 // abandon forgets a backup that was not made. What it does not do the master
 // does, in a while.
-func (c *Client) abandon(ctx context.Context, b *catalog.Backup) {
+func (c *Client) abandonBackup(ctx context.Context, b *catalog.Backup) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	if c.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version) == nil {
@@ -113,20 +113,20 @@ func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Bac
 	if _, err := c.o.Schemas.Named(ctx, name); err != nil {
 		return nil, err
 	}
-	b, err := c.reserve(ctx, want)
+	b, err := c.reserveName(ctx, want)
 	if err != nil {
 		return nil, err
 	}
 	b.CreateTime, b.StartTime = start, start
-	if err = c.create(ctx, b, name); err != nil {
-		c.abandon(ctx, b)
+	if err = c.fillBackup(ctx, b, name); err != nil {
+		c.abandonBackup(ctx, b)
 		return nil, err
 	}
 	return b.Backup, nil
 }
 
-func (c *Client) create(ctx context.Context, b *catalog.Backup, name string) error {
-	rows, sch, err := c.cut(ctx, b, name)
+func (c *Client) fillBackup(ctx context.Context, b *catalog.Backup, name string) error {
+	rows, sch, err := c.consistentCut(ctx, b, name)
 	if err != nil {
 		return err
 	}
@@ -141,14 +141,14 @@ func (c *Client) create(ctx context.Context, b *catalog.Backup, name string) err
 			}
 		}
 	}
-	return c.keep(ctx, b, rows)
+	return c.storeBackup(ctx, b, rows)
 }
 
 // cut returns what all tablets of a table held at one instant, and the schema
 // that the table had. When tablets are split, merged or moved meanwhile, or
 // pauses do not overlap, it begins again.
-func (c *Client) cut(ctx context.Context, b *catalog.Backup, name string) ([]*metadata.Row, *schema.Table, error) {
-	end := time.Now().Add(patience)
+func (c *Client) consistentCut(ctx context.Context, b *catalog.Backup, name string) ([]*metadata.Row, *schema.Table, error) {
+	end := time.Now().Add(maxServingWait)
 	for attempt := 0; ; attempt++ {
 		rows, sch, err := c.tryCut(ctx, name)
 		switch {
@@ -161,10 +161,10 @@ func (c *Client) cut(ctx context.Context, b *catalog.Backup, name string) ([]*me
 		case time.Now().After(end):
 			return nil, nil, fault.New(fault.Unavailable, "the tablets of %s could not be paused together: %w", name, err)
 		}
-		if err := c.renew(ctx, b); err != nil {
+		if err := c.renewReservation(ctx, b); err != nil {
 			return nil, nil, err
 		}
-		if err := c.pause(ctx, attempt); err != nil {
+		if err := c.backoff(ctx, attempt); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -176,7 +176,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 		return nil, nil, err
 	}
 	servers := map[string][]metadata.TabletID{}
-	err = c.rows(ctx, sch.ID, row.All, func(r *metadata.Row) error {
+	err = c.tabletRows(ctx, sch.ID, row.All, func(r *metadata.Row) error {
 		a := r.Assignment
 		if a == nil || a.State != metadata.Open {
 			return fault.New(fault.Unavailable, "tablet %v is not served at the moment", r.Tablet)
@@ -209,10 +209,10 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 	}
 	number := rand.Uint64()
 	err = each(func(addr string, tablets []metadata.TabletID) error {
-		return c.o.Dialer.Dial(addr).Pause(ctx, number, tablets, hold)
+		return c.o.Dialer.Dial(addr).Pause(ctx, number, tablets, maxPause)
 	})
 	if err != nil {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), hold)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxPause)
 		defer cancel()
 		// A pause that nobody ends is over after hold.
 		_ = each(func(addr string, _ []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Resume(ctx, number) })
@@ -255,9 +255,9 @@ func (c *Client) liveSchema(ctx context.Context, name string) (*schema.Table, er
 }
 
 // frozen returns the METADATA rows of a backup.
-func (c *Client) frozen(ctx context.Context, b *catalog.Backup) ([]*metadata.Row, error) {
+func (c *Client) backupRows(ctx context.Context, b *catalog.Backup) ([]*metadata.Row, error) {
 	var rows []*metadata.Row
-	err := c.rows(ctx, catalog.BackupTable(b.ID), row.All, func(r *metadata.Row) error {
+	err := c.tabletRows(ctx, catalog.BackupTable(b.ID), row.All, func(r *metadata.Row) error {
 		rows = append(rows, r)
 		return nil
 	})
@@ -280,7 +280,7 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 	if _, err := c.backup(ctx, source); err != nil {
 		return nil, err
 	}
-	b, err := c.reserve(ctx, want)
+	b, err := c.reserveName(ctx, want)
 	if err != nil {
 		return nil, err
 	}
@@ -290,7 +290,7 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 		if err != nil {
 			return err
 		}
-		rows, err := c.frozen(ctx, from)
+		rows, err := c.backupRows(ctx, from)
 		if err != nil {
 			return err
 		}
@@ -299,10 +299,10 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 		}
 		b.Table, b.CreateTime = from.Table, c.o.Now()
 		b.StartTime, b.EndTime, b.Bytes = from.StartTime, from.EndTime, from.Bytes
-		return c.keep(ctx, b, rows)
+		return c.storeBackup(ctx, b, rows)
 	}()
 	if err != nil {
-		c.abandon(ctx, b)
+		c.abandonBackup(ctx, b)
 		return nil, err
 	}
 	return b.Backup, nil
@@ -315,7 +315,7 @@ func (c *Client) FrozenBackup(ctx context.Context, name string) (*schema.Backup,
 	if err != nil {
 		return nil, nil, err
 	}
-	rows, err := c.frozen(ctx, b)
+	rows, err := c.backupRows(ctx, b)
 	for _, r := range rows {
 		r.Version, r.Table = 0, 0 // are of this store
 	}
@@ -327,7 +327,7 @@ func (c *Client) FrozenBackup(ctx context.Context, name string) (*schema.Backup,
 // is called once the name of the backup is reserved, which keeps the sweeper from
 // deleting anything until they are named.
 func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*metadata.Row, fetch func(context.Context, map[string]string) error) (*schema.Backup, error) {
-	b, err := c.reserve(ctx, want)
+	b, err := c.reserveName(ctx, want)
 	if err != nil {
 		return nil, err
 	}
@@ -351,15 +351,15 @@ func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*
 			}
 			own[i] = r
 		}
-		if err := c.renewing(ctx, b, func(ctx context.Context) error { return fetch(ctx, names) }); err != nil {
+		if err := c.whileRenewing(ctx, b, func(ctx context.Context) error { return fetch(ctx, names) }); err != nil {
 			return err
 		}
 		b.Table = want.Table.Clone()
 		b.Table.ID, b.CreateTime = newID(), c.o.Now()
-		return c.keep(ctx, b, own)
+		return c.storeBackup(ctx, b, own)
 	}()
 	if err != nil {
-		c.abandon(ctx, b)
+		c.abandonBackup(ctx, b)
 		return nil, err
 	}
 	return b.Backup, nil
@@ -367,19 +367,19 @@ func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*
 
 // renewing calls do, and says meanwhile that b is still being made. Who loses the
 // name has to stop.
-func (c *Client) renewing(ctx context.Context, b *catalog.Backup, do func(context.Context) error) error {
+func (c *Client) whileRenewing(ctx context.Context, b *catalog.Backup, do func(context.Context) error) error {
 	during, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	done, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(stopped)
-		tick := time.NewTicker(catalog.MakeLimit / 4)
+		tick := time.NewTicker(catalog.ReservationTTL / 4)
 		defer tick.Stop()
 		for {
 			select {
 			case <-tick.C:
 				// Not with a context that ends with do: what became of a change must be known.
-				if err := c.renew(ctx, b); err != nil {
+				if err := c.renewReservation(ctx, b); err != nil {
 					cancel(err)
 					return
 				}
@@ -483,7 +483,7 @@ func (c *Client) deleteItem(ctx context.Context, key string, version int64) erro
 			return err
 		}
 		unsure = true
-		if err := c.pause(ctx, attempt); err != nil {
+		if err := c.backoff(ctx, attempt); err != nil {
 			return err
 		}
 	}
@@ -520,7 +520,7 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 		if now.ID != b.ID {
 			return nil, fault.New(fault.NotFound, "Backup not found: %s", from)
 		}
-		rows, err := c.frozen(ctx, b)
+		rows, err := c.backupRows(ctx, b)
 		for _, r := range rows {
 			r.Version, r.Table, r.Tablet = 0, sch.ID, metadata.TabletID(newID())
 			r.Assignment = &metadata.Assignment{}

@@ -28,7 +28,7 @@ func (e errFinal) Unwrap() error { return e.error }
 
 // A tracker passes rows on and knows how far a read has come, so that it can go
 // on elsewhere.
-type tracker struct {
+type progressWriter struct {
 	scan.Writer
 	encoded  scan.EncodedWriter // nil: rows come as cells only
 	near     bool               // Options.Near: the tablet itself asks whether ctx has ended
@@ -43,25 +43,25 @@ type tracker struct {
 	err      error // of the Writer
 }
 
-var _ scan.EncodedWriter = (*tracker)(nil)
+var _ scan.EncodedWriter = (*progressWriter)(nil)
 
-func (w *tracker) StartRow(key []byte) {
+func (w *progressWriter) StartRow(key []byte) {
 	w.open, w.done, w.cells, w.last = true, false, 0, append(w.last[:0], key...)
 	w.Writer.StartRow(key)
 }
 
-func (w *tracker) Cell(c *row.Cell) {
+func (w *progressWriter) Cell(c *row.Cell) {
 	w.cells++
 	w.Writer.Cell(c)
 }
 
-func (w *tracker) EndRow() (bool, error) {
+func (w *progressWriter) EndRow() (bool, error) {
 	full, err := w.Writer.EndRow()
-	return full, w.ended(min(w.cells, 1), w.cells, full, err)
+	return full, w.noteEnd(min(w.cells, 1), w.cells, full, err)
 }
 
 // ended notes what the Writer said of the end of some rows.
-func (w *tracker) ended(rows, cells int64, full bool, err error) error {
+func (w *progressWriter) noteEnd(rows, cells int64, full bool, err error) error {
 	w.open, w.full, w.err = false, w.full || full, err
 	if err != nil {
 		return err
@@ -75,21 +75,21 @@ func (w *tracker) ended(rows, cells int64, full bool, err error) error {
 	return nil
 }
 
-func (w *tracker) Scanned(key []byte) {
+func (w *progressWriter) Scanned(key []byte) {
 	// The reader is at a place where one that writes to the client itself would
 	// flush.
 	w.done, w.full, w.last = true, true, append(w.last[:0], key...)
 	w.Writer.Scanned(key)
 }
 
-func (w *tracker) Flush() error {
+func (w *progressWriter) Flush() error {
 	w.full = false
 	w.err = w.Writer.Flush()
 	return w.err
 }
 
 // Encoding implements scan.EncodedWriter.
-func (w *tracker) Encoding() uint64 {
+func (w *progressWriter) Encoding() uint64 {
 	if w.encoded == nil {
 		return 0
 	}
@@ -97,24 +97,24 @@ func (w *tracker) Encoding() uint64 {
 }
 
 // Room implements scan.EncodedWriter.
-func (w *tracker) Room(n int) (b []byte, err error) {
+func (w *progressWriter) Room(n int) (b []byte, err error) {
 	b, w.err = w.encoded.Room(n)
 	return b, w.err
 }
 
 // Encoded implements scan.EncodedWriter.
-func (w *tracker) Encoded(p *scan.Piece) (bool, error) {
+func (w *progressWriter) Encoded(p *scan.Piece) (bool, error) {
 	w.last = append(w.last[:0], p.Key...)
 	full, err := w.encoded.Encoded(p)
 	if p.Open {
 		w.open, w.done, w.err = true, false, err
 		return full, err
 	}
-	return full, w.ended(p.Rows, p.Cells, full, err)
+	return full, w.noteEnd(p.Rows, p.Cells, full, err)
 }
 
 // rest returns what of ranges comes after the last row that is done.
-func (w *tracker) rest(ranges []row.Range) []row.Range {
+func (w *progressWriter) rest(ranges []row.Range) []row.Range {
 	if !w.done {
 		return ranges
 	}
@@ -145,118 +145,118 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 		return scan.Stats{}, err
 	}
 	was := t.Schema()
-	r := readings.Get().(*reading)
+	r := readCalls.Get().(*readCall)
 	r.c, r.ctx, r.t, r.req, r.to, r.left = c, ctx, t, req, w, append(r.room[:0], req.Ranges...)
-	r.track = tracker{Writer: w, encoded: scan.Encoded(w), near: c.o.Near, ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
+	r.progress = progressWriter{Writer: w, encoded: scan.Encoded(w), near: c.o.Near, ctx: ctx, reversed: req.Reversed, last: r.key[:0]}
 	defer func() {
 		// Last of all: from here on it is another caller's.
-		r.end()
-		*r = reading{}
-		readings.Put(r)
+		r.cancelPrefetch()
+		*r = readCall{}
+		readCalls.Put(r)
 	}()
 	for len(r.left) > 0 && (req.Limit == 0 || r.stats.RowsReturned < req.Limit) {
-		if r.next != nil && r.next.is(r.left) {
-			err = r.takeNext()
+		if r.prefetched != nil && r.prefetched.covers(r.left) {
+			err = r.usePrefetched()
 		} else {
-			err = r.one()
+			err = r.readTablet()
 		}
 		if err != nil {
 			break
 		}
 	}
-	if err != nil && r.untouched() && c.outdated(ctx, was, err) {
-		r.end()
+	if err != nil && r.nothingRead() && c.schemaChanged(ctx, was, err) {
+		r.cancelPrefetch()
 		return c.ReadRows(ctx, req, w)
 	}
 	return r.stats, err
 }
 
 // readings are those that are not in use, and empty.
-var readings = sync.Pool{New: func() any { return new(reading) }}
+var readCalls = sync.Pool{New: func() any { return new(readCall) }}
 
 // A reading is a call of ReadRows.
-type reading struct {
-	c     *Client
-	ctx   context.Context
-	t     *catalog.Table
-	req   *scan.Request
-	to    scan.Writer
-	left  []row.Range // to be read
-	stats scan.Stats
-	next  *ahead // may be nil
+type readCall struct {
+	c          *Client
+	ctx        context.Context
+	t          *catalog.Table
+	req        *scan.Request
+	to         scan.Writer
+	left       []row.Range // to be read
+	stats      scan.Stats
+	prefetched *prefetchedRead // may be nil
 
-	track tracker  // of the tablet that is being read
-	ask   rpc.Read // likewise
-	key   [64]byte // room for a short one
-	room  [1]row.Range
+	progress progressWriter // of the tablet that is being read
+	ask      rpc.Read       // likewise
+	key      [64]byte       // room for a short one
+	room     [1]row.Range
 }
 
 // untouched tells whether nothing has been read, not even that there is nothing.
-func (r *reading) untouched() bool {
+func (r *readCall) nothingRead() bool {
 	all := r.req.Ranges
-	return !r.track.open && len(r.left) > 0 && bytes.Equal(r.left[0].Start, all[0].Start) && bytes.Equal(r.left[len(r.left)-1].End, all[len(all)-1].End)
+	return !r.progress.open && len(r.left) > 0 && bytes.Equal(r.left[0].Start, all[0].Start) && bytes.Equal(r.left[len(r.left)-1].End, all[len(all)-1].End)
 }
 
 // begin returns the tracker of another tablet.
-func (r *reading) begin() *tracker {
-	t := &r.track
+func (r *readCall) resetProgress() *progressWriter {
+	t := &r.progress
 	t.open, t.done, t.full, t.stats, t.err = false, false, false, scan.Stats{}, nil
 	return t
 }
 
 // one reads from the tablet that has the first of what is left.
-func (r *reading) one() error {
+func (r *readCall) readTablet() error {
 	key := r.left[0].Start
 	if r.req.Reversed {
-		key = before(r.left[len(r.left)-1].End)
+		key = lastRowBefore(r.left[len(r.left)-1].End)
 	}
-	return r.c.at(r.ctx, r.t, key, func(s rpc.TabletServer, at rpc.Target, l location) error {
+	return r.c.withTablet(r.ctx, r.t, key, func(s rpc.TabletServer, at rpc.Target, l location) error {
 		mine, other := plan.Cut(r.left, l.rows, r.req.Reversed)
 		if len(mine) == 0 {
 			// Reversed, the key is a guess: the tablet that holds it ends there.
 			r.left = other
 			return nil
 		}
-		r.ahead(other)
+		r.startPrefetch(other)
 		r.ask = rpc.Read{Ranges: mine, Reversed: r.req.Reversed, Filter: r.req.Filter}
 		if r.req.Limit > 0 {
 			r.ask.Limit = r.req.Limit - r.stats.RowsReturned
 		}
-		track := r.begin()
+		track := r.resetProgress()
 		rest, stats, err := s.ReadRows(r.ctx, at, &r.ask, track)
-		return r.note(track, mine, other, rest, stats, err)
+		return r.recordResult(track, mine, other, rest, stats, err)
 	})
 }
 
 // ahead begins to read the first tablet of ranges, unless one is being read
 // ahead. How many rows of a limit are left for it nobody knows.
-func (r *reading) ahead(ranges []row.Range) {
-	if r.next != nil && r.next.isNot(ranges) {
-		r.end() // tablets have changed
+func (r *readCall) startPrefetch(ranges []row.Range) {
+	if r.prefetched != nil && r.prefetched.cannotCover(ranges) {
+		r.cancelPrefetch() // tablets have changed
 	}
-	if r.next == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed && !r.c.o.Near {
-		r.next = r.c.readAhead(r.ctx, r.t, ranges, r.req, r.to)
+	if r.prefetched == nil && len(ranges) > 0 && r.req.Limit == 0 && !r.req.Reversed && !r.c.o.Near {
+		r.prefetched = r.c.startPrefetch(r.ctx, r.t, ranges, r.req, r.to)
 	}
 }
 
 // takeNext takes what was read ahead.
-func (r *reading) takeNext() error {
-	a := r.next
-	r.next = nil
+func (r *readCall) usePrefetched() error {
+	a := r.prefetched
+	r.prefetched = nil
 	defer a.stop()
 	other := r.left[len(a.ranges):]
-	r.ahead(other)
-	track := r.begin()
-	a.take(track)
-	err := r.note(track, a.ranges, other, a.rest, a.stats, a.err)
-	if err != nil && again(err) && r.ctx.Err() == nil {
+	r.startPrefetch(other)
+	track := r.resetProgress()
+	a.drainTo(track)
+	err := r.recordResult(track, a.ranges, other, a.rest, a.stats, a.err)
+	if err != nil && isRetryable(err) && r.ctx.Err() == nil {
 		return nil // what is left is asked for again
 	}
 	return err
 }
 
 // note says what came of reading mine, and what is left to read then.
-func (r *reading) note(track *tracker, mine, other, rest []row.Range, stats scan.Stats, err error) error {
+func (r *readCall) recordResult(track *progressWriter, mine, other, rest []row.Range, stats scan.Stats, err error) error {
 	if err != nil {
 		// What came is as good as if it had been asked for alone.
 		r.stats.RowsReturned += track.stats.RowsReturned
@@ -283,10 +283,10 @@ func (r *reading) note(track *tracker, mine, other, rest []row.Range, stats scan
 }
 
 // end gives up what was read ahead in vain.
-func (r *reading) end() {
-	if r.next != nil {
-		r.next.stop()
-		r.next = nil
+func (r *readCall) cancelPrefetch() {
+	if r.prefetched != nil {
+		r.prefetched.stop()
+		r.prefetched = nil
 	}
 }
 
@@ -295,7 +295,7 @@ func (r *reading) end() {
 // key is the last one below end; one with many FF behind is close enough, since
 // a tablet that begins between the two would have been found by a longer key,
 // which no border of a tablet has.
-func before(end []byte) []byte {
+func lastRowBefore(end []byte) []byte {
 	if len(end) == 0 {
 		return bytes.Repeat([]byte{0xFF}, maxKey+1)
 	}
@@ -317,8 +317,8 @@ func (c *Client) MutateRow(ctx context.Context, table string, e *row.Entry) erro
 		return err
 	}
 	was := t.Schema()
-	err = c.at(ctx, t, e.Key, func(s rpc.TabletServer, at rpc.Target, _ location) error { return s.MutateRow(ctx, at, e) })
-	if err != nil && c.outdated(ctx, was, err) {
+	err = c.withTablet(ctx, t, e.Key, func(s rpc.TabletServer, at rpc.Target, _ location) error { return s.MutateRow(ctx, at, e) })
+	if err != nil && c.schemaChanged(ctx, was, err) {
 		return c.MutateRow(ctx, table, e)
 	}
 	return err
@@ -344,7 +344,7 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	for i := range todo {
 		todo[i] = i
 	}
-	end := time.Now().Add(patience)
+	end := time.Now().Add(maxServingWait)
 	var mu sync.Mutex
 	missing := map[int]error{} // entries that name what is not there
 	tell := func(i int, err error) {
@@ -358,7 +358,7 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	}
 	var since time.Time
 	for attempt := 0; len(todo) > 0; attempt++ {
-		m := &mutating{c: c, table: was.ID, tell: tell}
+		m := &mutateAttempt{c: c, table: was.ID, report: tell}
 		if whole != nil {
 			errs, err := c.o.Dialer.Dial(whole.addr).MutateRows(ctx, rpc.Target{Tablet: whole.tablet, Schema: was.Version}, entries)
 			if errors.Is(err, fault.Invalid) {
@@ -369,22 +369,22 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 					return err
 				}
 			}
-			m.note(*whole, todo, errs, err)
+			m.recordResults(*whole, todo, errs, err)
 			whole = nil
 		} else {
-			m.ask(ctx, t.Schema(), entries, todo)
+			m.send(ctx, t.Schema(), entries, todo)
 		}
-		todo = m.left(ctx, attempt, end)
+		todo = m.awaitRetry(ctx, attempt, end)
 		if len(todo) > 0 && since.IsZero() {
 			since = time.Now()
 		}
 	}
-	c.waited(since)
+	c.reportWait(since)
 	if len(missing) == 0 {
 		return nil
 	}
 	left := slices.Sorted(maps.Keys(missing))
-	if c.outdated(ctx, was, missing[left[0]]) {
+	if c.schemaChanged(ctx, was, missing[left[0]]) {
 		rest := make([]row.Entry, len(left))
 		for k, i := range left {
 			rest[k] = entries[i]
@@ -431,55 +431,55 @@ func checkEntries(sch *schema.Table, now time.Time, entries []row.Entry) error {
 }
 
 // mutating is one attempt to apply entries.
-type mutating struct {
-	c     *Client
-	table uint64
-	tell  func(int, error) // what became of an entry
+type mutateAttempt struct {
+	c      *Client
+	table  uint64
+	report func(int, error) // what became of an entry
 
 	mu    sync.Mutex
-	later []int // entries to be asked for again
+	retry []int // entries to be asked for again
 	last  error // why
 }
 
 // note notes what a server said of the entries that it was asked for.
-func (m *mutating) note(at location, asked []int, errs []error, err error) {
+func (m *mutateAttempt) recordResults(at location, asked []int, errs []error, err error) {
 	forgotten := false
 	for k, i := range asked {
 		one := err
 		if err == nil {
 			one = errs[k]
 		}
-		if one != nil && !forgotten && errors.Is(one, fault.Unavailable) && !busy(one) {
-			m.c.locationsOf(m.table).forget(at)
+		if one != nil && !forgotten && errors.Is(one, fault.Unavailable) && !isOverloaded(one) {
+			m.c.locationsOf(m.table).remove(at)
 			forgotten = true
 		}
-		if one == nil || !again(one) {
-			m.tell(i, one)
+		if one == nil || !isRetryable(one) {
+			m.report(i, one)
 			continue
 		}
 		m.mu.Lock()
-		m.later, m.last = append(m.later, i), one
+		m.retry, m.last = append(m.retry, i), one
 		m.mu.Unlock()
 	}
 }
 
 // left waits and returns the entries that are to be asked for again.
-func (m *mutating) left(ctx context.Context, attempt int, end time.Time) []int {
-	if len(m.later) == 0 {
+func (m *mutateAttempt) awaitRetry(ctx context.Context, attempt int, end time.Time) []int {
+	if len(m.retry) == 0 {
 		return nil
 	}
-	if time.Now().After(end) || m.c.pause(ctx, attempt) != nil {
-		for _, i := range m.later {
-			m.tell(i, m.last)
+	if time.Now().After(end) || m.c.backoff(ctx, attempt) != nil {
+		for _, i := range m.retry {
+			m.report(i, m.last)
 		}
 		return nil
 	}
-	slices.Sort(m.later) // entries of one row stay in order
-	return m.later
+	slices.Sort(m.retry) // entries of one row stay in order
+	return m.retry
 }
 
 // ask asks for the entries of todo once, each at the server of its tablet.
-func (m *mutating) ask(ctx context.Context, sch *schema.Table, entries []row.Entry, todo []int) {
+func (m *mutateAttempt) send(ctx context.Context, sch *schema.Table, entries []row.Entry, todo []int) {
 	type part struct {
 		at      location
 		entries []int
@@ -491,15 +491,15 @@ func (m *mutating) ask(ctx context.Context, sch *schema.Table, entries []row.Ent
 	waiting := map[string]bool{}
 	for _, i := range todo {
 		if len(waiting) > 0 && waiting[string(entries[i].Key)] {
-			m.later = append(m.later, i)
+			m.retry = append(m.retry, i)
 			continue
 		}
 		l, err := m.c.locate(ctx, m.table, entries[i].Key)
 		if err != nil {
-			if m.last = err; !again(err) {
-				m.tell(i, err)
+			if m.last = err; !isRetryable(err) {
+				m.report(i, err)
 			} else {
-				m.later = append(m.later, i)
+				m.retry = append(m.retry, i)
 				waiting[string(entries[i].Key)] = true
 			}
 			continue
@@ -523,7 +523,7 @@ func (m *mutating) ask(ctx context.Context, sch *schema.Table, entries []row.Ent
 				mine[k] = entries[i]
 			}
 			errs, err := m.c.o.Dialer.Dial(p.at.addr).MutateRows(ctx, rpc.Target{Tablet: p.at.tablet, Schema: sch.Version}, mine)
-			m.note(p.at, p.entries, errs, err)
+			m.recordResults(p.at, p.entries, errs, err)
 		})
 	}
 	asking.Wait()
@@ -536,12 +536,12 @@ func (c *Client) CheckAndMutateRow(ctx context.Context, table string, key []byte
 		return false, err
 	}
 	was := t.Schema()
-	err = c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
+	err = c.withTablet(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
 		var err error
 		matched, err = s.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 		return err
 	})
-	if err != nil && c.outdated(ctx, was, err) {
+	if err != nil && c.schemaChanged(ctx, was, err) {
 		return c.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
 	}
 	return matched, err
@@ -554,12 +554,12 @@ func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 		return nil, err
 	}
 	was := t.Schema()
-	err = c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
+	err = c.withTablet(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) error {
 		var err error
 		cells, err = s.ReadModifyWriteRow(ctx, at, key, rules)
 		return err
 	})
-	if err != nil && c.outdated(ctx, was, err) {
+	if err != nil && c.schemaChanged(ctx, was, err) {
 		return c.ReadModifyWriteRow(ctx, table, key, rules)
 	}
 	return cells, err
@@ -567,7 +567,7 @@ func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 
 // rows calls each with the METADATA rows of the tablets of a table that overlap
 // within, in order.
-func (c *Client) rows(ctx context.Context, table uint64, within row.Range, each func(*metadata.Row) error) error {
+func (c *Client) tabletRows(ctx context.Context, table uint64, within row.Range, each func(*metadata.Row) error) error {
 	for key := within.Start; ; {
 		rows, err := c.meta.Lookup(ctx, table, key, 64)
 		if err != nil {
@@ -594,7 +594,7 @@ func (c *Client) Owners(ctx context.Context, table string, each func(end []byte,
 	if err != nil {
 		return err
 	}
-	return c.rows(ctx, t.Schema().ID, row.All, func(r *metadata.Row) error {
+	return c.tabletRows(ctx, t.Schema().ID, row.All, func(r *metadata.Row) error {
 		server := ""
 		if a := r.Assignment; a != nil {
 			server = a.Server
@@ -610,20 +610,20 @@ func (c *Client) SampleRowKeys(ctx context.Context, table string, within row.Ran
 		return err
 	}
 	var offset int64
-	err = c.sizes(ctx, t.Schema().ID, func(r *metadata.Row, size int64) error {
+	err = c.tabletSizes(ctx, t.Schema().ID, func(r *metadata.Row, size int64) error {
 		offset += size
 		if len(r.End) == 0 || bytes.Compare(r.End, within.Start) <= 0 {
 			return nil
 		}
 		if len(within.End) > 0 && bytes.Compare(r.End, within.End) >= 0 {
-			return errEnough
+			return errStop
 		}
 		return emit(scan.Sample{Key: slices.Clone(r.End), Offset: offset})
 	})
-	if err != nil && !errors.Is(err, errEnough) {
+	if err != nil && !errors.Is(err, errStop) {
 		return err
 	}
 	return emit(scan.Sample{Key: within.End, Offset: offset})
 }
 
-var errEnough = errors.New("enough")
+var errStop = errors.New("enough")

@@ -13,20 +13,20 @@ import (
 // updateGroups changes the locality groups of a table, of which the last part of
 // the name is enough. Every tablet server knows when it returns.
 func (c *Client) updateGroups(ctx context.Context, table string, change func(*schema.Table) error) (*schema.Table, error) {
-	t, err := c.operated(ctx, table)
+	t, err := c.resolveTable(ctx, table)
 	if err != nil {
 		return nil, err
 	}
 	if isMetadata(t) {
 		return nil, fault.New(fault.FailedPrecondition, "METADATA has no locality groups")
 	}
-	return c.live(ctx, t.Schema().Name, change)
+	return c.changeLive(ctx, t.Schema().Name, change)
 }
 
 // Groups describes the locality groups of a table, the default one first, of which
 // the last part of the name is enough. Servers that cannot be asked are left out.
 func (c *Client) Groups(ctx context.Context, table string) (name string, groups []tablet.GroupInfo, err error) {
-	t, err := c.operated(ctx, table)
+	t, err := c.resolveTable(ctx, table)
 	if err != nil {
 		return "", nil, err
 	}
@@ -79,7 +79,7 @@ func (c *Client) AssignFamilies(ctx context.Context, table, name string, familie
 // tablet.
 func (c *Client) details(ctx context.Context, table uint64) (map[uint64]rpc.TabletDetail, error) {
 	out := map[uint64]rpc.TabletDetail{}
-	err := ask(ctx, c, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
+	err := askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
 		return s.Describe(ctx, table)
 	},
 		func(of []rpc.TabletDetail) {

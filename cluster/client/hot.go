@@ -39,17 +39,17 @@ func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTable
 // statuses asks all servers how they are, and calls each, not two at a time,
 // with what they say.
 func (c *Client) statuses(ctx context.Context, each func(*rpc.Status)) error {
-	return ask(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) }, each)
+	return askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) }, each)
 }
 
 // ask asks all servers something, and calls each, not two at a time, with what
 // they answer. Those that do not are left out.
-func ask[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(T)) error {
+func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(T)) error {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
 		return err
 	}
-	one, cancel := context.WithTimeout(ctx, askLimit)
+	one, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var asking sync.WaitGroup
@@ -69,4 +69,4 @@ func ask[T any](ctx context.Context, c *Client, what func(context.Context, rpc.T
 
 // askLimit is how long a server has to answer when all are asked: one that hangs
 // is not to keep the others' answers back.
-const askLimit = 10 * time.Second
+const askTimeout = 10 * time.Second

@@ -21,11 +21,11 @@ import (
 
 // prefetch is how many METADATA rows a lookup reads: neighbours are likely to
 // be asked for next.
-const prefetch = 16
+const lookupRows = 16
 
 // patience is how long a call whose context has no earlier end waits for a
 // tablet to be served.
-const patience = 60 * time.Second
+const maxServingWait = 60 * time.Second
 
 // A location is where a tablet was served.
 type location struct {
@@ -42,7 +42,7 @@ type locations struct {
 	mu   sync.Mutex
 }
 
-func (l *locations) known() []location {
+func (l *locations) snapshot() []location {
 	if list := l.list.Load(); list != nil {
 		return *list
 	}
@@ -51,7 +51,7 @@ func (l *locations) known() []location {
 
 // find returns the location of the tablet that holds key, nil if it is not known.
 func (l *locations) find(key []byte) *location {
-	list := l.known()
+	list := l.snapshot()
 	i := sort.Search(len(list), func(i int) bool { return !endsBefore(list[i].rows.End, key) })
 	if i == len(list) || !list[i].rows.Contains(key) {
 		return nil
@@ -63,7 +63,7 @@ func (l *locations) find(key []byte) *location {
 func endsBefore(end, key []byte) bool { return len(end) > 0 && bytes.Compare(end, key) <= 0 }
 
 // learn adds locations, in the place of those that they overlap.
-func (l *locations) learn(news []location) {
+func (l *locations) add(news []location) {
 	l.replace(func(list []location) []location {
 		for _, n := range news {
 			list = slices.DeleteFunc(list, func(o location) bool { return !o.rows.Intersect(n.rows).Empty() })
@@ -77,12 +77,12 @@ func (l *locations) learn(news []location) {
 func (l *locations) replace(change func([]location) []location) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	list := change(slices.Clone(l.known()))
+	list := change(slices.Clone(l.snapshot()))
 	l.list.Store(&list)
 }
 
 // forget drops a location that proved wrong.
-func (l *locations) forget(n location) {
+func (l *locations) remove(n location) {
 	l.replace(func(list []location) []location {
 		return slices.DeleteFunc(list, func(o location) bool { return o.tablet == n.tablet && o.addr == n.addr })
 	})
@@ -118,7 +118,7 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 		return *at, nil
 	}
 	c.Counters.Lookups.Add(1)
-	rows, err := c.meta.Lookup(ctx, table, key, prefetch)
+	rows, err := c.meta.Lookup(ctx, table, key, lookupRows)
 	if err != nil {
 		return location{}, err
 	}
@@ -138,13 +138,13 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 	if found == nil {
 		return location{}, fault.New(fault.Unavailable, "the tablet of row %q is not served at the moment", key)
 	}
-	l.learn(news)
+	l.add(news)
 	return *found, nil
 }
 
 // at calls do with the place where the tablet that holds key is served, again
 // while nothing came of it and something may.
-func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
+func (c *Client) withTablet(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
 	sch := t.Schema()
 	var since time.Time // when it was first told to try again
 	for attempt := 0; ; attempt++ {
@@ -152,14 +152,14 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 		if err == nil {
 			err = do(c.o.Dialer.Dial(l.addr), rpc.Target{Tablet: l.tablet, Schema: sch.Version}, l)
 			if err != nil {
-				c.learnFrom(err, sch.ID, l)
+				c.forgetOnError(err, sch.ID, l)
 			}
 		}
-		if again(err) && since.IsZero() {
+		if isRetryable(err) && since.IsZero() {
 			since = time.Now()
 		}
-		if !again(err) || time.Since(since) > patience || c.pause(ctx, attempt) != nil {
-			c.waited(since)
+		if !isRetryable(err) || time.Since(since) > maxServingWait || c.backoff(ctx, attempt) != nil {
+			c.reportWait(since)
 			return err
 		}
 	}
@@ -169,45 +169,45 @@ func (c *Client) at(ctx context.Context, t *catalog.Table, key []byte, do func(r
 // is to be made again: it was told that something is not there, and the lock
 // service knows a newer schema of its table than was, or another table of that
 // name. Others may have been told so before this process has heard of it.
-func (c *Client) outdated(ctx context.Context, was *schema.Table, err error) bool {
+func (c *Client) schemaChanged(ctx context.Context, was *schema.Table, err error) bool {
 	if fault.KindOf(err) != fault.NotFound {
 		return false
 	}
-	t, err := c.o.Schemas.Ask(ctx, was.Name)
+	t, err := c.o.Schemas.Refresh(ctx, was.Name)
 	return err == nil && t != nil && t.Schema() != was
 }
 
 // learnFrom forgets a location that an error proves wrong.
-func (c *Client) learnFrom(err error, table uint64, l location) {
+func (c *Client) forgetOnError(err error, table uint64, l location) {
 	if errors.Is(err, rpc.ErrNotServing) {
 		c.Counters.Wrong.Add(1)
 	}
-	if errors.Is(err, fault.Unavailable) && !busy(err) {
-		c.locationsOf(table).forget(l)
+	if errors.Is(err, fault.Unavailable) && !isOverloaded(err) {
+		c.locationsOf(table).remove(l)
 	}
 }
 
 // waited reports the time since a call was first told to try again, if it was.
-func (c *Client) waited(since time.Time) {
+func (c *Client) reportWait(since time.Time) {
 	if !since.IsZero() {
 		c.o.Waited(time.Since(since))
 	}
 }
 
 // again tells whether a call that failed so did nothing and may do better.
-func again(err error) bool {
+func isRetryable(err error) bool {
 	var final errFinal
-	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final) && !busy(err)
+	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final) && !isOverloaded(err)
 }
 
 // busy tells whether a server refused a call because it has too much to do. It is
 // the right one; the caller of this process is told when to try again.
-func busy(err error) bool {
+func isOverloaded(err error) bool {
 	var f *fault.Error
 	return errors.As(err, &f) && f.RetryAfter > 0
 }
 
 // pause waits between two attempts.
-func (c *Client) pause(ctx context.Context, attempt int) error {
+func (c *Client) backoff(ctx context.Context, attempt int) error {
 	return rpc.Backoff(ctx, c.o.Ended, attempt, 100*time.Millisecond)
 }

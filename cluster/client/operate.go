@@ -21,7 +21,7 @@ import (
 
 // operated returns the table that an operator means: by its full name, by the
 // last part of it if no other has the same, or METADATA.
-func (c *Client) operated(ctx context.Context, name string) (*catalog.Table, error) {
+func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table, error) {
 	names := func(yield func(string) bool) {
 		if !yield(cmeta.Schema.Name) {
 			return
@@ -34,7 +34,7 @@ func (c *Client) operated(ctx context.Context, name string) (*catalog.Table, err
 	}
 	full, err := locality.FullName(name, names)
 	if errors.Is(err, fault.NotFound) {
-		if _, err = c.o.Schemas.Ask(ctx, ""); err == nil {
+		if _, err = c.o.Schemas.Refresh(ctx, ""); err == nil {
 			full, err = locality.FullName(name, names)
 		}
 	}
@@ -53,7 +53,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 	names := map[uint64]string{}
 	table := rpc.AllTables
 	if name != "" {
-		t, err := c.operated(ctx, name)
+		t, err := c.resolveTable(ctx, name)
 		if err != nil {
 			return nil, err
 		}
@@ -79,7 +79,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 		return nil
 	}
 	if name != "" {
-		err = c.rows(ctx, table, row.All, each)
+		err = c.tabletRows(ctx, table, row.All, each)
 	} else {
 		err = c.Rows(ctx, each)
 	}
@@ -120,11 +120,11 @@ func info(r *metadata.Row, table string, details map[uint64]rpc.TabletDetail) ta
 
 // SplitKey implements master.Tablets of HBase.
 func (c *Client) SplitKey(ctx context.Context, name string, key []byte) (at []byte, ok bool, err error) {
-	t, err := c.operated(ctx, name)
+	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return nil, false, err
 	}
-	err = c.at(ctx, t, key, func(s rpc.TabletServer, _ rpc.Target, l location) error {
+	err = c.withTablet(ctx, t, key, func(s rpc.TabletServer, _ rpc.Target, l location) error {
 		at, ok, err = s.SplitKey(ctx, l.tablet)
 		return err
 	})
@@ -133,38 +133,38 @@ func (c *Client) SplitKey(ctx context.Context, name string, key []byte) (at []by
 
 // SplitAt splits the tablet of a table that serves key at key.
 func (c *Client) SplitAt(ctx context.Context, name string, key []byte) error {
-	t, err := c.operated(ctx, name)
+	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return err
 	}
-	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Split(ctx, r, key) })
+	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Split(ctx, r, key) })
 }
 
 // MergeAt merges the tablet of a table that serves key with the one after it.
 func (c *Client) MergeAt(ctx context.Context, name string, key []byte) error {
-	t, err := c.operated(ctx, name)
+	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return err
 	}
-	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Merge(ctx, r) })
+	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Merge(ctx, r) })
 }
 
 // MoveAt moves the tablet of a table that serves key to the server of a name.
 func (c *Client) MoveAt(ctx context.Context, name string, key []byte, server string) error {
-	t, err := c.operated(ctx, name)
+	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return err
 	}
-	return c.atRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, false) })
+	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, false) })
 }
 
 // atRow calls do with the METADATA row of the tablet that serves key, again if
 // its server does not serve it any more.
-func (c *Client) atRow(ctx context.Context, t *catalog.Table, key []byte, do func(*metadata.Row) error) error {
+func (c *Client) withTabletRow(ctx context.Context, t *catalog.Table, key []byte, do func(*metadata.Row) error) error {
 	if len(key) > maxKey && !isMetadata(t) {
 		return fault.New(fault.Invalid, "a row key has %d bytes at most", maxKey)
 	}
-	return c.settled(ctx, func() error {
+	return c.retryNotServing(ctx, func() error {
 		r, err := c.rowAt(ctx, t.Schema().ID, key)
 		if err != nil {
 			return err
@@ -174,20 +174,20 @@ func (c *Client) atRow(ctx context.Context, t *catalog.Table, key []byte, do fun
 }
 
 // A piece is a tablet as it was when work on it was planned.
-type piece struct {
+type tabletPart struct {
 	row  *metadata.Row
 	rows row.Range // that the work is about
 }
 
 // pieces returns a table, and its tablets that may serve a row of rows.
-func (c *Client) pieces(ctx context.Context, name string, rows row.Range) (*catalog.Table, []piece, error) {
-	t, err := c.operated(ctx, name)
+func (c *Client) tabletParts(ctx context.Context, name string, rows row.Range) (*catalog.Table, []tabletPart, error) {
+	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return nil, nil, err
 	}
-	var out []piece
-	err = c.rows(ctx, t.Schema().ID, rows, func(r *metadata.Row) error {
-		out = append(out, piece{r, row.Range{Start: r.Start, End: r.End}.Intersect(rows)})
+	var out []tabletPart
+	err = c.tabletRows(ctx, t.Schema().ID, rows, func(r *metadata.Row) error {
+		out = append(out, tabletPart{r, row.Range{Start: r.Start, End: r.End}.Intersect(rows)})
 		return nil
 	})
 	return t, out, err
@@ -197,8 +197,8 @@ func (c *Client) pieces(ctx context.Context, name string, rows row.Range) (*cata
 // server one after the other, servers beside each other. A tablet that is moved,
 // split or merged before do did anything is looked up again. The first error
 // ends it.
-func (c *Client) work(ctx context.Context, t *catalog.Table, pieces []piece, do func(context.Context, rpc.TabletServer, location) error) error {
-	byServer := map[string][]piece{}
+func (c *Client) forEachPart(ctx context.Context, t *catalog.Table, pieces []tabletPart, do func(context.Context, rpc.TabletServer, location) error) error {
+	byServer := map[string][]tabletPart{}
 	for _, p := range pieces {
 		addr := ""
 		if a := p.row.Assignment; a != nil {
@@ -214,7 +214,7 @@ func (c *Client) work(ctx context.Context, t *catalog.Table, pieces []piece, do 
 			for _, p := range mine {
 				for rest := p.rows; ; {
 					var end []byte
-					err := c.at(ctx, t, rest.Start, func(s rpc.TabletServer, _ rpc.Target, l location) error {
+					err := c.withTablet(ctx, t, rest.Start, func(s rpc.TabletServer, _ rpc.Target, l location) error {
 						end = l.rows.End
 						return do(ctx, s, l)
 					})
@@ -240,11 +240,11 @@ func (c *Client) work(ctx context.Context, t *catalog.Table, pieces []piece, do 
 // FlushTablets writes the memtables of the tablets of a table that serve rows to
 // SSTables.
 func (c *Client) FlushTablets(ctx context.Context, name string, rows row.Range) error {
-	t, pieces, err := c.pieces(ctx, name, rows)
+	t, pieces, err := c.tabletParts(ctx, name, rows)
 	if err != nil {
 		return err
 	}
-	return c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+	return c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
 		return s.Flush(ctx, []metadata.TabletID{l.tablet})
 	})
 }
@@ -256,7 +256,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	if report == nil {
 		report = func(int64, int64) {}
 	}
-	t, pieces, err := c.pieces(ctx, name, rows)
+	t, pieces, err := c.tabletParts(ctx, name, rows)
 	if err != nil {
 		return err
 	}
@@ -271,7 +271,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	report(0, total)
 	var mu sync.Mutex
 	var before int64
-	under := map[metadata.TabletID]int64{} // way, and their sizes
+	running := map[metadata.TabletID]int64{} // way, and their sizes
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -289,7 +289,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 			}
 			mu.Lock()
 			done := before
-			for id, size := range under {
+			for id, size := range running {
 				if d := now[uint64(id)]; d.Total > 0 {
 					done += int64(float64(d.Done) / float64(d.Total) * float64(size))
 				}
@@ -298,15 +298,15 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 			report(min(done, total), total)
 		}
 	})
-	err = c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+	err = c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
 		size := details[uint64(l.tablet)].Bytes
 		mu.Lock()
-		under[l.tablet] = size
+		running[l.tablet] = size
 		mu.Unlock()
 		err := s.Compact(ctx, []metadata.TabletID{l.tablet})
 		mu.Lock()
 		defer mu.Unlock()
-		delete(under, l.tablet)
+		delete(running, l.tablet)
 		if err == nil {
 			before += size
 		}
@@ -325,7 +325,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 // damaged, and report after each tablet with how many bytes, of about how many,
 // have been read. Tablets that are split or merged meanwhile may be read twice.
 func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
-	t, pieces, err := c.pieces(ctx, name, rows)
+	t, pieces, err := c.tabletParts(ctx, name, rows)
 	if err != nil {
 		return err
 	}
@@ -337,7 +337,7 @@ func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range,
 	}
 	report(0, total)
 	var mu sync.Mutex
-	return c.work(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
+	return c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
 		objects, err := s.Verify(ctx, l.tablet)
 		if err != nil {
 			return err
@@ -359,19 +359,19 @@ func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range,
 // it.
 func (c *Client) DropDamaged(ctx context.Context, name, object string) (tablet.Loss, error) {
 	var loss tablet.Loss
-	t, all, err := c.pieces(ctx, name, row.All)
+	t, all, err := c.tabletParts(ctx, name, row.All)
 	if err != nil {
 		return loss, err
 	}
 	if isMetadata(t) {
 		return loss, fault.New(fault.FailedPrecondition, "what METADATA loses cannot be done without")
 	}
-	all = slices.DeleteFunc(all, func(p piece) bool {
+	all = slices.DeleteFunc(all, func(p tabletPart) bool {
 		return !slices.ContainsFunc(p.row.Files, func(f metadata.FileRef) bool { return f.Object == object })
 	})
 	var mu sync.Mutex
 	found := false
-	err = c.work(ctx, t, all, func(ctx context.Context, s rpc.TabletServer, l location) error {
+	err = c.forEachPart(ctx, t, all, func(ctx context.Context, s rpc.TabletServer, l location) error {
 		one, err := s.DropDamaged(ctx, l.tablet, object)
 		if fault.KindOf(err) == fault.NotFound {
 			return nil // forgotten meanwhile

@@ -39,7 +39,7 @@ func (c *Client) RowOf(ctx context.Context, id metadata.TabletID) (*metadata.Row
 	err := c.Rows(ctx, func(r *metadata.Row) error {
 		if r.Tablet == id {
 			found = r
-			return errEnough
+			return errStop
 		}
 		return nil
 	})
@@ -66,18 +66,18 @@ func (c *Client) rowAt(ctx context.Context, table uint64, key []byte) (*metadata
 
 // settled calls do until it is not told that a tablet is not served where it
 // was, for a while.
-func (c *Client) settled(ctx context.Context, do func() error) error {
-	end := time.Now().Add(patience)
+func (c *Client) retryNotServing(ctx context.Context, do func() error) error {
+	end := time.Now().Add(maxServingWait)
 	for attempt := 0; ; attempt++ {
 		err := do()
-		if !errors.Is(err, rpc.ErrNotServing) || time.Now().After(end) || c.pause(ctx, attempt) != nil {
+		if !errors.Is(err, rpc.ErrNotServing) || time.Now().After(end) || c.backoff(ctx, attempt) != nil {
 			return err
 		}
 	}
 }
 
 // owner returns the server of a tablet.
-func (c *Client) owner(r *metadata.Row) (rpc.TabletServer, error) {
+func (c *Client) serverOf(r *metadata.Row) (rpc.TabletServer, error) {
 	if a := r.Assignment; a != nil && a.State == metadata.Open {
 		return c.o.Dialer.Dial(a.Addr), nil
 	}
@@ -87,7 +87,7 @@ func (c *Client) owner(r *metadata.Row) (rpc.TabletServer, error) {
 // Split splits a tablet at a row key, or where its server thinks best if that is
 // empty.
 func (c *Client) Split(ctx context.Context, r *metadata.Row, at []byte) error {
-	s, err := c.owner(r)
+	s, err := c.serverOf(r)
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	if len(left.End) == 0 {
 		return fault.New(fault.FailedPrecondition, "tablet %v is the last of its table", left.Tablet)
 	}
-	s, err := c.owner(left)
+	s, err := c.serverOf(left)
 	if err != nil {
 		return err
 	}
@@ -108,37 +108,37 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	if err != nil {
 		return err
 	}
-	here, err := c.server(ctx, left.Assignment.Server)
+	here, err := c.livingServer(ctx, left.Assignment.Server)
 	if err != nil {
 		return err
 	}
 	// Neither is to be moved away meanwhile.
-	if err := c.want(ctx, left.Tablet, here.Name); err != nil {
+	if err := c.pin(ctx, left.Tablet, here.Name); err != nil {
 		return err
 	}
-	err = c.bring(ctx, right, here)
+	err = c.moveAndWait(ctx, right, here)
 	if err == nil {
 		err = s.Merge(ctx, left.Tablet, right.Tablet)
 	}
-	return errors.Join(err, c.release(ctx, left.Tablet), c.release(ctx, right.Tablet))
+	return errors.Join(err, c.unpin(ctx, left.Tablet), c.unpin(ctx, right.Tablet))
 }
 
 // Move moves a tablet to the server of a name, and returns when it is served
 // there. If it is to stay, the master leaves it there until another Move.
 func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay bool) error {
-	to, err := c.server(ctx, server)
+	to, err := c.livingServer(ctx, server)
 	if err != nil {
 		return err
 	}
-	err = c.bring(ctx, r, to)
+	err = c.moveAndWait(ctx, r, to)
 	if !stay || err != nil {
-		err = errors.Join(err, c.release(ctx, r.Tablet))
+		err = errors.Join(err, c.unpin(ctx, r.Tablet))
 	}
 	return err
 }
 
 // server returns the living server of a name.
-func (c *Client) server(ctx context.Context, name string) (catalog.Registration, error) {
+func (c *Client) livingServer(ctx context.Context, name string) (catalog.Registration, error) {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
 		return catalog.Registration{}, err
@@ -155,8 +155,8 @@ func (c *Client) server(ctx context.Context, name string) (catalog.Registration,
 }
 
 // want sets where a tablet is to be.
-func (c *Client) want(ctx context.Context, id metadata.TabletID, server string) error {
-	key := catalog.WantedKey(id)
+func (c *Client) pin(ctx context.Context, id metadata.TabletID, server string) error {
+	key := catalog.PinKey(id)
 	for {
 		i, err := c.o.Lock.Get(ctx, key)
 		if err != nil && !errors.Is(err, fault.NotFound) {
@@ -169,10 +169,10 @@ func (c *Client) want(ctx context.Context, id metadata.TabletID, server string) 
 }
 
 // release ends that.
-func (c *Client) release(ctx context.Context, id metadata.TabletID) error {
+func (c *Client) unpin(ctx context.Context, id metadata.TabletID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_, err := removeItem(ctx, c.o.Lock, catalog.WantedKey(id))
+	_, err := removeItem(ctx, c.o.Lock, catalog.PinKey(id))
 	return err
 }
 
@@ -180,7 +180,7 @@ func (c *Client) release(ctx context.Context, id metadata.TabletID) error {
 // it none. It is NotFound if there is no such server: none lives, none has a
 // tablet, and none was drained before.
 func (c *Client) Drain(ctx context.Context, name string) error {
-	known, drained, err := c.knows(ctx, name)
+	known, drained, err := c.serverState(ctx, name)
 	if err != nil || drained {
 		return err
 	}
@@ -188,7 +188,7 @@ func (c *Client) Drain(ctx context.Context, name string) error {
 		err := c.Rows(ctx, func(r *metadata.Row) error {
 			if a := r.Assignment; a != nil && a.Server == name {
 				known = true
-				return errEnough
+				return errStop
 			}
 			return nil
 		})
@@ -214,7 +214,7 @@ func (c *Client) Undrain(ctx context.Context, name string) error {
 	if err != nil || was {
 		return err
 	}
-	known, _, err := c.knows(ctx, name)
+	known, _, err := c.serverState(ctx, name)
 	switch {
 	case err != nil:
 		return err
@@ -225,7 +225,7 @@ func (c *Client) Undrain(ctx context.Context, name string) error {
 }
 
 // knows tells whether the server of a name lives or is drained.
-func (c *Client) knows(ctx context.Context, name string) (known, drained bool, err error) {
+func (c *Client) serverState(ctx context.Context, name string) (known, drained bool, err error) {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
 		return false, false, err
@@ -259,8 +259,8 @@ func removeItem(ctx context.Context, l lock.Service, key string) (bool, error) {
 }
 
 // bring moves a tablet and waits until it is served there.
-func (c *Client) bring(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
-	if err := c.want(ctx, r.Tablet, to.Name); err != nil {
+func (c *Client) moveAndWait(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
+	if err := c.pin(ctx, r.Tablet, to.Name); err != nil {
 		return err
 	}
 	for {

@@ -20,12 +20,12 @@ import (
 
 // change replaces the tables of a name by what do makes of them, again when
 // somebody else was faster, and waits until every tablet server knows.
-func (c *Client) change(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error)) error {
-	return c.write(ctx, name, do, true)
+func (c *Client) changeTables(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error)) error {
+	return c.writeTables(ctx, name, do, true)
 }
 
 // write is change, which waits only if it is to.
-func (c *Client) write(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error), wait bool) error {
+func (c *Client) writeTables(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error), wait bool) error {
 	for {
 		n, version, err := catalog.ReadName(ctx, c.o.Lock, name)
 		if err != nil {
@@ -41,17 +41,17 @@ func (c *Client) write(ctx context.Context, name string, do func(catalog.Name) (
 		if err != nil {
 			return err
 		}
-		if err := c.o.Schemas.Take(item); err != nil || !wait {
+		if err := c.o.Schemas.Apply(item); err != nil || !wait {
 			return err
 		}
-		return c.known(ctx, item.Version)
+		return c.waitApplied(ctx, item.Version)
 	}
 }
 
 // known returns when every tablet server that lives judges by the schemas of a
 // revision of the lock service. A server that does not learn of it loses its
 // session, so this comes to an end.
-func (c *Client) known(ctx context.Context, revision int64) error {
+func (c *Client) waitApplied(ctx context.Context, revision int64) error {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		servers, _, err := catalog.Servers(ctx, c.o.Lock)
 		if err != nil {
@@ -86,7 +86,7 @@ func (c *Client) known(ctx context.Context, revision int64) error {
 	}
 }
 
-func exists(n catalog.Name, name string) error {
+func checkNameFree(n catalog.Name, name string) error {
 	if n.Live() != nil {
 		return fault.New(fault.AlreadyExists, "Table already exists: %s", name)
 	}
@@ -132,8 +132,8 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 // the schema, from which moment on the table is there and its tablets are
 // served.
 func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func() ([]*metadata.Row, error)) (*schema.Table, error) {
-	err := c.write(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
-		return append(slices.Clone(n), catalog.Making(sch, time.Now())), exists(n, sch.Name)
+	err := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		return append(slices.Clone(n), catalog.Making(sch, time.Now())), checkNameFree(n, sch.Name)
 	}, false)
 	if err != nil {
 		return nil, err
@@ -143,14 +143,14 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 		err = c.addRows(ctx, rows)
 	}
 	if err == nil {
-		err = c.change(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		err = c.changeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
 			n = slices.Clone(n)
 			i := slices.IndexFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID })
 			if i < 0 {
 				return nil, fault.New(fault.Unavailable, "making table %s took too long", sch.Name)
 			}
 			n[i] = sch
-			return n, exists(slices.Delete(slices.Clone(n), i, i+1), sch.Name)
+			return n, checkNameFree(slices.Delete(slices.Clone(n), i, i+1), sch.Name)
 		})
 	}
 	if err == nil {
@@ -160,7 +160,7 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var made bool
-	gone := c.write(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+	gone := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
 		made = slices.ContainsFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID && !catalog.IsMaking(t) })
 		return slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool { return t.ID == sch.ID && catalog.IsMaking(t) }), nil
 	}, false)
@@ -179,7 +179,7 @@ func (c *Client) addRows(ctx context.Context, rows []*metadata.Row) error {
 // dropRows deletes the METADATA rows of a table that nobody serves.
 func (c *Client) dropRows(ctx context.Context, table uint64) error {
 	var rows []*metadata.Row
-	err := c.rows(ctx, table, row.All, func(r *metadata.Row) error {
+	err := c.tabletRows(ctx, table, row.All, func(r *metadata.Row) error {
 		rows = append(rows, r)
 		return nil
 	})
@@ -233,9 +233,9 @@ func (c *Client) ListTables(_ context.Context, parent string) ([]*schema.Table, 
 }
 
 // live changes the live table of a name.
-func (c *Client) live(ctx context.Context, name string, do func(*schema.Table) error) (*schema.Table, error) {
+func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Table) error) (*schema.Table, error) {
 	var out *schema.Table
-	err := c.change(ctx, name, func(n catalog.Name) (catalog.Name, error) {
+	err := c.changeTables(ctx, name, func(n catalog.Name) (catalog.Name, error) {
 		n = slices.Clone(n)
 		for i, t := range n {
 			if !t.DeleteTime.IsZero() {
@@ -260,7 +260,7 @@ func (c *Client) live(ctx context.Context, name string, do func(*schema.Table) e
 
 // UpdateTable implements backend.Tables.
 func (c *Client) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
-	return c.live(ctx, name, func(t *schema.Table) error {
+	return c.changeLive(ctx, name, func(t *schema.Table) error {
 		old := t.Clone()
 		if err := change(t); err != nil {
 			return err
@@ -272,7 +272,7 @@ func (c *Client) UpdateTable(ctx context.Context, name string, change func(*sche
 
 // DeleteTable implements backend.Tables.
 func (c *Client) DeleteTable(ctx context.Context, name string) error {
-	_, err := c.live(ctx, name, func(t *schema.Table) error {
+	_, err := c.changeLive(ctx, name, func(t *schema.Table) error {
 		if t.DeletionProtection {
 			return fault.New(fault.FailedPrecondition, "The table %s is protected against deletion.", name)
 		}
@@ -285,8 +285,8 @@ func (c *Client) DeleteTable(ctx context.Context, name string) error {
 // UndeleteTable implements backend.Tables.
 func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table, error) {
 	var out *schema.Table
-	err := c.change(ctx, name, func(n catalog.Name) (catalog.Name, error) {
-		if err := exists(n, name); err != nil {
+	err := c.changeTables(ctx, name, func(n catalog.Name) (catalog.Name, error) {
+		if err := checkNameFree(n, name); err != nil {
 			return nil, err
 		}
 		// Of several the last to be made was the last to be deleted.
@@ -318,11 +318,11 @@ func (c *Client) DropRowRange(ctx context.Context, name string, prefix []byte) e
 	was := t.Schema()
 	for rest := row.Prefix(prefix); !rest.Empty(); {
 		var end []byte
-		err := c.at(ctx, t, rest.Start, func(s rpc.TabletServer, at rpc.Target, l location) error {
+		err := c.withTablet(ctx, t, rest.Start, func(s rpc.TabletServer, at rpc.Target, l location) error {
 			end = l.rows.End
 			return s.DropRange(ctx, at, rest.Intersect(l.rows))
 		})
-		if err != nil && bytes.Equal(rest.Start, prefix) && c.outdated(ctx, was, err) {
+		if err != nil && bytes.Equal(rest.Start, prefix) && c.schemaChanged(ctx, was, err) {
 			return c.DropRowRange(ctx, name, prefix)
 		}
 		if err != nil || len(end) == 0 {
@@ -340,7 +340,7 @@ func (c *Client) TableBytes(ctx context.Context, name string) (int64, error) {
 		return 0, err
 	}
 	var n int64
-	err = c.sizes(ctx, t.Schema().ID, func(_ *metadata.Row, size int64) error {
+	err = c.tabletSizes(ctx, t.Schema().ID, func(_ *metadata.Row, size int64) error {
 		n += size
 		return nil
 	})
@@ -350,9 +350,9 @@ func (c *Client) TableBytes(ctx context.Context, name string) (int64, error) {
 // sizes calls each with the tablets of a table, in order, and how many bytes
 // each has: in memtables and SSTables if its server can be asked, else in
 // SSTables.
-func (c *Client) sizes(ctx context.Context, table uint64, each func(r *metadata.Row, size int64) error) error {
+func (c *Client) tabletSizes(ctx context.Context, table uint64, each func(r *metadata.Row, size int64) error) error {
 	asked := map[string]map[metadata.TabletID]int64{}
-	return c.rows(ctx, table, row.All, func(r *metadata.Row) error {
+	return c.tabletRows(ctx, table, row.All, func(r *metadata.Row) error {
 		var addr string
 		if a := r.Assignment; a != nil {
 			addr = a.Addr

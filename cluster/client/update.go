@@ -22,7 +22,7 @@ func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte,
 	}
 	was := t.Schema()
 	repeated, err = c.updateRow(ctx, t, key, token, read, decide)
-	if err != nil && c.outdated(ctx, was, err) {
+	if err != nil && c.schemaChanged(ctx, was, err) {
 		return c.UpdateRow(ctx, table, key, token, read, decide)
 	}
 	return repeated, err
@@ -39,9 +39,9 @@ func (c *Client) updateRow(ctx context.Context, t *catalog.Table, key, token []b
 	var muts []row.Mutation
 	for {
 		var cells []row.Cell
-		var became rpc.Became
+		var became rpc.UpdateOutcome
 		near := false
-		err := c.at(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) (err error) {
+		err := c.withTablet(ctx, t, key, func(s rpc.TabletServer, at rpc.Target, _ location) (err error) {
 			var u rpc.Updater
 			if u, near = s.(rpc.Updater); near {
 				repeated, err = u.Update(ctx, at, key, token, read, func(cells []row.Cell) ([]row.Mutation, error) {
@@ -64,8 +64,8 @@ func (c *Client) updateRow(ctx context.Context, t *catalog.Table, key, token []b
 		if near {
 			return repeated, err
 		}
-		if err != nil || became != rpc.Nothing {
-			return became == rpc.Repeated, err
+		if err != nil || became != rpc.NotApplied {
+			return became == rpc.AppliedBefore, err
 		}
 		if muts, err = decide(cells); err != nil || len(muts) == 0 {
 			return false, err

@@ -42,8 +42,8 @@ type Copier struct {
 
 // copiers is how many SSTables are copied at a time, piece how much of one.
 const (
-	copiers = 4
-	piece   = 1 << 20
+	maxCopies  = 4
+	chunkBytes = 1 << 20
 )
 
 // Export copies a backup to an empty part of a store, or goes on where an earlier
@@ -59,7 +59,7 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 	if err != nil {
 		return nil, err
 	}
-	there, err := c.begin(ctx, b, to)
+	there, err := c.markBegun(ctx, b, to)
 	if err != nil {
 		return nil, err
 	}
@@ -84,7 +84,7 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 		name, info := filesPrefix+f.Object, infos[f.Object]
 		_, have := there[name]
 		if !have {
-			_, err := transfer(ctx, c.Objects, f.Object, f.Size, to, name, "", count)
+			_, err := copyObject(ctx, c.Objects, f.Object, f.Size, to, name, "", count)
 			if fault.KindOf(err) == fault.Corruption {
 				return damagedInStore(f.Object, err)
 			}
@@ -116,7 +116,7 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 		return nil, err
 	}
 	m.Exported = c.now()
-	data, err := seal(m)
+	data, err := encodeChecked(m)
 	if err != nil {
 		return nil, err
 	}
@@ -128,9 +128,9 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 
 // begin says at a place that it is for the export of b, and returns the sizes of
 // what is there.
-func (c *Copier) begin(ctx context.Context, b *schema.Backup, to objectstore.Store) (map[string]int64, error) {
-	want := &begun{Format: Format, Backup: b.Name, ID: b.ID, Created: b.CreateTime}
-	data, err := seal(want)
+func (c *Copier) markBegun(ctx context.Context, b *schema.Backup, to objectstore.Store) (map[string]int64, error) {
+	want := &beginMark{Format: Format, Backup: b.Name, ID: b.ID, Created: b.CreateTime}
+	data, err := encodeChecked(want)
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +148,8 @@ func (c *Copier) begin(ctx context.Context, b *schema.Backup, to objectstore.Sto
 	if err := to.PutIfAbsent(ctx, beginName, data); err == nil || !errors.Is(err, fault.AlreadyExists) {
 		return there, err
 	}
-	was, err := readBegun(ctx, to)
-	if err == nil && (was == nil || !was.is(want)) {
+	was, err := readBeginMark(ctx, to)
+	if err == nil && (was == nil || !was.same(want)) {
 		// Of which one is not for everybody to know who may export.
 		err = fault.New(fault.AlreadyExists, "the place has an export of another backup: choose another")
 	}
@@ -164,7 +164,7 @@ func damagedInStore(object string, err error) error {
 // checksum. It is fault.Corruption if it is not the one that info is about.
 func (c *Copier) verify(ctx context.Context, s objectstore.Store, name string, info *sstable.Info) (sum string, err error) {
 	h := sha256.New()
-	err = read(ctx, s, name, info.Size, func(p []byte) error {
+	err = readObject(ctx, s, name, info.Size, func(p []byte) error {
 		_, err := h.Write(p)
 		return err
 	})
@@ -186,7 +186,7 @@ func (c *Copier) verify(ctx context.Context, s objectstore.Store, name string, i
 
 // read passes the bytes of an object as it is stored to each, which must be size
 // bytes.
-func read(ctx context.Context, s objectstore.Store, name string, size int64, each func([]byte) error) (err error) {
+func readObject(ctx context.Context, s objectstore.Store, name string, size int64, each func([]byte) error) (err error) {
 	f, err := objectstore.OpenStored(ctx, s, name)
 	if err != nil {
 		return err
@@ -195,7 +195,7 @@ func read(ctx context.Context, s objectstore.Store, name string, size int64, eac
 	if f.Size() != size {
 		return fault.New(fault.Corruption, "%s has %d bytes instead of %d", name, f.Size(), size)
 	}
-	buf := make([]byte, min(piece, size))
+	buf := make([]byte, min(chunkBytes, size))
 	for off := int64(0); off < size; off += int64(len(buf)) {
 		buf = buf[:min(int64(len(buf)), size-off)]
 		if err := f.ReadAt(ctx, buf, off); err != nil {
@@ -210,13 +210,13 @@ func read(ctx context.Context, s objectstore.Store, name string, size int64, eac
 
 // transfer copies an object of size bytes from one store to another, and returns
 // its checksum. If that is not want, unless want is empty, nothing is stored.
-func transfer(ctx context.Context, from objectstore.Store, name string, size int64, to objectstore.Store, as, want string, count func(int64)) (sum string, err error) {
+func copyObject(ctx context.Context, from objectstore.Store, name string, size int64, to objectstore.Store, as, want string, count func(int64)) (sum string, err error) {
 	w, err := to.Create(ctx, as)
 	if err != nil {
 		return "", err
 	}
 	h := sha256.New()
-	err = read(ctx, from, name, size, func(p []byte) error {
+	err = readObject(ctx, from, name, size, func(p []byte) error {
 		_, _ = h.Write(p)
 		count(int64(len(p)))
 		return w.Write(p)
@@ -272,7 +272,7 @@ func (c *Copier) Import(ctx context.Context, from objectstore.Store, m *Manifest
 			if as == "" {
 				return nil // no tablet names it
 			}
-			_, err := transfer(ctx, from, filesPrefix+f.Object, f.Size, c.Objects, as, f.SHA256, count)
+			_, err := copyObject(ctx, from, filesPrefix+f.Object, f.Size, c.Objects, as, f.SHA256, count)
 			if fault.KindOf(err) == fault.Corruption {
 				return fault.New(fault.Corruption, "the export is damaged: %w", err)
 			}
@@ -310,7 +310,7 @@ func inParallel(ctx context.Context, n int, do func(context.Context, int) error)
 	defer cancel(nil)
 	var next atomic.Int64
 	var doing sync.WaitGroup
-	for range min(copiers, n) {
+	for range min(maxCopies, n) {
 		doing.Go(func() {
 			for i := next.Add(1) - 1; i < int64(n) && ctx.Err() == nil; i = next.Add(1) - 1 {
 				if err := do(ctx, int(i)); err != nil {

@@ -442,7 +442,7 @@ func TestPlace(t *testing.T) {
 	} {
 		c := changed
 		change(&c)
-		data := must(seal(&c))(t)
+		data := must(encodeChecked(&c))(t)
 		writeFile(t, fs, "x/e/"+manifestName, data)
 		if _, err := Read(ctx, out); fault.KindOf(err) != fault.Corruption && fault.KindOf(err) != fault.FailedPrecondition {
 			t.Errorf("%s: %v", what, err)
@@ -452,7 +452,7 @@ func TestPlace(t *testing.T) {
 		*Manifest
 		Keys string
 	}
-	writeFile(t, fs, "x/e/"+manifestName, must(seal(later{m, "k"}))(t))
+	writeFile(t, fs, "x/e/"+manifestName, must(encodeChecked(later{m, "k"}))(t))
 	if _, err := Read(ctx, out); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), "Keys") {
 		t.Errorf("a field that is not known: %v", err)
 	}

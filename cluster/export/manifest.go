@@ -60,25 +60,25 @@ func (m *Manifest) Bytes() (n int64) {
 }
 
 // sealed is JSON with its checksum, for files that people can read.
-type sealed struct {
+type checkedJSON struct {
 	SHA256  string
 	Content json.RawMessage
 }
 
-func seal(v any) ([]byte, error) {
+func encodeChecked(v any) ([]byte, error) {
 	content, err := json.Marshal(v)
 	if err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256(content)
-	return json.Marshal(sealed{hex.EncodeToString(sum[:]), content})
+	return json.Marshal(checkedJSON{hex.EncodeToString(sum[:]), content})
 }
 
 // unseal decodes the object name into v. It is fault.Corruption if its bytes are
 // not those that were written, and fault.FailedPrecondition if they are of a
 // format that is not known.
-func unseal(b []byte, name string, v any) error {
-	var s sealed
+func decodeChecked(b []byte, name string, v any) error {
+	var s checkedJSON
 	if err := json.Unmarshal(b, &s); err != nil {
 		return fault.New(fault.Corruption, "%s of the export is damaged: %w", name, err)
 	}
@@ -99,19 +99,19 @@ func unseal(b []byte, name string, v any) error {
 
 // begun says of which backup an export is that is being written. Backups of two
 // stores may have one id, but were not made at one instant too.
-type begun struct {
+type beginMark struct {
 	Format  int
 	Backup  string
 	ID      uint64
 	Created time.Time
 }
 
-func (b *begun) is(other *begun) bool {
+func (b *beginMark) same(other *beginMark) bool {
 	return b.Backup == other.Backup && b.ID == other.ID && b.Created.Equal(other.Created)
 }
 
 // readBegun returns nil if no export was ever begun.
-func readBegun(ctx context.Context, s objectstore.Store) (*begun, error) {
+func readBeginMark(ctx context.Context, s objectstore.Store) (*beginMark, error) {
 	b, err := s.Get(ctx, beginName)
 	if errors.Is(err, fault.NotFound) {
 		return nil, nil
@@ -119,8 +119,8 @@ func readBegun(ctx context.Context, s objectstore.Store) (*begun, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := new(begun)
-	return v, unseal(b, beginName, v)
+	v := new(beginMark)
+	return v, decodeChecked(b, beginName, v)
 }
 
 // Read returns the manifest of an export. It is fault.NotFound if there is none,
@@ -129,7 +129,7 @@ func readBegun(ctx context.Context, s objectstore.Store) (*begun, error) {
 func Read(ctx context.Context, s objectstore.Store) (*Manifest, error) {
 	b, err := s.Get(ctx, manifestName)
 	if errors.Is(err, fault.NotFound) {
-		was, err := readBegun(ctx, s)
+		was, err := readBeginMark(ctx, s)
 		if err != nil {
 			return nil, err
 		}
@@ -142,7 +142,7 @@ func Read(ctx context.Context, s objectstore.Store) (*Manifest, error) {
 		return nil, err
 	}
 	m := new(Manifest)
-	if err := unseal(b, manifestName, m); err != nil {
+	if err := decodeChecked(b, manifestName, m); err != nil {
 		return nil, err
 	}
 	return m, m.check()

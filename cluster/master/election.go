@@ -68,8 +68,8 @@ func Run(ctx context.Context, o Options) error {
 			o.Log.Warn("the lock service was not copied, and will be in a while", "error", err)
 		}
 	}
-	age := catalog.NewAge(o.Lock)
-	if err := age.Look(ctx); err != nil {
+	age := catalog.NewRollbackGuard(o.Lock)
+	if err := age.Check(ctx); err != nil {
 		return err
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
@@ -79,7 +79,7 @@ func Run(ctx context.Context, o Options) error {
 	o.Counters.Leading.Store(1)
 	defer o.Counters.end()
 	var watching sync.WaitGroup
-	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, catalog.WantedPrefix} {
+	for _, prefix := range []string{catalog.ServersPrefix, catalog.TablesPrefix, catalog.DrainingPrefix, catalog.PinsPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix, m.wake) })
 	}
 	watching.Go(func() { m.sweepAlways(ctx) })

@@ -144,7 +144,7 @@ type master struct {
 	calls sync.WaitGroup
 	// copier is nil if there is no store.
 	copier  *catalog.Copier
-	age     *catalog.Age
+	age     *catalog.RollbackGuard
 	endTerm context.CancelCauseFunc
 
 	// tablets is what is known of METADATA.

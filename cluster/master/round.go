@@ -119,7 +119,7 @@ func (m *master) round(ctx context.Context) error {
 		return err
 	}
 	// After what was read of the lock service, which is not older than it was then.
-	if err := m.age.Look(ctx); err != nil {
+	if err := m.age.Check(ctx); err != nil {
 		if errors.Is(err, fault.FailedPrecondition) {
 			m.endTerm(err)
 		}
@@ -204,13 +204,13 @@ func (m *master) bootstrap(ctx context.Context) error {
 }
 
 func (m *master) readPins(ctx context.Context, v *view) error {
-	items, _, err := m.o.Lock.List(ctx, catalog.WantedPrefix)
+	items, _, err := m.o.Lock.List(ctx, catalog.PinsPrefix)
 	if err != nil {
 		return err
 	}
 	for _, i := range items {
 		var id uint64
-		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, catalog.WantedPrefix), "%x", &id); err == nil {
+		if _, err := fmt.Sscanf(strings.TrimPrefix(i.Key, catalog.PinsPrefix), "%x", &id); err == nil {
 			v.pins[metadata.TabletID(id)] = i
 		}
 	}

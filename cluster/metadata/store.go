@@ -34,7 +34,7 @@ type Store struct {
 	ended <-chan struct{}
 	// patience is how long an unavailable METADATA tablet is asked for; 0: until
 	// the context ends.
-	patience time.Duration
+	maxWait time.Duration
 
 	mu    sync.Mutex
 	roots []*metadata.Row // of the METADATA tablets, ascending; nil if unknown
@@ -50,7 +50,7 @@ func New(l lock.Service, d rpc.Dialer) *Store { return &Store{lock: l, dial: d} 
 // Until returns a Store that waits for no METADATA tablet once ended is closed,
 // as by the end of the only tablet server there is.
 func (s *Store) Until(ended <-chan struct{}) *Store {
-	return &Store{lock: s.lock, dial: s.dial, master: s.master, patience: s.patience, ended: ended}
+	return &Store{lock: s.lock, dial: s.dial, master: s.master, maxWait: s.maxWait, ended: ended}
 }
 
 // ForMaster returns a Store that changes rows on behalf of the master of an
@@ -59,7 +59,7 @@ func (s *Store) Until(ended <-chan struct{}) *Store {
 // master to see to: the methods return Unavailable then, CAS and Delete
 // perhaps without having found out what became of the change.
 func (s *Store) ForMaster(epoch int64) *Store {
-	return &Store{lock: s.lock, dial: s.dial, master: epoch, patience: 500 * time.Millisecond, ended: s.ended}
+	return &Store{lock: s.lock, dial: s.dial, master: epoch, maxWait: 500 * time.Millisecond, ended: s.ended}
 }
 
 var (
@@ -116,37 +116,37 @@ func RootsOf(items map[string][]byte) (roots []*metadata.Row, err error) {
 }
 
 // forgetRoots makes the next call ask the lock service again.
-func (s *Store) forgetRoots() {
+func (s *Store) invalidateRoots() {
 	s.mu.Lock()
 	s.roots = nil
 	s.mu.Unlock()
 }
 
 // pause waits between two attempts.
-func (s *Store) pause(ctx context.Context, attempt int) error {
+func (s *Store) backoff(ctx context.Context, attempt int) error {
 	return rpc.Backoff(ctx, s.ended, attempt, 200*time.Millisecond)
 }
 
 // at calls do with the server of the METADATA tablet that holds key, again
 // until it is served or ctx ends. An error of do that is not Unavailable ends
 // it; lost says that an answer was lost before.
-func (s *Store) at(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
+func (s *Store) withTablet(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
 	start := time.Now()
 	for attempt := 0; ; attempt++ {
 		err := s.try(ctx, key, do)
-		if err == nil || ctx.Err() != nil || !errors.Is(err, fault.Unavailable) || s.impatient(start) {
+		if err == nil || ctx.Err() != nil || !errors.Is(err, fault.Unavailable) || s.timedOut(start) {
 			return err
 		}
-		s.forgetRoots()
-		if perr := s.pause(ctx, attempt); perr != nil {
+		s.invalidateRoots()
+		if perr := s.backoff(ctx, attempt); perr != nil {
 			return err
 		}
 	}
 }
 
 // impatient tells whether something has been tried for long enough.
-func (s *Store) impatient(start time.Time) bool {
-	return s.patience > 0 && time.Since(start) > s.patience
+func (s *Store) timedOut(start time.Time) bool {
+	return s.maxWait > 0 && time.Since(start) > s.maxWait
 }
 
 func (s *Store) try(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
@@ -175,9 +175,9 @@ func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error)
 	}
 	key := Key(k)
 	var found *metadata.Row
-	err := s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
+	err := s.withTablet(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
 		found = nil
-		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}, Filter: Living}, &reader{each: func(r *metadata.Row) error {
+		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}, Filter: LiveRows}, &rowReader{each: func(r *metadata.Row) error {
 			found = r
 			return nil
 		}})
@@ -220,7 +220,7 @@ func retiredVersion(value []byte) (uint64, bool) {
 // split or merged.
 func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]*metadata.Row, error) {
 	if table == Table {
-		s.forgetRoots()
+		s.invalidateRoots()
 		roots, err := s.rootRows(ctx)
 		if err != nil {
 			return nil, err
@@ -233,13 +233,13 @@ func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]
 	want := row.Range{Start: after(table, key), End: Key(rpc.TabletKey{Table: table + 1, End: []byte{0}})}
 	want.End = want.End[:8]
 	for rows == nil {
-		err := s.at(ctx, want.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
+		err := s.withTablet(ctx, want.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
 			rows = nil
 			part := want.Intersect(within)
 			if part.Empty() {
 				return nil
 			}
-			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n), Filter: Living}, &reader{each: func(r *metadata.Row) error {
+			_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{part}, Limit: int64(n), Filter: LiveRows}, &rowReader{each: func(r *metadata.Row) error {
 				rows = append(rows, r)
 				return nil
 			}})
@@ -277,12 +277,12 @@ func (s *Store) scan(ctx context.Context, rest row.Range, each func(*metadata.Ro
 	for {
 		var last []byte
 		var end []byte
-		err := s.at(ctx, rest.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
+		err := s.withTablet(ctx, rest.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
 			part := rest.Intersect(within)
 			end = within.End
 			for left := []row.Range{part}; len(left) > 0; {
 				var err error
-				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: Living}, &reader{each: func(r *metadata.Row) error {
+				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: LiveRows}, &rowReader{each: func(r *metadata.Row) error {
 					last = Key(rpc.TabletKey{Table: r.Table, End: r.End})
 					rest.Start = row.Successor(last)
 					return each(r)
@@ -305,7 +305,7 @@ func (s *Store) scan(ctx context.Context, rest row.Range, each func(*metadata.Ro
 
 // Roots returns the rows of the METADATA tablets, as they are now.
 func (s *Store) Roots(ctx context.Context) ([]*metadata.Row, error) {
-	s.forgetRoots()
+	s.invalidateRoots()
 	return s.rootRows(ctx)
 }
 
@@ -361,7 +361,7 @@ func (s *Store) RetiredVersion(ctx context.Context, table uint64, end []byte) (v
 		return version, err
 	}
 	key := Key(k)
-	err = s.at(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
+	err = s.withTablet(ctx, key, func(t rpc.TabletServer, at rpc.Target, _ row.Range) error {
 		w := new(versionReader)
 		_, _, err := t.ReadRows(ctx, at, &rpc.Read{Ranges: []row.Range{row.Single(key)}}, w)
 		version = w.version
@@ -420,8 +420,8 @@ func (s *Store) change(ctx context.Context, k rpc.TabletKey, version uint64, c c
 			return err
 		}
 		unsure = unsure || !errors.Is(err, rpc.ErrNotServing)
-		s.forgetRoots()
-		if s.impatient(start) || s.pause(ctx, attempt) != nil {
+		s.invalidateRoots()
+		if s.timedOut(start) || s.backoff(ctx, attempt) != nil {
 			if !unsure {
 				err = errors.Join(err, metadata.ErrNotApplied)
 			}
@@ -505,11 +505,11 @@ func filterVersion(version uint64) *filter.Node {
 
 // Living passes of each row what describes its tablet: nothing of a row that was
 // retired.
-var Living = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
+var LiveRows = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
 
 // A versionReader takes the version of a row, retired or not.
 type versionReader struct {
-	reader
+	rowReader
 	version uint64
 }
 
@@ -524,24 +524,24 @@ func (w *versionReader) Cell(c *row.Cell) {
 func (w *versionReader) EndRow() (bool, error) { return false, nil }
 
 // A reader takes METADATA rows.
-type reader struct {
+type rowReader struct {
 	each func(*metadata.Row) error
 	row  *metadata.Row
 	err  error
 }
 
 // StartRow implements scan.Writer.
-func (w *reader) StartRow([]byte) { w.row = nil }
+func (w *rowReader) StartRow([]byte) { w.row = nil }
 
 // Cell implements scan.Writer.
-func (w *reader) Cell(c *row.Cell) {
+func (w *rowReader) Cell(c *row.Cell) {
 	if w.row == nil && bytes.Equal(c.Qualifier, columnRow) && w.err == nil {
 		w.row, w.err = metadata.Unmarshal(slices.Clone(c.Value))
 	}
 }
 
 // EndRow implements scan.Writer.
-func (w *reader) EndRow() (bool, error) {
+func (w *rowReader) EndRow() (bool, error) {
 	if w.err != nil {
 		return false, w.err
 	}
@@ -552,9 +552,9 @@ func (w *reader) EndRow() (bool, error) {
 }
 
 // Scanned implements scan.Writer.
-func (w *reader) Scanned([]byte) {}
+func (w *rowReader) Scanned([]byte) {}
 
 // Flush implements scan.Writer.
-func (w *reader) Flush() error { return nil }
+func (w *rowReader) Flush() error { return nil }
 
-var _ scan.Writer = (*reader)(nil)
+var _ scan.Writer = (*rowReader)(nil)

@@ -66,7 +66,7 @@ type Node struct {
 	cancel     context.CancelFunc
 	monitoring sync.WaitGroup
 	checks     []Check
-	rollback   *catalog.Age
+	rollback   *catalog.RollbackGuard
 	damaged    atomic.Pointer[[]catalog.DamagedLog]
 
 	failOnce sync.Once
@@ -96,7 +96,7 @@ func Join(ctx context.Context, o Options) (_ *Node, err error) {
 		return nil, err
 	}
 	n.Lock = etcd.New(n.etcd, etcdRoot+o.Cluster+"/")
-	n.rollback = catalog.NewAge(n.Lock)
+	n.rollback = catalog.NewRollbackGuard(n.Lock)
 	if err := n.awaitLockService(ctx); err != nil {
 		return nil, err
 	}
@@ -163,7 +163,7 @@ func etcdTLS(f TLSFiles) (*tls.Config, error) {
 func (n *Node) awaitLockService(ctx context.Context) error {
 	for first := true; ; first = false {
 		once, cancel := context.WithTimeout(ctx, 3*time.Second)
-		err := errors.Join(n.rollback.Look(once), catalog.CheckFormat(once, n.Lock))
+		err := errors.Join(n.rollback.Check(once), catalog.CheckFormat(once, n.Lock))
 		cancel()
 		if err == nil || fault.KindOf(err) == fault.FailedPrecondition {
 			return err

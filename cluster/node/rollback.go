@@ -39,7 +39,7 @@ func (n *Node) fail(err error) error {
 
 // checkNotRolledBack makes the node fail if the lock service was put back to an
 // earlier state, or was recovered, since the node has seen it.
-func (n *Node) checkNotRolledBack(ctx context.Context) error { return n.fail(n.rollback.Look(ctx)) }
+func (n *Node) checkNotRolledBack(ctx context.Context) error { return n.fail(n.rollback.Check(ctx)) }
 
 // CheckNotTransferred returns fault.FailedPrecondition if the tables of the cluster
 // are, or were, moved to another place, or come from one and are not all there.
@@ -89,7 +89,7 @@ func (n *Node) askServer(ctx context.Context, c *client.Client) {
 			continue
 		}
 		if st, err := n.Dialer.Dial(r.Assignment.Addr).Status(ctx); err == nil {
-			n.rollback.Learn(st.Copy)
+			n.rollback.Observe(st.Copy)
 			_ = n.checkNotRolledBack(ctx)
 			return
 		}

@@ -67,21 +67,21 @@ type Data interface {
 	// atomically with that, and returns Done. If muts were applied with the same
 	// token before, unless it is empty, it does nothing and returns Repeated: see
 	// backend.RowUpdater.
-	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became Became, err error)
+	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became UpdateOutcome, err error)
 	// DropRange deletes the rows of r, which is within the tablet.
 	DropRange(ctx context.Context, at Target, r row.Range) error
 }
 
 // Became says what became of an update.
-type Became uint8
+type UpdateOutcome uint8
 
 const (
 	// Nothing says that the row has to be seen first, or is not what was seen.
-	Nothing Became = iota
+	NotApplied UpdateOutcome = iota
 	// Done says that it was made.
-	Done
+	Applied
 	// Repeated says that it was made before.
-	Repeated
+	AppliedBefore
 )
 
 // Digest returns what tells cells from all others.

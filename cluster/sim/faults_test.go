@@ -412,7 +412,7 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 // want says, as a node, where a tablet is to be, wherever it was to be before;
 // nowhere in particular if server is empty.
 func (c *Cluster) want(ctx context.Context, node string, id metadata.TabletID, server string) error {
-	l, key := c.Lock(node), catalog.WantedKey(id)
+	l, key := c.Lock(node), catalog.PinKey(id)
 	i, err := l.Get(ctx, key)
 	if err != nil && !errors.Is(err, fault.NotFound) {
 		return err

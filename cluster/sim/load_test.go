@@ -191,7 +191,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 	b := clientOf(t, c, "client")
 	sch := create(t, b, upkeepTable, "h")
 	want := func() (keys []string) {
-		items, _, err := c.Lock("test").List(ctx, catalog.WantedPrefix)
+		items, _, err := c.Lock("test").List(ctx, catalog.PinsPrefix)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -205,7 +205,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, r := range rows {
-		if _, err := c.Lock("test").Put(ctx, catalog.WantedKey(r.Tablet), []byte("server-2"), 0); err != nil {
+		if _, err := c.Lock("test").Put(ctx, catalog.PinKey(r.Tablet), []byte("server-2"), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -224,7 +224,7 @@ func TestWantedTabletsThatAreGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		if got := want(); len(got) != 1 || got[0] != catalog.WantedKey(rows[1].Tablet) {
+		if got := want(); len(got) != 1 || got[0] != catalog.PinKey(rows[1].Tablet) {
 			return fmt.Errorf("wanted are %v", got)
 		}
 		return nil

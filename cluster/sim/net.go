@@ -260,10 +260,10 @@ func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 
 type updateAnswer struct {
 	cells  []row.Cell
-	became rpc.Became
+	became rpc.UpdateOutcome
 }
 
-func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
+func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.UpdateOutcome, error) {
 	is := changes
 	if len(seen) == 0 {
 		is = reads

@@ -27,8 +27,8 @@ const (
 	// tablesLog. While that is not there a start is refused.
 	newTablesLog = "ulog.new"
 	// partOfLog is what it makes that of: half of a log is not to be taken for one.
-	partOfLog = "ulog.part"
-	asideLog  = "ulog.damaged-"
+	partialTablesLog = "ulog.part"
+	damagedLogPrefix = "ulog.damaged-"
 )
 
 // Served tells whether a directory was ever served: its commit logs, which are all
@@ -223,7 +223,7 @@ func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, e
 	}
 	switch {
 	case there:
-		part := fs.PathJoin(dir, partOfLog)
+		part := fs.PathJoin(dir, partialTablesLog)
 		if err := errors.Join(fs.RemoveAll(next), fs.RemoveAll(part)); err != nil {
 			return "", err
 		}
@@ -234,7 +234,7 @@ func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, e
 			return "", err
 		}
 		for n := 1; ; n++ {
-			aside = fs.PathJoin(dir, fmt.Sprintf("%s%d", asideLog, n))
+			aside = fs.PathJoin(dir, fmt.Sprintf("%s%d", damagedLogPrefix, n))
 			if taken, err := exists(fs, aside); err != nil {
 				return "", err
 			} else if !taken {

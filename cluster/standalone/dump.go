@@ -46,7 +46,7 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 		if strings.HasPrefix(i.Key, cmeta.RootPrefix) {
 			continue // printed as a row
 		}
-		if err := name(names, i); err != nil {
+		if err := addNames(names, i); err != nil {
 			return err
 		}
 		text := printable(i.Value)
@@ -71,7 +71,7 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 }
 
 // name adds the names of the tables or of the backup of an item.
-func name(names map[uint64]string, i lock.Item) error {
+func addNames(names map[uint64]string, i lock.Item) error {
 	switch {
 	case strings.HasPrefix(i.Key, catalog.TablesPrefix):
 		n, err := catalog.ParseName(i)

@@ -37,7 +37,7 @@ func exists(fs vfs.FS, elem ...string) (bool, error) {
 }
 
 // begun tells whether anything was ever kept in a directory.
-func begun(fs vfs.FS, dir string) (bool, error) {
+func hasData(fs vfs.FS, dir string) (bool, error) {
 	for _, name := range []string{"ROOT", "mlog", "ulog", SSTablesDir, fs.PathJoin(LockDir, "ROOT"), fs.PathJoin(LockDir, "log"), fs.PathJoin(LockDir, "sst")} {
 		if there, err := exists(fs, dir, name); there || err != nil {
 			return there, err
@@ -61,7 +61,7 @@ func CheckFormat(fs vfs.FS, dir string) (fresh bool, err error) {
 		return false, fmt.Errorf("read %s: %w", name, err)
 	}
 	if len(b) == 0 {
-		old, err := begun(fs, dir)
+		old, err := hasData(fs, dir)
 		if old {
 			err = fault.New(fault.Corruption, "%s has no %s file but is not new", dir, FormatName)
 		}
@@ -109,7 +109,7 @@ func CheckRoot(fs vfs.FS, dir string) (way string, err error) {
 	lock := fs.PathJoin(dir, LockDir)
 	_, err = metadata.ReadRoot(fs, lock)
 	if errors.Is(err, fault.NotFound) {
-		old, serr := begun(fs, dir)
+		old, serr := hasData(fs, dir)
 		if err = serr; old {
 			err = fault.New(fault.Corruption, "%s has no %s file but is not new", dir, rootName)
 		}

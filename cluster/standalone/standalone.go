@@ -61,10 +61,10 @@ type Server struct {
 }
 
 // A here is the Dialer of a process that is the only one.
-type here struct{ s *tabletserver.Server }
+type localDialer struct{ s *tabletserver.Server }
 
 // Dial implements rpc.Dialer.
-func (h here) Dial(string) rpc.TabletServer { return h.s }
+func (h localDialer) Dial(string) rpc.TabletServer { return h.s }
 
 // Parts are what a data directory consists of.
 type Parts struct {
@@ -220,7 +220,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}
-	dialer := here{s.tablets}
+	dialer := localDialer{s.tablets}
 	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Near: true, Ended: s.tablets.Failed(), Now: to.Now})
 	if s.stop = func() {}; o.metadataOnly {
 		return s, nil

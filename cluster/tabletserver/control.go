@@ -21,7 +21,7 @@ import (
 )
 
 // mine tells whether a row wants this server to serve its tablet.
-func (s *Server) mine(r *metadata.Row) bool {
+func (s *Server) isAssignedHere(r *metadata.Row) bool {
 	a := r.Assignment
 	return a != nil && a.Incarnation == s.owner && a.State != metadata.Unassigned
 }
@@ -29,7 +29,7 @@ func (s *Server) mine(r *metadata.Row) bool {
 // detached calls do with the life of the server and waits for it until ctx ends.
 // What changes METADATA rows goes on without its caller: a change that is given
 // up before its outcome is known costs the tablet, or the server.
-func (s *Server) detached(ctx context.Context, do func(context.Context) error) error {
+func (s *Server) runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
 	if s.stopping {
@@ -40,7 +40,7 @@ func (s *Server) detached(ctx context.Context, do func(context.Context) error) e
 	s.mu.Unlock()
 	select {
 	case err := <-done:
-		return s.cutShort(err)
+		return s.translateShutdown(err)
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
@@ -48,7 +48,7 @@ func (s *Server) detached(ctx context.Context, do func(context.Context) error) e
 
 // cutShort returns err, as Unavailable if it is the end of the server that
 // cancelled what came of it: its caller has cancelled nothing.
-func (s *Server) cutShort(err error) error {
+func (s *Server) translateShutdown(err error) error {
 	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return fault.New(fault.Unavailable, "the tablet server ended meanwhile: %s", err.Error())
 	}
@@ -61,7 +61,7 @@ func (s *Server) Load(ctx context.Context, keys []rpc.TabletKey) error {
 	if err := s.alive(); err != nil {
 		return err
 	}
-	return s.detached(ctx, func(ctx context.Context) error { return s.load(ctx, keys) })
+	return s.runDetached(ctx, func(ctx context.Context) error { return s.load(ctx, keys) })
 }
 
 func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
@@ -75,14 +75,14 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 		}
 		// A row that says Open is of a tablet that is served here already, or is being
 		// split or merged: its log is this server's own, which is not to be sealed.
-		if !s.mine(r) || r.Assignment.State == metadata.Open || !s.claim(r) {
+		if !s.isAssignedHere(r) || r.Assignment.State == metadata.Open || !s.claim(r) {
 			continue
 		}
 		log := r.Assignment.Log
 		byLog[log] = append(byLog[log], r)
 	}
 	for log, rows := range byLog {
-		err := s.recoverSound(ctx, commitlog.ID(log), rows)
+		err := s.recoverUndamaged(ctx, commitlog.ID(log), rows)
 		if err != nil && s.Err() == nil {
 			errs = append(errs, err)
 		}
@@ -100,7 +100,7 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 func (s *Server) claim(r *metadata.Row) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.halfOf(r.Table).closed || s.loading[r.Tablet] || s.tablets[r.Tablet] != nil {
+	if s.logGroupOf(r.Table).closed || s.loading[r.Tablet] || s.tablets[r.Tablet] != nil {
 		return false
 	}
 	s.loading[r.Tablet] = true
@@ -119,7 +119,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	}
 	for _, r := range rows {
 		id := r.Tablet
-		r, err := s.settle(ctx, r)
+		r, err := s.resolveMerge(ctx, r)
 		if errors.Is(err, errMerged) {
 			continue
 		}
@@ -131,8 +131,8 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 			abandon()
 			return fmt.Errorf("settle METADATA row of tablet %v: %w", id, err)
 		}
-		h := s.halfOf(r.Table)
-		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: time.Now()}
+		h := s.logGroupOf(r.Table)
+		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, group: h, servedSince: time.Now()}
 	}
 	records := 0
 	if log != 0 {
@@ -187,7 +187,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 	}
 	err = t.Change(ctx, func(r *metadata.Row) {
 		a := *r.Assignment
-		a.State, a.Log = metadata.Open, uint64(t.half.log.ID())
+		a.State, a.Log = metadata.Open, uint64(t.group.log.ID())
 		r.Assignment = &a
 		r.Redo = commitlog.Pos{}
 	})
@@ -196,7 +196,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if t.half.closed {
+	if t.group.closed {
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t
@@ -209,7 +209,7 @@ var errMerged = errors.New("the tablet was merged into the next one")
 // settle makes sure, before a tablet is opened, that a merge which its former
 // owner has begun has either happened or cannot happen any more, though that
 // owner may be alive. It returns the row as it is then, or errMerged.
-func (s *Server) settle(ctx context.Context, r *metadata.Row) (*metadata.Row, error) {
+func (s *Server) resolveMerge(ctx context.Context, r *metadata.Row) (*metadata.Row, error) {
 	op := r.Op
 	if op == nil || op.Kind == metadata.Split {
 		return r, nil // a split is settled when everything is in SSTables
@@ -263,14 +263,14 @@ func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	next := &served{Tablet: tablet.Open(t.half.env, right, t.table.Schema), table: t.table, epoch: t.epoch, half: t.half, since: t.since}
+	next := &served{Tablet: tablet.Open(t.group.env, right, t.table.Schema), table: t.table, epoch: t.epoch, group: t.group, servedSince: t.servedSince}
 	next.Start()
 	return next, nil
 }
 
 // Unload implements rpc.Control.
 func (s *Server) Unload(ctx context.Context, tablets []metadata.TabletID) error {
-	return s.detached(ctx, func(ctx context.Context) error {
+	return s.runDetached(ctx, func(ctx context.Context) error {
 		var errs []error
 		for _, id := range tablets {
 			errs = append(errs, s.unload(ctx, id))
@@ -304,7 +304,7 @@ func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
 }
 
 // find returns tablets that are served.
-func (s *Server) find(ids ...metadata.TabletID) ([]*served, error) {
+func (s *Server) tabletsByID(ids ...metadata.TabletID) ([]*served, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []*served
@@ -319,20 +319,20 @@ func (s *Server) find(ids ...metadata.TabletID) ([]*served, error) {
 }
 
 // adopt puts tablets in the place of others.
-func (s *Server) adopt(old []*served, by []*tablet.Tablet) {
+func (s *Server) replaceServed(old []*served, by []*tablet.Tablet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range old {
 		delete(s.tablets, t.ID())
 	}
 	for _, t := range by {
-		s.tablets[t.ID()] = &served{Tablet: t, table: old[0].table, epoch: old[0].epoch, half: old[0].half, since: time.Now()}
+		s.tablets[t.ID()] = &served{Tablet: t, table: old[0].table, epoch: old[0].epoch, group: old[0].group, servedSince: time.Now()}
 	}
 }
 
 // Split implements rpc.Control.
 func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) error {
-	ts, err := s.find(id)
+	ts, err := s.tabletsByID(id)
 	if err != nil {
 		return err
 	}
@@ -344,21 +344,21 @@ func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) err
 		} else if !ok {
 			return fault.New(fault.FailedPrecondition, "%v has no row to split it at", t.Name())
 		}
-		if at, err = s.border(ctx, t, at); err != nil {
+		if at, err = s.alignSplitKey(ctx, t, at); err != nil {
 			return err
 		}
 	}
-	return s.detached(ctx, func(ctx context.Context) error { return s.split(ctx, t, at) })
+	return s.runDetached(ctx, func(ctx context.Context) error { return s.split(ctx, t, at) })
 }
 
 // border returns where to split a tablet near at: one of METADATA just after the
 // row of a tablet. Whoever looks for a row of a tablet reads from there to the
 // tablet's end, and would read in two METADATA tablets if they met between.
-func (s *Server) border(ctx context.Context, t *served, at []byte) ([]byte, error) {
-	if t.half != s.system {
+func (s *Server) alignSplitKey(ctx context.Context, t *served, at []byte) ([]byte, error) {
+	if t.group != s.system {
 		return at, nil
 	}
-	q, err := tablet.NewQuery(t.table.Schema(), cmeta.Living, false)
+	q, err := tablet.NewQuery(t.table.Schema(), cmeta.LiveRows, false)
 	if err != nil {
 		return nil, err
 	}
@@ -387,17 +387,17 @@ func (*keyReader) Flush() error          { return nil }
 func (s *Server) split(ctx context.Context, t *served, at []byte) error {
 	start := time.Now()
 	err := t.Tablet.Split(ctx, slices.Clone(at), metadata.TabletID(s.newID()), metadata.TabletID(s.newID()), func(children ...*tablet.Tablet) {
-		s.adopt([]*served{t}, children)
+		s.replaceServed([]*served{t}, children)
 	})
 	if err == nil {
 		s.o.Log.Info("tablet split", "server", s.serverName(), "tablet", t.Name(), "elapsed", time.Since(start))
 	}
-	return refused(err)
+	return retryable(err)
 }
 
 // Merge implements rpc.Control.
 func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error {
-	ts, err := s.find(left, right)
+	ts, err := s.tabletsByID(left, right)
 	if err != nil {
 		return err
 	}
@@ -405,10 +405,10 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 		return fault.New(fault.Invalid, "%v and %v are of different tables", ts[0].Name(), ts[1].Name())
 	}
 	start := time.Now()
-	return refused(s.detached(ctx, func(ctx context.Context) error {
+	return retryable(s.runDetached(ctx, func(ctx context.Context) error {
 		err := tablet.Merge(ctx, ts[0].Tablet, ts[1].Tablet, metadata.TabletID(s.newID()),
 			func(r *metadata.Row) error { return s.meta.Retire(ctx, r) },
-			func(merged ...*tablet.Tablet) { s.adopt(ts, merged) })
+			func(merged ...*tablet.Tablet) { s.replaceServed(ts, merged) })
 		if err == nil {
 			s.o.Log.Info("tablets merged", "server", s.serverName(), "left", ts[0].Name(), "right", ts[1].Name(), "elapsed", time.Since(start))
 		}
@@ -418,11 +418,11 @@ func (s *Server) Merge(ctx context.Context, left, right metadata.TabletID) error
 
 // Flush implements rpc.Control.
 func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
-	ts, err := s.find(tablets...)
+	ts, err := s.tabletsByID(tablets...)
 	if err != nil {
 		return err
 	}
-	return refused(s.detached(ctx, func(ctx context.Context) error {
+	return retryable(s.runDetached(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
 			if err := t.FlushAll(ctx); err != nil {
 				return err
@@ -434,11 +434,11 @@ func (s *Server) Flush(ctx context.Context, tablets []metadata.TabletID) error {
 
 // Compact implements rpc.Control.
 func (s *Server) Compact(ctx context.Context, tablets []metadata.TabletID) error {
-	ts, err := s.find(tablets...)
+	ts, err := s.tabletsByID(tablets...)
 	if err != nil {
 		return err
 	}
-	return refused(s.both(ctx, func(ctx context.Context) error {
+	return retryable(s.runAttached(ctx, func(ctx context.Context) error {
 		for _, t := range ts {
 			if err := t.CompactMajor(ctx); err != nil {
 				return err
@@ -453,9 +453,9 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	out := &rpc.Status{Server: s.o.Name, Incarnation: s.owner, Copy: s.age.Number(), SplitBytes: max(s.o.SplitBytes, 0),
+	out := &rpc.Status{Server: s.o.Name, Incarnation: s.owner, Copy: s.rollback.Number(), SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
-	for _, t := range s.all() {
+	for _, t := range s.allTablets() {
 		out.Tablets = append(out.Tablets, t.status())
 	}
 	slices.SortFunc(out.Tablets, func(a, b rpc.TabletStatus) int {
@@ -469,7 +469,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 
 // splitting splits tablets that have grown too large, or take too much of the
 // load, until ctx ends.
-func (s *Server) splitting(ctx context.Context) {
+func (s *Server) splitLoop(ctx context.Context) {
 	hot := tablet.Hot{}
 	checks := time.NewTicker(s.o.SplitCheck)
 	defer checks.Stop()
@@ -487,10 +487,10 @@ func (s *Server) splitting(ctx context.Context) {
 		}
 		// METADATA first: splits of others change it.
 		for _, h := range []struct {
-			*half
+			*logGroup
 			bytes int64
 		}{{s.system, s.o.MetadataSplitBytes}, {s.users, s.o.SplitBytes}} {
-			for _, t := range s.tabletsOf(h.half) {
+			for _, t := range s.tabletsOf(h.logGroup) {
 				if h.bytes > 0 && t.Large(h.bytes) {
 					split(t, nil)
 				}
@@ -512,15 +512,15 @@ func (s *Server) splitting(ctx context.Context) {
 // regroup has those tablets looked at for compactions whose table's schema has
 // changed: its families may be in other locality groups, or these be kept in
 // memory. seen has the versions that it has looked at.
-func (s *Server) regroup(seen map[metadata.TabletID]uint64) {
-	ts := s.all()
+func (s *Server) recheckCompactions(seen map[metadata.TabletID]uint64) {
+	ts := s.allTablets()
 	if len(seen) > 2*len(ts)+100 {
 		clear(seen)
 	}
 	for _, t := range ts {
 		if v := t.table.Schema().Version; seen[t.ID()] != v {
 			seen[t.ID()] = v
-			t.half.work.Add(t.Tablet)
+			t.group.work.Add(t.Tablet)
 		}
 	}
 }
@@ -530,12 +530,12 @@ func (s *Server) regroup(seen map[metadata.TabletID]uint64) {
 func (s *Server) publishSchemas() {
 	key := catalog.AppliedKey(s.owner)
 	var item lock.Item
-	var told int64
+	var published int64
 	seen := map[metadata.TabletID]uint64{}
 	for {
-		s.regroup(seen)
+		s.recheckCompactions(seen)
 		now := s.schemas.Revision()
-		if now > told {
+		if now > published {
 			value, err := json.Marshal(now)
 			if err == nil && item.Version == 0 {
 				item, err = s.session.Hold(s.ctx, key, value)
@@ -543,7 +543,7 @@ func (s *Server) publishSchemas() {
 				item.Version, err = s.o.Lock.Put(s.ctx, key, value, item.Version)
 			}
 			if err == nil {
-				told = now
+				published = now
 			} else {
 				// An answer was lost, the session has stored the item again, or the lock
 				// service is away.
@@ -558,7 +558,7 @@ func (s *Server) publishSchemas() {
 				continue
 			}
 		}
-		if err := s.schemas.After(s.ctx, max(told, 0)); err != nil {
+		if err := s.schemas.AwaitAfter(s.ctx, max(published, 0)); err != nil {
 			return
 		}
 	}

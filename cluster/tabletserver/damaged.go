@@ -17,18 +17,18 @@ import (
 // tablets. The master asks for them several times a second; the log is read again
 // now and then only.
 type damagedLog struct {
-	again  time.Time
-	errors map[metadata.TabletID]error
+	retryAt time.Time
+	errors  map[metadata.TabletID]error
 }
 
 // readAgain is how long a damaged log is left alone at least, and shareOfReading
 // how many times as long as it takes to read.
-const readAgain, shareOfReading = 2 * time.Second, 10
+const damagedRetryMin, damagedRetryFactor = 2 * time.Second, 10
 
 // recoverSound is recover of those tablets for which everything in the log is
 // sound. Of the others it tells the cluster what they wait for.
-func (s *Server) recoverSound(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
-	rows, err := s.spared(log, rows)
+func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
+	rows, err := s.withoutKnownDamage(log, rows)
 	if len(rows) == 0 {
 		return err
 	}
@@ -77,7 +77,7 @@ func (s *Server) recoverSound(ctx context.Context, log commitlog.ID, rows []*met
 		s.damaged[log] = known
 	}
 	maps.Copy(known.errors, damaged)
-	known.again = time.Now().Add(max(readAgain, shareOfReading*time.Since(start)))
+	known.retryAt = time.Now().Add(max(damagedRetryMin, damagedRetryFactor*time.Since(start)))
 	s.mu.Unlock()
 	if len(waiting) > 0 {
 		if nerr := catalog.NoteWaiting(ctx, s.o.Lock, log, waiting); nerr != nil {
@@ -99,14 +99,14 @@ func (s *Server) recoverSound(ctx context.Context, log commitlog.ID, rows []*met
 
 // spared returns those of rows for which the log is to be read, and the error of
 // one of the others.
-func (s *Server) spared(log commitlog.ID, rows []*metadata.Row) (left []*metadata.Row, err error) {
+func (s *Server) withoutKnownDamage(log commitlog.ID, rows []*metadata.Row) (left []*metadata.Row, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d := s.damaged[log]
 	if d == nil {
 		return rows, nil
 	}
-	if !time.Now().Before(d.again) {
+	if !time.Now().Before(d.retryAt) {
 		delete(s.damaged, log)
 		return rows, nil
 	}

@@ -28,7 +28,7 @@ func notServing(err error) error {
 
 // refused is notServing for the error of what may be asked for again: of a
 // server that others have taken over from too.
-func refused(err error) error {
+func retryable(err error) error {
 	if err = notServing(err); errors.Is(err, fault.Fenced) {
 		err = fault.New(fault.Unavailable, "others have taken over from this tablet server: %s", err.Error())
 	}
@@ -38,7 +38,7 @@ func refused(err error) error {
 // unknown is notServing for the error of a write. One that was under way when the
 // server ended may be found in the log by the next, so its caller must not make
 // it again by itself.
-func unknown(err error) error {
+func unknownOutcome(err error) error {
 	err = notServing(err)
 	if err == nil || errors.Is(err, rpc.ErrNotServing) || tablet.IsFailure(err) {
 		return err
@@ -54,7 +54,7 @@ func unknown(err error) error {
 // ReadRows implements rpc.Data.
 func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 	var stats scan.Stats
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return req.Ranges, stats, err
 	}
@@ -63,9 +63,9 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		return req.Ranges, stats, err
 	}
 	rest := req.Ranges
-	var v *vouched // nil where nobody else can have the tablet
+	var v *leaseCheckedWriter // nil where nobody else can have the tablet
 	if s.o.Private == nil {
-		v = &vouched{Writer: w, s: s}
+		v = &leaseCheckedWriter{Writer: w, s: s}
 		w = v
 	}
 	for len(rest) > 0 {
@@ -78,7 +78,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		}
 		var full bool
 		if v != nil {
-			v.alive = false
+			v.checked = false
 		}
 		rest, full, err = t.Read(ctx, q, rest, limit, w, &stats)
 		if err != nil {
@@ -86,7 +86,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		}
 		// That there is no row is true too only if the session had not ended.
 		if v != nil {
-			if err := v.vouch(); err != nil {
+			if err := v.check(); err != nil {
 				return req.Ranges, stats, err
 			}
 		}
@@ -101,39 +101,39 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 // unless the session had not ended by then: what is with the caller counts even
 // if the read fails later. The rows of one call of tablet.Read are all of one
 // instant, before the first of them: once is enough.
-type vouched struct {
+type leaseCheckedWriter struct {
 	scan.Writer
-	s     *Server
-	alive bool
+	s       *Server
+	checked bool
 }
 
-func (w *vouched) vouch() error {
-	if w.alive {
+func (w *leaseCheckedWriter) check() error {
+	if w.checked {
 		return nil
 	}
 	err := w.s.alive()
-	w.alive = err == nil
+	w.checked = err == nil
 	return err
 }
 
 // EndRow implements scan.Writer.
-func (w *vouched) EndRow() (bool, error) {
-	if err := w.vouch(); err != nil {
+func (w *leaseCheckedWriter) EndRow() (bool, error) {
+	if err := w.check(); err != nil {
 		return false, err
 	}
 	return w.Writer.EndRow()
 }
 
 // Scanned implements scan.Writer.
-func (w *vouched) Scanned(key []byte) {
-	if w.vouch() == nil {
+func (w *leaseCheckedWriter) Scanned(key []byte) {
+	if w.check() == nil {
 		w.Writer.Scanned(key)
 	}
 }
 
 // MutateRow implements rpc.Data.
 func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -150,12 +150,12 @@ func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) err
 	if err == nil {
 		err = t.Wait(ctx, pos)
 	}
-	return unknown(err)
+	return unknownOutcome(err)
 }
 
 // MutateRows implements rpc.Data.
 func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) ([]error, error) {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -169,14 +169,14 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 	rows.Refuse(tablet.ErrReplaced)
 	errs := make([]error, len(entries))
 	for i := range entries {
-		errs[i] = unknown(rows.Wait(ctx, i, t.Wait))
+		errs[i] = unknownOutcome(rows.Wait(ctx, i, t.Wait))
 	}
 	return errs, nil
 }
 
 // CheckAndMutateRow implements rpc.Data.
 func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return false, err
 	}
@@ -187,7 +187,7 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 	}
 	matched, err := p.CheckAndMutate(ctx, t.Tablet, key, c)
 	if err != nil {
-		return false, unknown(err)
+		return false, unknownOutcome(err)
 	}
 	if err := s.alive(); err != nil {
 		return false, fmt.Errorf("%w: %s", rpc.ErrUnknown, err.Error())
@@ -197,7 +197,7 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 
 // ReadModifyWriteRow implements rpc.Data.
 func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -206,19 +206,19 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 		return nil, err
 	}
 	cells, err := p.ReadModifyWrite(ctx, t.Tablet, key, rules)
-	return cells, unknown(err)
+	return cells, unknownOutcome(err)
 }
 
 // UpdateRow implements rpc.Data.
-func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became rpc.Became, err error) {
-	t, err := s.get(ctx, at)
+func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became rpc.UpdateOutcome, err error) {
+	t, err := s.lookup(ctx, at)
 	if err != nil {
-		return nil, rpc.Nothing, err
+		return nil, rpc.NotApplied, err
 	}
 	sch := t.table.Schema()
 	q, err := tablet.NewQuery(sch, read, false)
 	if err != nil {
-		return nil, rpc.Nothing, err
+		return nil, rpc.NotApplied, err
 	}
 	p := plan.New(sch, s.o.Now())
 	done := false
@@ -230,24 +230,24 @@ func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte
 	})
 	switch {
 	case done && err == nil:
-		return nil, rpc.Done, nil
+		return nil, rpc.Applied, nil
 	case done:
-		return nil, rpc.Nothing, unknown(err)
+		return nil, rpc.NotApplied, unknownOutcome(err)
 	case err != nil:
-		return nil, rpc.Nothing, notServing(err)
+		return nil, rpc.NotApplied, notServing(err)
 	}
 	if err := s.alive(); err != nil {
-		return nil, rpc.Nothing, err
+		return nil, rpc.NotApplied, err
 	}
 	if repeated {
-		return nil, rpc.Repeated, nil
+		return nil, rpc.AppliedBefore, nil
 	}
-	return cells, rpc.Nothing, nil
+	return cells, rpc.NotApplied, nil
 }
 
 // Update implements rpc.Updater.
 func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return false, err
 	}
@@ -264,7 +264,7 @@ func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, r
 	})
 	switch {
 	case err != nil && changes:
-		return false, unknown(err)
+		return false, unknownOutcome(err)
 	case err != nil:
 		return false, notServing(err)
 	case !changes:
@@ -275,9 +275,9 @@ func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, r
 
 // DropRange implements rpc.Data.
 func (s *Server) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
-	t, err := s.get(ctx, at)
+	t, err := s.lookup(ctx, at)
 	if err != nil {
 		return err
 	}
-	return unknown(s.detached(ctx, func(ctx context.Context) error { return t.DropRange(ctx, r) }))
+	return unknownOutcome(s.runDetached(ctx, func(ctx context.Context) error { return t.DropRange(ctx, r) }))
 }

@@ -50,7 +50,7 @@ func TestPauseAtTheEnd(t *testing.T) {
 		one := tablet.Open(s.users.env, &metadata.Row{Table: 5, Tablet: id, Version: 1}, table.Schema)
 		one.Start()
 		s.mu.Lock()
-		s.tablets[id] = &served{Tablet: one, table: table, half: s.users}
+		s.tablets[id] = &served{Tablet: one, table: table, group: s.users}
 		s.mu.Unlock()
 		if err := s.Pause(ctx, uint64(id), []metadata.TabletID{id}, time.Hour); err != nil {
 			t.Fatal(err)
@@ -100,7 +100,7 @@ func TestOpenFails(t *testing.T) {
 	}
 	r := &metadata.Row{Table: 5, Tablet: 2, Version: 7, Assignment: &metadata.Assignment{State: metadata.Opening, Epoch: 3, Incarnation: s.incarnation},
 		Op: &metadata.Op{Kind: metadata.Split, At: []byte("m"), Left: 3, Right: 4}}
-	one := &served{Tablet: tablet.Open(s.users.env, r, table.Schema), table: table, epoch: 3, half: s.users}
+	one := &served{Tablet: tablet.Open(s.users.env, r, table.Schema), table: table, epoch: 3, group: s.users}
 	one.Start()
 	if err := s.open(ctx, one); err == nil || m.changes < 3 {
 		t.Errorf("%d changes, %v", m.changes, err)

@@ -28,7 +28,7 @@ func TestLoadInSplit(t *testing.T) {
 	if state, _, err := catalog.ReadLog(ctx, s.o.Lock, own); err != nil || state.Frozen {
 		t.Errorf("the server's own log is sealed: %+v, %v", state, err)
 	}
-	if _, err := s.find(1); err == nil {
+	if _, err := s.tabletsByID(1); err == nil {
 		t.Error("the tablet is served beside the one that will be")
 	}
 }

@@ -78,16 +78,16 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 	ctx, cancel := context.WithTimeout(context.Background(), trimEvery)
 	defer cancel()
 	defer func() { g.trimmed = time.Now() }()
-	if err := g.keep(ctx, before); err != nil {
+	if err := g.recordTrim(ctx, before); err != nil {
 		return fmt.Errorf("note how far commit log %v is trimmed: %w", g.id, err)
 	}
 	return g.SegmentWriter.Trim(before)
 }
 
 // keep writes down that the log is trimmed up to a position.
-func (g *guardedLog) keep(ctx context.Context, before commitlog.Pos) error {
+func (g *guardedLog) recordTrim(ctx context.Context, before commitlog.Pos) error {
 	if g.version == 0 {
-		if err := g.reread(ctx); err != nil {
+		if err := g.reloadState(ctx); err != nil {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (g *guardedLog) keep(ctx context.Context, before commitlog.Pos) error {
 }
 
 // reread finds out what became of the item.
-func (g *guardedLog) reread(ctx context.Context) error {
+func (g *guardedLog) reloadState(ctx context.Context) error {
 	state, version, err := catalog.ReadLog(ctx, g.lock, g.id)
 	if err != nil {
 		return err
@@ -121,7 +121,7 @@ func (g *guardedLog) reread(ctx context.Context) error {
 // cluster: the master takes an owner that it does not see for one that has
 // ended.
 func (g *guardedLog) begin(ctx context.Context, _ func(*commitlog.FileLog) error) error {
-	if err := g.reread(ctx); err != nil {
+	if err := g.reloadState(ctx); err != nil {
 		return fmt.Errorf("begin commit log %v: %w", g.id, err)
 	}
 	return nil

@@ -14,7 +14,7 @@ import (
 
 // both calls do with the life of the server and waits for it. Unlike with
 // detached, it is to end when its caller does.
-func (s *Server) both(ctx context.Context, do func(context.Context) error) error {
+func (s *Server) runAttached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
 	if s.stopping {
@@ -32,14 +32,14 @@ func (s *Server) both(ctx context.Context, do func(context.Context) error) error
 	if err != nil && ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	return s.cutShort(err)
+	return s.translateShutdown(err)
 }
 
 // status describes a tablet.
 func (t *served) status() rpc.TabletStatus {
 	b, l := t.Bounds(), t.Load(time.Now())
 	return rpc.TabletStatus{Tablet: t.ID(), Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
-		Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.since}
+		Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.servedSince}
 }
 
 // Describe implements rpc.Operate.
@@ -48,7 +48,7 @@ func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, 
 		return nil, err
 	}
 	var out []rpc.TabletDetail
-	for _, t := range s.all() {
+	for _, t := range s.allTablets() {
 		if table != rpc.AllTables && t.Row().Table != table {
 			continue
 		}
@@ -60,7 +60,7 @@ func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, 
 }
 
 // all returns all tablets that are served.
-func (s *Server) all() []*served {
+func (s *Server) allTablets() []*served {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	out := make([]*served, 0, len(s.tablets))
@@ -96,7 +96,7 @@ func (t *served) describe() (d rpc.TabletDetail, ok bool) {
 func (s *Server) Infos() []tablet.Info {
 	var out []tablet.Info
 	now := time.Now()
-	for _, t := range s.all() {
+	for _, t := range s.allTablets() {
 		if state, ok := t.State(); ok {
 			out = append(out, tablet.Info{Table: t.table.Schema().Name, Tablet: t.ID(), Rows: t.Bounds(), State: state, Server: s.o.Name, Load: t.Load(now)})
 		}
@@ -106,24 +106,24 @@ func (s *Server) Infos() []tablet.Info {
 
 // SplitKey implements rpc.Operate.
 func (s *Server) SplitKey(ctx context.Context, id metadata.TabletID) (key []byte, ok bool, err error) {
-	ts, err := s.find(id)
+	ts, err := s.tabletsByID(id)
 	if err != nil {
 		return nil, false, err
 	}
-	err = s.both(ctx, func(ctx context.Context) error {
+	err = s.runAttached(ctx, func(ctx context.Context) error {
 		key, ok, err = ts[0].SplitKey(ctx)
 		return err
 	})
-	return key, ok, refused(err)
+	return key, ok, retryable(err)
 }
 
 // Verify implements rpc.Operate.
 func (s *Server) Verify(ctx context.Context, id metadata.TabletID) (out []rpc.Verified, err error) {
-	ts, err := s.find(id)
+	ts, err := s.tabletsByID(id)
 	if err != nil {
 		return nil, err
 	}
-	err = s.both(ctx, func(ctx context.Context) error {
+	err = s.runAttached(ctx, func(ctx context.Context) error {
 		return ts[0].Verify(ctx, func(object string, bytes int64, err error) error {
 			v := rpc.Verified{Object: object, Bytes: bytes}
 			if err != nil {
@@ -133,23 +133,23 @@ func (s *Server) Verify(ctx context.Context, id metadata.TabletID) (out []rpc.Ve
 			return nil
 		})
 	})
-	return out, refused(err)
+	return out, retryable(err)
 }
 
 // DropDamaged implements rpc.Operate.
 func (s *Server) DropDamaged(ctx context.Context, id metadata.TabletID, object string) (*rpc.Loss, error) {
-	ts, err := s.find(id)
+	ts, err := s.tabletsByID(id)
 	if err != nil {
 		return nil, err
 	}
 	lost := make(chan rpc.Loss, 1)
-	err = s.detached(ctx, func(ctx context.Context) error {
+	err = s.runDetached(ctx, func(ctx context.Context) error {
 		l, err := ts[0].DropDamaged(ctx, object)
 		lost <- rpc.Loss(l)
 		return err
 	})
 	if err != nil {
-		return nil, refused(err)
+		return nil, retryable(err)
 	}
 	l := <-lost
 	return &l, nil
@@ -164,7 +164,7 @@ func (s *Server) Damage() []tablet.TableDamage {
 	}
 	tables := map[*tablet.Tablet]string{}
 	var ts []*tablet.Tablet
-	for _, t := range s.all() {
+	for _, t := range s.allTablets() {
 		ts = append(ts, t.Tablet)
 		tables[t.Tablet] = t.table.Schema().Name
 	}
@@ -173,20 +173,20 @@ func (s *Server) Damage() []tablet.TableDamage {
 
 // A lasting store makes changes of METADATA rows that do not end with their
 // callers: one that is given up before its outcome is known costs the server.
-type lasting struct {
-	retirer
+type detachedMeta struct {
+	metadataStore
 	life context.Context
 }
 
 // retirer is what tablets need of METADATA.
-type retirer interface {
+type metadataStore interface {
 	metadata.Store
 	metadata.Retirer
 }
 
 // CAS implements metadata.Store.
-func (l lasting) CAS(_ context.Context, r *metadata.Row) error {
-	err := l.retirer.CAS(l.life, r)
+func (l detachedMeta) CAS(_ context.Context, r *metadata.Row) error {
+	err := l.metadataStore.CAS(l.life, r)
 	if err != nil && l.life.Err() != nil && errors.Is(err, context.Canceled) {
 		// It is not the caller who has given up.
 		ended := fault.New(fault.Unavailable, "the tablet server ended meanwhile")

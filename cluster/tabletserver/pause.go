@@ -36,7 +36,7 @@ func (p *pauses) take(number uint64) *paused {
 }
 
 // end ends all pauses.
-func (p *pauses) end() {
+func (p *pauses) endAll() {
 	p.mu.Lock()
 	all := p.m
 	p.m, p.ended = nil, true
@@ -52,7 +52,7 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 	if err := s.alive(); err != nil {
 		return err
 	}
-	found, err := s.find(tablets...)
+	found, err := s.tabletsByID(tablets...)
 	if err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 	slices.SortFunc(ts, func(a, b *tablet.Tablet) int { return bytes.Compare(a.Bounds().Start, b.Bounds().Start) })
 	p, err := tablet.Pause(ctx, ts)
 	if err != nil {
-		return refused(err)
+		return retryable(err)
 	}
 	s.pauses.mu.Lock()
 	defer s.pauses.mu.Unlock()
@@ -98,7 +98,7 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 // Cut implements rpc.Control.
 func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error) {
 	cut := make(chan []*metadata.Row, 1)
-	err := s.detached(ctx, func(ctx context.Context) error {
+	err := s.runDetached(ctx, func(ctx context.Context) error {
 		p := s.pauses.take(number)
 		if p == nil {
 			return fault.New(fault.Aborted, "the tablets' pause is over")
@@ -121,7 +121,7 @@ func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error
 		return err
 	})
 	if err != nil {
-		return nil, refused(err)
+		return nil, retryable(err)
 	}
 	return <-cut, nil
 }

@@ -97,7 +97,7 @@ func (d privateDialer) Dial(string) rpc.TabletServer { return d.s }
 
 // resume begins the log of one half and serves the tablets that an earlier process
 // served from it.
-func (s *Server) resume(ctx context.Context, h *half) error {
+func (s *Server) resume(ctx context.Context, h *logGroup) error {
 	if p := s.o.Private; p != nil && p.MetadataOnly && h == s.users {
 		return h.log.begin(ctx, func(*commitlog.FileLog) error { return nil })
 	}
@@ -123,7 +123,7 @@ func (s *Server) resume(ctx context.Context, h *half) error {
 		t.Start()
 	}
 	for _, t := range opened {
-		if err := s.settleOpened(ctx, t); err != nil {
+		if err := s.finishReopen(ctx, t); err != nil {
 			return fmt.Errorf("open %v: %w", t.Name(), err)
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Server) openRoots(ctx context.Context) error {
 
 // settleOpened brings the row of a tablet into line with what its log held, and
 // ends a split that was under way.
-func (s *Server) settleOpened(ctx context.Context, t *served) error {
+func (s *Server) finishReopen(ctx context.Context, t *served) error {
 	if t.Row().Op == nil {
 		return t.SettleRedo(ctx)
 	}
@@ -178,20 +178,20 @@ func (s *Server) settleOpened(ctx context.Context, t *served) error {
 	if err != nil {
 		return err
 	}
-	s.adopt([]*served{t}, []*tablet.Tablet{right.Tablet})
+	s.replaceServed([]*served{t}, []*tablet.Tablet{right.Tablet})
 	return nil
 }
 
 // reopen opens the tablets of one half that an earlier process served, with what
 // its log holds of them. It returns the rows of those whose table is gone.
-func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, opened map[uint64]*served) (gone []*metadata.Row, err error) {
-	rows, err := s.settledRows(ctx, h)
+func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, opened map[uint64]*served) (gone []*metadata.Row, err error) {
+	rows, err := s.resolvedRows(ctx, h)
 	if err != nil {
 		return nil, fmt.Errorf("read METADATA: %w", err)
 	}
 	now := time.Now()
 	for _, r := range rows {
-		if !s.mine(r) || r.Assignment.State != metadata.Open {
+		if !s.isAssignedHere(r) || r.Assignment.State != metadata.Open {
 			continue // the log holds nothing of it, and the master will have it opened
 		}
 		table, err := s.schemas.ByID(r.Table)
@@ -202,7 +202,7 @@ func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, open
 		if err != nil {
 			return nil, err
 		}
-		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, half: h, since: now}
+		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, group: h, servedSince: now}
 	}
 	var last *served
 	return gone, l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
@@ -217,7 +217,7 @@ func (s *Server) reopen(ctx context.Context, h *half, l *commitlog.FileLog, open
 
 // settledRows returns the METADATA rows of the tablets of one half, once no merge
 // is under way among them.
-func (s *Server) settledRows(ctx context.Context, h *half) ([]*metadata.Row, error) {
+func (s *Server) resolvedRows(ctx context.Context, h *logGroup) ([]*metadata.Row, error) {
 	for {
 		rows, err := s.rowsOf(ctx, h)
 		if err != nil {
@@ -225,11 +225,11 @@ func (s *Server) settledRows(ctx context.Context, h *half) ([]*metadata.Row, err
 		}
 		again := false
 		for _, r := range rows {
-			if r.Op == nil || r.Op.Kind == metadata.Split || !s.mine(r) {
+			if r.Op == nil || r.Op.Kind == metadata.Split || !s.isAssignedHere(r) {
 				continue
 			}
 			again = true
-			if _, err := s.settle(ctx, r); err != nil && !errors.Is(err, errMerged) {
+			if _, err := s.resolveMerge(ctx, r); err != nil && !errors.Is(err, errMerged) {
 				return nil, err
 			}
 		}
@@ -240,7 +240,7 @@ func (s *Server) settledRows(ctx context.Context, h *half) ([]*metadata.Row, err
 }
 
 // rowsOf returns the METADATA rows of the tablets of one half.
-func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err error) {
+func (s *Server) rowsOf(ctx context.Context, h *logGroup) (rows []*metadata.Row, err error) {
 	roots, err := s.meta.Roots(ctx)
 	if h == s.system || err != nil || len(roots) == 0 {
 		return roots, err
@@ -257,7 +257,7 @@ func (s *Server) rowsOf(ctx context.Context, h *half) (rows []*metadata.Row, err
 // server ends before.
 func (s *Server) FlushAll(ctx context.Context) error {
 	ended := func() error { return errors.Join(s.Err(), context.Cause(ctx)) }
-	for _, h := range []*half{s.users, s.system} {
+	for _, h := range []*logGroup{s.users, s.system} {
 		for _, t := range s.tabletsOf(h) {
 			if err := ended(); err != nil {
 				return err

@@ -44,11 +44,11 @@ const unbound = math.MaxInt64
 // term is that of a promise. At the default ttl of 5 s it is 1 s; the master
 // calls each 0.2 s, so the last reading that came back is 0.2 to 0.4 s old. The
 // promise is taken back when it is 0.75 s old.
-func (s *Server) term() time.Duration { return s.o.TTL / 5 }
+func (s *Server) promiseTerm() time.Duration { return s.o.TTL / 5 }
 
 // overdue is the age of the last reading that came back from which on the promise
 // is to be taken back.
-func (s *Server) overdue() time.Duration { return s.term() * 3 / 4 }
+func (s *Server) promiseOverdue() time.Duration { return s.promiseTerm() * 3 / 4 }
 
 // Attend implements rpc.Control.
 func (s *Server) Attend(_ context.Context, incarnation uint64, epoch int64, echo time.Duration) (time.Duration, error) {
@@ -72,12 +72,12 @@ func (s *Server) Attend(_ context.Context, incarnation uint64, epoch int64, echo
 		}
 	}
 	if echo > p.mu.echo && echo <= now {
-		if p.mu.echo == 0 || echo-p.mu.echo > s.overdue() {
+		if p.mu.echo == 0 || echo-p.mu.echo > s.promiseOverdue() {
 			p.mu.since = echo
 		}
 		p.mu.echo = echo
 		if p.mu.to == epoch {
-			p.until.Store(int64(echo + s.term()))
+			p.until.Store(int64(echo + s.promiseTerm()))
 		}
 	}
 	return now, nil
@@ -92,21 +92,21 @@ func wake(c chan struct{}) {
 
 // wanted returns the epoch of the master that a promise is to be made to, 0 for
 // nobody. A promise binds from here on.
-func (s *Server) wanted() int64 {
+func (s *Server) promiseTarget() int64 {
 	now := s.o.Reading()
 	p := &s.promise
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.mu.to != 0 && (p.mu.to != p.mu.epoch || now-p.mu.echo > s.overdue()):
+	case p.mu.to != 0 && (p.mu.to != p.mu.epoch || now-p.mu.echo > s.promiseOverdue()):
 		return 0
 	case p.mu.to != 0:
 		return p.mu.to
-	case p.mu.echo == 0 || now-p.mu.echo > s.overdue()/2 || p.mu.echo-p.mu.since < s.term():
+	case p.mu.echo == 0 || now-p.mu.echo > s.promiseOverdue()/2 || p.mu.echo-p.mu.since < s.promiseTerm():
 		return 0 // it has to go well for a while
 	}
 	p.mu.to = p.mu.epoch
-	p.until.Store(int64(p.mu.echo + s.term()))
+	p.until.Store(int64(p.mu.echo + s.promiseTerm()))
 	return p.mu.to
 }
 
@@ -122,7 +122,7 @@ func (p *promise) release() {
 // keepPromise makes promises and takes them back. version is that of the
 // server's item.
 func (s *Server) keepPromise(version int64) {
-	tick := time.NewTicker(max(s.term()/16, time.Millisecond))
+	tick := time.NewTicker(max(s.promiseTerm()/16, time.Millisecond))
 	defer tick.Stop()
 	var has int64 // whom the item has a promise to
 	for known := true; ; {
@@ -132,11 +132,11 @@ func (s *Server) keepPromise(version int64) {
 		case <-s.ctx.Done():
 			return
 		}
-		want := s.wanted()
+		want := s.promiseTarget()
 		if known && want == has {
 			continue
 		}
-		next, err := s.declare(want, version, known)
+		next, err := s.writePromise(want, version, known)
 		switch {
 		case err == nil:
 			known, has, version = true, want, next
@@ -156,7 +156,7 @@ func (s *Server) keepPromise(version int64) {
 // is false. NotFound if it is gone.
 //
 // Each attempt compares the version: once one has succeeded, none before it can.
-func (s *Server) declare(to, version int64, known bool) (int64, error) {
+func (s *Server) writePromise(to, version int64, known bool) (int64, error) {
 	ctx, cancel := context.WithTimeout(s.ctx, s.o.TTL/5)
 	defer cancel()
 	key := catalog.ServersPrefix + s.o.Name
@@ -176,7 +176,7 @@ func (s *Server) declare(to, version int64, known bool) (int64, error) {
 	}
 	r := s.registration()
 	if to != 0 {
-		r.Promise = &catalog.Promise{Master: to, Term: s.term()}
+		r.Promise = &catalog.Promise{Master: to, Term: s.promiseTerm()}
 	}
 	value, err := json.Marshal(r)
 	if err != nil {

@@ -148,8 +148,8 @@ func TestPromiseKept(t *testing.T) {
 				_, _ = p.Attend(t.Context(), 7, 1, p.echo[1]/2)
 			}
 		}()
-		if after := p.refuses(time.Minute); after > p.term() {
-			t.Fatalf("the server serves for %v after the last call; it has promised %v", after, p.term())
+		if after := p.refuses(time.Minute); after > p.promiseTerm() {
+			t.Fatalf("the server serves for %v after the last call; it has promised %v", after, p.promiseTerm())
 		}
 		p.want(1)
 		time.Sleep(3 * time.Second)
@@ -167,7 +167,7 @@ func TestPromiseUsed(t *testing.T) {
 	promisingTest(t, func(t *testing.T, p *promising) {
 		p.cut.Store(true)
 		r, _ := p.promised()
-		time.Sleep(2 * p.term())
+		time.Sleep(2 * p.promiseTerm())
 		if err := p.admin.Delete(t.Context(), catalog.ServersPrefix+"s", r.Version); err != nil {
 			t.Fatal(err)
 		}

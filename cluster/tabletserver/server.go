@@ -170,7 +170,7 @@ type Server struct {
 	lastID             atomic.Uint64
 	session            lock.Session
 	promise            promise
-	age                *catalog.Age
+	rollback           *catalog.RollbackGuard
 	meta               *cmeta.Store
 	schemas            *catalog.Schemas
 
@@ -178,7 +178,7 @@ type Server struct {
 	rows  *rowcache.Cache // nil if there is none
 	// users and system are the tablets of tables and of METADATA, each with a log
 	// of its own, so that METADATA recovers first.
-	users, system *half
+	users, system *logGroup
 
 	mu      sync.RWMutex
 	tablets map[metadata.TabletID]*served
@@ -199,7 +199,7 @@ type Server struct {
 }
 
 // A half is the tablets on one log.
-type half struct {
+type logGroup struct {
 	env  *tablet.Env
 	work *worker.Worker
 	log  ownLog
@@ -210,11 +210,11 @@ type half struct {
 // served is a tablet that is served.
 type served struct {
 	*tablet.Tablet
-	table   *catalog.Table
-	queries tablet.Queries
-	epoch   uint64
-	half    *half
-	since   time.Time
+	table       *catalog.Table
+	queries     tablet.Queries
+	epoch       uint64
+	group       *logGroup
+	servedSince time.Time
 }
 
 // Start begins a new incarnation. It returns once the server may be given
@@ -231,7 +231,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			return
 		}
 		s.cancel()
-		for _, h := range []*half{s.users, s.system} {
+		for _, h := range []*logGroup{s.users, s.system} {
 			if h != nil {
 				h.work.Stop()
 				err = errors.Join(err, h.log.Close())
@@ -252,8 +252,8 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			return nil, err
 		}
 	}
-	s.age = catalog.NewAge(o.Lock)
-	if err = s.age.Look(ctx); err != nil {
+	s.rollback = catalog.NewRollbackGuard(o.Lock)
+	if err = s.rollback.Check(ctx); err != nil {
 		return nil, err
 	}
 	if s.session, err = o.Lock.NewSession(ctx, o.TTL); err != nil {
@@ -286,13 +286,13 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		s.rows = rowcache.New(o.RowCacheBytes, s.cache)
 	}
 	if o.Private != nil {
-		s.schemas.Near()
+		s.schemas.LockIsLocal()
 	}
-	if s.users, err = s.newHalf(ctx, catalog.UserLog(s.owner), o.MemtableBytes); err != nil {
+	if s.users, err = s.newLogGroup(ctx, catalog.UserLog(s.owner), o.MemtableBytes); err != nil {
 		return nil, err
 	}
 	s.users.env.Rows, s.users.env.InMemoryBytes = s.rows, o.InMemoryBytes
-	if s.system, err = s.newHalf(ctx, catalog.MetadataLog(s.owner), 16<<20); err != nil {
+	if s.system, err = s.newLogGroup(ctx, catalog.MetadataLog(s.owner), 16<<20); err != nil {
 		return nil, err
 	}
 	s.system.env.Options.MemtableBytes = o.MetadataMemtableBytes
@@ -312,14 +312,14 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 		return nil, fmt.Errorf("register: %w", err)
 	}
 	// Who changed a schema before this server was registered has not waited for it.
-	if _, err = s.schemas.Ask(ctx, ""); err != nil {
+	if _, err = s.schemas.Refresh(ctx, ""); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
 	// A tool that only looks is to see the SSTables that there are, and not what a
 	// compaction would make of them.
 	background := !o.NoBackground && (o.Private == nil || !o.Private.MetadataOnly)
 	// METADATA first: the rows of all other tablets are in it.
-	for _, h := range []*half{s.system, s.users} {
+	for _, h := range []*logGroup{s.system, s.users} {
 		if err = s.resume(ctx, h); err != nil {
 			return nil, err
 		}
@@ -332,17 +332,17 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.Private == nil {
 		s.running.Go(func() { s.keepPromise(item.Version) })
 	}
-	s.running.Go(s.watchAge)
+	s.running.Go(s.watchRollback)
 	s.running.Go(s.publishSchemas)
 	if background {
-		s.running.Go(func() { s.splitting(s.ctx) })
+		s.running.Go(func() { s.splitLoop(s.ctx) })
 	}
 	o.Log.Info("tablet server started", "server", s.serverName(), "addr", o.Addr)
 	return s, nil
 }
 
-func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*half, error) {
-	h := new(half)
+func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64) (*logGroup, error) {
+	h := new(logGroup)
 	var err error
 	if s.o.Private != nil {
 		h.log, err = s.o.Private.open(id)
@@ -353,7 +353,7 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 		return nil, fmt.Errorf("create commit log: %w", err)
 	}
 	h.env = &tablet.Env{
-		Options: s.o.Tablet, Commit: h.log, Meta: lasting{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
+		Options: s.o.Tablet, Commit: h.log, Meta: detachedMeta{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
 		NewID: s.newID,
 		// Others may refer to the same SSTables: backups, and tablets on other
 		// servers after a split. The master sweeps what nobody does.
@@ -367,11 +367,11 @@ func (s *Server) newHalf(ctx context.Context, id commitlog.ID, memory int64) (*h
 
 // heldLong is how long writes may wait for a split or a move without being
 // told of.
-const heldLong = 100 * time.Millisecond
+const slowHold = 100 * time.Millisecond
 
 func (s *Server) held(why string, d time.Duration) {
 	s.o.Held(why, d)
-	if d > heldLong {
+	if d > slowHold {
 		s.o.Log.Warn("writes of a tablet were held up", "server", s.serverName(), "for", why, "elapsed", d)
 	}
 }
@@ -393,19 +393,19 @@ func (s *Server) Stats() tablet.Summary {
 func (s *Server) newID() uint64 { return s.lastID.Add(1) }
 
 // tabletsOf returns the tablets that are served from one half.
-func (s *Server) tabletsOf(h *half) []*tablet.Tablet {
+func (s *Server) tabletsOf(h *logGroup) []*tablet.Tablet {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	var out []*tablet.Tablet
 	for _, t := range s.tablets {
-		if t.half == h {
+		if t.group == h {
 			out = append(out, t.Tablet)
 		}
 	}
 	return out
 }
 
-func (s *Server) halfOf(table uint64) *half {
+func (s *Server) logGroupOf(table uint64) *logGroup {
 	if table == cmeta.Table {
 		return s.system
 	}
@@ -427,7 +427,7 @@ func (s *Server) watch() {
 
 // watchAge ends the server when the lock service was put back to an earlier
 // state. The session alone does not tell: an earlier state may have it.
-func (s *Server) watchAge() {
+func (s *Server) watchRollback() {
 	tick := time.NewTicker(s.o.TTL / 5)
 	defer tick.Stop()
 	for {
@@ -436,7 +436,7 @@ func (s *Server) watchAge() {
 		case <-s.ctx.Done():
 			return
 		}
-		if err := s.age.Look(s.ctx); errors.Is(err, fault.FailedPrecondition) {
+		if err := s.rollback.Check(s.ctx); errors.Is(err, fault.FailedPrecondition) {
 			s.fail(err)
 		}
 	}
@@ -515,7 +515,7 @@ func (s *Server) alive() error {
 }
 
 // get returns the tablet of a Target once its schema is known here.
-func (s *Server) get(ctx context.Context, at rpc.Target) (*served, error) {
+func (s *Server) lookup(ctx context.Context, at rpc.Target) (*served, error) {
 	if err := s.alive(); err != nil {
 		return nil, errors.Join(rpc.ErrNotServing, err)
 	}
@@ -537,7 +537,7 @@ func (s *Server) get(ctx context.Context, at rpc.Target) (*served, error) {
 // leave lets the master give the tablets to other servers, one after the other,
 // as long as there are such and it goes on. Tablets that are only given up wait
 // until the master notices.
-func (s *Server) leave(ctx context.Context) {
+func (s *Server) drain(ctx context.Context) {
 	if s.Err() != nil || ctx.Err() != nil {
 		return
 	}
@@ -558,7 +558,7 @@ func (s *Server) leave(ctx context.Context) {
 			return
 		}
 		if time.Since(looked) > s.o.TTL/10 {
-			if looked = time.Now(); !s.others(ctx) {
+			if looked = time.Now(); !s.hasPeers(ctx) {
 				return
 			}
 		}
@@ -571,7 +571,7 @@ func (s *Server) leave(ctx context.Context) {
 }
 
 // others tells whether there is a server that tablets can be given to.
-func (s *Server) others(ctx context.Context) bool {
+func (s *Server) hasPeers(ctx context.Context) bool {
 	servers, _, err := catalog.Servers(ctx, s.o.Lock)
 	if err != nil {
 		return false
@@ -591,9 +591,9 @@ func (s *Server) others(ctx context.Context) bool {
 // outlast waits, as long as it goes on, for servers that leave too: to give a
 // tablet up they have to change its row, which METADATA tablets of this server
 // may hold.
-func (s *Server) outlast(ctx context.Context) {
+func (s *Server) waitForDependents(ctx context.Context) {
 	for last, since := -1, time.Now(); s.Err() == nil; {
-		n := s.dependent(ctx)
+		n := s.dependentTablets(ctx)
 		if n != last {
 			last, since = n, time.Now()
 		}
@@ -610,7 +610,7 @@ func (s *Server) outlast(ctx context.Context) {
 
 // dependent returns how many tablets servers that leave have whose rows are in
 // METADATA tablets of this one; 0 if that cannot be found out.
-func (s *Server) dependent(ctx context.Context) (n int) {
+func (s *Server) dependentTablets(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.TTL)
 	defer cancel()
 	servers, _, err := catalog.Servers(ctx, s.o.Lock)
@@ -650,7 +650,7 @@ func (s *Server) dependent(ctx context.Context) (n int) {
 func (s *Server) Close(ctx context.Context) error {
 	var errs []error
 	if s.o.Private == nil {
-		errs = s.giveUpAll(ctx)
+		errs = s.unloadAll(ctx)
 	} else if err := s.FlushAll(ctx); err != nil && s.Err() == nil && ctx.Err() == nil {
 		errs = append(errs, err) // the next process replays what is in memtables
 	}
@@ -662,20 +662,20 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // giveUpAll lets others have the tablets, and gives up what is left.
-func (s *Server) giveUpAll(ctx context.Context) (errs []error) {
-	s.leave(ctx)
+func (s *Server) unloadAll(ctx context.Context) (errs []error) {
+	s.drain(ctx)
 	// METADATA tablets last: the others' rows are in them, perhaps.
-	for _, h := range []*half{s.users, s.system} {
+	for _, h := range []*logGroup{s.users, s.system} {
 		if s.Err() != nil || ctx.Err() != nil {
 			break
 		}
 		if h == s.system {
-			s.outlast(ctx)
+			s.waitForDependents(ctx)
 		}
 		s.mu.Lock()
 		h.closed = true
 		s.mu.Unlock()
-		err := s.detached(ctx, func(live context.Context) error {
+		err := s.runDetached(ctx, func(live context.Context) error {
 			for _, t := range s.tabletsOf(h) {
 				if ctx.Err() != nil {
 					break
@@ -709,8 +709,8 @@ func (s *Server) stop() {
 		close(s.failed)
 	})
 	s.cancel()
-	s.pauses.end()
-	for _, h := range []*half{s.users, s.system} {
+	s.pauses.endAll()
+	for _, h := range []*logGroup{s.users, s.system} {
 		h.work.Stop()
 	}
 	s.running.Wait()
@@ -720,7 +720,7 @@ func (s *Server) stop() {
 	}
 	clear(s.tablets)
 	s.mu.Unlock()
-	for _, h := range []*half{s.users, s.system} {
+	for _, h := range []*logGroup{s.users, s.system} {
 		h.env.Drain()
 		if err := h.log.Close(); err != nil {
 			s.o.Log.Warn("close commit log", "error", err)

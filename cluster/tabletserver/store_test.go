@@ -228,19 +228,19 @@ func (s *Store) backupRows(t testing.TB) (out []*metadata.Row) {
 // watchMeta has the changes that tablets of tables make of METADATA rows made by
 // what change makes of the way they are made.
 func (s *Store) watchMeta(change func(cas casFunc) casFunc) {
-	env := s.env.Meta.(retirer)
+	env := s.env.Meta.(metadataStore)
 	s.env.Meta = watched{env, change(env.CAS)}
 }
 
 type casFunc func(context.Context, *metadata.Row) error
 
-type retirer interface {
+type metadataStore interface {
 	metadata.Store
 	metadata.Retirer
 }
 
 type watched struct {
-	retirer
+	metadataStore
 	cas casFunc
 }
 

@@ -29,14 +29,14 @@ const skippedEpochs = 1 << 20
 // copyAll makes the target hold what the source does, whose lock service has told of
 // the transfer since begun.
 func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *Result) error {
-	f, err := rest(ctx, from, o)
+	f, err := quiesce(ctx, from, o)
 	if err != nil {
 		return err
 	}
-	if err := from.copied(ctx); err != nil {
+	if err := from.storeCopy(ctx); err != nil {
 		return err
 	}
-	items, _, err := lasting(ctx, from.Lock)
+	items, _, err := durableItems(ctx, from.Lock)
 	if err != nil {
 		return err
 	}
@@ -49,10 +49,10 @@ func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *
 		return err
 	}
 	for _, row := range roots {
-		if !atRest(row) {
+		if !isQuiesced(row) {
 			return fault.New(fault.Aborted, "METADATA tablet %v of %s was opened by another process: run the command again", row.Tablet, from.Name)
 		}
-		f.take(row)
+		f.add(row)
 	}
 	r.Tablets = len(f.tablets)
 	if err := copyObjects(ctx, from, to, f.sizes, o, r); err != nil {
@@ -66,7 +66,7 @@ func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		if items, _, err = lasting(ctx, from.Lock); err != nil {
+		if items, _, err = durableItems(ctx, from.Lock); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *
 			return fmt.Errorf("copy the lock service to %s: %w", to.Name, err)
 		}
 		before := items
-		if items, revision, err = lasting(ctx, from.Lock); err != nil {
+		if items, revision, err = durableItems(ctx, from.Lock); err != nil {
 			return err
 		}
 		if slices.EqualFunc(before, items, func(a, b lock.Item) bool { return a.Key == b.Key && a.Version == b.Version }) {
@@ -113,16 +113,16 @@ func (r *Result) count(items []lock.Item) error {
 
 // lasting returns the items of a lock service that a transfer takes along, and its
 // revision.
-func lasting(ctx context.Context, l lock.Service) (items []lock.Item, revision int64, err error) {
+func durableItems(ctx context.Context, l lock.Service) (items []lock.Item, revision int64, err error) {
 	all, revision, err := l.List(ctx, "")
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, i := range all {
-		switch catalog.PartOf(i.Key) {
-		case catalog.Lasting:
+		switch catalog.ClassOf(i.Key) {
+		case catalog.DurableItem:
 			items = append(items, i)
-		case catalog.Unknown:
+		case catalog.UnknownItem:
 			return nil, 0, fault.New(fault.FailedPrecondition, "the lock service has item %s, which this version of trestle does not know: use the version that made it", i.Key)
 		}
 	}
@@ -131,7 +131,7 @@ func lasting(ctx context.Context, l lock.Service) (items []lock.Item, revision i
 
 // copyItems makes a lock service hold items, and no other that lasts.
 func copyItems(ctx context.Context, items []lock.Item, to lock.Service) error {
-	there, _, err := lasting(ctx, to)
+	there, _, err := durableItems(ctx, to)
 	if err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func copyItems(ctx context.Context, items []lock.Item, to lock.Service) error {
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
+	g.SetLimit(maxChanges)
 	for _, i := range items {
 		old, ok := have[i.Key]
 		delete(have, i.Key)
@@ -246,10 +246,10 @@ func copyBytes(ctx context.Context, from, to objectstore.Store, name string) (er
 	if err != nil {
 		return err
 	}
-	whole := pieces.Get().(*[piece]byte)
-	defer pieces.Put(whole)
-	for off := int64(0); off < in.Size(); off += piece {
-		b := whole[:min(piece, in.Size()-off)]
+	whole := chunks.Get().(*[chunkBytes]byte)
+	defer chunks.Put(whole)
+	for off := int64(0); off < in.Size(); off += chunkBytes {
+		b := whole[:min(chunkBytes, in.Size()-off)]
 		if err = in.ReadAt(ctx, b, off); err == nil {
 			err = out.Write(b)
 		}
@@ -263,9 +263,9 @@ func copyBytes(ctx context.Context, from, to objectstore.Store, name string) (er
 
 // piece is how much of an SSTable is read at a time. Of 1 MiB the read-back of a local
 // disk takes a third longer.
-const piece = 4 << 20
+const chunkBytes = 4 << 20
 
-var pieces = sync.Pool{New: func() any { return new([piece]byte) }}
+var chunks = sync.Pool{New: func() any { return new([chunkBytes]byte) }}
 
 // verify reads a whole SSTable, past all caches, and returns fault.Corruption if it
 // has another size or a block with a wrong checksum.
@@ -277,9 +277,9 @@ func verify(ctx context.Context, s objectstore.Store, name string, size int64, c
 	if f.Size() != size {
 		return errors.Join(fault.New(fault.Corruption, "SSTable %s has %d bytes, METADATA says %d", name, f.Size(), size), f.Close())
 	}
-	whole := pieces.Get().(*[piece]byte)
-	defer pieces.Put(whole)
-	r, err := sstable.Open(ctx, cache, &ahead{Readable: f, whole: whole}, name)
+	whole := chunks.Get().(*[chunkBytes]byte)
+	defer chunks.Put(whole)
+	r, err := sstable.Open(ctx, cache, &readaheadFile{Readable: f, whole: whole}, name)
 	if err != nil {
 		return err
 	}
@@ -288,9 +288,9 @@ func verify(ctx context.Context, s objectstore.Store, name string, size int64, c
 
 // An ahead reads pieces where blocks are asked for, one after the other: a request
 // for each block of 32 KiB would make a bucket's price, and its pace.
-type ahead struct {
+type readaheadFile struct {
 	sstable.Readable
-	whole *[piece]byte
+	whole *[chunkBytes]byte
 
 	mu  sync.Mutex
 	buf []byte // of whole
@@ -298,15 +298,15 @@ type ahead struct {
 }
 
 // ReadAt implements sstable.Readable.
-func (a *ahead) ReadAt(ctx context.Context, p []byte, off int64) error {
+func (a *readaheadFile) ReadAt(ctx context.Context, p []byte, off int64) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := int64(len(p))
-	if n >= piece || off < 0 || off+n > a.Size() {
+	if n >= chunkBytes || off < 0 || off+n > a.Size() {
 		return a.Readable.ReadAt(ctx, p, off)
 	}
 	if off < a.off || off+n > a.off+int64(len(a.buf)) {
-		a.buf, a.off = a.whole[:min(piece, a.Size()-off)], off
+		a.buf, a.off = a.whole[:min(chunkBytes, a.Size()-off)], off
 		if err := a.Readable.ReadAt(ctx, a.buf, off); err != nil {
 			a.buf = nil
 			return err

@@ -26,8 +26,8 @@ const serverName = "transfer"
 // returns, are made together; loads is how many tablets are opened together, by one
 // replay of each log.
 const (
-	atOnce = 16
-	loads  = 1024
+	maxChanges = 16
+	loadBatch  = 1024
 	// maxRounds is far more than are needed: three if splits were under way.
 	maxRounds = 100
 )
@@ -41,7 +41,7 @@ type dialer struct {
 func (d *dialer) Dial(string) rpc.TabletServer { return d.server.Load() }
 
 // A resting side is one that is brought to rest.
-type resting struct {
+type quiescing struct {
 	server *tabletserver.Server
 	meta   *cmeta.Store
 	owner  uint64 // what rows call the server
@@ -49,16 +49,16 @@ type resting struct {
 }
 
 // found is what METADATA rows name.
-type found struct {
+type namedObjects struct {
 	tablets map[metadata.TabletID]bool // but for METADATA's own
 	sizes   map[string]int64           // of SSTables, backups' included
 }
 
-func newFound() *found {
-	return &found{map[metadata.TabletID]bool{}, map[string]int64{}}
+func newNamedObjects() *namedObjects {
+	return &namedObjects{map[metadata.TabletID]bool{}, map[string]int64{}}
 }
 
-func (f *found) take(r *metadata.Row) {
+func (f *namedObjects) add(r *metadata.Row) {
 	if r.Table != cmeta.Table && !catalog.IsBackupTable(r.Table) {
 		f.tablets[r.Tablet] = true
 	}
@@ -72,14 +72,14 @@ func (f *found) take(r *metadata.Row) {
 //
 // It is what a server does that ends, so a side that was at rest before, or that is
 // served again, is as after a stop.
-func rest(ctx context.Context, s Side, o Options) (f *found, err error) {
+func quiesce(ctx context.Context, s Side, o Options) (f *namedObjects, err error) {
 	r, err := open(ctx, s, o)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, r.server.Close(ctx)) }()
 	if r.roots == 0 {
-		return newFound(), nil
+		return newNamedObjects(), nil
 	}
 	for n := 0; f == nil; n++ {
 		if n == maxRounds {
@@ -101,7 +101,7 @@ func rest(ctx context.Context, s Side, o Options) (f *found, err error) {
 
 // open starts a tablet server on a side, which serves METADATA. The caller is the
 // master.
-func open(ctx context.Context, s Side, o Options) (_ *resting, err error) {
+func open(ctx context.Context, s Side, o Options) (_ *quiescing, err error) {
 	d := new(dialer)
 	ts, err := tabletserver.Start(ctx, tabletserver.Options{Name: serverName, Addr: serverName, Lock: s.Lock, Dialer: d, Objects: s.Objects,
 		Logs: s.Logs, Copies: s.Copies, Private: s.Private, TTL: s.TTL, SplitBytes: -1, MetadataSplitBytes: -1, SplitRate: -1, RowCacheBytes: -1, Log: o.Log})
@@ -126,7 +126,7 @@ func open(ctx context.Context, s Side, o Options) (_ *resting, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &resting{server: ts, meta: cmeta.New(s.Lock, d).ForMaster(epochs + held.Created), owner: status.Incarnation}
+	r := &quiescing{server: ts, meta: cmeta.New(s.Lock, d).ForMaster(epochs + held.Created), owner: status.Incarnation}
 	roots, err := r.meta.Roots(ctx)
 	if err != nil {
 		return nil, err
@@ -149,7 +149,7 @@ func open(ctx context.Context, s Side, o Options) (_ *resting, err error) {
 
 // atRest tells whether a tablet's SSTables are all there is of it, and nobody has
 // it.
-func atRest(r *metadata.Row) bool {
+func isQuiesced(r *metadata.Row) bool {
 	a := r.Assignment
 	return a == nil || a.State == metadata.Unassigned && a.Log == 0 && r.Op == nil
 }
@@ -167,12 +167,12 @@ func unserved(rows []*metadata.Row, owner uint64) (out []*metadata.Row) {
 // round looks at all METADATA rows once, and returns what they name if all tablets
 // are at rest. Else it sees to those that are not, and returns nil: that may have
 // changed others, such as the children of a split.
-func (r *resting) round(ctx context.Context) (*found, error) {
-	f := newFound()
+func (r *quiescing) round(ctx context.Context) (*namedObjects, error) {
+	f := newNamedObjects()
 	var busy []*metadata.Row
 	err := r.meta.Scan(ctx, func(row *metadata.Row) error {
-		if atRest(row) {
-			f.take(row)
+		if isQuiesced(row) {
+			f.add(row)
 		} else {
 			busy = append(busy, row)
 		}
@@ -181,7 +181,7 @@ func (r *resting) round(ctx context.Context) (*found, error) {
 	if err != nil || len(busy) == 0 {
 		return f, err
 	}
-	for part := range slices.Chunk(unserved(busy, r.owner), loads) {
+	for part := range slices.Chunk(unserved(busy, r.owner), loadBatch) {
 		if err := r.load(ctx, part); err != nil {
 			return nil, err
 		}
@@ -194,10 +194,10 @@ func (r *resting) round(ctx context.Context) (*found, error) {
 
 // load opens tablets on the server, or makes them nobody's if they are of a table
 // that is gone: the master would delete their rows.
-func (r *resting) load(ctx context.Context, rows []*metadata.Row) error {
+func (r *quiescing) load(ctx context.Context, rows []*metadata.Row) error {
 	keys := make([]rpc.TabletKey, len(rows))
 	g, changing := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
+	g.SetLimit(maxChanges)
 	for i, row := range rows {
 		g.Go(func() error {
 			next, old := row.Clone(), *row.Assignment
@@ -228,9 +228,9 @@ func (r *resting) load(ctx context.Context, rows []*metadata.Row) error {
 }
 
 // unload flushes tablets and gives them up.
-func (r *resting) unload(ctx context.Context, rows []*metadata.Row) error {
+func (r *quiescing) unload(ctx context.Context, rows []*metadata.Row) error {
 	g, ctx := errgroup.WithContext(ctx)
-	g.SetLimit(atOnce)
+	g.SetLimit(maxChanges)
 	for _, row := range rows {
 		g.Go(func() error { return r.server.Unload(ctx, []metadata.TabletID{row.Tablet}) })
 	}
@@ -239,7 +239,7 @@ func (r *resting) unload(ctx context.Context, rows []*metadata.Row) error {
 
 // copied stores a copy of the lock service, as a master would have done after all
 // that rest has changed.
-func (s Side) copied(ctx context.Context) error {
+func (s Side) storeCopy(ctx context.Context) error {
 	if s.Copies == nil {
 		return nil
 	}

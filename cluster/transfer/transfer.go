@@ -100,7 +100,7 @@ func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 	}
 	// Whoever serves tables has said so in the lock service before it looks for the
 	// marks that are made here; so one of the two sees the other.
-	ctx, free, err := hold(ctx, from, to)
+	ctx, free, err := holdMasters(ctx, from, to)
 	if err != nil {
 		return r, err
 	}
@@ -111,7 +111,7 @@ func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 		err = errors.Join(err, free())
 	}()
 	if !mine {
-		if err := empty(ctx, to); err != nil {
+		if err := checkEmpty(ctx, to); err != nil {
 			return r, err
 		}
 		now := time.Now().UTC()
@@ -127,7 +127,7 @@ func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 		}
 	}
 	for _, s := range []Side{from, to} {
-		if err := s.nobodyLives(ctx); err != nil {
+		if err := s.waitUntilStopped(ctx); err != nil {
 			return r, err
 		}
 	}
@@ -164,7 +164,7 @@ func Done(ctx context.Context, from, to Side) error {
 		return fault.New(fault.FailedPrecondition, "%s does not have everything of %s: run the command without --done first", to.Name, from.Name)
 	}
 	// Until the first master makes one, so that etcd is not all there is of the target.
-	if err := to.copied(ctx); err != nil {
+	if err := to.storeCopy(ctx); err != nil {
 		return fmt.Errorf("copy the lock service of %s to its store: %w", to.Name, err)
 	}
 	source.State = catalog.TransferDone
@@ -197,7 +197,7 @@ func (s Side) withDefaults() Side {
 
 // hold keeps masters away from both sides until free is called. The context that it
 // returns ends when it cannot do so any more.
-func hold(ctx context.Context, sides ...Side) (held context.Context, free func() error, err error) {
+func holdMasters(ctx context.Context, sides ...Side) (held context.Context, free func() error, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	var sessions []lock.Session
 	release := func() (err error) {
@@ -242,7 +242,7 @@ func hold(ctx context.Context, sides ...Side) (held context.Context, free func()
 		}
 	}
 	for _, s := range sides {
-		if err := s.nobodyLives(ctx); err != nil {
+		if err := s.waitUntilStopped(ctx); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -251,7 +251,7 @@ func hold(ctx context.Context, sides ...Side) (held context.Context, free func()
 
 // nobodyLives returns fault.FailedPrecondition if a process serves a side, and goes
 // on to for twice the default ttl.
-func (s Side) nobodyLives(ctx context.Context) error {
+func (s Side) waitUntilStopped(ctx context.Context) error {
 	for end := time.Now().Add(2 * s.TTL); ; {
 		items, _, err := s.Lock.List(ctx, "")
 		if err != nil {
@@ -259,7 +259,7 @@ func (s Side) nobodyLives(ctx context.Context) error {
 		}
 		living := ""
 		for _, i := range items {
-			if catalog.PartOf(i.Key) == catalog.Living && i.Key != catalog.MasterKey {
+			if catalog.ClassOf(i.Key) == catalog.EphemeralItem && i.Key != catalog.MasterKey {
 				living = i.Key
 			}
 		}
@@ -278,13 +278,13 @@ func (s Side) nobodyLives(ctx context.Context) error {
 }
 
 // empty returns fault.FailedPrecondition if there is anything on a side.
-func empty(ctx context.Context, s Side) error {
+func checkEmpty(ctx context.Context, s Side) error {
 	items, _, err := s.Lock.List(ctx, "")
 	if err != nil {
 		return err
 	}
 	for _, i := range items {
-		if catalog.PartOf(i.Key) != catalog.Living {
+		if catalog.ClassOf(i.Key) != catalog.EphemeralItem {
 			return fault.New(fault.FailedPrecondition, "%s is not empty: its lock service has item %s. Give one that holds nothing", s.Name, i.Key)
 		}
 	}

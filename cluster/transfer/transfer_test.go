@@ -220,11 +220,11 @@ func (*collector) Flush() error          { return nil }
 // item.
 func everything(t testing.TB, s Side) string {
 	t.Helper()
-	ctx, free, err := hold(t.Context(), s)
+	ctx, free, err := holdMasters(t.Context(), s)
 	must(t, err)
 	defer func() { must(t, free()) }()
 	var out strings.Builder
-	items, _, err := lasting(ctx, s.Lock)
+	items, _, err := durableItems(ctx, s.Lock)
 	must(t, err)
 	for _, i := range items {
 		if !strings.HasPrefix(i.Key, "root/") && i.Key != catalog.IncarnationKey {
@@ -597,7 +597,7 @@ func testCrash(t *testing.T, adopt bool) {
 		all, revision, err := to.Lock.List(t.Context(), "")
 		must(t, err)
 		for _, i := range all {
-			if catalog.PartOf(i.Key) != catalog.Living {
+			if catalog.ClassOf(i.Key) != catalog.EphemeralItem {
 				items = append(items, i)
 			}
 		}
@@ -681,7 +681,7 @@ func testCrash(t *testing.T, adopt bool) {
 			t.Fatalf("crash at write %d: %v", n, err)
 		}
 		if err := errors.Join(catalog.CheckTransfer(t.Context(), from.Lock), catalog.CheckTransfer(t.Context(), to.Lock)); err == nil {
-			items, _, lerr := lasting(t.Context(), to.Lock)
+			items, _, lerr := durableItems(t.Context(), to.Lock)
 			if lerr != nil || len(items) > 0 {
 				t.Fatalf("crash at write %d: both sides could be served, the target has %d items", n, len(items))
 			}

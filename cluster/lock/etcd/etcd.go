@@ -120,7 +120,7 @@ func (s *Service) change(ctx context.Context, key string, version int64, op, fre
 	if version == 0 {
 		op = fresh
 	}
-	m, err := s.answering(ctx)
+	m, err := s.liveMember(ctx)
 	if err != nil {
 		return 0, failed(err)
 	}
@@ -143,7 +143,7 @@ func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each
 		if !lost {
 			return err
 		}
-		s.avoid(m)
+		s.demote(m)
 		revision = next
 	}
 }
@@ -157,7 +157,7 @@ func (s *Service) watchAt(ctx context.Context, m *member, prefix string, revisio
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if len(s.members) > 1 {
-		defer m.listen(s, func() { cancel(errSilent) })()
+		defer m.monitor(s, func() { cancel(errSilent) })()
 	}
 	// Without a leader the stream would be silent: an error is better.
 	ch := m.c.Watch(clientv3.WithRequireLeader(ctx), s.prefix+prefix, clientv3.WithPrefix(), clientv3.WithRev(revision+1))
@@ -195,7 +195,7 @@ type session struct {
 	// base is an instant of the monotonic clock; deadline is after it.
 	base     time.Time
 	deadline atomic.Int64
-	now      atomic.Pointer[lease]
+	current  atomic.Pointer[lease]
 	// mu is held while an item is made or the session moves. leases are all that
 	// it has had, held are the items that it was asked to hold.
 	mu     sync.Mutex
@@ -207,9 +207,9 @@ type session struct {
 // begun to leave it, what is held may be on another one: renewals of this one count
 // no more.
 type lease struct {
-	id   clientv3.LeaseID
-	term uint64
-	left atomic.Bool
+	id        clientv3.LeaseID
+	term      uint64
+	abandoned atomic.Bool
 }
 
 // NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
@@ -227,7 +227,7 @@ func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Sessi
 	}
 	kept, stop := context.WithCancel(context.Background())
 	l := &session{s: s, ttl: ttl, stop: stop, done: make(chan struct{}), base: sent, leases: map[clientv3.LeaseID]bool{}, held: map[string]bool{}}
-	l.now.Store(&lease{id: id, term: term})
+	l.current.Store(&lease{id: id, term: term})
 	l.renewed(sent)
 	go l.keep(kept)
 	return l, nil
@@ -279,15 +279,15 @@ func (l *session) keep(ctx context.Context) {
 func (l *session) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, l.ttl/2)
 	defer cancel()
-	old := l.now.Load()
+	old := l.current.Load()
 	_, err := hedged(ctx, l.s, func(ctx context.Context, m *member) (struct{}, error) {
 		sent := time.Now()
 		term, err := m.renew(ctx, old)
 		switch {
 		case err != nil:
 		case term > old.term:
-			err = l.move(ctx, old)
-		case !old.left.Load():
+			err = l.moveToNewLease(ctx, old)
+		case !old.abandoned.Load():
 			l.renewed(sent)
 		}
 		return struct{}{}, err
@@ -295,7 +295,7 @@ func (l *session) renew(ctx context.Context) error {
 	if err != nil {
 		l.mu.Lock() // for the end of a move
 		defer l.mu.Unlock()
-		if l.now.Load() != old {
+		if l.current.Load() != old {
 			return nil // whatever became of the old one
 		}
 	}
@@ -308,13 +308,13 @@ func (l *session) renew(ctx context.Context) error {
 // which carries the revocations out (https://github.com/etcd-io/etcd/issues/15247;
 // what mends that is no help if the leader's clock has ticked again). It takes a
 // ttl for a lease to expire, so there is time, and it has heard of no later one.
-func (l *session) move(ctx context.Context, old *lease) error {
+func (l *session) moveToNewLease(ctx context.Context, old *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.now.Load() != old {
+	if l.current.Load() != old {
 		return nil
 	}
-	old.left.Store(true) // before the new one is asked for: what counted was sent before
+	old.abandoned.Store(true) // before the new one is asked for: what counted was sent before
 	m, term, err := l.s.probe(ctx)
 	if err != nil {
 		return err
@@ -348,7 +348,7 @@ func (l *session) move(ctx context.Context, old *lease) error {
 			return errors.New("what the session holds has just changed") // the next renewal tries again
 		}
 	}
-	l.now.Store(&lease{id: id, term: term})
+	l.current.Store(&lease{id: id, term: term})
 	l.renewed(sent)
 	return nil
 }
@@ -359,7 +359,7 @@ func (l *session) Hold(ctx context.Context, key string, value []byte) (lock.Item
 	defer l.mu.Unlock()
 	// Without an answer the item may be there.
 	l.held[key] = true
-	op := clientv3.OpPut(l.s.prefix+key, string(value), clientv3.WithLease(l.now.Load().id))
+	op := clientv3.OpPut(l.s.prefix+key, string(value), clientv3.WithLease(l.current.Load().id))
 	v, err := l.s.change(ctx, key, 0, op, op)
 	if err != nil {
 		return lock.Item{}, err
@@ -390,7 +390,7 @@ func (l *session) Close(ctx context.Context) error {
 	one, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	_, err := hedged(one, l.s, func(ctx context.Context, m *member) (struct{}, error) {
-		_, err := m.c.Revoke(ctx, l.now.Load().id)
+		_, err := m.c.Revoke(ctx, l.current.Load().id)
 		return struct{}{}, err
 	})
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {

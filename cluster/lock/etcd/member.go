@@ -17,7 +17,7 @@ import (
 // aWhile is how long one member is waited for before another one is asked too.
 // Beside a connection that is alive it is long, for a request that waits it is
 // short.
-const aWhile = 150 * time.Millisecond
+const hedgeDelay = 150 * time.Millisecond
 
 // A member is one of etcd's.
 type member struct {
@@ -31,7 +31,7 @@ type member struct {
 }
 
 // final tells whether an error is an answer: another member would say the same.
-func final(err error) bool { return err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) }
+func isAnswer(err error) bool { return err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
 // hedged asks the members, beginning with the one that answered last, until one
 // has answered: the next one after aWhile, or as soon as one has failed. It is
@@ -61,14 +61,14 @@ func hedged[T any](ctx context.Context, s *Service, ask func(context.Context, *m
 		}()
 	}
 	next()
-	more := time.NewTicker(aWhile)
+	more := time.NewTicker(hedgeDelay)
 	defer more.Stop()
 	var last answer
 	for {
 		select {
 		case a := <-answers:
 			waiting--
-			if final(a.err) {
+			if isAnswer(a.err) {
 				s.first.CompareAndSwap(int32(first), int32(a.at))
 				return a.v, a.err
 			}
@@ -87,7 +87,7 @@ func hedged[T any](ctx context.Context, s *Service, ask func(context.Context, *m
 
 // answering returns a member that has just answered. What must not be done twice
 // is asked of it, and of nobody else: a member that is silent might do it later.
-func (s *Service) answering(ctx context.Context) (*member, error) {
+func (s *Service) liveMember(ctx context.Context) (*member, error) {
 	if len(s.members) == 1 {
 		return s.members[0], nil
 	}
@@ -127,7 +127,7 @@ func (m *member) grant(ctx context.Context, ttl time.Duration) (sent time.Time, 
 }
 
 // errBehind is what a member says that has not heard of a lease yet.
-var errBehind = errors.New("the member is behind the others")
+var errMemberBehind = errors.New("the member is behind the others")
 
 // renew renews a lease, and returns the term of etcd's in which the member answers.
 // Client.KeepAliveOnce would ask a member that cannot be reached again and again,
@@ -150,13 +150,13 @@ func (m *member) renew(ctx context.Context, l *lease) (term uint64, err error) {
 	case r.TTL > 0:
 		return term, nil
 	case term < l.term:
-		return 0, errBehind
+		return 0, errMemberBehind
 	}
 	return term, rpctypes.ErrLeaseNotFound
 }
 
 // avoid makes another member the first to be asked.
-func (s *Service) avoid(m *member) {
+func (s *Service) demote(m *member) {
 	first := s.first.Load()
 	if s.members[first] == m {
 		s.first.CompareAndSwap(first, (first+1)%int32(len(s.members)))
@@ -166,11 +166,11 @@ func (s *Service) avoid(m *member) {
 // A member that tells of changes is asked each listenEvery, and is silent if it
 // has not answered after listenLimit. It answers from what it has itself: that
 // another one can be reached is no question here.
-const listenEvery, listenLimit = time.Second, time.Second
+const pingInterval, pingTimeout = time.Second, time.Second
 
 // listen calls gone once the member is silent, until the returned function is
 // called.
-func (m *member) listen(s *Service, gone func()) (leave func()) {
+func (m *member) monitor(s *Service, gone func()) (leave func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	w := &gone
@@ -180,7 +180,7 @@ func (m *member) listen(s *Service, gone func()) (leave func()) {
 	if m.watches[w] = true; len(m.watches) == 1 {
 		var ctx context.Context
 		ctx, m.stop = context.WithCancel(context.Background())
-		go m.beat(ctx, s)
+		go m.pingLoop(ctx, s)
 	}
 	return func() {
 		m.mu.Lock()
@@ -191,8 +191,8 @@ func (m *member) listen(s *Service, gone func()) (leave func()) {
 	}
 }
 
-func (m *member) beat(ctx context.Context, s *Service) {
-	tick := time.NewTicker(listenEvery)
+func (m *member) pingLoop(ctx context.Context, s *Service) {
+	tick := time.NewTicker(pingInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -200,7 +200,7 @@ func (m *member) beat(ctx context.Context, s *Service) {
 		case <-ctx.Done():
 			return
 		}
-		one, cancel := context.WithTimeout(ctx, listenLimit)
+		one, cancel := context.WithTimeout(ctx, pingTimeout)
 		_, err := m.c.Get(one, s.prefix, clientv3.WithSerializable(), clientv3.WithKeysOnly())
 		cancel()
 		if err == nil {

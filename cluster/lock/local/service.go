@@ -178,21 +178,21 @@ func (s *Service) put(ctx context.Context, key string, value []byte, version int
 		e.Created, e.holder = old.Created, old.holder
 	}
 	if e.holder == nil {
-		if err := s.settled(ctx, func(ctx context.Context) error { return s.items.put(ctx, e.Item) }); err != nil {
+		if err := s.makeDurable(ctx, func(ctx context.Context) error { return s.items.put(ctx, e.Item) }); err != nil {
 			return lock.Item{}, err
 		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.byKey[key] = e
-	s.tellLocked(lock.Event{Item: e.Item})
+	s.publishLocked(lock.Event{Item: e.Item})
 	return e.Item, nil
 }
 
 // settled makes a durable change. A caller that gave up waiting would not know
 // what is stored, and neither would the service; so the change does not end with
 // ctx, and an error that leaves it unknown ends the service.
-func (s *Service) settled(ctx context.Context, change func(context.Context) error) error {
+func (s *Service) makeDurable(ctx context.Context, change func(context.Context) error) error {
 	err := change(context.WithoutCancel(ctx))
 	if err != nil && !errors.Is(err, errUnchanged) {
 		s.fail(fmt.Errorf("change an item of the lock service: %w", err))
@@ -214,7 +214,7 @@ func (s *Service) Delete(ctx context.Context, key string, version int64) error {
 		return fault.New(fault.Aborted, "item %s has not version %d", key, version)
 	}
 	if old.holder == nil {
-		if err := s.settled(ctx, func(ctx context.Context) error { return s.items.remove(ctx, key) }); err != nil {
+		if err := s.makeDurable(ctx, func(ctx context.Context) error { return s.items.remove(ctx, key) }); err != nil {
 			return err
 		}
 	}
@@ -226,11 +226,11 @@ func (s *Service) Delete(ctx context.Context, key string, version int64) error {
 
 func (s *Service) forgetLocked(key string) {
 	delete(s.byKey, key)
-	s.tellLocked(lock.Event{Item: lock.Item{Key: key, Version: s.revision + 1}, Deleted: true})
+	s.publishLocked(lock.Event{Item: lock.Item{Key: key, Version: s.revision + 1}, Deleted: true})
 }
 
 // tellLocked tells watchers of a change, whose version is the next revision.
-func (s *Service) tellLocked(e lock.Event) {
+func (s *Service) publishLocked(e lock.Event) {
 	s.revision = e.Version
 	s.events = append(s.events, e)
 	if len(s.events) == 2*keptEvents {

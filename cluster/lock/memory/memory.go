@@ -50,10 +50,10 @@ type Clock interface {
 	After(d time.Duration) <-chan time.Time
 }
 
-type trueClock struct{ start time.Time }
+type systemClock struct{ start time.Time }
 
-func (c trueClock) Reading() time.Duration               { return time.Since(c.start) }
-func (trueClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
+func (c systemClock) Reading() time.Duration               { return time.Since(c.start) }
+func (systemClock) After(d time.Duration) <-chan time.Time { return time.After(d) }
 
 // Client returns the service as one of its users sees it. Without a Carrier
 // calls arrive at once; without a Clock the user's is right.
@@ -65,7 +65,7 @@ func (s *Service) Client(carry Carrier, clock Clock) lock.Service {
 		}
 	}
 	if clock == nil {
-		clock = trueClock{time.Now()}
+		clock = systemClock{time.Now()}
 	}
 	return &client{s, carry, clock}
 }
@@ -99,7 +99,7 @@ func ask[T any](ctx context.Context, c *client, kind string, do func() (T, error
 }
 
 // tell is ask for what has no answer but an error.
-func tell(ctx context.Context, c *client, kind string, do func() error) error {
+func askError(ctx context.Context, c *client, kind string, do func() error) error {
 	_, err := ask(ctx, c, kind, func() (struct{}, error) { return struct{}{}, do() })
 	return err
 }
@@ -193,7 +193,7 @@ func (c *client) Put(ctx context.Context, key string, value []byte, version int6
 
 // Delete implements lock.Service.
 func (c *client) Delete(ctx context.Context, key string, version int64) error {
-	return tell(ctx, c, "Delete", func() error {
+	return askError(ctx, c, "Delete", func() error {
 		e := c.s.items[key]
 		if e == nil || e.Version != version {
 			return fault.New(fault.Aborted, "item %s has not version %d", key, version)
@@ -210,7 +210,7 @@ type watcher struct {
 }
 
 // news are the changes of what somebody watches, up to a revision.
-type news struct {
+type changeSet struct {
 	events   []lock.Event
 	revision int64
 }
@@ -227,9 +227,9 @@ func (c *client) Watch(ctx context.Context, prefix string, revision int64, each 
 		c.s.mu.Unlock()
 	}()
 	for {
-		n, err := ask(ctx, c, "Watch", func() (news, error) {
+		n, err := ask(ctx, c, "Watch", func() (changeSet, error) {
 			at, _ := slices.BinarySearchFunc(c.s.changes, revision+1, func(e lock.Event, v int64) int { return int(e.Version - v) })
-			n := news{revision: c.s.revision}
+			n := changeSet{revision: c.s.revision}
 			for _, e := range c.s.changes[at:] {
 				if strings.HasPrefix(e.Key, prefix) {
 					n.events = append(n.events, e)
@@ -285,7 +285,7 @@ func (c *client) NewSession(ctx context.Context, ttl time.Duration) (lock.Sessio
 // beat tells the service that the holder lives.
 func (s *session) beat(ctx context.Context) error {
 	sent := s.c.clock.Reading()
-	err := tell(ctx, s.c, Heartbeat, func() error {
+	err := askError(ctx, s.c, Heartbeat, func() error {
 		if s.ended {
 			return fault.New(fault.NotFound, "the session has ended")
 		}
@@ -377,7 +377,7 @@ func (s *session) Done() <-chan struct{} { return s.done }
 func (s *session) Close(ctx context.Context) error {
 	s.stop()
 	<-s.done
-	return tell(ctx, s.c, "Close", func() error {
+	return askError(ctx, s.c, "Close", func() error {
 		s.endLocked()
 		return nil
 	})

@@ -38,9 +38,9 @@ func (p *peer) control(ctx context.Context, c *control, out any) error {
 		return err
 	}
 	p.d.Forwarded.Add(1)
-	l.hold()
+	l.acquire()
 	defer l.release()
-	answer, err := p.askAlone(ctx, l, opControl, body, false)
+	answer, err := p.askUnary(ctx, l, opControl, body, false)
 	if err != nil || out == nil {
 		return err
 	}

@@ -30,7 +30,7 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 			}
 			return r.rest, r.stats, err
 		}
-		if !errors.Is(err, errScan) {
+		if !errors.Is(err, errUseScan) {
 			return req.Ranges, scan.Stats{}, err
 		}
 	}
@@ -49,7 +49,7 @@ func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
 	if err != nil {
 		return err
 	}
-	l.hold()
+	l.acquire()
 	defer l.release()
 	var encoding uint64
 	if r.encoded != nil {
@@ -152,16 +152,16 @@ func (p *peer) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 }
 
 // UpdateRow implements rpc.Data.
-func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
+func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.UpdateOutcome, error) {
 	body := appendFilter(appendBytes(appendBytes(appendTarget(batches.empty(), at), key), token), read)
 	body = appendMutations(appendBytes(body, seen), muts)
 	answer, err := p.ask(ctx, opUpdateRow, body, len(seen) > 0)
 	batches.Put(&body)
 	if err != nil {
-		return nil, rpc.Nothing, err
+		return nil, rpc.NotApplied, err
 	}
-	became := rpc.Became(answer.byte())
-	if became > rpc.Repeated {
+	became := rpc.UpdateOutcome(answer.byte())
+	if became > rpc.AppliedBefore {
 		answer.fail()
 	}
 	cells := answer.cells()

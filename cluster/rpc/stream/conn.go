@@ -90,7 +90,7 @@ func dialMux(ctx context.Context, addr string, security *tls.Config, greeting st
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Now()) })
 	if _, err = c.Write([]byte(greeting)); err == nil {
-		err = greeted(c, greeting)
+		err = readGreeting(c, greeting)
 	}
 	if err != nil {
 		err = errors.Join(errGreeting, err)
@@ -105,7 +105,7 @@ func dialMux(ctx context.Context, addr string, security *tls.Config, greeting st
 }
 
 // greeted reads a greeting.
-func greeted(c net.Conn, greeting string) error {
+func readGreeting(c net.Conn, greeting string) error {
 	b := make([]byte, len(greeting))
 	if _, err := io.ReadFull(c, b); err != nil {
 		return err
@@ -122,27 +122,27 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interv
 
 // A splitter accepts connections for gRPC and others on one address. It is the
 // listener of gRPC.
-type splitter struct {
+type demuxListener struct {
 	net.Listener
 	tls *tls.Config // nil: plain text
 	// greeted is who has a connection, by the greeting.
-	greeted map[string]func(net.Conn)
+	handlers map[string]func(net.Conn)
 
 	grpc   chan net.Conn
 	closed chan struct{}
 	once   sync.Once
 }
 
-func newSplitter(l net.Listener, security *tls.Config, greeted map[string]func(net.Conn)) *splitter {
+func newDemuxListener(l net.Listener, security *tls.Config, greeted map[string]func(net.Conn)) *demuxListener {
 	if security != nil {
 		security = security.Clone()
 		security.NextProtos = []string{"h2", muxProtocol}
 	}
-	return &splitter{Listener: l, tls: security, greeted: greeted, grpc: make(chan net.Conn), closed: make(chan struct{})}
+	return &demuxListener{Listener: l, tls: security, handlers: greeted, grpc: make(chan net.Conn), closed: make(chan struct{})}
 }
 
 // run accepts connections until the listener is closed.
-func (s *splitter) run() error {
+func (s *demuxListener) run() error {
 	lc := s.Listener
 	for {
 		c, err := lc.Accept()
@@ -159,12 +159,12 @@ func (s *splitter) run() error {
 			}
 			return err
 		}
-		go s.sort(c)
+		go s.route(c)
 	}
 }
 
 // sort finds out who is to have a connection.
-func (s *splitter) sort(c net.Conn) {
+func (s *demuxListener) route(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(keepAlive)
 	}
@@ -177,7 +177,7 @@ func (s *splitter) sort(c net.Conn) {
 		_ = c.Close()
 		return
 	}
-	if serve := s.greeted[string(first)]; serve != nil {
+	if serve := s.handlers[string(first)]; serve != nil {
 		if _, err := c.Write(first); err != nil {
 			_ = c.Close()
 			return
@@ -188,14 +188,14 @@ func (s *splitter) sort(c net.Conn) {
 	}
 	_ = c.SetDeadline(time.Time{})
 	select {
-	case s.grpc <- &begun{c, io.MultiReader(bytes.NewReader(first), c)}:
+	case s.grpc <- &peekedConn{c, io.MultiReader(bytes.NewReader(first), c)}:
 	case <-s.closed:
 		_ = c.Close()
 	}
 }
 
 // Accept implements net.Listener.
-func (s *splitter) Accept() (net.Conn, error) {
+func (s *demuxListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-s.grpc:
 		return c, nil
@@ -205,15 +205,15 @@ func (s *splitter) Accept() (net.Conn, error) {
 }
 
 // Close implements net.Listener.
-func (s *splitter) Close() error {
+func (s *demuxListener) Close() error {
 	s.once.Do(func() { close(s.closed) })
 	return s.Listener.Close()
 }
 
 // begun is a connection of which something has been read.
-type begun struct {
+type peekedConn struct {
 	net.Conn
 	r io.Reader
 }
 
-func (b *begun) Read(p []byte) (int, error) { return b.r.Read(p) }
+func (b *peekedConn) Read(p []byte) (int, error) { return b.r.Read(p) }

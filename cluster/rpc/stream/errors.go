@@ -26,7 +26,7 @@ func appendError(b []byte, err error) []byte {
 		return append(b, isNotServing|isBare)
 	}
 	var flags byte
-	for _, f := range marks {
+	for _, f := range errorFlags {
 		if errors.Is(err, f.err) {
 			flags |= f.flag
 		}
@@ -47,7 +47,7 @@ func appendError(b []byte, err error) []byte {
 	return b
 }
 
-var marks = []struct {
+var errorFlags = []struct {
 	flag byte
 	err  error
 }{{isNotServing, rpc.ErrNotServing}, {isUnknown, rpc.ErrUnknown}, {isCanceled, context.Canceled}, {isDeadline, context.DeadlineExceeded}}
@@ -68,7 +68,7 @@ func (d *decoder) error() error {
 		return rpc.ErrNotServing
 	}
 	var causes []error
-	for _, f := range marks {
+	for _, f := range errorFlags {
 		if flags&f.flag != 0 {
 			causes = append(causes, f.err)
 		}

@@ -28,12 +28,12 @@ type link struct {
 
 	// heard is when something came last, as now says. waiting counts the calls
 	// that wait for something.
-	heard   atomic.Int64
-	waiting atomic.Int64
+	lastHeard atomic.Int64
+	waiting   atomic.Int64
 
 	// leaving says that there are to be no new calls: the link ends with the last
 	// that waits.
-	leaving atomic.Bool
+	retired atomic.Bool
 
 	mu    sync.Mutex
 	next  uint64
@@ -41,9 +41,9 @@ type link struct {
 	err   error
 	// conns are the connections for scans, idle those that nobody uses. There are
 	// none before plain, by now.
-	conns map[*scanConn]struct{}
-	idle  []*scanConn
-	plain int64
+	conns             map[*scanConn]struct{}
+	idle              []*scanConn
+	noScanConnsBefore int64
 }
 
 // A call is a question that waits for its answer.
@@ -78,7 +78,7 @@ func newLink(p *peer) (*link, error) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l := &link{p: p, grpc: conn, mux: mux, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}, conns: map[*scanConn]struct{}{}}
-	l.heard.Store(now())
+	l.lastHeard.Store(now())
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := l.send.run(ctx, l.mux); err != nil && ctx.Err() == nil {
@@ -96,10 +96,10 @@ func newLink(p *peer) (*link, error) {
 }
 
 // began is when the process did, about.
-var began = time.Now()
+var processStart = time.Now()
 
 // now is a clock that nobody sets, in nanoseconds.
-func now() int64 { return int64(time.Since(began)) }
+func now() int64 { return int64(time.Since(processStart)) }
 
 // receive passes answers on until there are no more.
 func (l *link) receive() error {
@@ -112,14 +112,14 @@ func (l *link) receive() error {
 			}
 			return err
 		}
-		l.heard.Store(now())
+		l.lastHeard.Store(now())
 		f := decoder{b: b}
 		number, kind := f.uvarint(), f.byte()
 		if f.bad {
 			return errMalformed
 		}
 		if kind == answerBye {
-			l.leave()
+			l.retire()
 			continue
 		}
 		l.mu.Lock()
@@ -133,22 +133,22 @@ func (l *link) receive() error {
 	}
 }
 
-var errBye = errors.New("the server is about to end")
+var errServerEnding = errors.New("the server is about to end")
 
 // leave makes new calls go over a new link. This one ends with its last call.
-func (l *link) leave() {
+func (l *link) retire() {
 	l.p.forget(l)
-	l.leaving.Store(true)
-	l.hold()
+	l.retired.Store(true)
+	l.acquire()
 	l.release()
 }
 
 // hold is called before something is asked for, release when it has come.
-func (l *link) hold() { l.waiting.Add(1) }
+func (l *link) acquire() { l.waiting.Add(1) }
 
 func (l *link) release() {
-	if l.waiting.Add(-1) == 0 && l.leaving.Load() {
-		l.fail(errBye)
+	if l.waiting.Add(-1) == 0 && l.retired.Load() {
+		l.fail(errServerEnding)
 	}
 }
 
@@ -165,12 +165,12 @@ func (l *link) watch(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		l.prune()
+		l.dropIdleConns()
 		if l.waiting.Load() == 0 {
 			waited = time.Now()
 			continue
 		}
-		quiet := time.Duration(now() - l.heard.Load())
+		quiet := time.Duration(now() - l.lastHeard.Load())
 		if quiet > silence && time.Since(waited) > silence {
 			l.fail(errors.New("it does not answer"))
 			return
@@ -210,7 +210,7 @@ func (l *link) fail(err error) {
 // did not leave.
 func (l *link) begin(c *call, head, body []byte) (uint64, bool) {
 	l.mu.Lock()
-	if l.err != nil || l.leaving.Load() {
+	if l.err != nil || l.retired.Load() {
 		l.mu.Unlock()
 		return 0, false
 	}
@@ -237,14 +237,14 @@ func head(ctx context.Context, b []byte, op byte) []byte {
 }
 
 // during returns a context that ends with the link too.
-func (l *link) during(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *link) boundContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := make(chan struct{})
 	go func() {
 		select {
 		case <-l.failed:
 			// One that only leaves lets calls of their own end: gRPC's GOAWAY does.
-			if l.err != nil && !errors.Is(l.err, errBye) {
+			if l.err != nil && !errors.Is(l.err, errServerEnding) {
 				cancel(l.err)
 			}
 		case <-stop:

@@ -93,7 +93,7 @@ func (p *peer) forget(l *link) {
 }
 
 // lost returns the error of a call whose answer did not come.
-func (p *peer) lost(err error, changes bool) error {
+func (p *peer) answerLost(err error, changes bool) error {
 	p.d.Lost.Add(1)
 	if changes {
 		return errors.Join(rpc.ErrUnknown, fault.New(fault.Unavailable, "tablet server %s: %w", p.addr, err))
@@ -118,10 +118,10 @@ func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (dec
 		if l, err = p.get(ctx); err != nil {
 			return decoder{}, err
 		}
-		l.hold()
+		l.acquire()
 		if len(body) > smallBytes {
 			defer l.release()
-			return p.askAlone(ctx, l, op, body, changes)
+			return p.askUnary(ctx, l, op, body, changes)
 		}
 		var ok bool
 		if number, ok = l.begin(c, h, body); ok {
@@ -152,20 +152,20 @@ func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (dec
 		if !sent {
 			return decoder{}, p.unreachable(err)
 		}
-		return decoder{}, p.lost(err, changes)
+		return decoder{}, p.answerLost(err, changes)
 	}
 	return result(kind, answer)
 }
 
 // errScan is the error of an answer that asks to use Scan.
-var errScan = errors.New("use Scan")
+var errUseScan = errors.New("use Scan")
 
 func result(kind byte, answer decoder) (decoder, error) {
 	switch kind {
 	case answerOK:
 		return answer, nil
 	case answerLarge:
-		return answer, errScan
+		return answer, errUseScan
 	case answerError:
 		return decoder{}, answer.error()
 	}
@@ -173,24 +173,24 @@ func result(kind byte, answer decoder) (decoder, error) {
 }
 
 // askAlone asks a question by a call of its own.
-func (p *peer) askAlone(ctx context.Context, l *link, op byte, body []byte, changes bool) (decoder, error) {
+func (p *peer) askUnary(ctx context.Context, l *link, op byte, body []byte, changes bool) (decoder, error) {
 	in := &raw{b: append([]byte{op}, body...)}
 	var out raw
-	during, cancel := l.during(ctx)
+	during, cancel := l.boundContext(ctx)
 	defer cancel()
 	if err := l.grpc.Invoke(during, methodCall, in, &out); err != nil {
-		return decoder{}, p.broken(ctx, err, changes)
+		return decoder{}, p.translateGRPC(ctx, err, changes)
 	}
-	l.heard.Store(now())
+	l.lastHeard.Store(now())
 	answer := decoder{b: out.b}
 	kind := answer.byte()
 	return result(kind, answer)
 }
 
 // broken translates an error of gRPC itself. ctx is the caller's.
-func (p *peer) broken(ctx context.Context, err error, changes bool) error {
+func (p *peer) translateGRPC(ctx context.Context, err error, changes bool) error {
 	if errors.Is(err, io.EOF) {
-		return p.lost(errors.New("the server ended the call"), changes)
+		return p.answerLost(errors.New("the server ended the call"), changes)
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -201,7 +201,7 @@ func (p *peer) broken(ctx context.Context, err error, changes bool) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return fault.New(fault.Internal, "tablet server %s refuses this one: %w", p.addr, err)
 	}
-	return p.lost(err, changes)
+	return p.answerLost(err, changes)
 }
 
 // change asks for a change.

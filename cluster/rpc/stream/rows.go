@@ -203,7 +203,7 @@ func (r *rowReader) piece(p *scan.Piece, n int) error {
 			return err
 		}
 		if _, err := io.ReadFull(r.from, b); err != nil {
-			return errors.Join(errCut, err)
+			return errors.Join(errTruncated, err)
 		}
 		n -= len(b)
 	}
@@ -212,7 +212,7 @@ func (r *rowReader) piece(p *scan.Piece, n int) error {
 }
 
 // errCut is an answer that ends too early.
-var errCut = errors.New("the answer ends in the middle")
+var errTruncated = errors.New("the answer ends in the middle")
 
 func (r *rowReader) flushIf(full bool, err error) error {
 	if err == nil && full {

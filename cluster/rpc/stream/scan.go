@@ -22,11 +22,11 @@ import (
 const (
 	// mostConns bounds the connections for scans that are kept though nobody uses
 	// them, idleLimit for how long they are.
-	mostConns = 64
-	idleLimit = 30 * time.Second
+	maxIdleConns = 64
+	idleLimit    = 30 * time.Second
 	// plainFor is how long a server that knows no connections for scans is not
 	// asked for one again.
-	plainFor = time.Minute
+	retryScanConns = time.Minute
 )
 
 // An Encoder is a Writer that makes pieces of rows: see scan.EncodedWriter.
@@ -92,22 +92,22 @@ type pieceWriter struct {
 	head rowWriter // of the next message
 	send func(head []byte, piece mem.BufferSlice) error
 	// scanned is what Scanned said last, of rows behind those that were sent.
-	scanned []byte
-	told    bool // there is nothing in scanned
-	last    *scan.Stats
+	scanned     []byte
+	scannedSent bool // there is nothing in scanned
+	last        *scan.Stats
 }
 
 var _ answerer = (*pieceWriter)(nil)
 
 // StartRow implements scan.Writer.
 func (w *pieceWriter) StartRow(key []byte) {
-	w.told = true
+	w.scannedSent = true
 	w.Encoder.StartRow(key)
 }
 
 // Scanned implements scan.Writer.
 func (w *pieceWriter) Scanned(key []byte) {
-	w.scanned, w.told = append(w.scanned[:0], key...), false
+	w.scanned, w.scannedSent = append(w.scanned[:0], key...), false
 }
 
 // pass takes pieces from the Encoder.
@@ -119,7 +119,7 @@ func (w *pieceWriter) pass(p *scan.Piece, b mem.BufferSlice) error {
 // message sends a message, with the last record if that is to come and no row
 // is.
 func (w *pieceWriter) message(b mem.BufferSlice) error {
-	if !w.told {
+	if !w.scannedSent {
 		w.head.Scanned(w.scanned)
 	}
 	if w.last != nil {
@@ -127,14 +127,14 @@ func (w *pieceWriter) message(b mem.BufferSlice) error {
 	}
 	err := w.send(w.head.b, b)
 	b.Free()
-	w.head.b, w.told, w.last = w.head.b[:1], true, nil
+	w.head.b, w.scannedSent, w.last = w.head.b[:1], true, nil
 	return err
 }
 
 // Flush implements scan.Writer.
 func (w *pieceWriter) Flush() error {
 	err := w.Encoder.Flush()
-	if err == nil && (!w.told || w.last != nil) {
+	if err == nil && (!w.scannedSent || w.last != nil) {
 		err = w.message(nil)
 	}
 	return err
@@ -150,7 +150,7 @@ func (w *pieceWriter) end(stats *scan.Stats) error {
 // scans answers the scans that come on a connection, one after the other.
 func (s *Server) scans(c net.Conn) {
 	s.mu.Lock()
-	if s.leaving {
+	if s.stopping {
 		s.mu.Unlock()
 		_ = c.Close()
 		return
@@ -215,7 +215,7 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 	}
 	b := append(batches.empty(), answerOK)
 	var w answerer
-	pieces := &pieceWriter{head: rowWriter{b: b}, send: send, told: true}
+	pieces := &pieceWriter{head: rowWriter{b: b}, send: send, scannedSent: true}
 	if encoding != 0 && s.o.Encoders != nil {
 		pieces.Encoder = s.o.Encoders(encoding, pieces.pass)
 	}
@@ -227,7 +227,7 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 		}()
 		w = pieces
 	} else {
-		cells := &rowWriter{b: b, full: rowsBytes, large: tearBytes, send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
+		cells := &rowWriter{b: b, full: rowsBytes, large: maxRowPart, send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
 		defer func() {
 			b := cells.b
 			batches.Put(&b)
@@ -257,13 +257,13 @@ func (l *link) conn(ctx context.Context) (*scanConn, error) {
 	switch {
 	case l.err != nil:
 		l.mu.Unlock()
-		return nil, l.p.lost(l.err, false)
+		return nil, l.p.answerLost(l.err, false)
 	case n > 0:
 		c := l.idle[n-1]
 		l.idle = l.idle[:n-1]
 		l.mu.Unlock()
 		return c, nil
-	case now() < l.plain:
+	case now() < l.noScanConnsBefore:
 		l.mu.Unlock()
 		return nil, nil
 	}
@@ -277,7 +277,7 @@ func (l *link) conn(ctx context.Context) (*scanConn, error) {
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, errGreeting):
-		l.plain = now() + int64(plainFor)
+		l.noScanConnsBefore = now() + int64(retryScanConns)
 		return nil, nil
 	case err != nil:
 		return nil, l.p.unreachable(err)
@@ -291,11 +291,11 @@ func (l *link) conn(ctx context.Context) (*scanConn, error) {
 
 // keep takes back a connection on which nothing is to come any more, drop one
 // that is of no use.
-func (l *link) keep(c *scanConn) {
+func (l *link) keepConn(c *scanConn) {
 	l.mu.Lock()
-	if l.err != nil || len(l.idle) >= mostConns {
+	if l.err != nil || len(l.idle) >= maxIdleConns {
 		l.mu.Unlock()
-		l.drop(c)
+		l.dropConn(c)
 		return
 	}
 	c.idle = now()
@@ -303,7 +303,7 @@ func (l *link) keep(c *scanConn) {
 	l.mu.Unlock()
 }
 
-func (l *link) drop(c *scanConn) {
+func (l *link) dropConn(c *scanConn) {
 	_ = c.Close()
 	l.mu.Lock()
 	delete(l.conns, c)
@@ -311,7 +311,7 @@ func (l *link) drop(c *scanConn) {
 }
 
 // prune drops connections that nobody has used for a while.
-func (l *link) prune() {
+func (l *link) dropIdleConns() {
 	limit := now() - int64(idleLimit)
 	l.mu.Lock()
 	var old []*scanConn
@@ -324,7 +324,7 @@ func (l *link) prune() {
 	})
 	l.mu.Unlock()
 	for _, c := range old {
-		l.drop(c)
+		l.dropConn(c)
 	}
 }
 
@@ -339,17 +339,17 @@ func (p *peer) scan(ctx context.Context, l *link, body []byte, r *rowReader) (kn
 	stop := context.AfterFunc(ctx, func() { _ = c.Close() })
 	whole, err := c.scan(l, body, r)
 	if !stop() || !whole {
-		l.drop(c)
+		l.dropConn(c)
 	} else {
-		l.keep(c)
+		l.keepConn(c)
 	}
 	switch {
 	case err == nil:
 		return true, nil
 	case ctx.Err() != nil:
 		return true, ctx.Err()
-	case errors.Is(err, errCut):
-		return true, p.lost(err, false)
+	case errors.Is(err, errTruncated):
+		return true, p.answerLost(err, false)
 	}
 	return true, err
 }
@@ -358,7 +358,7 @@ func (p *peer) scan(ctx context.Context, l *link, body []byte, r *rowReader) (kn
 // come.
 func (c *scanConn) scan(l *link, question []byte, r *rowReader) (whole bool, err error) {
 	if _, err := c.Write(question); err != nil {
-		return false, errors.Join(errCut, err)
+		return false, errors.Join(errTruncated, err)
 	}
 	r.from = c.from
 	message := batches.Get(0)
@@ -368,7 +368,7 @@ func (c *scanConn) scan(l *link, question []byte, r *rowReader) (whole bool, err
 		if *message = b; err != nil {
 			return false, err
 		}
-		l.heard.Store(now())
+		l.lastHeard.Store(now())
 		if len(b) == 0 {
 			return false, errMalformed
 		}
@@ -392,7 +392,7 @@ func (c *scanConn) scan(l *link, question []byte, r *rowReader) (whole bool, err
 func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
 	n, err := binary.ReadUvarint(from)
 	if err != nil {
-		return b, errors.Join(errCut, err)
+		return b, errors.Join(errTruncated, err)
 	}
 	if n > maxMessage {
 		return b, errMalformed
@@ -402,7 +402,7 @@ func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
 		b = slices.Grow(b, min(int(n)-have, max(have, batchBytes)))
 		b = b[:min(cap(b), int(n))]
 		if _, err := io.ReadFull(from, b[have:]); err != nil {
-			return b, errors.Join(errCut, err)
+			return b, errors.Join(errTruncated, err)
 		}
 	}
 	return b, nil
@@ -411,26 +411,26 @@ func readMessage(from *bufio.Reader, b []byte) ([]byte, error) {
 // scanGRPC is scan for a server that knows no connections for scans.
 func (p *peer) scanGRPC(ctx context.Context, l *link, body []byte, r *rowReader) error {
 	p.d.Forwarded.Add(1)
-	during, cancel := l.during(ctx)
+	during, cancel := l.boundContext(ctx)
 	defer cancel()
 	s, err := l.grpc.NewStream(during, &scanDesc, methodScan)
 	if err != nil {
-		return p.broken(ctx, err, false)
+		return p.translateGRPC(ctx, err, false)
 	}
 	if err := s.SendMsg(&raw{b: append([]byte(nil), body...)}); err != nil && !errors.Is(err, io.EOF) {
-		return p.broken(ctx, err, false)
+		return p.translateGRPC(ctx, err, false)
 	}
 	if err := s.CloseSend(); err != nil {
-		return p.broken(ctx, err, false)
+		return p.translateGRPC(ctx, err, false)
 	}
 	m := raw{pooled: true}
 	defer m.free()
 	for !r.ended {
 		m.free() // rows were valid during the calls of the Writer only
 		if err := s.RecvMsg(&m); err != nil {
-			return p.broken(ctx, err, false)
+			return p.translateGRPC(ctx, err, false)
 		}
-		l.heard.Store(now())
+		l.lastHeard.Store(now())
 		if len(m.b) == 0 {
 			return errMalformed
 		}

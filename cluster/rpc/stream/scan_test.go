@@ -85,7 +85,7 @@ func TestEncoded(t *testing.T) {
 			case "a server that has no encoders":
 				so.Encoders = nil
 			}
-			s, peer, _ := serveAs(t, f, o, so, func(s *Server) { s.plain = how == "an earlier server" })
+			s, peer, _ := serveAs(t, f, o, so, func(s *Server) { s.grpcScansOnly = how == "an earlier server" })
 			for _, c := range []struct {
 				name        string
 				rows, bytes int
@@ -269,7 +269,7 @@ func TestScanEnds(t *testing.T) {
 			<-ctx.Done()
 			return nil, scan.Stats{}, errors.Join(err, ctx.Err())
 		})
-		w := chunk.NewWriter(chunk.Options{Send: func(b mem.BufferSlice) error { b.Free(); s.cut(); return nil }})
+		w := chunk.NewWriter(chunk.Options{Send: func(b mem.BufferSlice) error { b.Free(); s.closeAll(); return nil }})
 		defer w.Close()
 		_, _, err := peer.ReadRows(t.Context(), rpc.Target{}, &rpc.Read{Ranges: []row.Range{row.All}}, w)
 		if !errors.Is(err, fault.Unavailable) || w.RowsReturned() != 1 {
@@ -316,7 +316,7 @@ func TestScanConnections(t *testing.T) {
 		c.idle -= int64(2 * idleLimit)
 	}
 	l.mu.Unlock()
-	l.prune()
+	l.dropIdleConns()
 	l.mu.Lock()
 	idle, conns := len(l.idle), len(l.conns)
 	l.mu.Unlock()
@@ -331,7 +331,7 @@ func TestScanConnections(t *testing.T) {
 	case <-stopped:
 	case <-time.After(time.Minute):
 		t.Error("an idle connection keeps the server")
-		s.cut()
+		s.closeAll()
 	}
 }
 

@@ -37,19 +37,19 @@ type Server struct {
 	o    ServerOptions
 	grpc *grpc.Server
 	// plain is set by tests: scans go over gRPC, as those of earlier versions did.
-	plain bool
+	grpcScansOnly bool
 
 	mu    sync.Mutex
 	muxes map[net.Conn]*sender
 	// scanning are the connections for scans.
 	scanning map[net.Conn]struct{}
 	serving  sync.WaitGroup // muxes and scanning
-	leaving  bool
+	stopping bool
 
-	work    chan *question // to who waits for one
-	idle    atomic.Int64   // how many wait
-	workers sync.WaitGroup
-	over    sync.Once // when there will be no more work
+	work      chan *question // to who waits for one
+	idle      atomic.Int64   // how many wait
+	workers   sync.WaitGroup
+	closeWork sync.Once // when there will be no more work
 }
 
 // NewServer returns a Server that asks to.
@@ -88,12 +88,12 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 // Serve answers on l until Stop.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
-	if s.leaving {
+	if s.stopping {
 		s.mu.Unlock()
 		return l.Close()
 	}
 	s.mu.Unlock()
-	split := newSplitter(l, s.o.TLS, s.greeted())
+	split := newDemuxListener(l, s.o.TLS, s.handlers())
 	served := make(chan error, 1)
 	go func() { served <- s.grpc.Serve(split) }()
 	err := split.run()
@@ -104,9 +104,9 @@ func (s *Server) Serve(l net.Listener) error {
 }
 
 // greeted says who has the connections that begin with a greeting.
-func (s *Server) greeted() map[string]func(net.Conn) {
+func (s *Server) handlers() map[string]func(net.Conn) {
 	m := map[string]func(net.Conn){greeting: s.mux}
-	if !s.plain {
+	if !s.grpcScansOnly {
 		m[greetingScan] = s.scans
 	}
 	return m
@@ -116,7 +116,7 @@ func (s *Server) greeted() map[string]func(net.Conn) {
 // What is left when ctx ends is cut off.
 func (s *Server) Stop(ctx context.Context) {
 	s.mu.Lock()
-	s.leaving = true
+	s.stopping = true
 	for _, q := range s.muxes {
 		q.add(0, []byte{answerBye}, nil)
 	}
@@ -130,17 +130,17 @@ func (s *Server) Stop(ctx context.Context) {
 	select {
 	case <-stopped:
 	case <-ctx.Done():
-		s.cut()
+		s.closeAll()
 		<-stopped
 	}
-	s.over.Do(func() { close(s.work) })
+	s.closeWork.Do(func() { close(s.work) })
 	s.workers.Wait()
 }
 
 // cut ends all connections. gRPC's are last, as it may wait for its calls.
-func (s *Server) cut() {
+func (s *Server) closeAll() {
 	s.mu.Lock()
-	s.leaving = true
+	s.stopping = true
 	for c := range s.muxes {
 		_ = c.Close()
 	}
@@ -157,7 +157,7 @@ func (s *Server) cut() {
 func (s *Server) mux(c net.Conn) {
 	m := &mux{s: s, send: newSender(), asked: map[uint64]*question{}}
 	s.mu.Lock()
-	if s.leaving {
+	if s.stopping {
 		s.mu.Unlock()
 		_ = c.Close()
 		return
@@ -238,14 +238,14 @@ func (m *mux) receive(c net.Conn) {
 }
 
 // mostIdle bounds the goroutines that wait for questions.
-const mostIdle = 128
+const maxIdleWorkers = 128
 
 // worker answers a question, then others: it has the stack by then that
 // answering takes.
 func (s *Server) worker(q *question) {
 	for q != nil {
 		q.answer()
-		if s.idle.Add(1) <= mostIdle {
+		if s.idle.Add(1) <= maxIdleWorkers {
 			q = <-s.work // nil when there will be no more
 		} else {
 			q = nil
@@ -404,7 +404,7 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		if d.bad {
 			return b, errMalformed
 		}
-		w := &rowWriter{b: b, full: rowsBytes, large: tearBytes}
+		w := &rowWriter{b: b, full: rowsBytes, large: maxRowPart}
 		rest, stats, err := s.to.ReadRows(ctx, at, req, w)
 		if err == nil {
 			w.done(&stats, rest)
@@ -428,7 +428,7 @@ func (s *Server) scan(st grpc.ServerStream) error {
 		return errMalformed
 	}
 	empty := func() []byte { return append(batches.empty(), answerOK) }
-	w := &rowWriter{b: empty(), full: rowsBytes, large: tearBytes}
+	w := &rowWriter{b: empty(), full: rowsBytes, large: maxRowPart}
 	w.send = func(b []byte) ([]byte, error) {
 		if err := st.SendMsg(&raw{b, true}); err != nil {
 			return nil, err

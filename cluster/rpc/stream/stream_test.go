@@ -81,18 +81,18 @@ func (f *fake) CheckAndMutateRow(_ context.Context, _ rpc.Target, key []byte, p 
 	return f.cond(key, p, then, otherwise)
 }
 
-func (f *fake) UpdateRow(_ context.Context, _ rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.Became, error) {
+func (f *fake) UpdateRow(_ context.Context, _ rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.UpdateOutcome, error) {
 	cells := []row.Cell{{Family: "f", Qualifier: key, Timestamp: 1, Value: fmt.Appendf(nil, "%v", read != nil)}}
 	if string(token) == "made before" {
-		return nil, rpc.Repeated, nil
+		return nil, rpc.AppliedBefore, nil
 	}
 	if !bytes.Equal(seen, rpc.Digest(cells)) {
-		return cells, rpc.Nothing, nil
+		return cells, rpc.NotApplied, nil
 	}
 	if string(token) != "token" || len(muts) != 2 || !muts[1].Sticky {
-		return nil, rpc.Nothing, nil
+		return nil, rpc.NotApplied, nil
 	}
-	return nil, rpc.Done, nil
+	return nil, rpc.Applied, nil
 }
 
 func (f *fake) ReadModifyWriteRow(_ context.Context, _ rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
@@ -292,13 +292,13 @@ func TestCalls(t *testing.T) {
 	}
 	same("cells", got, cells)
 	seen, done, err := s.UpdateRow(ctx, at, []byte("k"), nil, testFilter, nil, nil)
-	if err != nil || done != rpc.Nothing || len(seen) != 1 || string(seen[0].Value) != "true" {
+	if err != nil || done != rpc.NotApplied || len(seen) != 1 || string(seen[0].Value) != "true" {
 		t.Error(seen, done, err)
 	}
-	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("token"), testFilter, rpc.Digest(seen), []row.Mutation{{}, {Op: row.DeleteFamily, Family: "f", Sticky: true}}); err != nil || done != rpc.Done || len(rest) > 0 {
+	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("token"), testFilter, rpc.Digest(seen), []row.Mutation{{}, {Op: row.DeleteFamily, Family: "f", Sticky: true}}); err != nil || done != rpc.Applied || len(rest) > 0 {
 		t.Error(rest, done, err)
 	}
-	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("made before"), testFilter, rpc.Digest(seen), nil); err != nil || done != rpc.Repeated || len(rest) > 0 {
+	if rest, done, err := s.UpdateRow(ctx, at, []byte("k"), []byte("made before"), testFilter, rpc.Digest(seen), nil); err != nil || done != rpc.AppliedBefore || len(rest) > 0 {
 		t.Error(rest, done, err)
 	}
 	f.drop = func(r row.Range) error {
@@ -620,7 +620,7 @@ func TestLost(t *testing.T) {
 		time.Sleep(100 * time.Millisecond)
 		close(hold)
 	}()
-	server.cut()
+	server.closeAll()
 	asking.Wait()
 	for name, err := range errs {
 		if changes := name == "write" || name == "large write"; !errors.Is(err, fault.Unavailable) || errors.Is(err, rpc.ErrUnknown) != changes {

@@ -47,8 +47,8 @@ const (
 	batchBytes = 256 << 10
 	// rowsBytes is how many bytes of rows are in a message; tearBytes where a row
 	// is torn.
-	rowsBytes = 128 << 10
-	tearBytes = 4 << 20
+	rowsBytes  = 128 << 10
+	maxRowPart = 4 << 20
 	// maxMessage is more than the largest cell, or request, with all around it.
 	maxMessage = 512 << 20
 )
