@@ -118,8 +118,8 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 		}
 		n = slices.Clone(n)
 		for i, t := range n {
-			if !IsMaking(t) {
-				n[i] = t.Clone()
+			if !t.Pending {
+				n[i].Table = t.Clone()
 				n[i].Version += skippedVersions
 				// Families stop there; a table that has had more keeps its number.
 				n[i].NextFamily = max(t.NextFamily, min(t.NextFamily+skippedFamilies, uint32(cell.FirstSystemFamily)))

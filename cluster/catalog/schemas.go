@@ -21,31 +21,53 @@ import (
 // item, so that one compare-and-set decides which of them has the name.
 const TablesPrefix = "tables/"
 
-// A Name is the value of such an item.
-type Name []*schema.Table
+// A Name is the value of such an item: the tables of one name.
+type Name []Entry
+
+// An Entry is one table of a name. It is live, deleted (DeleteTime is set), or
+// Pending.
+//
+// Stored, a pending table is a deleted one of version 0, which no other table has.
+type Entry struct {
+	*schema.Table
+	// Pending says that the table is being created: its METADATA rows may be there,
+	// and count as used. Its creator replaces the entry by the live table, unless the
+	// master has removed it, with its rows, after master.Options.MakeLimit.
+	Pending bool
+}
+
+// NewPending returns the entry of a table that is about to be created.
+func NewPending(t *schema.Table, now time.Time) Entry {
+	t = t.Clone()
+	t.Version, t.DeleteTime = 0, now
+	return Entry{Table: t, Pending: true}
+}
+
+// MarshalJSON implements json.Marshaler.
+func (e Entry) MarshalJSON() ([]byte, error) {
+	if e.Pending != (e.Version == 0) {
+		return nil, fault.New(fault.Internal, "table %s has version %d, pending: %t", e.Name, e.Version, e.Pending)
+	}
+	return json.Marshal(e.Table)
+}
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (e *Entry) UnmarshalJSON(b []byte) error {
+	e.Table = new(schema.Table)
+	err := json.Unmarshal(b, e.Table)
+	e.Pending = e.Version == 0
+	return err
+}
 
 // Live returns the table that has the name, nil if none has.
 func (n Name) Live() *schema.Table {
 	for _, t := range n {
 		if t.DeleteTime.IsZero() {
-			return t
+			return t.Table
 		}
 	}
 	return nil
 }
-
-// Making returns what a name has of a table that is being made: a deleted table
-// of version 0, which none ever is otherwise. Who makes it replaces that by the
-// table, if it is still there; the master removes one that has been there for
-// too long, with its METADATA rows.
-func Making(t *schema.Table, now time.Time) *schema.Table {
-	t = t.Clone()
-	t.Version, t.DeleteTime = 0, now
-	return t
-}
-
-// IsMaking tells whether t is a table that is being made.
-func IsMaking(t *schema.Table) bool { return t.Version == 0 }
 
 // ReadName returns the tables of a name as they are now, and the version of
 // their item, 0 if there never were any.
@@ -110,12 +132,16 @@ func WriteName(ctx context.Context, l lock.Service, name string, n Name, version
 
 // A Table is a table's schema as it changes.
 type Table struct {
-	schema atomic.Pointer[schema.Table]
-	all    *Schemas
+	schema  atomic.Pointer[schema.Table]
+	pending atomic.Bool
+	all     *Schemas
 }
 
 // Schema returns the newest schema that is known here.
 func (t *Table) Schema() *schema.Table { return t.schema.Load() }
+
+// Pending reports whether the table is being created: see Entry.
+func (t *Table) Pending() bool { return t.pending.Load() }
 
 // Wait returns once a version of the schema, or a later one, is known.
 func (t *Table) Wait(ctx context.Context, version uint64) error {
@@ -160,7 +186,7 @@ const (
 // lasts.
 func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
 	s := &Schemas{lock: l, life: life, pause: refreshPause, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
-	s.putLocked(cmeta.Schema)
+	s.putLocked(Entry{Table: cmeta.Schema})
 	if err := s.list(ctx); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
@@ -282,13 +308,14 @@ func (s *Schemas) Apply(i lock.Item) error {
 	return nil
 }
 
-func (s *Schemas) putLocked(sch *schema.Table) {
+func (s *Schemas) putLocked(sch Entry) {
 	t := s.byID[sch.ID]
 	if t == nil {
 		t = &Table{all: s}
 		s.byID[sch.ID] = t
 	}
-	t.schema.Store(sch)
+	t.schema.Store(sch.Table)
+	t.pending.Store(sch.Pending)
 	if sch.DeleteTime.IsZero() {
 		s.byName[sch.Name] = t
 	}

@@ -55,14 +55,14 @@ func (t *tables) readItems(ctx context.Context, l lock.Service) error {
 	err := catalog.Names(ctx, l, func(_ lock.Item, n catalog.Name) error {
 		live := 0
 		for _, s := range n {
-			if catalog.IsMaking(s) {
+			if s.Pending {
 				continue // and its tablets are being made
 			}
 			if s.DeleteTime.IsZero() {
 				live++
 			}
 			known(s.ID, "table "+s.Name)
-			t.schemas[s.ID] = s
+			t.schemas[s.ID] = s.Table
 			t.sum.Tables++
 		}
 		if live > 1 {

@@ -128,12 +128,12 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 
 // makeTable makes a table with the tablets whose METADATA rows tablets returns.
 // First the table is noted under its name as one that is being made (see
-// catalog.Making), so that its rows are not garbage; then come the rows; then
+// catalog.Entry), so that its rows are not garbage; then come the rows; then
 // the schema, from which moment on the table is there and its tablets are
 // served.
 func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func() ([]*metadata.Row, error)) (*schema.Table, error) {
 	err := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
-		return append(slices.Clone(n), catalog.Making(sch, time.Now())), checkNameFree(n, sch.Name)
+		return append(slices.Clone(n), catalog.NewPending(sch, time.Now())), checkNameFree(n, sch.Name)
 	}, false)
 	if err != nil {
 		return nil, err
@@ -145,11 +145,11 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 	if err == nil {
 		err = c.changeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
 			n = slices.Clone(n)
-			i := slices.IndexFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID })
+			i := slices.IndexFunc(n, func(t catalog.Entry) bool { return t.ID == sch.ID })
 			if i < 0 {
 				return nil, fault.New(fault.Unavailable, "making table %s took too long", sch.Name)
 			}
-			n[i] = sch
+			n[i] = catalog.Entry{Table: sch}
 			return n, checkNameFree(slices.Delete(slices.Clone(n), i, i+1), sch.Name)
 		})
 	}
@@ -161,8 +161,8 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 	defer cancel()
 	var made bool
 	gone := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
-		made = slices.ContainsFunc(n, func(t *schema.Table) bool { return t.ID == sch.ID && !catalog.IsMaking(t) })
-		return slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool { return t.ID == sch.ID && catalog.IsMaking(t) }), nil
+		made = slices.ContainsFunc(n, func(t catalog.Entry) bool { return t.ID == sch.ID && !t.Pending })
+		return slices.DeleteFunc(slices.Clone(n), func(t catalog.Entry) bool { return t.ID == sch.ID && t.Pending }), nil
 	}, false)
 	if gone == nil && !made {
 		_ = c.dropRows(ctx, sch.ID)
@@ -246,11 +246,11 @@ func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Ta
 				return nil, err
 			}
 			next.Version = t.Version + 1
-			if err := next.CheckFamilies(t); err != nil {
+			if err := next.CheckFamilies(t.Table); err != nil {
 				return nil, err
 			}
-			next.NoteRules(t)
-			n[i], out = next, next
+			next.NoteRules(t.Table)
+			n[i].Table, out = next, next
 			return n, nil
 		}
 		return nil, fault.New(fault.NotFound, "Table not found: %s", name)
@@ -292,7 +292,7 @@ func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table,
 		// Of several the last to be made was the last to be deleted.
 		newest := -1
 		for i, t := range n {
-			if !catalog.IsMaking(t) && c.o.Now().Sub(t.DeleteTime) < schema.UndeleteWindow && (newest < 0 || t.ID > n[newest].ID) {
+			if !t.Pending && c.o.Now().Sub(t.DeleteTime) < schema.UndeleteWindow && (newest < 0 || t.ID > n[newest].ID) {
 				newest = i
 			}
 		}
@@ -303,7 +303,7 @@ func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table,
 		out = n[newest].Clone()
 		out.DeleteTime = time.Time{}
 		out.Version++
-		n[newest] = out
+		n[newest].Table = out
 		return n, nil
 	})
 	return out, err
@@ -379,8 +379,8 @@ func (c *Client) tabletSizes(ctx context.Context, table uint64, each func(r *met
 func (c *Client) TableIDs(context.Context) ([]uint64, error) {
 	var out []uint64
 	for _, t := range c.o.Schemas.All() {
-		if sch := t.Schema(); !catalog.IsMaking(sch) {
-			out = append(out, sch.ID)
+		if !t.Pending() {
+			out = append(out, t.Schema().ID)
 		}
 	}
 	return out, nil

@@ -27,7 +27,7 @@ const (
 	needsHint // its server is to open it
 )
 
-func (m *master) needs(v *view, r *metadata.Row) need {
+func (m *master) needs(v *view, r *tabletHint) need {
 	a := r.Assignment
 	switch {
 	case !v.tables[r.Table] || a == nil:
@@ -46,39 +46,41 @@ func (m *master) needs(v *view, r *metadata.Row) need {
 
 // assignIfNeeded makes a tablet that of a server, if it still needs one, and returns its
 // row as it is then.
-func (m *master) assignIfNeeded(ctx context.Context, v *view, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
-	if isHint(r) {
-		now, err := m.meta.Get(ctx, keyOf(r))
+func (m *master) assignIfNeeded(ctx context.Context, v *view, h *tabletHint, to catalog.Registration) (*tabletHint, error) {
+	r := h.row
+	if r == nil {
+		now, err := m.meta.Get(ctx, keyOf(h))
 		if err != nil {
 			return nil, err
 		}
+		h = hintOf(now)
 		m.needsMu.Lock()
-		need := m.needs(v, now)
+		need := m.needs(v, h)
 		m.needsMu.Unlock()
 		if need != needsServer {
-			return hintOf(now), nil
+			return h, nil
 		}
 		r = now
 	}
 	over := r.Assignment.State != metadata.Unassigned
-	r, err := m.assign(ctx, v.name(r), r, to)
+	r, err := m.assign(ctx, v.name(h), r, to)
 	if err == nil && over {
 		m.o.Counters.TakenOver.Add(1)
 	}
 	if err != nil {
-		m.tablets.invalidate(keyOf(r)) // it changed since it was read, perhaps
+		m.tablets.invalidate(keyOf(h)) // it changed since it was read, perhaps
 		return nil, err
 	}
-	if r.Table != cmeta.Table {
-		r = hintOf(r)
+	if r.Table == cmeta.Table {
+		return wholeHint(r), nil
 	}
-	return r, nil
+	return hintOf(r), nil
 }
 
 // assignUnserved gives a server to the tablets of rows that have none, and reminds
 // servers of those that they have not opened yet. It changes rows to what they
 // are then.
-func (m *master) assignUnserved(ctx context.Context, v *view, rows []*metadata.Row) error {
+func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint) error {
 	for _, r := range rows {
 		if a := r.Assignment; a != nil && a.State != metadata.Unassigned {
 			v.load[a.Incarnation]++
@@ -181,7 +183,7 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*metadata.R
 // wanted for it, or the one with the fewest tablets. Only METADATA is better
 // served by one that is to have none than by nobody: without it no server can
 // give up what it has.
-func (m *master) pick(v *view, r *metadata.Row) (catalog.Registration, bool) {
+func (m *master) pick(v *view, r *tabletHint) (catalog.Registration, bool) {
 	if n, ok := m.moveTargets[r.Tablet]; ok {
 		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.pins[r.Tablet].Key == "" {
 			return s, true

@@ -72,7 +72,7 @@ type weighed struct {
 // A move takes a tablet to the server of an incarnation.
 type move struct {
 	tablet   metadata.TabletID
-	row      *metadata.Row
+	row      *tabletHint
 	from, to uint64
 }
 
@@ -166,9 +166,9 @@ func abs(x float64) float64 { return max(x, -x) }
 
 // balance asks all servers what they have, begins merges, and returns what is to
 // be moved; nothing if one of them cannot be asked, or a tablet is on its way.
-func (m *master) balance(ctx context.Context, v *view, rows []*metadata.Row) []move {
+func (m *master) balance(ctx context.Context, v *view, rows []*tabletHint) []move {
 	m.o.Counters.Balanced.Add(1)
-	movable := map[metadata.TabletID]*metadata.Row{}
+	movable := map[metadata.TabletID]*tabletHint{}
 	for _, r := range rows {
 		a := r.Assignment
 		if a == nil || !v.tables[r.Table] || v.resting[r.Table] {

@@ -96,18 +96,18 @@ func TestWeigh(t *testing.T) {
 // TestPairs: of neighbours that fit, each tablet is in one pair at most; tablets
 // of different tables, or with a gap between them, are no neighbours.
 func TestPairs(t *testing.T) {
-	row := func(table, id uint64, start, end string) *metadata.Row {
-		return &metadata.Row{Table: table, Tablet: metadata.TabletID(id), Start: []byte(start), End: []byte(end)}
+	row := func(table, id uint64, start, end string) *tabletHint {
+		return &tabletHint{Table: table, Tablet: metadata.TabletID(id), Start: []byte(start), End: []byte(end)}
 	}
-	rows := []*metadata.Row{row(2, 1, "", "c"), row(2, 2, "c", "f"), row(2, 3, "f", "k"), row(2, 4, "m", ""), row(3, 5, "", "a"), row(3, 6, "a", ""), row(4, 7, "", "")}
-	all := func(_, _ *metadata.Row) bool { return true }
+	rows := []*tabletHint{row(2, 1, "", "c"), row(2, 2, "c", "f"), row(2, 3, "f", "k"), row(2, 4, "m", ""), row(3, 5, "", "a"), row(3, 6, "a", ""), row(4, 7, "", "")}
+	all := func(_, _ *tabletHint) bool { return true }
 	if got, want := pairs(rows, all, 8), []pair{{1, 2}, {5, 6}}; !slices.Equal(got, want) {
 		t.Errorf("pairs are %v, want %v", got, want)
 	}
 	if got := pairs(rows, all, 1); len(got) != 1 {
 		t.Errorf("%v is more than one", got)
 	}
-	got := pairs(rows, func(l, _ *metadata.Row) bool { return l.Tablet != 1 }, 8)
+	got := pairs(rows, func(l, _ *tabletHint) bool { return l.Tablet != 1 }, 8)
 	if want := []pair{{2, 3}, {5, 6}}; !slices.Equal(got, want) {
 		t.Errorf("pairs are %v, want %v", got, want)
 	}

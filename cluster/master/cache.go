@@ -22,7 +22,7 @@ import (
 // server has died, whose tablets may have been split, and else so that reading takes
 // a twentieth of the time.
 type tabletCache struct {
-	rows []*metadata.Row // by key; hints, except in the round that reads them
+	rows []*tabletHint // by key
 	// scanned is when they were read, and took how long that took; servers and
 	// tables are those that there were then.
 	scanned time.Time
@@ -36,28 +36,45 @@ type tabletCache struct {
 	loaded []rpc.TabletKey
 }
 
-func keyOf(r *metadata.Row) rpc.TabletKey { return rpc.TabletKey{Table: r.Table, End: r.End} }
+func keyOf(r *tabletHint) rpc.TabletKey { return rpc.TabletKey{Table: r.Table, End: r.End} }
 
-// hintMark is the Redo of a hint: no stored row has it.
-const hintMark = ^uint64(0)
-
-// hintOf returns a row without what the tablet holds. It cannot be stored.
-func hintOf(r *metadata.Row) *metadata.Row {
-	s := &metadata.Row{Version: r.Version, Table: r.Table, Tablet: r.Tablet, Start: r.Start, End: r.End, Op: r.Op, Assignment: r.Assignment}
-	s.Redo.Segment = hintMark
-	return s
+// A tabletHint is what the master goes by of a METADATA row: whose the tablet is, and
+// not what it holds. It is not a metadata.Row, so it cannot be stored as one.
+type tabletHint struct {
+	Version    uint64
+	Table      uint64
+	Tablet     metadata.TabletID
+	Start, End []byte
+	Op         *metadata.Op
+	Assignment *metadata.Assignment
+	// row is the whole row of a METADATA tablet, and of any other that has no server
+	// in the round that reads it; else nil.
+	row *metadata.Row
 }
 
-// shrink makes hints of all rows.
+// hintOf returns the hint of a row, without the row.
+func hintOf(r *metadata.Row) *tabletHint {
+	return &tabletHint{Version: r.Version, Table: r.Table, Tablet: r.Tablet, Start: r.Start, End: r.End, Op: r.Op, Assignment: r.Assignment}
+}
+
+// wholeHint returns the hint of a row, with the row.
+func wholeHint(r *metadata.Row) *tabletHint {
+	h := hintOf(r)
+	h.row = r
+	return h
+}
+
+// shrink drops the rows of all hints. Hints are shared with calls under way, so it
+// replaces them.
 func (k *tabletCache) shrink() {
-	for i, r := range k.rows {
-		if !isHint(r) {
-			k.rows[i] = hintOf(r)
+	for i, h := range k.rows {
+		if h.row != nil {
+			next := *h
+			next.row = nil
+			k.rows[i] = &next
 		}
 	}
 }
-
-func isHint(r *metadata.Row) bool { return r.Redo.Segment == hintMark }
 
 // invalidate makes the master read rows again. Those of METADATA tablets are not
 // cached: each round reads them.
@@ -92,7 +109,7 @@ func compareKeys(a, b rpc.TabletKey) int {
 }
 
 func (k *tabletCache) find(key rpc.TabletKey) (int, bool) {
-	return slices.BinarySearchFunc(k.rows, key, func(r *metadata.Row, key rpc.TabletKey) int { return compareKeys(keyOf(r), key) })
+	return slices.BinarySearchFunc(k.rows, key, func(r *tabletHint, key rpc.TabletKey) int { return compareKeys(keyOf(r), key) })
 }
 
 // refresh brings the cache up to date and tells whether all of METADATA was read.
@@ -132,7 +149,7 @@ func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 				open := *a
 				open.State = metadata.Open
 				r := *k.rows[i]
-				r.Assignment = &open
+				r.Assignment, r.row = &open, nil
 				k.rows[i] = &r
 			}
 		}
@@ -160,15 +177,16 @@ func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 func (m *master) scan(ctx context.Context, v *view) error {
 	start := time.Now()
 	m.o.Counters.Scans.Add(1)
-	var rows []*metadata.Row
+	var rows []*tabletHint
 	err := m.meta.Scan(ctx, func(r *metadata.Row) error {
 		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {
 			rows = rows[:n-1] // read twice: METADATA was split meanwhile
 		}
-		if m.needs(v, r) != needsServer { // which takes all of it
-			r = hintOf(r)
+		h := hintOf(r)
+		if m.needs(v, h) == needsServer {
+			h.row = r // to change it
 		}
-		rows = append(rows, r)
+		rows = append(rows, h)
 		return nil
 	})
 	if err != nil {
@@ -190,7 +208,7 @@ func (m *master) scan(ctx context.Context, v *view) error {
 
 // scanTable reads the rows of one table.
 func (m *master) scanTable(ctx context.Context, table uint64) error {
-	var rows []*metadata.Row
+	var rows []*tabletHint
 	err := m.meta.ScanTable(ctx, table, func(r *metadata.Row) error {
 		if n := len(rows); n > 0 && bytes.Equal(rows[n-1].End, r.End) {
 			rows = rows[:n-1]
@@ -202,8 +220,8 @@ func (m *master) scanTable(ctx context.Context, table uint64) error {
 		return err
 	}
 	k := &m.tablets
-	from, _ := slices.BinarySearchFunc(k.rows, table, func(r *metadata.Row, id uint64) int { return cmpTable(r.Table, id) })
-	to, _ := slices.BinarySearchFunc(k.rows, table+1, func(r *metadata.Row, id uint64) int { return cmpTable(r.Table, id) })
+	from, _ := slices.BinarySearchFunc(k.rows, table, func(r *tabletHint, id uint64) int { return cmpTable(r.Table, id) })
+	to, _ := slices.BinarySearchFunc(k.rows, table+1, func(r *tabletHint, id uint64) int { return cmpTable(r.Table, id) })
 	k.rows = slices.Replace(k.rows, from, to, rows...)
 	return nil
 }

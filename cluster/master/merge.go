@@ -27,7 +27,7 @@ type pair struct{ left, right metadata.TabletID }
 // pairs chooses up to most pairs of neighbours, of rows in the order of their
 // keys, that fit says to be small and idle, both together; a tablet is in one of
 // them at most.
-func pairs(rows []*metadata.Row, fit func(left, right *metadata.Row) bool, most int) (out []pair) {
+func pairs(rows []*tabletHint, fit func(left, right *tabletHint) bool, most int) (out []pair) {
 	for i := 0; i+1 < len(rows) && len(out) < most; i++ {
 		a, b := rows[i], rows[i+1]
 		if a.Table == b.Table && len(a.End) > 0 && bytes.Equal(a.End, b.Start) && fit(a, b) {
@@ -41,7 +41,7 @@ func pairs(rows []*metadata.Row, fit func(left, right *metadata.Row) bool, most 
 // merge asks servers to merge neighbours that have become small, and returns the
 // moves that bring such together that are on two servers. It takes out of
 // movable what is to stay.
-func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.TabletID]*metadata.Row, statuses map[uint64]*rpc.Status) (moves []move) {
+func (m *master) merge(v *view, rows []*tabletHint, movable map[metadata.TabletID]*tabletHint, statuses map[uint64]*rpc.Status) (moves []move) {
 	for id, until := range m.merging {
 		if time.Now().After(until) {
 			delete(m.merging, id)
@@ -72,11 +72,11 @@ func (m *master) merge(v *view, rows []*metadata.Row, movable map[metadata.Table
 			at[t.Tablet] = where{t, n}
 		}
 	}
-	ready := func(r *metadata.Row) (where, bool) {
+	ready := func(r *tabletHint) (where, bool) {
 		t, ok := at[r.Tablet]
 		return t, ok && movable[r.Tablet] != nil && (m.o.Merge <= time.Since(t.Since) || m.together(r.Tablet))
 	}
-	chosen := pairs(rows, func(l, r *metadata.Row) bool {
+	chosen := pairs(rows, func(l, r *tabletHint) bool {
 		a, ok := ready(l)
 		b, both := ready(r)
 		most := bytes

@@ -19,9 +19,9 @@ const parallelMoves, maxMovesPerServer = 4, 64
 
 // rebalance moves tablets: from servers that are being drained, to those that they
 // are wanted on, and from the busiest servers to those that are least so.
-func (m *master) rebalance(ctx context.Context, v *view, rows []*metadata.Row) {
-	leave := map[uint64][]*metadata.Row{}
-	ask := func(r *metadata.Row) {
+func (m *master) rebalance(ctx context.Context, v *view, rows []*tabletHint) {
+	leave := map[uint64][]*tabletHint{}
+	ask := func(r *tabletHint) {
 		n := r.Assignment.Incarnation
 		if len(leave[n]) < maxMovesPerServer {
 			leave[n] = append(leave[n], r)
@@ -43,7 +43,7 @@ func (m *master) rebalance(ctx context.Context, v *view, rows []*metadata.Row) {
 			living++
 		}
 	}
-	begun := func(r *metadata.Row, why string, count *atomic.Int64) {
+	begun := func(r *tabletHint, why string, count *atomic.Int64) {
 		if !m.isMoving(r.Tablet) && len(leave[r.Assignment.Incarnation]) < maxMovesPerServer && !m.isBusy("unload "+v.servers[r.Assignment.Incarnation].Addr) {
 			count.Add(1)
 			m.o.Log.Info("tablet is moved", "tablet", v.name(r), "from", r.Assignment.Owner(), "why", why)
@@ -76,13 +76,13 @@ func (m *master) rebalance(ctx context.Context, v *view, rows []*metadata.Row) {
 
 // A relocation is a tablet that is to leave its server.
 type relocation struct {
-	row  *metadata.Row
+	row  *tabletHint
 	name metadata.TabletName
 	to   catalog.Registration // who is to serve it; the zero value for nobody
 }
 
 // moveOff asks servers, by incarnation, to give up tablets.
-func (m *master) moveOff(v *view, leave map[uint64][]*metadata.Row) {
+func (m *master) moveOff(v *view, leave map[uint64][]*tabletHint) {
 	for n, rows := range leave {
 		from, ok := v.servers[n]
 		if !ok {

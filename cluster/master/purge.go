@@ -20,9 +20,9 @@ import (
 // read before, that are of no table and no backup. The item is removed first
 // and by a compare-and-set, so that whoever was making or undeleting it fails;
 // its rows are garbage from then on, as are those of a maker that died.
-func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error {
+func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	now, known := m.o.Now(), map[uint64]bool{cmeta.Table: true}
-	making := map[[2]int64]bool{}
+	pending := map[[2]int64]bool{}
 	// stale tells whether something has been in the making for too long, by this
 	// clock: that of whoever makes it may be wrong.
 	stale := func(id uint64, version, item int64) bool {
@@ -30,7 +30,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 			return true
 		}
 		k := [2]int64{int64(id), version}
-		making[k] = true
+		pending[k] = true
 		since, ok := m.making[k]
 		if !ok {
 			since = time.Now()
@@ -57,8 +57,8 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		for _, t := range n {
 			known[t.ID] = true
 		}
-		left := slices.DeleteFunc(slices.Clone(n), func(t *schema.Table) bool {
-			if catalog.IsMaking(t) {
+		left := slices.DeleteFunc(slices.Clone(n), func(t catalog.Entry) bool {
+			if t.Pending {
 				return stale(t.ID, 0, i.Version)
 			}
 			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
@@ -77,14 +77,14 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 		return err
 	}
 	for k := range m.making {
-		if !making[k] {
+		if !pending[k] {
 			delete(m.making, k)
 		}
 	}
 	// The items were read after the rows, and were there before them.
 	orphans := map[metadata.TabletID]time.Time{}
-	var doomed []*metadata.Row
-	leave := map[uint64][]*metadata.Row{}
+	var doomed []*tabletHint
+	leave := map[uint64][]*tabletHint{}
 	for _, r := range rows {
 		if known[r.Table] {
 			continue
@@ -115,7 +115,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*metadata.Row) error
 }
 
 // drop deletes METADATA rows that are of no table and that no server serves.
-func (m *master) drop(ctx context.Context, rows []*metadata.Row) error {
+func (m *master) drop(ctx context.Context, rows []*tabletHint) error {
 	var mu sync.Mutex
 	var errs []error
 	var doing sync.WaitGroup
@@ -124,7 +124,7 @@ func (m *master) drop(ctx context.Context, rows []*metadata.Row) error {
 		slots <- struct{}{}
 		doing.Go(func() {
 			defer func() { <-slots }()
-			err := m.meta.Delete(ctx, r)
+			err := m.meta.Delete(ctx, &metadata.Row{Version: r.Version, Table: r.Table, End: r.End})
 			if err != nil && !errors.Is(err, fault.Fenced) && !errors.Is(err, fault.NotFound) {
 				mu.Lock()
 				defer mu.Unlock()

@@ -114,7 +114,7 @@ func (m *master) round(ctx context.Context) error {
 	}
 	m.tellServers(v)
 	// METADATA first: everything else is in it.
-	roots, err := m.meta.Roots(ctx)
+	rootRows, err := m.meta.Roots(ctx)
 	if err != nil {
 		return err
 	}
@@ -125,13 +125,17 @@ func (m *master) round(ctx context.Context) error {
 		}
 		return err
 	}
-	if len(roots) == 0 {
+	if len(rootRows) == 0 {
 		return m.bootstrap(ctx)
+	}
+	roots := make([]*tabletHint, len(rootRows))
+	for i, r := range rootRows {
+		roots[i] = wholeHint(r)
 	}
 	if err := m.assignUnserved(ctx, v, roots); err != nil {
 		return err
 	}
-	if slices.ContainsFunc(roots, func(r *metadata.Row) bool {
+	if slices.ContainsFunc(roots, func(r *tabletHint) bool {
 		_, living := v.servers[r.Assignment.Incarnation]
 		return r.Assignment.State != metadata.Open || !living
 	}) {
@@ -167,7 +171,7 @@ func (m *master) round(ctx context.Context) error {
 
 // dropStalePins removes the pins of tablets that were split, merged or deleted. Pins
 // were read before rows, which are all there are, and no tablet comes back.
-func (m *master) dropStalePins(ctx context.Context, v *view, rows []*metadata.Row) error {
+func (m *master) dropStalePins(ctx context.Context, v *view, rows []*tabletHint) error {
 	if len(v.pins) == 0 {
 		return nil
 	}
@@ -220,7 +224,7 @@ func (m *master) readPins(ctx context.Context, v *view) error {
 func (m *master) readTables(ctx context.Context, v *view) error {
 	return catalog.Names(ctx, m.o.Lock, func(_ lock.Item, n catalog.Name) error {
 		for _, t := range n {
-			v.tables[t.ID] = !catalog.IsMaking(t)
+			v.tables[t.ID] = !t.Pending
 			v.names[t.ID] = t.Name
 			v.resting[t.ID] = !t.DeleteTime.IsZero() && m.o.Now().Sub(t.DeleteTime) >= m.o.Rest
 		}
@@ -229,7 +233,7 @@ func (m *master) readTables(ctx context.Context, v *view) error {
 }
 
 // dead tells whether the server that a row names is gone for good.
-func (m *master) dead(v *view, r *metadata.Row) bool {
+func (m *master) dead(v *view, r *tabletHint) bool {
 	a := r.Assignment
 	if a.State == metadata.Unassigned {
 		return false

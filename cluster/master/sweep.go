@@ -115,7 +115,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 			return nil, err
 		}
 		for _, t := range n {
-			if catalog.IsMaking(t) {
+			if t.Pending {
 				return nil, fmt.Errorf("%w: table %s is being made", errUnsettled, t.Name)
 			}
 			want = append(want, t.ID)

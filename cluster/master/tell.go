@@ -10,8 +10,9 @@ import (
 
 // name returns the name of the tablet of a row; that of a table which is gone
 // has the table's id in place of its name.
-func (v *view) name(r *metadata.Row) metadata.TabletName {
-	return r.Name(cmp.Or(v.names[r.Table], metadata.TabletID(r.Table).String()))
+func (v *view) name(r *tabletHint) metadata.TabletName {
+	table := cmp.Or(v.names[r.Table], metadata.TabletID(r.Table).String())
+	return metadata.TabletName{Table: table, Tablet: r.Tablet, Start: r.Start, End: r.End}
 }
 
 // tellServers logs which servers have come and gone since the last round, and

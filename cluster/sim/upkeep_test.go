@@ -213,8 +213,8 @@ func TestPurge(t *testing.T) {
 	// A table and a backup of which the maker died before they were made, and rows
 	// of nothing at all.
 	const half = "projects/p/instances/i/tables/half"
-	making := catalog.Making(&schema.Table{Name: half, ID: 77 << 32}, time.Now())
-	if _, err := catalog.WriteName(ctx, c.Lock("test"), half, catalog.Name{making}, 0); err != nil {
+	pending := catalog.NewPending(&schema.Table{Name: half, ID: 77 << 32}, time.Now())
+	if _, err := catalog.WriteName(ctx, c.Lock("test"), half, catalog.Name{pending}, 0); err != nil {
 		t.Fatal(err)
 	}
 	lost := &catalog.Backup{Backup: &schema.Backup{Name: "backups/lost", ID: 78 << 32}, Renewed: time.Now()}

@@ -90,7 +90,7 @@ func TestAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	sch := &schema.Table{Name: table, ID: 7, Granularity: 1000, Families: map[string]schema.Family{}}
-	if _, err := catalog.WriteName(ctx, s.Lock(), table, catalog.Name{catalog.Making(sch, time.Now())}, 0); err != nil {
+	if _, err := catalog.WriteName(ctx, s.Lock(), table, catalog.Name{catalog.NewPending(sch, time.Now())}, 0); err != nil {
 		t.Fatal(err)
 	}
 	left := func() int {

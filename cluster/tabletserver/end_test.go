@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -27,7 +28,7 @@ func startServer(t *testing.T, d rpc.Dialer) (*Server, *catalog.Table) {
 		t.Fatal(err)
 	}
 	l := memory.New().Client(nil, nil)
-	if _, err := catalog.WriteName(t.Context(), l, "t", catalog.Name{{Name: "t", ID: 5, Version: 1}}, 0); err != nil {
+	if _, err := catalog.WriteName(t.Context(), l, "t", catalog.Name{{Table: &schema.Table{Name: "t", ID: 5, Version: 1}}}, 0); err != nil {
 		t.Fatal(err)
 	}
 	s, err := Start(t.Context(), Options{Name: "s", Addr: "s", Lock: l, Dialer: d, Objects: store, Logs: store})
