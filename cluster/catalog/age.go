@@ -8,11 +8,11 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// An Age is what a process has seen of the lock service, by which it knows one
-// that was put back to an earlier state, or recovered, while it ran: it reads
-// the number of the newest copy, which only rises, and EpochsKey, which only
-// Restore changes. It needs no store; who has none is told of the number by who
-// has. It is safe for concurrent use.
+// A RollbackGuard is what a process has seen of the lock service. By that it recognizes a
+// lock service that was put back to an earlier state, or recovered, while the process ran.
+// It reads the number of the newest copy, which only rises, and EpochsKey, which only
+// Restore changes. It needs no store: a process without one learns the number from one
+// that has it (Observe). It is safe for concurrent use.
 type RollbackGuard struct {
 	l lock.Service
 
@@ -22,12 +22,12 @@ type RollbackGuard struct {
 	epochs int64
 }
 
-// NewAge returns an Age that has seen nothing yet.
+// NewRollbackGuard returns an Age that has seen nothing yet.
 func NewRollbackGuard(l lock.Service) *RollbackGuard { return &RollbackGuard{l: l} }
 
-// Look returns fault.FailedPrecondition if the lock service is not what was seen
-// before. What was read of it before Look returned nil is of a lock service that
-// was not put back.
+// Check returns fault.FailedPrecondition if the lock service is not the one that was seen
+// before. What was read of it before Check returned nil is of a lock service that was not
+// put back.
 func (a *RollbackGuard) Check(ctx context.Context) error {
 	a.mu.Lock()
 	known, number, epochs := a.known, a.number, a.epochs
@@ -61,8 +61,7 @@ func (a *RollbackGuard) Number() uint64 {
 	return a.number
 }
 
-// Learn notes that there is a copy of a number, which somebody has seen who has
-// the store.
+// Observe notes that a process with access to the store has seen a copy of a number.
 func (a *RollbackGuard) Observe(number uint64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

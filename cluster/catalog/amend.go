@@ -19,23 +19,23 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// What was given out after the copy is not known: numbers begin so much later.
+// The numbers given out after the copy are not known, so new ones skip this many.
 const (
 	skippedIncarnations = 1 << 10
 	skippedEpochs       = 1 << 20
 	skippedVersions     = 1 << 10
 	skippedFamilies     = 8
 	skippedCopies       = 1 << 10
-	// skippedLogs is of how many incarnations that have begun since tablets may name
-	// a log of which there is nothing in the store, as nothing was written to it.
+	// skippedLogs is how many incarnations begun since the copy are provided for. Tablets
+	// may name their logs, of which the store has nothing if nothing was written to them.
 	skippedLogs = 64
 )
 
-// Amend changes a copy to what the store shows to have happened since: which
-// commit logs there are, and how far they were trimmed. METADATA and the commit
-// logs have everything else, provided that METADATA was not written to for another
-// tablet or to another log, or flushed and its log trimmed, after the copy: then it
-// returns fault.FailedPrecondition. It goes by no clock. Nobody may live.
+// Amend adds to a copy what the store shows to have happened since: which commit logs
+// there are, and how far they were trimmed. METADATA and the commit logs have everything
+// else, with two exceptions. METADATA may have been written to after the copy for another
+// tablet or to another log, or flushed and its log trimmed. Then Amend returns
+// fault.FailedPrecondition. It goes by no clock. No process of the cluster may be running.
 func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) error {
 	set := func(key string, v any) error {
 		b, err := json.Marshal(v)
@@ -92,7 +92,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 			}
 		}
 		if l.Segments == 0 {
-			continue // what is left of one that was deleted
+			continue // the rest of one that was deleted
 		}
 		if trimmed {
 			state.Kept = commitlog.Pos{Log: l.ID, Segment: l.First}
@@ -138,17 +138,17 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 	return errors.Join(set(IncarnationKey, last+skippedIncarnations), set(EpochsKey, before+cp.Revision+skippedEpochs))
 }
 
-// newest returns fault.FailedPrecondition if a METADATA log shows that METADATA,
-// whose tablets were roots at the time of the copy, was changed since by what
-// nobody would read who begins with the copy.
+// checkMetadataUnchanged looks for changes of METADATA, whose tablets were roots at the
+// time of the copy, that a start from the copy would not read. It returns
+// fault.FailedPrecondition if a METADATA log shows any.
 //
-// Each row of METADATA is in one tablet at a time. What becomes of that when it is
-// moved, split or merged goes on with its sequence numbers, and everything is
-// flushed before, but for the log of a server that died, which is flushed by whoever
-// takes over. So a record in another log than that of the tablet in the copy, or of
-// another tablet, is older than the copy if the tablet had been flushed beyond it,
-// and else newer. Neither times nor the numbers of tablets tell that: a copy may be
-// stored long after it was made, and be followed by a tablet's way back.
+// Each row of METADATA is in one tablet at a time. Moving, splitting or merging that
+// tablet keeps its sequence numbers and flushes everything before. The log of a server
+// that died is flushed by the server that takes over. So take a record in another log than
+// that of the tablet in the copy, or of another tablet. It is older than the copy if the
+// tablet had been flushed beyond it, and else newer. Neither times nor the numbers of
+// tablets tell that. A copy may be stored long after it was made, and a tablet may move
+// back after it.
 func (cp *Copy) checkMetadataUnchanged(ctx context.Context, logs objectstore.Store, roots []*metadata.Row, l commitlog.Remains, givenUp commitlog.GivenUp, trimmed bool) error {
 	mine := map[uint64]bool{}
 	for _, r := range roots {

@@ -14,11 +14,10 @@ import (
 // BackupsPrefix is where the lock service has the backups, by name. The METADATA
 // rows of a backup's tablets are in METADATA, as of the table BackupTable.
 //
-// The item is there before the first of the rows and while any of them counts:
-// first it says that the backup is being made, which keeps the sweeper from
-// deleting anything, then, by one compare-and-set, that it is made. Rows of a
-// backup of which there is no item are garbage, and so is an item that has been
-// said to be made for too long.
+// The item exists before the first of the rows and while any of them counts. First it says
+// that the backup is being made, which keeps the sweeper from deleting anything. Then one
+// compare-and-set says that it is made. Rows of a backup without an item are garbage. So
+// is an item that has said for too long that the backup is being made.
 const BackupsPrefix = "backups/"
 
 // A Backup is the value of such an item.
@@ -26,16 +25,16 @@ type Backup struct {
 	*schema.Backup
 	// Made says that the backup is there.
 	Made bool
-	// Renewed is when who makes it said so last: another who wants the name waits
-	// MakeLimit for him.
+	// Renewed is when the backup's creator last renewed its claim to the name. Another one
+	// that wants the name waits ReservationTTL after that.
 	Renewed time.Time
 	// Version is that of the item.
 	Version int64 `json:"-"`
 }
 
-// MakeLimit is how long whoever makes a backup may say nothing before the next
-// one may take the name from him. It is for politeness only: who made it first
-// loses the compare-and-set then.
+// ReservationTTL is how long the creator of a backup may go without renewing before
+// another one may take the name. It saves work only and safety does not rest on it: the
+// first creator then loses the compare-and-set.
 const ReservationTTL = time.Minute
 
 // BackupTable returns the id of the table in METADATA that has the rows of a
@@ -44,7 +43,7 @@ func BackupTable(id uint64) uint64 { return id | backupBit }
 
 const backupBit = 1 << 63
 
-// IsBackupTable tells whether a table's id is one of those.
+// IsBackupTable tells whether a table's id is that of a backup.
 func IsBackupTable(id uint64) bool { return id&backupBit != 0 }
 
 // ReadBackup returns the backup of a name, nil if there is none.
@@ -77,8 +76,8 @@ func ParseBackup(i lock.Item) (*Backup, error) {
 	return b, nil
 }
 
-// Backups returns the backups whose names begin with prefix, in the order of
-// names, those that are being made and those that have expired included.
+// Backups returns the backups whose names begin with prefix, in the order of names. Those
+// that are being made and those that have expired are included.
 func Backups(ctx context.Context, l lock.Service, prefix string) ([]*Backup, error) {
 	items, _, err := l.List(ctx, BackupsPrefix+prefix)
 	if err != nil {
@@ -109,9 +108,8 @@ func (b *Backup) Write(ctx context.Context, l lock.Service) error {
 	return err
 }
 
-// Put is that of the lock service, asked for again while it is not known what
-// became of it: its error is Aborted, and nothing was changed, lock.ErrEnded, or
-// the context's.
+// Put is that of the lock service, repeated while its outcome is unknown. Its error is
+// Aborted, and nothing was changed, lock.ErrEnded, or the context's.
 func Put(ctx context.Context, l lock.Service, key string, value []byte, version int64) (int64, error) {
 	unsure := false
 	for {

@@ -19,12 +19,11 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// A Copy is what the lock service held at a moment, as the store keeps it. Copies
-// are numbered, and the lock service has an item that knows the number of the
-// newest: if the store has a newer one, the lock service was put back to an
-// earlier state, or emptied, and what it says is not to be believed. The number
-// is written down in the lock service first, so the store is never ahead of a
-// lock service that was not put back.
+// A Copy is the content of the lock service at one moment, kept in the store. Copies are
+// numbered, and an item of the lock service has the number of the newest. If the store has
+// a newer one, the lock service was put back to an earlier state, or emptied, and must not
+// be believed. The number is written down in the lock service first, so the store is never
+// ahead of a lock service that was not put back.
 //
 // A copy has no secrets: the store is read by more than may have them, and is
 // backed up. After a recovery they are made anew.
@@ -36,22 +35,22 @@ type Copy struct {
 	Revision int64
 	// Items are all that do not go with a session, by key, but for secrets.
 	Items map[string][]byte
-	// second says that there is a newer copy, which is damaged.
+	// newerDamaged says that there is a newer copy, which is damaged.
 	newerDamaged bool
 }
 
 const (
 	copyKey = "copy"
-	// EpochsKey is the item of the number that is added to the creation of the
-	// master's item to make its epoch: a lock service that was made anew counts
-	// from the beginning, and epochs may not.
+	// EpochsKey is the item of a number that is added to the creation revision of the
+	// master's item to make its epoch. A recreated lock service counts from the beginning,
+	// and epochs may not.
 	EpochsKey = "epochs"
 	// MasterKey is the item of the master.
 	MasterKey = "master"
 	// RecordsPrefix is where the lock service has the gateway's records.
 	RecordsPrefix = "records/"
-	// SecretsPrefix is where it has those that authenticate what clients carry:
-	// whoever has one can make a token of anybody's.
+	// SecretsPrefix is where it has the records that authenticate what clients carry. With
+	// one, a token of any client can be forged.
 	SecretsPrefix = RecordsPrefix + "secrets/"
 	// copiesKept is how many copies are left in the store.
 	copiesKept = 8
@@ -81,20 +80,20 @@ type Copier struct {
 	last  uint32 // checksum of the items of the last copy
 	// clean says that no copy in the store has a secret.
 	clean bool
-	// covered is when, by this process's clock, the lock service held nothing, but
-	// for what goes with sessions, that is not in a copy in the store.
+	// covered is a time of this process's clock. What the lock service held then is in a
+	// copy in the store, except for what goes with sessions.
 	covered atomic.Pointer[time.Time]
 }
 
-// Covers tells whether a copy is in the store of what the lock service held at a
-// time, or later. It is safe for concurrent use.
+// Covers tells whether the store has a copy of the lock service as of a time, or later. It
+// is safe for concurrent use.
 func (c *Copier) Covers(at time.Time) bool {
 	covered := c.covered.Load()
 	return covered != nil && covered.After(at)
 }
 
-// copyNumber returns the number of the newest copy that a lock service knows of,
-// and the version of its item.
+// copyNumber returns the lock service's number of its newest copy, and the version of its
+// item.
 func copyNumber(ctx context.Context, l lock.Service) (n uint64, item int64, err error) {
 	i, err := l.Get(ctx, copyKey)
 	if errors.Is(err, fault.NotFound) {
@@ -155,7 +154,7 @@ func rolledBackError(n, newest uint64) error {
 		"stop all processes and run `trestle cluster recover`, which says first what it would do", n, newest)
 }
 
-// NewCopy returns what a lock service holds, as a copy that is in no store.
+// NewCopy returns a copy of a lock service that is in no store.
 func NewCopy(ctx context.Context, l lock.Service) (*Copy, error) {
 	cp, _, err := newCopy(ctx, l)
 	return cp, err
@@ -201,8 +200,8 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	if err := c.Check(ctx); err != nil {
 		return err
 	}
-	// The number is given to what was listed together with the one before: another
-	// master's copy that came in between is newer, and this one is given up.
+	// The number is one more than that of the copy listed with these items. A copy that
+	// another master made in between is newer, and this one is given up.
 	n, err := numberOf(number)
 	if err != nil {
 		return err
@@ -237,9 +236,9 @@ func (c *Copier) Take(ctx context.Context, now time.Time) error {
 	return err
 }
 
-// endSecrets deletes, of copies by name of which the last has just been taken,
-// those in which earlier versions left secrets, and returns the others. The
-// secrets end first: who has read them may keep them.
+// revokeSecrets deletes, of copies by name of which the last has just been taken, those in
+// which earlier versions left secrets, and returns the others. The secrets end first: a
+// process that has read them may have kept them.
 func (c *Copier) revokeSecrets(ctx context.Context, names []string) ([]string, error) {
 	var left, withSecrets []string
 	for i, name := range names {
@@ -314,9 +313,8 @@ func (c *Copier) Newest(ctx context.Context) (*Copy, error) {
 	return nil, fault.New(fault.NotFound, "the store has no copy of the lock service")
 }
 
-// Restore makes the lock service hold the items of a copy, as they are in it by
-// then, and nothing else that does not go with a session: no secret either. What was begun can be
-// begun again.
+// Restore makes the lock service hold the items of a copy, as amended, and nothing else
+// but what goes with sessions: no secret either. An interrupted Restore can be repeated.
 func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 	names, err := c.names(ctx)
 	if err != nil {
@@ -357,7 +355,7 @@ func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 	if err != nil {
 		return err
 	}
-	// Last: until then nobody starts.
+	// Last: until then no process starts.
 	if _, err := c.Lock.Put(ctx, copyKey, value, have[copyKey].Version); err != nil {
 		return fmt.Errorf("note the number of the newest copy: %w", err)
 	}

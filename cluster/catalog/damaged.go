@@ -19,7 +19,7 @@ import (
 // for: they are not served without it.
 type DamagedLog struct {
 	Log commitlog.ID `json:"-"`
-	// Server is the name of the log's owner, empty if nobody knows.
+	// Server is the name of the log's owner, empty if it is not known.
 	Server  string
 	Tablets []WaitingTablet
 	version int64
@@ -30,20 +30,19 @@ type WaitingTablet struct {
 	Table      string // full name
 	Tablet     metadata.TabletID
 	Start, End []byte
-	// Object is the first of the segments that it waits for; Error says what is
-	// wrong with that.
+	// Object is the first of the segments that it waits for, Error the damage found there.
 	Object, Error string
 	// Since is when that was found.
 	Since time.Time
 }
 
-// Name returns what an operator is told of which tablet it is.
+// Name returns the name that logs and errors give the tablet.
 func (t WaitingTablet) Name() metadata.TabletName {
 	return metadata.TabletName{Table: t.Table, Tablet: t.Tablet, Start: t.Start, End: t.End}
 }
 
-// DamagedPrefix is where the lock service has the items of damaged logs. Who
-// tries to take tablets over writes them, so that everybody can tell.
+// DamagedPrefix is where the lock service has the items of damaged logs. A server that
+// tries to take tablets over writes them, so that every process can report them.
 const DamagedPrefix = "damaged/"
 
 func damagedKey(id commitlog.ID) string { return DamagedPrefix + id.String() }
@@ -102,7 +101,7 @@ func NoteWaiting(ctx context.Context, l lock.Service, id commitlog.ID, tablets [
 	})
 }
 
-// NoteOpened notes that tablets, or all if none is named, wait for a log no more.
+// NoteOpened removes tablets, or all if none is named, from those that wait for a log.
 func NoteOpened(ctx context.Context, l lock.Service, id commitlog.ID, tablets ...metadata.TabletID) error {
 	return changeDamaged(ctx, l, id, func(d *DamagedLog) bool {
 		n := len(d.Tablets)
@@ -154,7 +153,7 @@ func StillWaiting(logs []DamagedLog, rows map[metadata.TabletID]*metadata.Row) (
 	return out
 }
 
-// WaitsFor tells whether a tablet is to be opened with what a log has of it.
+// WaitsFor tells whether a tablet's records in a log must be replayed before it is opened.
 func WaitsFor(r *metadata.Row, log commitlog.ID) bool {
 	return r != nil && r.Assignment != nil && commitlog.ID(r.Assignment.Log) == log && r.Assignment.State != metadata.Open
 }

@@ -9,17 +9,16 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// FormatVersion is the version of what this program keeps: in the lock service, in
-// METADATA, and in the store or data directory. docs/formats.md lists its parts.
-// Version 1 was never released.
+// FormatVersion is the version of what this program keeps in the lock service, in
+// METADATA, and in the store or data directory. docs/formats.md lists its parts. Version 1
+// was never released.
 const FormatVersion = 2
 
-// FormatKey is the item of the version of what a lock service and its store hold.
+// FormatKey is the item of the format version of a lock service and its store.
 const FormatKey = "format"
 
-// CheckFormat returns fault.FailedPrecondition if the lock service, and the store
-// that goes with it, are of a version that this program does not read. One that
-// holds nothing yet is of none.
+// CheckFormat returns fault.FailedPrecondition if this program does not read the format
+// version of the lock service and its store. An empty lock service has none.
 func CheckFormat(ctx context.Context, l lock.Service) error {
 	// In this order: the format is written before anything else.
 	_, err := l.Get(ctx, IncarnationKey)
@@ -47,7 +46,7 @@ func CheckFormat(ctx context.Context, l lock.Service) error {
 	return nil
 }
 
-// markFormat says of a lock service that holds nothing what it is going to hold.
+// markFormat writes the format version into an empty lock service.
 func markFormat(ctx context.Context, l lock.Service) error {
 	value, err := json.Marshal(FormatVersion)
 	if err != nil {

@@ -13,18 +13,18 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// A LogState is the value of a commit log's item in the lock service. It stands
-// between the log's owner, who trims it, and who seals it: a fence that lands
-// where segments have been trimmed away would fence nothing. So the owner
-// writes down how far it is going to trim before it does, and whoever seals
-// freezes the item first, after which the owner can trim no more.
+// A LogState is the value of a commit log's item in the lock service. It stands between
+// the log's owner, which trims it, and the server that seals it. A fence that lands where
+// segments have been trimmed away would fence nothing. So the owner writes down how far it
+// is going to trim before it does. The sealer freezes the item first, after which the
+// owner can no longer trim.
 type LogState struct {
 	Kept   commitlog.Pos // everything at or after it is there; zero: everything
 	Frozen bool
 	// Server is the name of its owner, for operators.
 	Server string `json:",omitempty"`
-	// GivenUp is what an operator has given up of a frozen log, so that whoever
-	// takes a tablet over leaves out the same.
+	// GivenUp is the part of a frozen log that an operator has given up. Every server that
+	// takes over one of its tablets leaves it out.
 	GivenUp commitlog.GivenUp `json:",omitempty"`
 }
 
@@ -43,7 +43,7 @@ func UserLog(incarnation uint64) commitlog.ID { return commitlog.ID(2 * incarnat
 // MetadataLog returns the log of METADATA tablets of an incarnation.
 func MetadataLog(incarnation uint64) commitlog.ID { return commitlog.ID(2*incarnation + 1) }
 
-// LogOwner returns the incarnation that a log is of.
+// LogOwner returns the incarnation that writes a log.
 func LogOwner(id commitlog.ID) uint64 { return uint64(id) / 2 }
 
 // Logs returns the items of commit logs, by log.
@@ -85,8 +85,7 @@ func writeLog(ctx context.Context, l lock.Service, id commitlog.ID, state LogSta
 	return err
 }
 
-// GiveUp gives up segments of a frozen log, beside what was given up of it
-// before.
+// GiveUp gives up segments of a frozen log, in addition to those given up before.
 func GiveUp(ctx context.Context, l lock.Service, id commitlog.ID, what commitlog.GivenUp) error {
 	for {
 		state, version, err := ReadLog(ctx, l, id)
@@ -105,15 +104,14 @@ func GiveUp(ctx context.Context, l lock.Service, id commitlog.ID, what commitlog
 	}
 }
 
-// A SealedLog is what is to be replayed of a log: [From, End) without what was
-// given up.
+// A SealedLog is the part of a log to replay: [From, End) without what was given up.
 type SealedLog struct {
 	From, End commitlog.Pos
 	GivenUp   commitlog.GivenUp
 }
 
-// SealLog makes sure that nobody writes to a log any more and returns what is
-// to be replayed of it.
+// SealLog makes sure that no server writes to a log any more and returns the part to
+// replay.
 func SealLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID) (SealedLog, error) {
 	for {
 		state, version, err := ReadLog(ctx, l, id)

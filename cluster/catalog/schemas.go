@@ -16,9 +16,9 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// TablesPrefix is where the lock service has the schemas of tables, by name:
-// all tables of one name, the live one and those that can be undeleted, are one
-// item, so that one compare-and-set decides which of them has the name.
+// TablesPrefix is where the lock service has the schemas of tables, by name. All tables of
+// one name, the live one and those that can be undeleted, are one item. So one
+// compare-and-set decides which of them has the name.
 const TablesPrefix = "tables/"
 
 // A Name is the value of such an item: the tables of one name.
@@ -110,8 +110,8 @@ func Names(ctx context.Context, l lock.Service, each func(i lock.Item, n Name) e
 	return nil
 }
 
-// maxName is less than the 1.5 MiB that etcd takes as it is: it refuses more as if
-// it could not be reached, again and again.
+// maxName is less than the 1.5 MiB that etcd accepts by default. It refuses more as if it
+// could not be reached, and the client retries for ever.
 const maxName = 1_500_000
 
 // WriteName stores the tables of a name if their item's version is still
@@ -151,7 +151,7 @@ func (t *Table) Wait(ctx context.Context, version uint64) error {
 	return t.all.wait(ctx, func() bool { return t.schema.Load().Version >= version })
 }
 
-// Schemas are the tables of the cluster as the lock service tells of them.
+// Schemas are the tables of the cluster, as read from the lock service.
 type Schemas struct {
 	lock  lock.Service
 	life  context.Context
@@ -163,20 +163,19 @@ type Schemas struct {
 	versions   map[string]int64  // of the items, by key
 	revision   int64
 	changed    chan struct{}
-	pending    *refresh // the next one; nil if nobody asks
+	pending    *refresh // the next one; nil if no caller waits
 	refreshing bool     // answer runs
 }
 
-// A question is what the lock service is to be asked for those that miss
-// something.
+// A refresh is a read of the lock service for callers that miss something.
 type refresh struct {
-	names map[string]error // what came of asking for each, once answered is closed
+	names map[string]error // the error of reading each, once done is closed
 	done  chan struct{}
 }
 
-// askPause is how long the lock service is left alone between two questions, and
-// askNames how many names are asked for one by one: however many calls name what
-// is not there, they cost it 800 small reads a second at most, or 50 of all tables.
+// refreshPause is the least time between two reads of the lock service, and maxNamesEach
+// how many names are read one by one. However many calls name what does not exist, they
+// cost it 800 small reads a second at most, or 50 of all tables.
 const (
 	refreshPause = 20 * time.Millisecond
 	maxNamesEach = 16
@@ -194,8 +193,8 @@ func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
 	return s, nil
 }
 
-// Near says, before anybody asks, that the lock service is in this process: a
-// question costs it next to nothing, and nobody is made to wait for the next one.
+// LockIsLocal says, before the first Refresh, that the lock service is in this process. A
+// read costs it next to nothing then, and callers do not wait for the next one.
 func (s *Schemas) LockIsLocal() { s.pause = 0 }
 
 func (s *Schemas) list(ctx context.Context) error {
@@ -212,10 +211,9 @@ func (s *Schemas) list(ctx context.Context) error {
 	return nil
 }
 
-// Ask learns of the tables of a name as they are when it is called, or later,
-// and returns the live one, nil if none is; it learns of all tables if name is
-// empty. Those who ask at about the same time share one read. Unavailable if the
-// lock service cannot be reached.
+// Refresh reads the tables of a name as they are when it is called, or later, and returns
+// the live one, nil if none is. It reads all tables if name is empty. Callers that come at
+// about the same time share one read. Unavailable if the lock service cannot be reached.
 func (s *Schemas) Refresh(ctx context.Context, name string) (*Table, error) {
 	s.mu.Lock()
 	q := s.pending
@@ -237,12 +235,12 @@ func (s *Schemas) Refresh(ctx context.Context, name string) (*Table, error) {
 	}
 }
 
-// answer answers questions, one after the other, until there is none.
+// refreshLoop answers questions, one after the other, until there is none.
 func (s *Schemas) refreshLoop() {
 	for {
 		s.mu.Lock()
 		q := s.pending
-		s.pending = nil // who comes now may mean something newer
+		s.pending = nil // a later caller may mean something newer
 		s.refreshing = q != nil
 		s.mu.Unlock()
 		if q == nil {
@@ -260,7 +258,7 @@ func (s *Schemas) refreshLoop() {
 	}
 }
 
-// read learns of the tables of names and notes what came of it.
+// refreshNames reads the tables of names and notes the errors.
 func (s *Schemas) refreshNames(names map[string]error) {
 	_, all := names[""]
 	var err error
@@ -280,8 +278,7 @@ func (s *Schemas) refreshNames(names map[string]error) {
 	}
 }
 
-// Take makes an item known: as the lock service tells of it, or as the caller
-// has just stored it.
+// Apply takes over an item, as the lock service has it or the caller has just stored it.
 func (s *Schemas) Apply(i lock.Item) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -321,7 +318,7 @@ func (s *Schemas) putLocked(sch Entry) {
 	}
 }
 
-// at notes that everything up to a revision is known.
+// advanceTo notes that everything up to a revision is known.
 func (s *Schemas) advanceTo(revision int64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -379,9 +376,9 @@ func (s *Schemas) wait(ctx context.Context, done func() bool) error {
 	}
 }
 
-// Named returns a live table by name, or NotFound. Whoever has made a table has
-// waited until tablet servers knew it, and not for other processes: what is not
-// known here is asked for before it is said not to be there.
+// Named returns a live table by name, or NotFound. A client that made a table has waited
+// until tablet servers knew it, and not for other processes. So what is not known here is
+// read before it is reported as missing.
 func (s *Schemas) Named(ctx context.Context, name string) (*Table, error) {
 	t := s.lookup(name)
 	if t != nil {
@@ -427,10 +424,10 @@ func (s *Schemas) All() []*Table {
 // they know the schemas of tables.
 const AppliedPrefix = "applied/"
 
-// AppliedKey returns the key of what the server of an incarnation says.
+// AppliedKey returns the key of the item of an incarnation's server.
 func AppliedKey(incarnation uint64) string { return fmt.Sprintf("%s%016x", AppliedPrefix, incarnation) }
 
-// After returns when changes after a revision are known, or with the error of
+// AwaitAfter returns when changes after a revision are known, or with the error of
 // ctx. It may return too early.
 func (s *Schemas) AwaitAfter(ctx context.Context, revision int64) error {
 	s.mu.Lock()

@@ -17,22 +17,22 @@ import (
 type Registration struct {
 	Name, Addr  string
 	Incarnation uint64
-	// Promise, if not nil, is what the server has promised to a master.
+	// Promise, if not nil, is the server's promise to a master.
 	Promise *Promise `json:",omitempty"`
 	// Version is that of the item.
 	Version int64 `json:"-"`
 }
 
-// ServerName returns what an operator is told of which server it is.
+// ServerName returns the name that logs and errors give the server.
 func (r Registration) ServerName() metadata.ServerName {
 	return metadata.ServerName{Name: r.Name, Incarnation: r.Incarnation}
 }
 
-// A Promise is that of a server to serve nothing longer than Term after it gave
-// out the last reading of its clock that the master of an epoch has sent back to
-// it (rpc.Control.Attend). It binds until the server has taken it out of its
-// item. So a master that has had no answer for so long, and then removes the item
-// with the promise in it, knows that the server serves nothing, and never will.
+// A Promise is one of a server to a master: to serve nothing for longer than Term after a
+// certain reading of its own clock. That reading is the last one it gave out that the
+// master has sent back (rpc.Control.Attend). It binds until the server has taken it out of
+// its item. So take a master that has had no answer for that long and then removes the
+// item with the promise in it. It knows that the server serves nothing, and never will.
 type Promise struct {
 	Master int64
 	Term   time.Duration
@@ -41,8 +41,8 @@ type Promise struct {
 // ServersPrefix is where the lock service has the items of living servers.
 const ServersPrefix = "servers/"
 
-// Servers returns the tablet servers that live, by incarnation, and the revision
-// from which to watch ServersPrefix.
+// Servers returns the living tablet servers, by incarnation, and the revision from which
+// to watch ServersPrefix.
 func Servers(ctx context.Context, l lock.Service) (map[uint64]Registration, int64, error) {
 	items, revision, err := l.List(ctx, ServersPrefix)
 	if err != nil {
@@ -60,7 +60,7 @@ func Servers(ctx context.Context, l lock.Service) (map[uint64]Registration, int6
 	return servers, revision, nil
 }
 
-// Drained tells which servers, by name, are to be given no tablets.
+// Drained tells which servers, by name, must get no tablets.
 func Drained(ctx context.Context, l lock.Service) (map[string]bool, error) {
 	items, _, err := l.List(ctx, DrainingPrefix)
 	if err != nil {
@@ -77,18 +77,18 @@ func Drained(ctx context.Context, l lock.Service) (map[string]bool, error) {
 // that is to give up its tablets and get none.
 const DrainingPrefix = "draining/"
 
-// WantedPrefix is where the lock service has an item for each tablet, by id in
-// hexadecimal, that is to be served by the server that its value names.
+// PinsPrefix is where the lock service has an item for each pinned tablet, by id in
+// hexadecimal. Its value names the server that is to serve the tablet.
 const PinsPrefix = "wanted/"
 
-// WantedKey returns the key of such an item.
+// PinKey returns the key of such an item.
 func PinKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", PinsPrefix, uint64(id)) }
 
 // IncarnationKey is the item of the last number that ClaimIncarnation returned.
 const IncarnationKey = "incarnation"
 
-// ClaimIncarnation returns a number that nobody else gets. It is less than
-// 2^31. The first to claim one says of what format everything is.
+// ClaimIncarnation returns a number that is unique in the lock service. It is less than
+// 2^31. The first process to claim one writes the format version.
 func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 	for attempt := 0; ; attempt++ {
 		var n uint64

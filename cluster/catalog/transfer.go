@@ -13,7 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// TransferKey is the item of a transfer: the tables that this lock service knows are
+// TransferKey is the item of a transfer. The tables that this lock service knows are
 // copied to another one, with its own store, or were copied from one (package
 // cluster/transfer).
 const TransferKey = "transfer"
@@ -24,7 +24,7 @@ const (
 	TransferUnderWay = "under way"
 	// TransferComplete: the target has everything, and is served.
 	TransferComplete = "complete"
-	// TransferDone: who runs the source has said that it is needed no more.
+	// TransferDone: the operator has given up the source for good.
 	TransferDone = "done"
 )
 
@@ -35,7 +35,7 @@ type Transfer struct {
 	// Source says that this is where the tables come from.
 	Source bool
 	State  string
-	// Peer is the other side, and Command the one that transfers, as operators write
+	// Peer is the other side, and Command the command that transfers, as operators write
 	// them.
 	Peer, Command string
 	Begun, Ended  time.Time `json:",omitzero"`
@@ -67,8 +67,8 @@ func WriteTransfer(ctx context.Context, l lock.Service, t Transfer, version int6
 	return Put(ctx, l, TransferKey, value, version)
 }
 
-// CheckTransfer returns fault.FailedPrecondition if nobody may serve what a lock
-// service knows: half of it may be missing, or another place serves it.
+// CheckTransfer returns fault.FailedPrecondition if what a lock service knows must not be
+// served. Half of it may be missing, or another place serves it.
 func CheckTransfer(ctx context.Context, l lock.Service) error {
 	t, _, err := ReadTransfer(ctx, l)
 	if err != nil {
@@ -99,23 +99,23 @@ func (t Transfer) Check() error {
 // HBase clients. It vanishes with the process's session.
 const HBasePrefix = "hbase/"
 
-// A Part says what becomes of an item when tables are transferred.
+// An ItemClass says what becomes of an item when tables are transferred.
 type ItemClass int
 
 // The Parts.
 const (
-	// Unknown items were made by another version of this program.
+	// UnknownItem items were made by another version of this program.
 	UnknownItem ItemClass = iota
-	// Lasting items describe tables, and all that goes with them.
+	// DurableItem items describe tables, and all that goes with them.
 	DurableItem
-	// Living items vanish with the process that holds them.
+	// EphemeralItem items vanish with the process that holds them.
 	EphemeralItem
-	// Local items are about the processes of one place, their commit logs, and
+	// LocalItem items are about the processes of one place, their commit logs, and
 	// copies of the lock service.
 	LocalItem
 )
 
-// PartOf tells what an item of a key is. EpochsKey is Local: epochs go by the
+// ClassOf returns the class of the item of a key. EpochsKey is Local: epochs go by the
 // versions of one lock service.
 func ClassOf(key string) ItemClass {
 	switch key {

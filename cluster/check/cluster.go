@@ -26,31 +26,30 @@ type ClusterOptions struct {
 	Dialer rpc.Dialer
 	// Objects has the SSTables, Logs the commit logs.
 	Objects, Logs objectstore.Store
-	// Blocks has every SSTable and commit log that METADATA names read from end to
-	// end, past all copies, at Rate bytes per second at most (0: no bound). Tell, if
-	// set, is told now and then how many bytes that were.
+	// Blocks has every SSTable and commit log that METADATA names read from end to end,
+	// past all copies. It reads Rate bytes per second at most (0: no bound). Tell, if set,
+	// is called with how many bytes that were, after each read.
 	Blocks bool
 	Rate   int64
 	Tell   func(bytes int64)
 
-	stopped bool // nobody serves
+	stopped bool // no process serves
 	// roots are the rows of METADATA tablets as the last servers left them.
 	roots  []*metadata.Row
 	broken string // why METADATA cannot be recovered; "" if it is
 }
 
-// lookAgain is how long Cluster waits before it looks again at what may only have
-// been changing.
+// recheckDelay is how long Cluster waits before it looks again at findings that may only
+// be changes under way.
 const recheckDelay = 2 * time.Second
 
 // logsDir is where findings say that commit logs are.
 const logsDir = "log"
 
-// Cluster holds METADATA of a cluster that serves against the tables that there are
-// and against the store: every table's tablets are its key space, each is served by
-// a server that lives, and every SSTable that is named is there, of the size that it
-// should have. What is wrong it looks at twice. It calls report with each finding
-// and changes nothing.
+// Cluster compares METADATA of a running cluster with the tables that there are and with
+// the store. Every table's tablets must be its key space, each served by a living server.
+// Every SSTable that is named must be there, of the right size. It looks at every finding
+// twice. It calls report with each finding and changes nothing.
 func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summary, error) {
 	c, found, err := o.inspect(ctx)
 	if err == nil && c.sum.Damaged > 0 && !o.stopped {
@@ -64,7 +63,7 @@ func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summa
 			first[f] = true
 		}
 		if c, found, err = o.inspect(ctx); err == nil {
-			// What is wrong twice is not just changing.
+			// A finding that is there twice is no change under way.
 			found = slices.DeleteFunc(found, func(f Finding) bool { return !f.Harmless && !first[f] })
 		}
 	}
@@ -79,29 +78,29 @@ func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summa
 	return c.sum, c.readContents(ctx)
 }
 
-// A cluster is what one look at a cluster has shown.
+// A cluster is the result of one look at a cluster.
 type cluster struct {
 	*tables
 	o    ClusterOptions
 	meta *cmeta.Store
-	// owners are the incarnations that live, or that rows name, logs those that rows
-	// name.
+	// owners are the incarnations that live or that rows name. logs are the commit logs
+	// that rows name.
 	servers map[uint64]catalog.Registration
 	owners  map[uint64]bool
 	logs    map[uint64]bool
 	there   map[string]objectstore.Info // SSTables
 }
 
-// look looks at everything but the content of SSTables and logs.
+// inspect checks everything but the content of SSTables and logs.
 func (o ClusterOptions) inspect(ctx context.Context) (c *cluster, found []Finding, err error) {
 	r := &reporter{report: func(f Finding) { found = append(found, f) },
 		doRestore: "bring back what is missing or damaged from a copy of the store, else restore a backup made before"}
 	c = &cluster{tables: newTables(r), o: o, meta: cmeta.New(o.Lock, o.Dialer)}
-	// Before the rows: what is stored later is not named by those.
+	// Before the rows: rows do not name objects that are stored later.
 	if err := c.readItems(ctx, o.Lock); err != nil {
 		return nil, nil, err
 	}
-	// A log is written to by who was registered before.
+	// A log's writer was registered before it wrote.
 	stored, err := commitlog.ListStored(ctx, o.Logs)
 	if err != nil {
 		return nil, nil, err
@@ -145,7 +144,7 @@ func (c *cluster) scan(ctx context.Context, each func(*metadata.Row) error) erro
 	return c.meta.Scan(ctx, each)
 }
 
-// assignments looks at who serves the tablets.
+// checkAssignments checks that tablets are served, by servers that live.
 func (c *cluster) checkAssignments() {
 	c.owners, c.logs = map[uint64]bool{}, map[uint64]bool{}
 	for n := range c.servers {
@@ -173,7 +172,7 @@ func (c *cluster) checkAssignments() {
 	}
 }
 
-// namesLog notes which server and which commit log a row names.
+// noteOwner notes which server and which commit log a row names.
 func (c *cluster) noteOwner(r *metadata.Row) {
 	if a := r.Assignment; a != nil {
 		c.owners[a.Incarnation] = true
@@ -183,7 +182,7 @@ func (c *cluster) noteOwner(r *metadata.Row) {
 	}
 }
 
-// waiting tells of tablets that wait for a damaged commit log.
+// reportWaiting reports tablets that wait for a damaged commit log.
 func (c *cluster) reportWaiting(ctx context.Context) error {
 	damaged, err := catalog.DamagedLogs(ctx, c.o.Lock)
 	if err != nil {
@@ -224,14 +223,14 @@ func (c *cluster) replaced(ctx context.Context, u *usedObject) (bool, error) {
 	return true, nil
 }
 
-// readAll reads what METADATA names from end to end, if that is wanted.
+// readContents reads what METADATA names from end to end, if that is wanted.
 func (c *cluster) readContents(ctx context.Context) error {
 	if !c.o.Blocks {
 		return nil
 	}
 	r := newPacedReader(c.o.Rate, c.o.Tell)
 	defer r.close()
-	// What is missing was told.
+	// Missing SSTables were reported.
 	for path := range c.objects {
 		if _, ok := c.there[path]; !ok {
 			delete(c.objects, path)
@@ -271,8 +270,8 @@ func (c *cluster) readContents(ctx context.Context) error {
 	return nil
 }
 
-// segments reads a commit log. What is written meanwhile is read too, if it comes
-// in time.
+// segments reads a commit log. Segments that are written meanwhile are read too, if they
+// come in time.
 func (c *cluster) segments(ctx context.Context, r *pacedReader, log commitlog.ID) error {
 	var givenUp commitlog.GivenUp
 	got, err := commitlog.CheckSegments(ctx, c.o.Logs, log,

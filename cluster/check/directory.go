@@ -24,11 +24,11 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// Directory looks at everything in a data directory that no process has open and
-// reports what is wrong with it: checksums, the structure of every file, and
-// whether the files agree with each other. It calls report with each finding,
-// changes nothing but the LOCK file, and goes on behind damage as far as that
-// makes sense. It reads every SSTable whole.
+// Directory looks at everything in a data directory that no process has open and reports
+// what is wrong with it. It checks checksums, the structure of every file, and whether the
+// files agree with each other. It calls report with each finding, changes nothing but the
+// LOCK file, and goes on behind damage as far as that makes sense. It reads every SSTable
+// whole.
 //
 // It fails with fault.FailedPrecondition if a process has the directory open or
 // it is none, or with what kept it from reading.
@@ -94,7 +94,7 @@ func (c *checker) lock() (io.Closer, error) {
 
 func (c *checker) check(ctx context.Context) error {
 	if done, err := c.format(); done || err != nil {
-		return err // or it is of a version that this program knows nothing about
+		return err // or this program knows nothing about its version
 	}
 	if err := c.readRoot(); err != nil {
 		return err
@@ -164,10 +164,10 @@ func (c *checker) readRoot() error {
 	return nil
 }
 
-// metadata checks what the lock service and METADATA hold, which it recovers as a
-// start would, in memory.
+// metadata checks the lock service and METADATA, which it recovers as a start would, in
+// memory.
 func (c *checker) metadata(ctx context.Context) error {
-	// The logs first, by themselves: what is wrong there has a file and an offset.
+	// The logs first, by themselves: damage there has a file and an offset.
 	var last cell.Seq
 	sound, err := c.log(ctx, itemsLog, func(rec *commitlog.Record) {
 		last = cell.Seq(rec.FirstSeq) + cell.Seq(rec.N) - 1
@@ -237,7 +237,7 @@ func (c *checker) openLog(name string) (*commitlog.FileLog, error) {
 	return l, c.damagedLog(name, err)
 }
 
-// way says what to do about a commit log that is damaged.
+// remedy says what to do about a commit log that is damaged.
 func (c *checker) remedy(name string) string {
 	if name == tablesLog {
 		return c.doRestore + ", or " + standalone.DropLog + c.dir
@@ -278,7 +278,7 @@ func (c *checker) log(ctx context.Context, name string, each func(*commitlog.Rec
 
 var errStop = errors.New("enough")
 
-// covers checks that a commit log, which is sound, has what rows have yet to replay.
+// checkCovers checks that a commit log, which is sound, has what rows have yet to replay.
 func (c *checker) checkCovers(name string, rows ...*metadata.Row) error {
 	var redo []commitlog.Pos
 	for _, r := range rows {
@@ -303,8 +303,8 @@ func (c *checker) checkCovers(name string, rows ...*metadata.Row) error {
 	return errors.Join(c.damagedLog(name, err), l.Close())
 }
 
-// replayable checks the commit log of all tablets but METADATA, and that its
-// records are what the tablets can replay.
+// replayable checks the commit log of all tablets but METADATA, and that the tablets can
+// replay its records.
 func (c *checker) replayable(ctx context.Context) error {
 	last := map[metadata.TabletID]cell.Seq{}
 	seen := map[metadata.TabletID]cell.Seq{} // of all records
@@ -363,10 +363,10 @@ func (c *checker) replayable(ctx context.Context) error {
 	return nil
 }
 
-// logEnd notes a log that ends before changes that are in SSTables already. last
-// is the last change of r's tablet that it holds, 0 for none. Logs are trimmed
-// from the front, so later changes than those in the log never were in it, or
-// are gone from its end.
+// checkLogEnd notes a log that ends before changes that are in SSTables already. last is
+// the last change of r's tablet that it holds, 0 for none. Logs are trimmed from the
+// front, so later changes than those in the log never were in it, or are gone from its
+// end.
 func (c *checker) checkLogEnd(name string, r *metadata.Row, last cell.Seq) {
 	if last > 0 && last < r.FlushedSeq {
 		c.note(name, "nothing after a power cut with durability async; else "+c.doRestore+", as acknowledged changes may be lost",

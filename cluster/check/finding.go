@@ -7,8 +7,8 @@ import (
 
 // A Finding is something that is not as servers that ended in order leave it.
 type Finding struct {
-	// Harmless findings are what a crash leaves behind, or what is under way: servers
-	// deal with them. All others are damage.
+	// Harmless findings are left by a crash, or are changes under way: servers deal with
+	// them. All others are damage.
 	Harmless bool
 	// Where is the file, relative to the data directory or the store, or the tablet,
 	// table or backup in METADATA.
@@ -31,15 +31,15 @@ type Summary struct {
 	Damaged, Harmless int // findings
 }
 
-// doDeleteOld says of what nothing names what to do about it.
+// doDeleteOld is what to do about unreferenced objects.
 const doDeleteOld = "nothing: a server deletes it"
 
 // A reporter takes findings, and counts them.
 type reporter struct {
 	report func(Finding)
 	sum    Summary
-	// doRestore says what to do about damage: but for ROOT none of it can be computed
-	// from what is left.
+	// doRestore is what to do about damage: but for ROOT nothing damaged can be computed
+	// from the rest.
 	doRestore string
 }
 

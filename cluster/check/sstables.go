@@ -14,7 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
-// A reading reads objects from end to end, at a bounded rate.
+// A pacedReader reads objects from end to end, at a bounded rate.
 type pacedReader struct {
 	rate  int64 // bytes per second at most; 0 means no bound
 	tell  func(bytes int64)
@@ -32,12 +32,11 @@ func newPacedReader(rate int64, tell func(int64)) *pacedReader {
 
 func (r *pacedReader) close() { r.cache.Close() }
 
-// readAtOnce is what is read at once of an object, and readWhole the size up to
-// which an SSTable is read once and in large pieces: a store takes a request for
-// each.
+// readAtOnce is how much is read of an object by one request. readWhole is the size up to
+// which an SSTable is read once, in such pieces: a store takes a request for each.
 const readAtOnce, readWhole = 1 << 20, 256 << 20
 
-// took waits until n bytes more may have been read.
+// pace waits until n bytes more may have been read.
 func (r *pacedReader) pace(ctx context.Context, n int) error {
 	r.bytes += int64(n)
 	r.tell(r.bytes)
@@ -53,7 +52,7 @@ func (r *pacedReader) pace(ctx context.Context, n int) error {
 	}
 }
 
-// whole returns what an object holds.
+// whole returns the content of an object.
 func (r *pacedReader) whole(ctx context.Context, s objectstore.Store, name string) (data []byte, err error) {
 	f, err := objectstore.OpenStored(ctx, s, name)
 	if err != nil {
@@ -96,7 +95,7 @@ func (b inMemory) ReadAt(_ context.Context, p []byte, off int64) error {
 	return nil
 }
 
-// paced is an SSTable that is read at the rate of a reading.
+// pacedFile is an SSTable that is read at the rate of a reading.
 type pacedFile struct {
 	sstable.Readable
 	r *pacedReader
@@ -109,10 +108,9 @@ func (p pacedFile) ReadAt(ctx context.Context, b []byte, off int64) error {
 	return p.r.pace(ctx, len(b))
 }
 
-// stored holds the SSTables of a store, which are those of a path, against those
-// that rows name: each is there, of the size that it is said to have. The others
-// are noted, if all rows are known; of a store in use, others may have been
-// stored since rows were read.
+// stored compares the SSTables of a store, which are those of a path, with those that rows
+// name. Each must be there, of the size that the rows say. The others are noted, if all
+// rows are known; of a store in use, others may have been stored since rows were read.
 func (t *tables) stored(ctx context.Context, dir string, s objectstore.Store, known bool) (there map[string]objectstore.Info, err error) {
 	infos, err := s.List(ctx, "", "", 0)
 	if err != nil {
@@ -144,9 +142,9 @@ func (t *tables) unused(where string, size int64, n int, newest time.Time, why s
 	t.note(where, doDeleteOld, "%d bytes, %v old: %s", size, time.Since(newest).Round(time.Second), why)
 }
 
-// read verifies the SSTables of a path, of which there has those that are there.
-// known says that all rows are; else those are verified too that no row names.
-// gone tells of one that is not there whether rows have ceased to name it.
+// read verifies the SSTables of a path, of which there has those that are there. known
+// says that all rows are known; otherwise it verifies SSTables without a row too. gone
+// tells of one that is missing whether rows have ceased to name it.
 func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *pacedReader, there map[string]objectstore.Info, known bool, gone func(*usedObject) (bool, error)) error {
 	paths := map[string]bool{}
 	for path := range t.objects {
@@ -159,7 +157,7 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 		u := t.objects[path]
 		info, stored := there[path]
 		if !paths[path] || stored && u != nil && info.Size != u.ref.Size {
-			continue // told already
+			continue // reported already
 		}
 		if !stored {
 			if old, err := gone(u); err != nil {

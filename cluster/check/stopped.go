@@ -66,7 +66,7 @@ func Stopped(ctx context.Context, o ClusterOptions, copies objectstore.Store, re
 	return Cluster(ctx, o, report)
 }
 
-// items returns what the lock service holds, or its newest copy.
+// items returns the content of the lock service, or its newest copy.
 func (o ClusterOptions) items(ctx context.Context, copies objectstore.Store) (*catalog.Copy, error) {
 	if o.Lock == nil {
 		cp, err := (&catalog.Copier{Store: copies}).Newest(ctx)
@@ -88,8 +88,8 @@ func (o ClusterOptions) items(ctx context.Context, copies objectstore.Store) (*c
 	return catalog.NewCopy(ctx, o.Lock)
 }
 
-// serveMetadata has a server open all METADATA tablets, which nobody serves. To
-// open one whose split was under way leaves the left child to be opened.
+// serveMetadata has a server open all METADATA tablets, which are not served. To open one
+// whose split was under way leaves the left child to be opened.
 func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server) error {
 	meta := cmeta.New(o.Lock, o.Dialer)
 	for range maxLoads {
@@ -120,11 +120,11 @@ func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server
 	return errors.New("not all of its tablets can be opened")
 }
 
-// mostLoads is how often METADATA tablets are loaded: once, and once for what splits
+// maxLoads is how often METADATA tablets are loaded: once, and once for what splits
 // have left.
 const maxLoads = 10
 
-// only is the Dialer of one server.
+// singleDialer is the Dialer of one server.
 type singleDialer struct{ rpc.TabletServer }
 
 // Dial implements rpc.Dialer.

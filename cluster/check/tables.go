@@ -17,7 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// tables are what a lock service and METADATA say, of one process or of a cluster.
+// tables are the content of a lock service and METADATA, of one process or of a cluster.
 type tables struct {
 	*reporter
 	// incarnation is the last one, which is in the id of whatever a tablet server
@@ -43,7 +43,7 @@ func newTables(r *reporter) *tables {
 	return &tables{reporter: r, names: map[uint64]string{}, schemas: map[uint64]*schema.Table{}, objects: map[string]*usedObject{}}
 }
 
-// readItems reads what the lock service knows of tables and backups.
+// readItems reads the tables and backups of the lock service.
 func (t *tables) readItems(ctx context.Context, l lock.Service) error {
 	t.names[cmeta.Table] = "METADATA"
 	known := func(id uint64, name string) {
@@ -136,8 +136,7 @@ func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*m
 	return nil
 }
 
-// judge holds the rows of each table and backup against what the lock service says
-// of it.
+// checkRows compares the rows of each table and backup with its item.
 func (t *tables) checkRows() {
 	for id, s := range t.schemas {
 		t.checkID(t.names[id], "its id", s.ID)
@@ -164,14 +163,14 @@ func maxOf[T any](list []T, id func(T) uint64) uint64 {
 	return most
 }
 
-// named reports an id that no server so far can have given out.
+// checkID reports an id that no server so far can have given out.
 func (t *tables) checkID(where, what string, id uint64) {
 	if t.incarnation != 0 && id>>32 > t.incarnation {
 		t.damage(where, t.doRestore, "%s %x is of start %d, and the lock service knows of %d: it is older than the rest", what, id, id>>32, t.incarnation)
 	}
 }
 
-// use notes that row r names an SSTable.
+// noteUse notes that row r names an SSTable.
 func (t *tables) noteUse(dir string, f *metadata.FileRef, r *metadata.Row) {
 	where, path := t.tabletName(r), dir+"/"+f.Object
 	u := t.objects[path]
@@ -201,7 +200,7 @@ func (t *tables) tabletName(r *metadata.Row) string {
 	return fmt.Sprintf("tablet %v of %s", r.Tablet, name)
 }
 
-// table checks the rows of a table or backup.
+// checkTable checks the rows of a table or backup.
 func (t *tables) checkTable(id uint64, rows []*metadata.Row) {
 	if t.names[id] == "" {
 		for _, r := range rows {
@@ -227,8 +226,8 @@ func (t *tables) checkTable(id uint64, rows []*metadata.Row) {
 	}
 }
 
-// Tiled tells whether rows, ascending, are those of all tablets of a table once every
-// split and merge that has happened is finished, and every other one forgotten.
+// Tiled tells whether rows, ascending, will be those of all tablets of a table. Every
+// split and merge that has happened counts as finished, and every other one as forgotten.
 func Tiled(rows []*metadata.Row) bool {
 	there, merged := map[metadata.TabletID]bool{}, map[metadata.TabletID]bool{}
 	for _, r := range rows {

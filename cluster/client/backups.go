@@ -17,7 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// hold is how long a backup may hold up the writes of its table at most, each
+// maxPause is how long a backup may hold up the writes of its table at most, each
 // time that it tries.
 const maxPause = time.Second
 
@@ -30,7 +30,7 @@ func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, erro
 	return b, err
 }
 
-// reserve takes the name of a backup that is going to be made. An expired one
+// reserveName takes the name of a backup that is going to be made. An expired one
 // gives way, and so does one whose maker has said nothing for a while.
 func (c *Client) reserveName(ctx context.Context, want *schema.Backup) (*catalog.Backup, error) {
 	newID, err := c.newIDs(ctx)
@@ -63,7 +63,7 @@ func (c *Client) reserveName(ctx context.Context, want *schema.Backup) (*catalog
 	}
 }
 
-// renew says that b is still being made.
+// renewReservation says that b is still being made.
 func (c *Client) renewReservation(ctx context.Context, b *catalog.Backup) error {
 	if time.Since(b.Renewed) < catalog.ReservationTTL/4 {
 		return nil
@@ -72,7 +72,7 @@ func (c *Client) renewReservation(ctx context.Context, b *catalog.Backup) error 
 	return reservationError(b, b.Write(ctx, c.o.Lock))
 }
 
-// taken explains why the item of a backup cannot be written.
+// reservationError explains why the item of a backup cannot be written.
 func reservationError(b *catalog.Backup, err error) error {
 	if errors.Is(err, fault.Aborted) {
 		return fault.New(fault.AlreadyExists, "Backup already exists: %s: it was made by somebody else meanwhile", b.Name)
@@ -80,7 +80,7 @@ func reservationError(b *catalog.Backup, err error) error {
 	return err
 }
 
-// keep stores the rows of a backup whose name is reserved, and then says that
+// storeBackup stores the rows of a backup whose name is reserved, and then says that
 // it is made.
 func (c *Client) storeBackup(ctx context.Context, b *catalog.Backup, rows []*metadata.Row) error {
 	for part := range slices.Chunk(rows, 512) {
@@ -95,8 +95,8 @@ func (c *Client) storeBackup(ctx context.Context, b *catalog.Backup, rows []*met
 	return reservationError(b, b.Write(ctx, c.o.Lock))
 }
 
-// abandon forgets a backup that was not made. What it does not do the master
-// does, in a while.
+// abandonBackup forgets a backup that was not made. The master later deletes what this
+// leaves.
 func (c *Client) abandonBackup(ctx context.Context, b *catalog.Backup) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -105,9 +105,9 @@ func (c *Client) abandonBackup(ctx context.Context, b *catalog.Backup) {
 	}
 }
 
-// CreateBackup implements backend.Backups. It takes one flush of what the table
-// has in memory, a pause of its writes for about one round trip to its servers,
-// and a durable METADATA row for each tablet.
+// CreateBackup implements backend.Backups. It takes one flush of the table's memtables and
+// a pause of its writes for about one round trip to its servers. Then it writes a durable
+// METADATA row for each tablet.
 func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Backup) (*schema.Backup, error) {
 	start := c.o.Now()
 	if _, err := c.o.Schemas.Named(ctx, name); err != nil {
@@ -144,7 +144,7 @@ func (c *Client) fillBackup(ctx context.Context, b *catalog.Backup, name string)
 	return c.storeBackup(ctx, b, rows)
 }
 
-// cut returns what all tablets of a table held at one instant, and the schema
+// consistentCut returns what all tablets of a table held at one instant, and the schema
 // that the table had. When tablets are split, merged or moved meanwhile, or
 // pauses do not overlap, it begins again.
 func (c *Client) consistentCut(ctx context.Context, b *catalog.Backup, name string) ([]*metadata.Row, *schema.Table, error) {
@@ -214,7 +214,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 	if err != nil {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), maxPause)
 		defer cancel()
-		// A pause that nobody ends is over after hold.
+		// A pause that is not ended is over after maxPause.
 		_ = each(func(addr string, _ []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Resume(ctx, number) })
 		return nil, nil, err
 	}
@@ -242,7 +242,7 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 	return rows, sch, err
 }
 
-// liveSchema returns the schema of a table as it is now.
+// liveSchema returns the schema of a table as the lock service has it now.
 func (c *Client) liveSchema(ctx context.Context, name string) (*schema.Table, error) {
 	n, _, err := catalog.ReadName(ctx, c.o.Lock, name)
 	if err != nil {
@@ -254,7 +254,7 @@ func (c *Client) liveSchema(ctx context.Context, name string) (*schema.Table, er
 	return nil, fault.New(fault.NotFound, "Table not found: %s", name)
 }
 
-// frozen returns the METADATA rows of a backup.
+// backupRows returns the METADATA rows of a backup.
 func (c *Client) backupRows(ctx context.Context, b *catalog.Backup) ([]*metadata.Row, error) {
 	var rows []*metadata.Row
 	err := c.tabletRows(ctx, catalog.BackupTable(b.ID), row.All, func(r *metadata.Row) error {
@@ -285,7 +285,7 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 		return nil, err
 	}
 	err = func() error {
-		// Read now: the reservation keeps what it names.
+		// Read again: the reservation keeps the SSTables that it names from now on.
 		from, err := c.backup(ctx, source)
 		if err != nil {
 			return err
@@ -308,8 +308,8 @@ func (c *Client) CopyBackup(ctx context.Context, source string, want *schema.Bac
 	return b.Backup, nil
 }
 
-// FrozenBackup returns a backup and the METADATA rows of its tablets, for who copies
-// it out of the store. Nothing but the backup keeps what they name.
+// FrozenBackup returns a backup and the METADATA rows of its tablets, for a caller that
+// copies it out of the store. Only the backup keeps the SSTables that they name.
 func (c *Client) FrozenBackup(ctx context.Context, name string) (*schema.Backup, []*metadata.Row, error) {
 	b, err := c.backup(ctx, name)
 	if err != nil {
@@ -317,15 +317,15 @@ func (c *Client) FrozenBackup(ctx context.Context, name string) (*schema.Backup,
 	}
 	rows, err := c.backupRows(ctx, b)
 	for _, r := range rows {
-		r.Version, r.Table = 0, 0 // are of this store
+		r.Version, r.Table = 0, 0 // both mean nothing outside this store
 	}
 	return b.Backup, rows, err
 }
 
-// ImportBackup makes the backup want of METADATA rows of a backup of another store.
-// All ids are new. fetch has to store the SSTables, under new names by those in rows: it
-// is called once the name of the backup is reserved, which keeps the sweeper from
-// deleting anything until they are named.
+// ImportBackup makes the backup want of METADATA rows of a backup of another store. All
+// ids are new. fetch has to store the SSTables, under new names by those in rows. It is
+// called once the name of the backup is reserved, which keeps the sweeper from deleting
+// anything until they are named.
 func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*metadata.Row, fetch func(context.Context, map[string]string) error) (*schema.Backup, error) {
 	b, err := c.reserveName(ctx, want)
 	if err != nil {
@@ -365,8 +365,8 @@ func (c *Client) ImportBackup(ctx context.Context, want *schema.Backup, rows []*
 	return b.Backup, nil
 }
 
-// renewing calls do, and says meanwhile that b is still being made. Who loses the
-// name has to stop.
+// whileRenewing calls do, and says meanwhile that b is still being made. A caller that
+// loses the name has to stop.
 func (c *Client) whileRenewing(ctx context.Context, b *catalog.Backup, do func(context.Context) error) error {
 	during, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -476,7 +476,7 @@ func (c *Client) deleteItem(ctx context.Context, key string, version int64) erro
 		err := c.o.Lock.Delete(ctx, key, version)
 		if unsure && (errors.Is(err, fault.Aborted) || errors.Is(err, fault.NotFound)) {
 			if _, gerr := c.o.Lock.Get(ctx, key); errors.Is(gerr, fault.NotFound) {
-				return nil // by this call, as nobody else can have it otherwise
+				return nil // by this call: the item's version is this caller's
 			}
 		}
 		if err == nil || !errors.Is(err, fault.Unavailable) || errors.Is(err, lock.ErrEnded) {
@@ -505,14 +505,14 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 		return nil, err
 	}
 	sch.Name, sch.ID, sch.CreateTime, sch.DeleteTime = name, newID(), c.o.Now(), time.Time{}
-	// Versions go on from those that the SSTables speak of.
+	// Versions go on from those in the SSTables.
 	sch.NextFamily, sch.Version = b.Table.NextFamily, b.Table.Version+1
 	if err := sch.CheckRestored(b.Table); err != nil {
 		return nil, err
 	}
 	sch.NoteRules(b.Table)
 	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
-		// Read again: what it names is kept from now on.
+		// Read again: the SSTables that it names are kept from now on.
 		now, err := c.backup(ctx, from)
 		if err != nil {
 			return nil, err

@@ -12,7 +12,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 )
 
-// Options are what a Client works with. Lock, Dialer and Schemas are needed.
+// Options are the settings of a Client. Lock, Dialer and Schemas are needed.
 type Options struct {
 	Lock   lock.Service
 	Dialer rpc.Dialer
@@ -23,10 +23,10 @@ type Options struct {
 	// Near says that the tablet server is in this process: as a call takes no round
 	// trip, nothing is read ahead.
 	Near bool
-	// Ended, if not nil, is closed when no tablet will be served any more: nobody
-	// waits for one then.
+	// Ended, if not nil, is closed when no tablet will be served any more. Calls do not
+	// wait for one then.
 	Ended <-chan struct{}
-	// Waited, if set, is told how long a call waited for a tablet that was not
+	// Waited, if set, is called with how long a call waited for a tablet that was not
 	// served when it was asked first.
 	Waited func(time.Duration)
 }
@@ -39,8 +39,8 @@ type Client struct {
 
 	turns turns
 
-	// tables are what is remembered of each table's tablets. A map is never changed:
-	// mu is held by the caller that replaces it.
+	// tables are the cached locations of each table's tablets. A map is never changed: mu
+	// is held by the caller that replaces it.
 	tables atomic.Pointer[map[uint64]*locations]
 	mu     sync.Mutex
 }
@@ -61,11 +61,10 @@ func New(o Options) *Client {
 // Metadata returns the METADATA that the Client reads.
 func (c *Client) Metadata() *cmeta.Store { return c.meta }
 
-// newIDs claims a range of numbers, above 2^32, that nobody else gets, and returns
-// a function that gives them out, not to be called by two at a time. Each
-// operation claims its own: a range that is kept might be one that was given out
-// before, of a lock service that was put back to an earlier state and recovered
-// since.
+// newIDs claims a range of unique numbers above 2^32. It returns a function that gives
+// them out, which is not safe for concurrent use. Each operation claims a range of its
+// own. A kept range could have been given out before, by a lock service that was put back
+// to an earlier state and has been recovered since.
 func (c *Client) newIDs(ctx context.Context) (func() uint64, error) {
 	n, err := catalog.ClaimIncarnation(ctx, c.o.Lock)
 	last := n << 32

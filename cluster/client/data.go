@@ -26,7 +26,7 @@ type errFinal struct{ error }
 
 func (e errFinal) Unwrap() error { return e.error }
 
-// A tracker passes rows on and knows how far a read has come, so that it can go
+// A progressWriter passes rows on and knows how far a read has come, so that it can go
 // on elsewhere.
 type progressWriter struct {
 	scan.Writer
@@ -60,7 +60,7 @@ func (w *progressWriter) EndRow() (bool, error) {
 	return full, w.noteEnd(min(w.cells, 1), w.cells, full, err)
 }
 
-// ended notes what the Writer said of the end of some rows.
+// noteEnd notes the Writer's answer to the end of some rows.
 func (w *progressWriter) noteEnd(rows, cells int64, full bool, err error) error {
 	w.open, w.full, w.err = false, w.full || full, err
 	if err != nil {
@@ -113,7 +113,7 @@ func (w *progressWriter) Encoded(p *scan.Piece) (bool, error) {
 	return full, w.noteEnd(p.Rows, p.Cells, full, err)
 }
 
-// rest returns what of ranges comes after the last row that is done.
+// rest returns the part of ranges after the last row that is done.
 func (w *progressWriter) rest(ranges []row.Range) []row.Range {
 	if !w.done {
 		return ranges
@@ -171,10 +171,10 @@ func (c *Client) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer)
 	return r.stats, err
 }
 
-// readings are those that are not in use, and empty.
+// readCalls pools readCalls that are not in use, and empty.
 var readCalls = sync.Pool{New: func() any { return new(readCall) }}
 
-// A reading is a call of ReadRows.
+// A readCall is a call of ReadRows.
 type readCall struct {
 	c          *Client
 	ctx        context.Context
@@ -186,25 +186,25 @@ type readCall struct {
 	prefetched *prefetchedRead // may be nil
 
 	progress progressWriter // of the tablet that is being read
-	ask      rpc.Read       // likewise
+	ask      rpc.Read       // of that tablet too
 	key      [64]byte       // room for a short one
 	room     [1]row.Range
 }
 
-// untouched tells whether nothing has been read, not even that there is nothing.
+// nothingRead tells whether nothing has been read, not even that there is nothing.
 func (r *readCall) nothingRead() bool {
 	all := r.req.Ranges
 	return !r.progress.open && len(r.left) > 0 && bytes.Equal(r.left[0].Start, all[0].Start) && bytes.Equal(r.left[len(r.left)-1].End, all[len(all)-1].End)
 }
 
-// begin returns the tracker of another tablet.
+// resetProgress returns the tracker of another tablet.
 func (r *readCall) resetProgress() *progressWriter {
 	t := &r.progress
 	t.open, t.done, t.full, t.stats, t.err = false, false, false, scan.Stats{}, nil
 	return t
 }
 
-// one reads from the tablet that has the first of what is left.
+// readTablet reads from the tablet that has the start of left.
 func (r *readCall) readTablet() error {
 	key := r.left[0].Start
 	if r.req.Reversed {
@@ -228,8 +228,8 @@ func (r *readCall) readTablet() error {
 	})
 }
 
-// ahead begins to read the first tablet of ranges, unless one is being read
-// ahead. How many rows of a limit are left for it nobody knows.
+// startPrefetch begins to read the first tablet of ranges, unless one is being read ahead.
+// How many rows of a limit are left for the next tablet is not known.
 func (r *readCall) startPrefetch(ranges []row.Range) {
 	if r.prefetched != nil && r.prefetched.cannotCover(ranges) {
 		r.cancelPrefetch() // tablets have changed
@@ -239,7 +239,7 @@ func (r *readCall) startPrefetch(ranges []row.Range) {
 	}
 }
 
-// takeNext takes what was read ahead.
+// usePrefetched passes on what was read ahead.
 func (r *readCall) usePrefetched() error {
 	a := r.prefetched
 	r.prefetched = nil
@@ -250,15 +250,15 @@ func (r *readCall) usePrefetched() error {
 	a.drainTo(track)
 	err := r.recordResult(track, a.ranges, other, a.rest, a.stats, a.err)
 	if err != nil && isRetryable(err) && r.ctx.Err() == nil {
-		return nil // what is left is asked for again
+		return nil // the rest of left is read by another call
 	}
 	return err
 }
 
-// note says what came of reading mine, and what is left to read then.
+// recordResult notes the result of reading mine, and sets left.
 func (r *readCall) recordResult(track *progressWriter, mine, other, rest []row.Range, stats scan.Stats, err error) error {
 	if err != nil {
-		// What came is as good as if it had been asked for alone.
+		// Rows that have come are as good as if they had been read alone.
 		r.stats.RowsReturned += track.stats.RowsReturned
 		r.stats.CellsReturned += track.stats.CellsReturned
 		rest = track.rest(mine)
@@ -282,7 +282,7 @@ func (r *readCall) recordResult(track *progressWriter, mine, other, rest []row.R
 	return err
 }
 
-// end gives up what was read ahead in vain.
+// cancelPrefetch gives up a prefetch that is not used.
 func (r *readCall) cancelPrefetch() {
 	if r.prefetched != nil {
 		r.prefetched.stop()
@@ -290,11 +290,10 @@ func (r *readCall) cancelPrefetch() {
 	}
 }
 
-// before returns a key that is in the tablet which holds the last rows before
-// end: that tablet ends at or after end, so a key just below end will do. No
-// key is the last one below end; one with many FF behind is close enough, since
-// a tablet that begins between the two would have been found by a longer key,
-// which no border of a tablet has.
+// lastRowBefore returns a key in the tablet that holds the last rows before end. That
+// tablet ends at or after end, so a key just below end will do. No key is the last one
+// below end, but one with many FF behind is close enough. A tablet that begins between the
+// two would begin at a longer key than is allowed.
 func lastRowBefore(end []byte) []byte {
 	if len(end) == 0 {
 		return bytes.Repeat([]byte{0xFF}, maxKey+1)
@@ -346,7 +345,7 @@ func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Ent
 	}
 	end := time.Now().Add(maxServingWait)
 	var mu sync.Mutex
-	missing := map[int]error{} // entries that name what is not there
+	missing := map[int]error{} // entries that name something that does not exist
 	tell := func(i int, err error) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -430,7 +429,7 @@ func checkEntries(sch *schema.Table, now time.Time, entries []row.Entry) error {
 	return nil
 }
 
-// mutating is one attempt to apply entries.
+// mutateAttempt is one attempt to apply entries.
 type mutateAttempt struct {
 	c      *Client
 	table  uint64
@@ -441,7 +440,7 @@ type mutateAttempt struct {
 	last  error // why
 }
 
-// note notes what a server said of the entries that it was asked for.
+// recordResults notes a server's answers about the entries that it was sent.
 func (m *mutateAttempt) recordResults(at location, asked []int, errs []error, err error) {
 	forgotten := false
 	for k, i := range asked {
@@ -463,7 +462,7 @@ func (m *mutateAttempt) recordResults(at location, asked []int, errs []error, er
 	}
 }
 
-// left waits and returns the entries that are to be asked for again.
+// awaitRetry waits and returns the entries to send again.
 func (m *mutateAttempt) awaitRetry(ctx context.Context, attempt int, end time.Time) []int {
 	if len(m.retry) == 0 {
 		return nil
@@ -478,16 +477,16 @@ func (m *mutateAttempt) awaitRetry(ctx context.Context, attempt int, end time.Ti
 	return m.retry
 }
 
-// ask asks for the entries of todo once, each at the server of its tablet.
+// send asks for the entries of todo once, each at the server of its tablet.
 func (m *mutateAttempt) send(ctx context.Context, sch *schema.Table, entries []row.Entry, todo []int) {
-	type part struct {
+	type tabletBatch struct {
 		at      location
 		entries []int
 	}
-	var parts []*part
-	byTablet := map[metadata.TabletID]*part{}
-	// Of a row whose tablet could not be found, what comes later waits too, or it
-	// would come first.
+	var parts []*tabletBatch
+	byTablet := map[metadata.TabletID]*tabletBatch{}
+	// If the tablet of a row could not be found, later entries of that row wait too, or
+	// they would come first.
 	waiting := map[string]bool{}
 	for _, i := range todo {
 		if len(waiting) > 0 && waiting[string(entries[i].Key)] {
@@ -506,7 +505,7 @@ func (m *mutateAttempt) send(ctx context.Context, sch *schema.Table, entries []r
 		}
 		p := byTablet[l.tablet]
 		if p == nil {
-			p = &part{at: l}
+			p = &tabletBatch{at: l}
 			byTablet[l.tablet] = p
 			parts = append(parts, p)
 		}
@@ -565,7 +564,7 @@ func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 	return cells, err
 }
 
-// rows calls each with the METADATA rows of the tablets of a table that overlap
+// tabletRows calls each with the METADATA rows of the tablets of a table that overlap
 // within, in order.
 func (c *Client) tabletRows(ctx context.Context, table uint64, within row.Range, each func(*metadata.Row) error) error {
 	for key := within.Start; ; {
@@ -587,8 +586,8 @@ func (c *Client) tabletRows(ctx context.Context, table uint64, within row.Range,
 	}
 }
 
-// Owners calls each with the end of every tablet of a table, in order, and the
-// name of the tablet server that has it, empty if none has.
+// Owners calls each with the end of every tablet of a table, in order, and the name of its
+// tablet server, empty if it has none.
 func (c *Client) Owners(ctx context.Context, table string, each func(end []byte, server string) error) error {
 	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {

@@ -52,9 +52,9 @@ func (c *Client) CreateGroup(ctx context.Context, table string, g schema.Group) 
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Create(t, g) })
 }
 
-// SetGroup changes the settings of a locality group, which SSTables get that are
-// written from now on, and all others in the next major compaction that is asked
-// for; whether they are in memory goes for all at once.
+// SetGroup changes the settings of a locality group. New SSTables get them from now on,
+// all others in the next major compaction that is asked for. Whether SSTables are kept in
+// memory changes for all at once.
 func (c *Client) SetGroup(ctx context.Context, table, name string, change func(*schema.Group) error) (*schema.Table, error) {
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Set(t, name, change) })
 }
@@ -75,7 +75,7 @@ func (c *Client) AssignFamilies(ctx context.Context, table, name string, familie
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Assign(t, name, families, newID) })
 }
 
-// details returns what the servers say of the tablets of a table, or of all, by
+// details returns the servers' descriptions of the tablets of a table, or of all, by
 // tablet.
 func (c *Client) details(ctx context.Context, table uint64) (map[uint64]rpc.TabletDetail, error) {
 	out := map[uint64]rpc.TabletDetail{}

@@ -36,14 +36,14 @@ func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTable
 	return out, err
 }
 
-// statuses asks all servers how they are, and calls each, not two at a time,
-// with what they say.
+// statuses asks all servers for their status, and calls each with the answers, one at a
+// time.
 func (c *Client) statuses(ctx context.Context, each func(*rpc.Status)) error {
 	return askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) }, each)
 }
 
-// ask asks all servers something, and calls each, not two at a time, with what
-// they answer. Those that do not are left out.
+// askAll asks all servers something, and calls each with the answers, one at a time. Those
+// that do not are left out.
 func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(T)) error {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
@@ -67,6 +67,6 @@ func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rp
 	return ctx.Err()
 }
 
-// askLimit is how long a server has to answer when all are asked: one that hangs
+// askTimeout is how long a server has to answer when all are asked: one that hangs
 // is not to keep the others' answers back.
 const askTimeout = 10 * time.Second

@@ -19,11 +19,11 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// prefetch is how many METADATA rows a lookup reads: neighbours are likely to
+// lookupRows is how many METADATA rows a lookup reads: neighbours are likely to
 // be asked for next.
 const lookupRows = 16
 
-// patience is how long a call whose context has no earlier end waits for a
+// maxServingWait is how long a call whose context has no earlier end waits for a
 // tablet to be served.
 const maxServingWait = 60 * time.Second
 
@@ -34,8 +34,7 @@ type location struct {
 	addr   string
 }
 
-// locations are those that are known of the tablets of one table, ascending.
-// There may be gaps.
+// locations are the cached ones of one table's tablets, ascending. There may be gaps.
 type locations struct {
 	// list is never changed: mu is held by the caller that replaces it.
 	list atomic.Pointer[[]location]
@@ -62,13 +61,13 @@ func (l *locations) find(key []byte) *location {
 // endsBefore tells whether a range with that end has no row at or after key.
 func endsBefore(end, key []byte) bool { return len(end) > 0 && bytes.Compare(end, key) <= 0 }
 
-// learn adds locations, in the place of those that they overlap.
-func (l *locations) add(news []location) {
+// add adds locations, in the place of the ones that they overlap.
+func (l *locations) add(fresh []location) {
 	l.replace(func(list []location) []location {
-		for _, n := range news {
+		for _, n := range fresh {
 			list = slices.DeleteFunc(list, func(o location) bool { return !o.rows.Intersect(n.rows).Empty() })
 		}
-		list = append(list, news...)
+		list = append(list, fresh...)
 		slices.SortFunc(list, func(a, b location) int { return bytes.Compare(a.rows.Start, b.rows.Start) })
 		return list
 	})
@@ -81,7 +80,7 @@ func (l *locations) replace(change func([]location) []location) {
 	l.list.Store(&list)
 }
 
-// forget drops a location that proved wrong.
+// remove drops a location that proved wrong.
 func (l *locations) remove(n location) {
 	l.replace(func(list []location) []location {
 		return slices.DeleteFunc(list, func(o location) bool { return o.tablet == n.tablet && o.addr == n.addr })
@@ -90,8 +89,8 @@ func (l *locations) remove(n location) {
 
 // Counters count what the location cache does.
 type Counters struct {
-	// Hits are calls that went to a remembered location, Lookups those that had
-	// to read METADATA first, Wrong those that a server refused.
+	// Hits are calls that went to a cached location. Lookups had to read METADATA first.
+	// Wrong were refused by the server.
 	Hits, Lookups, Wrong atomic.Int64
 }
 
@@ -123,14 +122,14 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 		return location{}, err
 	}
 	var found *location
-	var news []location
+	var fresh []location
 	for _, r := range rows {
 		a := r.Assignment
 		if a == nil || a.State != metadata.Open {
 			continue
 		}
 		n := location{row.Range{Start: r.Start, End: r.End}, r.Tablet, a.Addr}
-		news = append(news, n)
+		fresh = append(fresh, n)
 		if found == nil && n.rows.Contains(key) {
 			found = &n
 		}
@@ -138,15 +137,15 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 	if found == nil {
 		return location{}, fault.New(fault.Unavailable, "the tablet of row %q is not served at the moment", key)
 	}
-	l.add(news)
+	l.add(fresh)
 	return *found, nil
 }
 
-// at calls do with the place where the tablet that holds key is served, again
-// while nothing came of it and something may.
+// withTablet calls do with the location of the tablet that holds key. It tries again as
+// long as do has done nothing and may succeed later.
 func (c *Client) withTablet(ctx context.Context, t *catalog.Table, key []byte, do func(rpc.TabletServer, rpc.Target, location) error) error {
 	sch := t.Schema()
-	var since time.Time // when it was first told to try again
+	var since time.Time // when it first had to be repeated
 	for attempt := 0; ; attempt++ {
 		l, err := c.locate(ctx, sch.ID, key)
 		if err == nil {
@@ -165,10 +164,10 @@ func (c *Client) withTablet(ctx context.Context, t *catalog.Table, key []byte, d
 	}
 }
 
-// outdated tells whether a call that was refused with err, and has done nothing,
-// is to be made again: it was told that something is not there, and the lock
-// service knows a newer schema of its table than was, or another table of that
-// name. Others may have been told so before this process has heard of it.
+// schemaChanged tells whether to repeat a call that was refused with err and has done
+// nothing. It is repeated if was lacks something that the call names, and the lock service
+// has a newer schema, or another table of that name. Other processes may know the newer
+// schema before this one does.
 func (c *Client) schemaChanged(ctx context.Context, was *schema.Table, err error) bool {
 	if fault.KindOf(err) != fault.NotFound {
 		return false
@@ -177,7 +176,7 @@ func (c *Client) schemaChanged(ctx context.Context, was *schema.Table, err error
 	return err == nil && t != nil && t.Schema() != was
 }
 
-// learnFrom forgets a location that an error proves wrong.
+// forgetOnError forgets a location that an error proves wrong.
 func (c *Client) forgetOnError(err error, table uint64, l location) {
 	if errors.Is(err, rpc.ErrNotServing) {
 		c.Counters.Wrong.Add(1)
@@ -187,27 +186,27 @@ func (c *Client) forgetOnError(err error, table uint64, l location) {
 	}
 }
 
-// waited reports the time since a call was first told to try again, if it was.
+// reportWait reports the time since a call first had to be repeated, if it had.
 func (c *Client) reportWait(since time.Time) {
 	if !since.IsZero() {
 		c.o.Waited(time.Since(since))
 	}
 }
 
-// again tells whether a call that failed so did nothing and may do better.
+// isRetryable tells whether a call that failed so did nothing and may do better.
 func isRetryable(err error) bool {
 	var final errFinal
 	return errors.Is(err, fault.Unavailable) && !errors.Is(err, rpc.ErrUnknown) && !errors.As(err, &final) && !isOverloaded(err)
 }
 
-// busy tells whether a server refused a call because it has too much to do. It is
-// the right one; the caller of this process is told when to try again.
+// isOverloaded tells whether a server refused a call because it has too much to do. It is
+// the right one; the error tells the caller when to try again.
 func isOverloaded(err error) bool {
 	var f *fault.Error
 	return errors.As(err, &f) && f.RetryAfter > 0
 }
 
-// pause waits between two attempts.
+// backoff waits between two attempts.
 func (c *Client) backoff(ctx context.Context, attempt int) error {
 	return rpc.Backoff(ctx, c.o.Ended, attempt, 100*time.Millisecond)
 }

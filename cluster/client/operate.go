@@ -19,8 +19,8 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// operated returns the table that an operator means: by its full name, by the
-// last part of it if no other has the same, or METADATA.
+// resolveTable returns the table that an operator means. It may be given by its full name,
+// by the last part of it if that is unique, or as METADATA.
 func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table, error) {
 	names := func(yield func(string) bool) {
 		if !yield(cmeta.Schema.Name) {
@@ -46,9 +46,9 @@ func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table,
 
 func isMetadata(t *catalog.Table) bool { return t.Schema().ID == cmeta.Table }
 
-// Tablets describes the tablets of a table, in the order of rows; of all tables,
-// METADATA last, if name is empty. What their servers would say is left out of
-// those whose servers cannot be asked.
+// Tablets describes the tablets of a table, in the order of rows; of all tables, METADATA
+// last, if name is empty. Tablets whose servers cannot be asked have no figures of their
+// servers.
 func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error) {
 	names := map[uint64]string{}
 	table := rpc.AllTables
@@ -158,7 +158,7 @@ func (c *Client) MoveAt(ctx context.Context, name string, key []byte, server str
 	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, false) })
 }
 
-// atRow calls do with the METADATA row of the tablet that serves key, again if
+// withTabletRow calls do with the METADATA row of the tablet that serves key, again if
 // its server does not serve it any more.
 func (c *Client) withTabletRow(ctx context.Context, t *catalog.Table, key []byte, do func(*metadata.Row) error) error {
 	if len(key) > maxKey && !isMetadata(t) {
@@ -173,13 +173,13 @@ func (c *Client) withTabletRow(ctx context.Context, t *catalog.Table, key []byte
 	})
 }
 
-// A piece is a tablet as it was when work on it was planned.
+// A tabletPart is a tablet as it was when work on it was planned.
 type tabletPart struct {
 	row  *metadata.Row
 	rows row.Range // that the work is about
 }
 
-// pieces returns a table, and its tablets that may serve a row of rows.
+// tabletParts returns a table, and its tablets that may serve a row of rows.
 func (c *Client) tabletParts(ctx context.Context, name string, rows row.Range) (*catalog.Table, []tabletPart, error) {
 	t, err := c.resolveTable(ctx, name)
 	if err != nil {
@@ -193,7 +193,7 @@ func (c *Client) tabletParts(ctx context.Context, name string, rows row.Range) (
 	return t, out, err
 }
 
-// work calls do with the tablets that serve the rows of pieces: those of one
+// forEachPart calls do with the tablets that serve the rows of pieces: those of one
 // server one after the other, servers beside each other. A tablet that is moved,
 // split or merged before do did anything is looked up again. The first error
 // ends it.
@@ -249,9 +249,9 @@ func (c *Client) FlushTablets(ctx context.Context, name string, rows row.Range) 
 	})
 }
 
-// CompactTablets does a major compaction of the tablets of a table that serve
-// rows, memtables included. report, if set, is called now and then with how many
-// bytes, of how many, have been compacted, about.
+// CompactTablets does a major compaction of the tablets of a table that serve rows,
+// memtables included. report, if set, is called about once a second with estimates of how
+// many bytes, of how many, have been compacted.
 func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range, report func(done, total int64)) error {
 	if report == nil {
 		report = func(int64, int64) {}

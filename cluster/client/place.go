@@ -64,8 +64,7 @@ func (c *Client) rowAt(ctx context.Context, table uint64, key []byte) (*metadata
 	return rows[0], nil
 }
 
-// settled calls do until it is not told that a tablet is not served where it
-// was, for a while.
+// retryNotServing calls do again, up to maxServingWait, while its error is ErrNotServing.
 func (c *Client) retryNotServing(ctx context.Context, do func() error) error {
 	end := time.Now().Add(maxServingWait)
 	for attempt := 0; ; attempt++ {
@@ -76,7 +75,7 @@ func (c *Client) retryNotServing(ctx context.Context, do func() error) error {
 	}
 }
 
-// owner returns the server of a tablet.
+// serverOf returns the server of a tablet.
 func (c *Client) serverOf(r *metadata.Row) (rpc.TabletServer, error) {
 	if a := r.Assignment; a != nil && a.State == metadata.Open {
 		return c.o.Dialer.Dial(a.Addr), nil
@@ -112,7 +111,7 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	if err != nil {
 		return err
 	}
-	// Neither is to be moved away meanwhile.
+	// Neither may be moved away meanwhile.
 	if err := c.pin(ctx, left.Tablet, here.Name); err != nil {
 		return err
 	}
@@ -123,8 +122,8 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	return errors.Join(err, c.unpin(ctx, left.Tablet), c.unpin(ctx, right.Tablet))
 }
 
-// Move moves a tablet to the server of a name, and returns when it is served
-// there. If it is to stay, the master leaves it there until another Move.
+// Move moves a tablet to the server of a name, and returns when it is served there. With
+// stay the master leaves it there until another Move.
 func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay bool) error {
 	to, err := c.livingServer(ctx, server)
 	if err != nil {
@@ -137,7 +136,7 @@ func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay 
 	return err
 }
 
-// server returns the living server of a name.
+// livingServer returns the living server of a name.
 func (c *Client) livingServer(ctx context.Context, name string) (catalog.Registration, error) {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
@@ -154,7 +153,7 @@ func (c *Client) livingServer(ctx context.Context, name string) (catalog.Registr
 	return catalog.Registration{}, fault.New(fault.NotFound, "no living server is called %q; there are: %s", name, strings.Join(names, ", "))
 }
 
-// want sets where a tablet is to be.
+// pin names the server that is to serve a tablet.
 func (c *Client) pin(ctx context.Context, id metadata.TabletID, server string) error {
 	key := catalog.PinKey(id)
 	for {
@@ -168,7 +167,7 @@ func (c *Client) pin(ctx context.Context, id metadata.TabletID, server string) e
 	}
 }
 
-// release ends that.
+// unpin ends that.
 func (c *Client) unpin(ctx context.Context, id metadata.TabletID) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
@@ -224,7 +223,7 @@ func (c *Client) Undrain(ctx context.Context, name string) error {
 	return noServer(name)
 }
 
-// knows tells whether the server of a name lives or is drained.
+// serverState tells whether the server of a name lives or is drained.
 func (c *Client) serverState(ctx context.Context, name string) (known, drained bool, err error) {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
@@ -258,7 +257,7 @@ func removeItem(ctx context.Context, l lock.Service, key string) (bool, error) {
 	}
 }
 
-// bring moves a tablet and waits until it is served there.
+// moveAndWait moves a tablet and waits until it is served there.
 func (c *Client) moveAndWait(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
 	if err := c.pin(ctx, r.Tablet, to.Name); err != nil {
 		return err

@@ -33,7 +33,7 @@ func (c *Client) PutRecord(ctx context.Context, key string, value []byte, versio
 // DeleteRecord implements backend.Records.
 func (c *Client) DeleteRecord(ctx context.Context, key string, version uint64) error {
 	if version == 0 {
-		// It is to be absent, as it will be.
+		// It must not exist, as it will.
 		if _, _, err := c.GetRecord(ctx, key); errors.Is(err, fault.NotFound) {
 			return nil
 		}

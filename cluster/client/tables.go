@@ -18,13 +18,13 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// change replaces the tables of a name by what do makes of them, again when
-// somebody else was faster, and waits until every tablet server knows.
+// changeTables replaces the tables of a name by what do makes of them, and waits until
+// every tablet server knows. It tries again when another client was faster.
 func (c *Client) changeTables(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error)) error {
 	return c.writeTables(ctx, name, do, true)
 }
 
-// write is change, which waits only if it is to.
+// writeTables is changeTables; it waits for servers only if wait is true.
 func (c *Client) writeTables(ctx context.Context, name string, do func(catalog.Name) (catalog.Name, error), wait bool) error {
 	for {
 		n, version, err := catalog.ReadName(ctx, c.o.Lock, name)
@@ -48,9 +48,9 @@ func (c *Client) writeTables(ctx context.Context, name string, do func(catalog.N
 	}
 }
 
-// known returns when every tablet server that lives judges by the schemas of a
-// revision of the lock service. A server that does not learn of it loses its
-// session, so this comes to an end.
+// waitApplied returns when every tablet server that lives judges by the schemas of a
+// revision of the lock service. A server that does not learn of it loses its session, so
+// the wait ends.
 func (c *Client) waitApplied(ctx context.Context, revision int64) error {
 	for wait := 100 * time.Microsecond; ; wait = min(2*wait, 5*time.Millisecond) {
 		servers, _, err := catalog.Servers(ctx, c.o.Lock)
@@ -126,11 +126,10 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 	})
 }
 
-// makeTable makes a table with the tablets whose METADATA rows tablets returns.
-// First the table is noted under its name as one that is being made (see
-// catalog.Entry), so that its rows are not garbage; then come the rows; then
-// the schema, from which moment on the table is there and its tablets are
-// served.
+// makeTable makes a table with the tablets whose METADATA rows tablets returns. First the
+// table is noted under its name as pending (see catalog.Entry), so that its rows are not
+// garbage. Then come the rows, then the schema. From that moment on the table exists and
+// its tablets are served.
 func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func() ([]*metadata.Row, error)) (*schema.Table, error) {
 	err := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
 		return append(slices.Clone(n), catalog.NewPending(sch, time.Now())), checkNameFree(n, sch.Name)
@@ -156,7 +155,7 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 	if err == nil {
 		return sch, nil
 	}
-	// What this does not do the master does, in a while.
+	// The master later deletes what this leaves.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	var made bool
@@ -176,7 +175,7 @@ func (c *Client) addRows(ctx context.Context, rows []*metadata.Row) error {
 	return inParallel(ctx, rows, func(ctx context.Context, r *metadata.Row) error { return c.meta.CAS(ctx, r) })
 }
 
-// dropRows deletes the METADATA rows of a table that nobody serves.
+// dropRows deletes the METADATA rows of a table that is not served.
 func (c *Client) dropRows(ctx context.Context, table uint64) error {
 	var rows []*metadata.Row
 	err := c.tabletRows(ctx, table, row.All, func(r *metadata.Row) error {
@@ -232,7 +231,7 @@ func (c *Client) ListTables(_ context.Context, parent string) ([]*schema.Table, 
 	return out, nil
 }
 
-// live changes the live table of a name.
+// changeLive changes the live table of a name.
 func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Table) error) (*schema.Table, error) {
 	var out *schema.Table
 	err := c.changeTables(ctx, name, func(n catalog.Name) (catalog.Name, error) {
@@ -347,9 +346,8 @@ func (c *Client) TableBytes(ctx context.Context, name string) (int64, error) {
 	return n, err
 }
 
-// sizes calls each with the tablets of a table, in order, and how many bytes
-// each has: in memtables and SSTables if its server can be asked, else in
-// SSTables.
+// tabletSizes calls each with the tablets of a table, in order, and how many bytes each
+// has. Memtables count if its server can be asked.
 func (c *Client) tabletSizes(ctx context.Context, table uint64, each func(r *metadata.Row, size int64) error) error {
 	asked := map[string]map[metadata.TabletID]int64{}
 	return c.tabletRows(ctx, table, row.All, func(r *metadata.Row) error {

@@ -10,11 +10,10 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 )
 
-// UpdateRow implements backend.RowUpdater. A server in this process asks decide while
-// it holds the row. At another one the row is not locked while decide thinks: what
-// it decides is carried out if the row is then what it saw, and otherwise it is
-// asked again; callers in this process take turns, so that only those of others are
-// in the way.
+// UpdateRow implements backend.RowUpdater. A server in this process asks decide while it
+// holds the row. Another server does not lock the row while decide runs. It carries the
+// decision out if the row is still what decide saw; otherwise decide runs again. Callers
+// in this process take turns, so that only those of other processes are in the way.
 func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	t, err := c.o.Schemas.Named(ctx, table)
 	if err != nil {
@@ -86,7 +85,7 @@ type rowName struct {
 }
 
 type turn struct {
-	busy    chan struct{} // holds one while somebody has the turn
+	busy    chan struct{} // holds one while a caller has the turn
 	holders int           // that have it or wait
 }
 

@@ -1,5 +1,5 @@
-// Package export copies a backup out of the store that it was made in, and into
-// another one: of a single process or of a cluster, older or newer.
+// Package export copies a backup out of the store that it was made in, and into another
+// one. Either store may be of a single process or of a cluster, older or newer.
 //
 // An export is a part of an object store:
 //
@@ -8,6 +8,5 @@
 //	MANIFEST.json  everything else, with sizes and checksums, put last
 //
 // Without a manifest it is not an export. Nothing in it is ever overwritten: an
-// export that was interrupted is gone on with, and what is there of another
-// backup is refused.
+// interrupted export is continued, and files of another backup are refused.
 package export

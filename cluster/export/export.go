@@ -33,7 +33,7 @@ type Copier struct {
 	Objects objectstore.Store
 	// Program says in manifests which program wrote them.
 	Program string
-	// Report, if set, is told how many bytes, of how many, are done. It is called by
+	// Report, if set, is called with how many bytes, of how many, are done. It is called by
 	// several goroutines.
 	Report func(done, total int64)
 	// Now is the clock of manifests. Default time.Now.
@@ -46,14 +46,14 @@ const (
 	chunkBytes = 1 << 20
 )
 
-// Export copies a backup to an empty part of a store, or goes on where an earlier
-// attempt was interrupted: SSTables that are there and sound stay. Each is read
-// back once it is written, so a completed export is known to be readable. An
-// export that is complete already is left as it is.
+// Export copies a backup to an empty part of a store, or goes on where an earlier attempt
+// was interrupted. SSTables that are there and sound stay. Each is read back once it is
+// written, so a completed export is known to be readable. A complete export is left
+// unchanged.
 //
-// It is fault.AlreadyExists if there is something else at that place,
-// fault.NotFound if there is no such backup or if it is deleted or expires
-// meanwhile, and fault.Corruption if an SSTable is damaged.
+// It is fault.AlreadyExists if there is something else at that place, and fault.Corruption
+// if an SSTable is damaged. It is fault.NotFound if there is no such backup, or if it is
+// deleted or expires meanwhile.
 func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store) (*Manifest, error) {
 	b, rows, err := c.Tables.FrozenBackup(ctx, backup)
 	if err != nil {
@@ -67,7 +67,7 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 		return Read(ctx, to)
 	}
 	m := &Manifest{Format: Format, Program: c.Program, Backup: b.Clone(), Tablets: rows}
-	m.Backup.Extra = nil // what the gateway notes of the backup is of that store
+	m.Backup.Extra = nil // the gateway's notes on the backup belong to that store
 	infos := map[string]*sstable.Info{}
 	for _, r := range rows {
 		for i := range r.Files {
@@ -126,8 +126,8 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 	return Read(ctx, to)
 }
 
-// begin says at a place that it is for the export of b, and returns the sizes of
-// what is there.
+// markBegun marks a place as being for the export of b, and returns the sizes of the
+// objects there.
 func (c *Copier) markBegun(ctx context.Context, b *schema.Backup, to objectstore.Store) (map[string]int64, error) {
 	want := &beginMark{Format: Format, Backup: b.Name, ID: b.ID, Created: b.CreateTime}
 	data, err := encodeChecked(want)
@@ -150,7 +150,7 @@ func (c *Copier) markBegun(ctx context.Context, b *schema.Backup, to objectstore
 	}
 	was, err := readBeginMark(ctx, to)
 	if err == nil && (was == nil || !was.same(want)) {
-		// Of which one is not for everybody to know who may export.
+		// The error does not name that backup, which the caller may not be allowed to see.
 		err = fault.New(fault.AlreadyExists, "the place has an export of another backup: choose another")
 	}
 	return there, err
@@ -160,8 +160,8 @@ func damagedInStore(object string, err error) error {
 	return fault.New(fault.Corruption, "SSTable %s of the backup is damaged in the store: %w", object, err)
 }
 
-// verify reads an SSTable as it is stored, from end to end, and returns its
-// checksum. It is fault.Corruption if it is not the one that info is about.
+// verify reads an SSTable as it is stored, from end to end, and returns its checksum. It
+// is fault.Corruption if it is not the one that info describes.
 func (c *Copier) verify(ctx context.Context, s objectstore.Store, name string, info *sstable.Info) (sum string, err error) {
 	h := sha256.New()
 	err = readObject(ctx, s, name, info.Size, func(p []byte) error {
@@ -184,8 +184,7 @@ func (c *Copier) verify(ctx context.Context, s objectstore.Store, name string, i
 	return hex.EncodeToString(h.Sum(nil)), err
 }
 
-// read passes the bytes of an object as it is stored to each, which must be size
-// bytes.
+// readObject passes the stored bytes of an object to each, which must be size bytes.
 func readObject(ctx context.Context, s objectstore.Store, name string, size int64, each func([]byte) error) (err error) {
 	f, err := objectstore.OpenStored(ctx, s, name)
 	if err != nil {
@@ -208,7 +207,7 @@ func readObject(ctx context.Context, s objectstore.Store, name string, size int6
 	return nil
 }
 
-// transfer copies an object of size bytes from one store to another, and returns
+// copyObject copies an object of size bytes from one store to another, and returns
 // its checksum. If that is not want, unless want is empty, nothing is stored.
 func copyObject(ctx context.Context, from objectstore.Store, name string, size int64, to objectstore.Store, as, want string, count func(int64)) (sum string, err error) {
 	w, err := to.Create(ctx, as)
@@ -232,13 +231,13 @@ func copyObject(ctx context.Context, from objectstore.Store, name string, size i
 	return sum, w.Finish()
 }
 
-// Import makes the backup want, of which name, end and what the gateway notes are
-// set, of an export. Each SSTable is held against the manifest as it is read, and
-// read back once it is stored.
+// Import makes the backup want from an export. want has the name, the expiry and the
+// gateway's notes set. Each SSTable is compared with the manifest as it is read, and read
+// back once it is stored.
 //
-// It is fault.Corruption if a file of the export is damaged or missing, by name,
-// and fault.AlreadyExists if there is such a backup. Then no backup is there, and
-// what was stored is swept.
+// It is fault.Corruption if a file of the export is damaged or missing, by name, and
+// fault.AlreadyExists if there is such a backup. Then no backup is made, and the SSTables
+// stored are swept.
 func (c *Copier) Import(ctx context.Context, from objectstore.Store, m *Manifest, want *schema.Backup) (*schema.Backup, error) {
 	there, err := from.List(ctx, filesPrefix, "", 0)
 	if err != nil {

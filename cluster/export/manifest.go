@@ -17,9 +17,9 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// Format is the version of exports that this program writes and reads. It changes
-// when a program that knows the earlier one would misread the new one; a field
-// that is only added is refused by earlier programs without that, as unknown.
+// Format is the version of exports that this program writes and reads. It changes when a
+// program that knows the earlier one would misread the new one. A field that is only added
+// needs no new format: earlier programs refuse it as unknown.
 const Format = 1
 
 const (
@@ -28,15 +28,15 @@ const (
 	filesPrefix  = "sst/"
 )
 
-// A Manifest is what an export has beside SSTables.
+// A Manifest is everything in an export beside SSTables.
 type Manifest struct {
 	Format int
 	// Program wrote the export, for people to read.
 	Program string
 	// Exported is when the export was completed.
 	Exported time.Time
-	// Backup is what the store said of the backup: its name and id there, the schema
-	// of its table, and the times between which its rows are as they were.
+	// Backup is the store's description of the backup. It has its name and id there, the
+	// schema of its table, and the times between which its rows are as they were.
 	Backup *schema.Backup
 	// Tablets are the METADATA rows, which tile the key space.
 	Tablets []*metadata.Row
@@ -59,7 +59,7 @@ func (m *Manifest) Bytes() (n int64) {
 	return n
 }
 
-// sealed is JSON with its checksum, for files that people can read.
+// checkedJSON is JSON with its checksum, for files that people can read.
 type checkedJSON struct {
 	SHA256  string
 	Content json.RawMessage
@@ -74,9 +74,9 @@ func encodeChecked(v any) ([]byte, error) {
 	return json.Marshal(checkedJSON{hex.EncodeToString(sum[:]), content})
 }
 
-// unseal decodes the object name into v. It is fault.Corruption if its bytes are
-// not those that were written, and fault.FailedPrecondition if they are of a
-// format that is not known.
+// decodeChecked decodes the object name into v. It is fault.Corruption if its bytes are
+// not those that were written, and fault.FailedPrecondition if they are of an unknown
+// format.
 func decodeChecked(b []byte, name string, v any) error {
 	var s checkedJSON
 	if err := json.Unmarshal(b, &s); err != nil {
@@ -97,8 +97,8 @@ func decodeChecked(b []byte, name string, v any) error {
 	return nil
 }
 
-// begun says of which backup an export is that is being written. Backups of two
-// stores may have one id, but were not made at one instant too.
+// beginMark names the backup of an unfinished export. Backups of two stores may have one
+// id, but were not made at one instant too.
 type beginMark struct {
 	Format  int
 	Backup  string
@@ -110,7 +110,7 @@ func (b *beginMark) same(other *beginMark) bool {
 	return b.Backup == other.Backup && b.ID == other.ID && b.Created.Equal(other.Created)
 }
 
-// readBegun returns nil if no export was ever begun.
+// readBeginMark returns nil if no export was ever begun.
 func readBeginMark(ctx context.Context, s objectstore.Store) (*beginMark, error) {
 	b, err := s.Get(ctx, beginName)
 	if errors.Is(err, fault.NotFound) {
@@ -123,9 +123,9 @@ func readBeginMark(ctx context.Context, s objectstore.Store) (*beginMark, error)
 	return v, decodeChecked(b, beginName, v)
 }
 
-// Read returns the manifest of an export. It is fault.NotFound if there is none,
-// fault.FailedPrecondition if the export is incomplete or of a format that this
-// program does not know, fault.Corruption if the manifest is damaged.
+// Read returns the manifest of an export. It is fault.NotFound if there is none and
+// fault.Corruption if the manifest is damaged. It is fault.FailedPrecondition if the
+// export is incomplete or of a format that this program does not know.
 func Read(ctx context.Context, s objectstore.Store) (*Manifest, error) {
 	b, err := s.Get(ctx, manifestName)
 	if errors.Is(err, fault.NotFound) {

@@ -31,9 +31,8 @@ type Event struct {
 	Deleted bool
 }
 
-// A Service keeps items. Keys are paths of printable characters. All methods
-// are safe for concurrent use. A Value that a method returns or tells of is the
-// caller's, who may change it.
+// A Service keeps items. Keys are paths of printable characters. All methods are safe for
+// concurrent use. A Value that a method returns or passes on is the caller's to change.
 //
 // Errors wrap a fault.Kind: NotFound, Aborted, and Unavailable for a service
 // that cannot be reached. After any other error than Aborted or NotFound a
@@ -61,25 +60,24 @@ type Service interface {
 
 // A Session is the life of one holder of items.
 type Session interface {
-	// Hold makes an item that vanishes with the session. Aborted if there is one
-	// of that name. The service may store it again as it is, with a later Version,
-	// as etcd's does after an election: who changes it, and is told Aborted, gets it
-	// and tries again.
+	// Hold makes an item that vanishes with the session. Aborted if there is one of that
+	// name. The service may store it again as it is, with a later Version, as etcd's does
+	// after an election. A caller whose change is Aborted by that gets the item and tries
+	// again.
 	Hold(ctx context.Context, key string, value []byte) (Item, error)
-	// Deadline returns the instant, of the monotonic clock, until which the
-	// service is certain to keep the session: it was heard of ttl before that, or
-	// later.
+	// Deadline returns the instant, of the monotonic clock, until which the service is
+	// certain to keep the session. The service heard of it ttl before that, or later.
 	Deadline() time.Time
 	// Done is closed when the session may have ended.
 	Done() <-chan struct{}
-	// Close ends the session and removes what it holds. If the session has ended
-	// already and the service does not answer, it does not wait for long: what was
-	// held goes by itself.
+	// Close ends the session and removes what it holds. If the session has ended already
+	// and the service does not answer, it does not wait for long: the items vanish by
+	// themselves.
 	Close(ctx context.Context) error
 }
 
-// Acquire makes an item that vanishes with the session as soon as there is none
-// of that name: of all who ask one gets it at a time.
+// Acquire makes an item that vanishes with the session as soon as there is none of that
+// name. Of all callers one gets it at a time.
 func Acquire(ctx context.Context, s Service, session Session, key string, value []byte) (Item, error) {
 	for {
 		items, revision, err := s.List(ctx, key)

@@ -179,10 +179,9 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 	return errors.Join(errs...)
 }
 
-// pick returns the server that a tablet is to be served by: the one that is
-// wanted for it, or the one with the fewest tablets. Only METADATA is better
-// served by one that is to have none than by nobody: without it no server can
-// give up what it has.
+// pick returns the server that is to serve a tablet: the one it is pinned to or moved to,
+// or the one with the fewest tablets. Only METADATA tablets go to a drained server rather
+// than to none: without METADATA no server can give up what it has.
 func (m *master) pick(v *view, r *tabletHint) (catalog.Registration, bool) {
 	if n, ok := m.moveTargets[r.Tablet]; ok {
 		if s, ok := v.servers[n]; ok && !v.drained[s.Name] && v.pins[r.Tablet].Key == "" {
@@ -210,8 +209,8 @@ func (m *master) pick(v *view, r *tabletHint) (catalog.Registration, bool) {
 	return best, found
 }
 
-// assign makes a server the one that is to serve the tablet of a row and a name,
-// and returns the row as it is then.
+// assign makes a server the one that is to serve the tablet of a row and a name. It
+// returns the row as it is then.
 func (m *master) assign(ctx context.Context, name metadata.TabletName, r *metadata.Row, to catalog.Registration) (*metadata.Row, error) {
 	r = r.Clone()
 	old := r.Assignment

@@ -95,9 +95,9 @@ func (a *attended) run(ctx context.Context) {
 	}
 }
 
-// end gives a server up that has not been heard of for so long, if it has promised
-// to serve nothing then. One whose connections are closed is dead, most likely;
-// one that is only silent is given more time, as it may be about to go on.
+// end gives a server up that has not been heard of for so long, if it has promised to
+// serve nothing then. A server whose connections are closed is dead, most likely. One that
+// is only silent is given more time, as it may be about to go on.
 func (a *attended) end(ctx context.Context, silent time.Duration, broken bool) {
 	r := a.r.Load()
 	p := r.Promise
@@ -106,8 +106,8 @@ func (a *attended) end(ctx context.Context, silent time.Duration, broken bool) {
 	}
 	one, cancel := context.WithTimeout(ctx, a.m.o.ServerTTL/5)
 	defer cancel()
-	// With this version the promise is there. Without it, or if this is not known,
-	// the server is somebody else's business, or its session's.
+	// With this version the promise is there. If the version is another, or the outcome is
+	// not known, a later master or the end of its session ends the server.
 	err := a.m.o.Lock.Delete(one, catalog.ServersPrefix+r.Name, r.Version)
 	if err != nil {
 		if !errors.Is(err, fault.Aborted) && ctx.Err() == nil {

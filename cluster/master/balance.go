@@ -13,19 +13,18 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// maxMoves is how many of n tablets are moved to even out servers, each time:
-// what is far from even comes to rest in as many steps in a large cluster as in
-// a small one.
+// maxMoves is how many of n tablets are moved to even out servers, each time. So a large
+// cluster takes as many steps to balance as a small one.
 func maxMoves(n int) int { return max(8, n/200) }
 
 // firstTablets is how many tablets a server has at most as long as a cold start
 // waits for more servers.
 const firstTablets = 64
 
-// A coldStart is the time in which most tablets have no server: servers come one
-// after the other, and those that are first would get all there is. It lasts
-// until all have one, but does not wait for servers for longer than ten
-// intervals: one that ends and comes back again and again must not hold it up.
+// A coldStart is the time in which most tablets have no server. Servers come one after the
+// other, and the first would get all there is. It lasts until all tablets have a server,
+// but not longer than ten intervals. A server that ends and comes back again and again
+// must not hold it up.
 type coldStart struct {
 	since, came time.Time // when it began, and when a server came last
 	servers     map[uint64]bool
@@ -76,8 +75,8 @@ type move struct {
 	from, to uint64
 }
 
-// weigh makes a third each of a tablet's weight its part of the bytes, of the
-// load and of the number of tablets, as far as there are any.
+// weigh makes a tablet's weight the mean of its shares of the bytes, of the load and of
+// the number of tablets, as far as there are any.
 func weigh(statuses map[uint64]*rpc.Status, fixed func(rpc.TabletStatus) bool) []weighed {
 	var n, bytes, load float64
 	for _, s := range statuses {
@@ -108,8 +107,8 @@ func weigh(statuses map[uint64]*rpc.Status, fixed func(rpc.TabletStatus) bool) [
 	return out
 }
 
-// plan chooses up to most moves, each from the server that has most to the one
-// that has least, of the tablet that brings the two closest together.
+// plan chooses up to most moves, each from the server that has most to the one that has
+// least. It moves the tablet that brings the two closest together.
 func plan(servers []uint64, tablets []weighed, most int) []move {
 	if len(servers) < 2 {
 		return nil
@@ -164,8 +163,8 @@ func plan(servers []uint64, tablets []weighed, most int) []move {
 
 func abs(x float64) float64 { return max(x, -x) }
 
-// balance asks all servers what they have, begins merges, and returns what is to
-// be moved; nothing if one of them cannot be asked, or a tablet is on its way.
+// balance asks all servers what they have, begins merges, and returns what is to be moved.
+// It returns nothing if one of them cannot be asked, or a tablet is being moved.
 func (m *master) balance(ctx context.Context, v *view, rows []*tabletHint) []move {
 	m.o.Counters.Balanced.Add(1)
 	movable := map[metadata.TabletID]*tabletHint{}

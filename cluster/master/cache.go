@@ -14,13 +14,13 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// A tabletCache is what the master knows of the tablets of tables: hints, which are
-// their METADATA rows without what they hold. They are as the master read them last,
-// or as it or a server has changed them since, and only say what there is to do: each
-// change is a compare-and-set of the row as it is. So the master can read all of
-// METADATA, which is large in a large cluster, rarely: when its term begins, when a
-// server has died, whose tablets may have been split, and else so that reading takes
-// a twentieth of the time.
+// A tabletCache is what the master knows of the tablets of tables: hints, which are their
+// METADATA rows without what they hold. They are as the master read them last, or as it or
+// a server has changed them since. They only say what there is to do: each change is a
+// compare-and-set of the row as it is. So the master can read all of METADATA, which is
+// large in a large cluster, rarely. It does when its term begins and when a server has
+// died, whose tablets may have been split. Else it reads so rarely that reading takes a
+// twentieth of the time.
 type tabletCache struct {
 	rows []*tabletHint // by key
 	// scanned is when they were read, and took how long that took; servers and

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// call makes a call to a tablet server in the background, unless one of that
-// name is under way, and looks at everything when it is done.
+// call makes a call to a tablet server in the background, unless one of that name is under
+// way. It starts a round when the call is done.
 func (m *master) call(name string, do func(context.Context) error) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -21,21 +21,20 @@ type Counters struct {
 	Assigned, TakenOver atomic.Int64
 	// GivenUp counts servers that were given up before their session had ended.
 	GivenUp atomic.Int64
-	// Moved counts moves that were begun: off servers that are drained or of tables
-	// that are deleted, to a server that is wanted for the tablet, and to even out
-	// servers. MovesFailed are those of which an error is known.
+	// Moved counts moves that were begun. They are off servers that are drained or of
+	// tables that are deleted, to pinned servers, and to even out servers. MovesFailed are
+	// those of which an error is known.
 	MovedAway, MovedWanted, MovedEven, MovesFailed atomic.Int64
 	// Merged counts merges of neighbours that had become small.
 	Merged atomic.Int64
-	// Balanced counts looks at the load of all servers, BalanceSkipped those that
-	// came to nothing because a server did not answer or a tablet was on its way.
+	// Balanced counts looks at the load of all servers. BalanceSkipped counts those
+	// without effect because a server did not answer or a tablet was being moved.
 	Balanced, BalanceSkipped atomic.Int64
 	// Calls counts calls to tablet servers, CallsFailed those that failed.
 	Calls, CallsFailed atomic.Int64
-	// Scans counts readings of all METADATA; MetadataReads, RootReads and
-	// MetadataChanges calls to METADATA tablets that read, listings of those
-	// tablets, and changes of METADATA rows, of which MetadataConflicts found
-	// another version.
+	// Scans counts reads of all METADATA. MetadataReads and RootReads count calls to
+	// METADATA tablets that read, and listings of those tablets. MetadataChanges counts
+	// changes of METADATA rows, of which MetadataConflicts found another version.
 	Scans, MetadataReads, RootReads, MetadataChanges, MetadataConflicts atomic.Int64
 }
 

@@ -43,9 +43,9 @@ type Options struct {
 	// their servers before they are merged. Default 24 h, so that a table that was
 	// cut up in advance has its data by then; negative means never.
 	Merge time.Duration
-	// Objects has the SSTables of the cluster, Logs its commit logs; they may be
-	// one store. Without Objects the master does not sweep; without Logs, as where the
-	// only tablet server has them on a disk of its own, it sees to no logs.
+	// Objects has the SSTables of the cluster, Logs its commit logs; they may be one
+	// store. Without Objects the master does not sweep. Without Logs it does not delete
+	// logs, as where the only tablet server has them on a disk of its own.
 	Objects, Logs objectstore.Store
 	// Copies is the part of the store for copies of the lock service, one each Copy
 	// (default 10 s) in which anything has changed. Without it the master knows a
@@ -65,16 +65,16 @@ type Options struct {
 	// Rest is how long the tablets of a deleted table are served, for one that is
 	// undeleted at once. Default 1 min.
 	Rest time.Duration
-	// MakeLimit is how long a table or backup may be in the making, without a sign
-	// of life, before the master takes its maker for dead. Default 10 min.
+	// MakeLimit is how long a table or backup may be pending, without a sign of life,
+	// before the master takes its creator for dead. Default 10 min.
 	MakeLimit time.Duration
-	// Abandoned, if not 0, is a revision of the lock service: what was in the making
-	// then is of a process that has ended, and is purged at once.
+	// Abandoned, if not 0, is a revision of the lock service. What was pending then is of
+	// a process that has ended, and is purged at once.
 	Abandoned int64
 	// Now is the clock of tables and backups. Default time.Now.
 	Now func() time.Time
-	// Counters count what the master does; they may be those of an earlier term.
-	// Default: nobody sees them.
+	// Counters count what the master does; they may be those of an earlier term. Default:
+	// they are not published.
 	Counters *Counters
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
@@ -168,15 +168,15 @@ type master struct {
 	balanced time.Time
 	// moveTargets are the incarnations of the servers that balancing moves tablets to.
 	moveTargets map[metadata.TabletID]uint64
-	// merging has the left one of each pair of neighbours that is to be merged, and
-	// when the master gives up bringing both to one server.
+	// merging has both of each pair of neighbours that is being brought to one server, and
+	// when the master gives that up.
 	merging map[metadata.TabletID]time.Time
-	// purged is when tables were looked at last. making says since when something
-	// is being made, by id and version, and orphans since when a tablet is of no
-	// table, of what was so then.
-	purged  time.Time
-	making  map[[2]int64]time.Time
-	orphans map[metadata.TabletID]time.Time
+	// purged is when tables were looked at last. pendingSince says since when something is
+	// pending, by id and version. orphans says since when a tablet is of no table, of
+	// those that were so in the last purge.
+	purged       time.Time
+	pendingSince map[[2]int64]time.Time
+	orphans      map[metadata.TabletID]time.Time
 
 	needsMu sync.Mutex // guards what needs uses, in calls made by several goroutines
 

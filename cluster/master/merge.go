@@ -14,19 +14,17 @@ import (
 // out.
 const mergesAtOnce = 8
 
-// small is the part of what makes a server split a tablet, in bytes and in rows
-// per second, that two neighbours have at most to be merged. A tablet that was
-// merged has to grow fourfold before it is split, and one that was split to
-// shrink to half before it is merged, so that nothing is split and merged by
-// turns.
+// small is the share of a server's split limits, in bytes and in rows per second, that two
+// neighbours may have together to be merged. A merged tablet has to grow fourfold before
+// it is split, and one that was split to shrink to half before it is merged. So nothing is
+// split and merged by turns.
 const small = 0.25
 
 // A pair are two neighbours that are to be one.
 type pair struct{ left, right metadata.TabletID }
 
-// pairs chooses up to most pairs of neighbours, of rows in the order of their
-// keys, that fit says to be small and idle, both together; a tablet is in one of
-// them at most.
+// pairs chooses up to most pairs of neighbours, of rows in the order of their keys, for
+// which fit returns true. A tablet is in one pair at most.
 func pairs(rows []*tabletHint, fit func(left, right *tabletHint) bool, most int) (out []pair) {
 	for i := 0; i+1 < len(rows) && len(out) < most; i++ {
 		a, b := rows[i], rows[i+1]

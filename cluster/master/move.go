@@ -17,8 +17,8 @@ import (
 // and gives up parallelMoves of them at a time.
 const parallelMoves, maxMovesPerServer = 4, 64
 
-// rebalance moves tablets: from servers that are being drained, to those that they
-// are wanted on, and from the busiest servers to those that are least so.
+// rebalance moves tablets away from servers that are being drained, to the servers that
+// they are pinned to, and from the busiest servers to the least busy.
 func (m *master) rebalance(ctx context.Context, v *view, rows []*tabletHint) {
 	leave := map[uint64][]*tabletHint{}
 	ask := func(r *tabletHint) {
@@ -52,8 +52,8 @@ func (m *master) rebalance(ctx context.Context, v *view, rows []*tabletHint) {
 	}
 	for _, r := range rows {
 		a := r.Assignment
-		// One that says it is being split or merged may say so because that was given
-		// up: giving the tablet up waits for what is really under way.
+		// A row that names a split or merge may do so because that was given up. Unloading
+		// the tablet waits for what is really under way.
 		if a == nil || a.State != metadata.Open {
 			continue
 		}
@@ -78,7 +78,7 @@ func (m *master) rebalance(ctx context.Context, v *view, rows []*tabletHint) {
 type relocation struct {
 	row  *tabletHint
 	name metadata.TabletName
-	to   catalog.Registration // who is to serve it; the zero value for nobody
+	to   catalog.Registration // the server that is to get it; the zero value for none
 }
 
 // moveOff asks servers, by incarnation, to give up tablets.
@@ -103,10 +103,9 @@ func (m *master) moveOff(v *view, leave map[uint64][]*tabletHint) {
 	}
 }
 
-// moveAll moves tablets, each by itself: a tablet is served by nobody only
-// while its own server gives it up and the next one opens it. A round, which
-// looks at all tablets, would take longer than both. Tablets of METADATA come
-// first.
+// moveAll moves tablets, each by itself. A tablet is without a server only while its own
+// one gives it up and the next one opens it. A round, which looks at all tablets, would
+// take longer than both. Tablets of METADATA come first.
 func (m *master) moveAll(ctx context.Context, from catalog.Registration, all []relocation) error {
 	var mu sync.Mutex
 	var errs []error

@@ -15,26 +15,26 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// purge removes tables that can be undeleted no more, backups that have expired,
-// both of what nobody goes on making, and the METADATA rows, of those that were
-// read before, that are of no table and no backup. The item is removed first
-// and by a compare-and-set, so that whoever was making or undeleting it fails;
-// its rows are garbage from then on, as are those of a maker that died.
+// purge removes tables that can be undeleted no more, backups that have expired, and
+// pending ones of both whose creator is gone. It also removes METADATA rows, of those that
+// were read before, that are of no table and no backup. The item is removed first and by a
+// compare-and-set, so a client that is creating or undeleting it fails. Its rows are
+// garbage from then on, as are those of a creator that died.
 func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	now, known := m.o.Now(), map[uint64]bool{cmeta.Table: true}
 	pending := map[[2]int64]bool{}
-	// stale tells whether something has been in the making for too long, by this
-	// clock: that of whoever makes it may be wrong.
+	// stale tells whether something has been pending for too long. It goes by this
+	// process's clock, as the creator's may be wrong.
 	stale := func(id uint64, version, item int64) bool {
 		if item <= m.o.Abandoned {
 			return true
 		}
 		k := [2]int64{int64(id), version}
 		pending[k] = true
-		since, ok := m.making[k]
+		since, ok := m.pendingSince[k]
 		if !ok {
 			since = time.Now()
-			m.making[k] = since
+			m.pendingSince[k] = since
 		}
 		return time.Since(since) > m.o.MakeLimit
 	}
@@ -76,9 +76,9 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	if err != nil {
 		return err
 	}
-	for k := range m.making {
+	for k := range m.pendingSince {
 		if !pending[k] {
-			delete(m.making, k)
+			delete(m.pendingSince, k)
 		}
 	}
 	// The items were read after the rows, and were there before them.

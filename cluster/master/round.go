@@ -15,7 +15,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// watch wakes whoever waits for a channel when items change.
+// watch signals a channel when items change.
 func (m *master) watch(ctx context.Context, prefix string, whom chan struct{}) {
 	for ctx.Err() == nil {
 		_, revision, err := m.o.Lock.List(ctx, prefix)

@@ -22,34 +22,33 @@ import (
 // A sweeper deletes what nothing names any more: SSTables, and the segments and
 // items of commit logs of incarnations that have ended.
 //
-// A pass looks at the whole of METADATA and judges only if what it saw is
-// whole. The rows of each table and backup, of which there were any at the end
-// of the pass, must tile the key space: then no row was missed, even if tablets
-// were split and merged meanwhile. And none may be under way at the end of it: a
-// backup or a table that is being made of a backup has names in hand that are
-// in no row yet. After that, a name that was not seen can only come from who
-// wrote the object and has not named it yet. So an object is deleted if two
-// passes did not see it and, between them, every server said that it neither
-// reads it nor is about to name it, its writer among them; or its writer is gone
-// for good: neither registered nor named by any row, so that it cannot change one
-// either. The servers are asked before the second pass looks: what they have named
-// by then, it sees. And the newest copy of the lock service is of later than the
-// first pass: recovery from one finds what it names.
+// A pass looks at the whole of METADATA and judges only if what it saw is whole. The rows
+// of each table and backup, of which there were any at the end of the pass, must tile the
+// key space. Then no row was missed, even if tablets were split and merged meanwhile. And
+// none may be under way at the end of it. A backup, or a table being restored from one,
+// has names in hand that are in no row yet. After that, a name that was not seen can only
+// come from the object's writer, which has not named it yet. So an object is deleted if
+// two passes did not see it and, in between, every server said that it neither reads it
+// nor is about to name it. Its writer must be one of these servers, or be gone for good.
+// Gone means neither registered nor named by any row, so that it cannot change one either.
+// The servers are asked before the second pass looks: what they have named by then, it
+// sees. And the newest copy of the lock service is of later than the first pass: recovery
+// from one finds what it names.
 type sweeper struct {
 	m *master
-	// unused says since when an object, and idle since when a log, is named by
-	// nothing, of those of which that was so in the last pass.
+	// unused says since when an object is unreferenced, and idle since when a log is, of
+	// those that were so in the last pass.
 	unused map[string]time.Time
 	idle   map[commitlog.ID]time.Time
 	// ends are the fences of the logs that were sealed in an earlier pass.
 	ends map[commitlog.ID]commitlog.Pos
-	// litter says since when there are segments of a log without an item, as a put
-	// leaves them that arrived when its log had been deleted.
+	// litter says since when there are segments of a log without an item. A put leaves
+	// them that arrived when its log had been deleted.
 	litter map[commitlog.ID]time.Time
 }
 
-// errUnsettled says that a pass saw METADATA change and learned nothing.
-var errUnsettled = errors.New("METADATA was changing")
+// errMetadataChanging says that a pass saw METADATA change and learned nothing.
+var errMetadataChanging = errors.New("METADATA was changing")
 
 // seen is what a pass saw.
 type seen struct {
@@ -101,7 +100,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 	}
 	for _, b := range backups {
 		if !b.Made {
-			return nil, fmt.Errorf("%w: backup %s is being made", errUnsettled, b.Name)
+			return nil, fmt.Errorf("%w: backup %s is being made", errMetadataChanging, b.Name)
 		}
 		want = append(want, catalog.BackupTable(b.ID))
 	}
@@ -116,14 +115,14 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 		}
 		for _, t := range n {
 			if t.Pending {
-				return nil, fmt.Errorf("%w: table %s is being made", errUnsettled, t.Name)
+				return nil, fmt.Errorf("%w: table %s is being made", errMetadataChanging, t.Name)
 			}
 			want = append(want, t.ID)
 		}
 	}
 	for _, id := range want {
 		if !metadata.Tile(tables[id]) {
-			return nil, fmt.Errorf("%w: the rows of table %x do not tile the key space", errUnsettled, id)
+			return nil, fmt.Errorf("%w: the rows of table %x do not tile the key space", errMetadataChanging, id)
 		}
 	}
 	servers, _, err := catalog.Servers(ctx, w.m.o.Lock)
@@ -215,8 +214,8 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 	return deleted, w.collectLitter(ctx, s, logs, stored, now)
 }
 
-// collectLitter deletes the segments of logs that have no item and that nobody
-// can need: who makes a log makes its item first. Its fences stay.
+// collectLitter deletes the segments of logs that have no item and cannot be needed: the
+// creator of a log makes its item first. Its fences stay.
 func (w *sweeper) collectLitter(ctx context.Context, s *seen, logs map[commitlog.ID]lock.Item, stored []commitlog.Stored, now time.Time) error {
 	litter := map[commitlog.ID]time.Time{}
 	for _, l := range stored {
@@ -275,11 +274,11 @@ func (w *sweeper) ask(ctx context.Context) (spared map[string]bool, asked map[ui
 	return spared, asked, nil
 }
 
-// log sees to one log. What nobody can need any more is sealed, and in a later
-// pass, if that is still so, its segments and its item are deleted; its fence
-// stays for ever. An incarnation that begins makes its logs before it registers,
-// so it may be taken for one that has ended: then it finds its logs sealed when
-// it has registered, and does not begin.
+// log sees to one log. A log that cannot be needed any more is sealed. In a later pass, if
+// that is still so, its segments and its item are deleted; its fence stays for ever. An
+// incarnation that begins makes its logs before it registers, so it may be taken for one
+// that has ended. Then it finds its logs sealed when it has registered, and does not
+// begin.
 func (w *sweeper) log(ctx context.Context, s *seen, id commitlog.ID, now time.Time) error {
 	if s.owners[catalog.LogOwner(id)] || s.logs[uint64(id)] {
 		delete(w.idle, id)
@@ -355,7 +354,7 @@ func (m *master) sweepAlways(ctx context.Context) {
 		_, err := w.pass(ctx)
 		switch {
 		case err == nil || ctx.Err() != nil:
-		case errors.Is(err, errUnsettled):
+		case errors.Is(err, errMetadataChanging):
 			m.o.Log.Debug("swept nothing", "error", err)
 		default:
 			m.o.Log.Warn("sweep", "error", err)

@@ -8,8 +8,8 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// name returns the name of the tablet of a row; that of a table which is gone
-// has the table's id in place of its name.
+// name returns the name of the tablet of a hint. If the table is gone it has the table's
+// id in place of its name.
 func (v *view) name(r *tabletHint) metadata.TabletName {
 	table := cmp.Or(v.names[r.Table], metadata.TabletID(r.Table).String())
 	return metadata.TabletName{Table: table, Tablet: r.Tablet, Start: r.Start, End: r.End}

@@ -1,6 +1,6 @@
-// Package metadata keeps the METADATA of a cluster, in the three levels of the
-// Bigtable paper (section 5.1): the lock service names the METADATA tablets,
-// these name all others.
+// Package metadata keeps the METADATA of a cluster, in the three levels of the Bigtable
+// paper (section 5.1). The lock service names the METADATA tablets, and these name all
+// others.
 //
 // Every change of a row is a compare-and-set, so a server that has lost a
 // tablet cannot change the tablet's row any more. A change whose answer was

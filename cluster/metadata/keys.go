@@ -27,8 +27,8 @@ var (
 	columnVersion = []byte("v") // its Version, for the predicate of a compare-and-set
 )
 
-// Key returns the key of a METADATA row: the first one after the key of a row
-// of the table is that of the tablet which holds the row.
+// Key returns the key of a METADATA row. Keys sort by table and end,
+// so the tablet that holds a row is that of the first Key after the row's own.
 func Key(k rpc.TabletKey) []byte {
 	b := binary.BigEndian.AppendUint64(nil, k.Table)
 	if len(k.End) == 0 {

@@ -32,15 +32,15 @@ type Store struct {
 	master int64
 	// ended, if not nil, is closed when no METADATA tablet will be served any more.
 	ended <-chan struct{}
-	// patience is how long an unavailable METADATA tablet is asked for; 0: until
+	// maxWait is how long an unavailable METADATA tablet is asked for; 0: until
 	// the context ends.
 	maxWait time.Duration
 
 	mu    sync.Mutex
 	roots []*metadata.Row // of the METADATA tablets, ascending; nil if unknown
 
-	// RootReads counts lists of the METADATA tablets, Reads calls to them, Changes
-	// attempts to change a row, and Conflicts those that found another version.
+	// RootReads counts lists of the METADATA tablets, and Reads calls to them. Changes
+	// counts attempts to change a row, and Conflicts those that found another version.
 	RootReads, Reads, Changes, Conflicts atomic.Int64
 }
 
@@ -53,11 +53,10 @@ func (s *Store) Until(ended <-chan struct{}) *Store {
 	return &Store{lock: s.lock, dial: s.dial, master: s.master, maxWait: s.maxWait, ended: ended}
 }
 
-// ForMaster returns a Store that changes rows on behalf of the master of an
-// epoch: it refuses to change a row that a later master has changed. It does
-// not wait for a METADATA tablet that is not served, since that may be for the
-// master to see to: the methods return Unavailable then, CAS and Delete
-// perhaps without having found out what became of the change.
+// ForMaster returns a Store that changes rows on behalf of the master of an epoch. It
+// refuses to change a row that a later master has changed. It does not wait for a METADATA
+// tablet that is not served, since the master may be the one to assign it. The methods
+// return Unavailable then; CAS and Delete may not know what became of the change.
 func (s *Store) ForMaster(epoch int64) *Store {
 	return &Store{lock: s.lock, dial: s.dial, master: epoch, maxWait: 500 * time.Millisecond, ended: s.ended}
 }
@@ -115,19 +114,19 @@ func RootsOf(items map[string][]byte) (roots []*metadata.Row, err error) {
 	return roots, nil
 }
 
-// forgetRoots makes the next call ask the lock service again.
+// invalidateRoots makes the next call ask the lock service again.
 func (s *Store) invalidateRoots() {
 	s.mu.Lock()
 	s.roots = nil
 	s.mu.Unlock()
 }
 
-// pause waits between two attempts.
+// backoff waits between two attempts.
 func (s *Store) backoff(ctx context.Context, attempt int) error {
 	return rpc.Backoff(ctx, s.ended, attempt, 200*time.Millisecond)
 }
 
-// at calls do with the server of the METADATA tablet that holds key, again
+// withTablet calls do with the server of the METADATA tablet that holds key, again
 // until it is served or ctx ends. An error of do that is not Unavailable ends
 // it; lost says that an answer was lost before.
 func (s *Store) withTablet(ctx context.Context, key []byte, do func(rpc.TabletServer, rpc.Target, row.Range) error) error {
@@ -144,7 +143,7 @@ func (s *Store) withTablet(ctx context.Context, key []byte, do func(rpc.TabletSe
 	}
 }
 
-// impatient tells whether something has been tried for long enough.
+// timedOut tells whether something has been tried for long enough.
 func (s *Store) timedOut(start time.Time) bool {
 	return s.maxWait > 0 && time.Since(start) > s.maxWait
 }
@@ -189,9 +188,9 @@ func (s *Store) Get(ctx context.Context, k rpc.TabletKey) (*metadata.Row, error)
 	return found, err
 }
 
-// getRoot returns the row of a METADATA tablet, NotFound if there is none or it
-// was retired, and in any case the versions of the key and of its item, 0 if
-// there is no item.
+// getRoot returns the row of a METADATA tablet, NotFound if there is none or it was
+// retired. In any case it returns the versions of the key and of its item, 0 if there is
+// no item.
 func (s *Store) getRoot(ctx context.Context, k rpc.TabletKey) (r *metadata.Row, version uint64, item int64, err error) {
 	i, err := s.lock.Get(ctx, rootKey(k))
 	if err != nil {
@@ -206,8 +205,8 @@ func (s *Store) getRoot(ctx context.Context, k rpc.TabletKey) (r *metadata.Row, 
 	return r, r.Version, i.Version, nil
 }
 
-// retiredVersion returns what the item of a METADATA tablet's row holds if that
-// was retired: the version alone, which no row is as short as.
+// retiredVersion returns the version in the item of a METADATA tablet's row if that was
+// retired. Such an item holds the version alone, and no row is as short.
 func retiredVersion(value []byte) (uint64, bool) {
 	if len(value) != 8 {
 		return 0, false
@@ -343,9 +342,9 @@ func (s *Store) Delete(ctx context.Context, r *metadata.Row) error {
 	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, change{kind: remove})
 }
 
-// Retire removes the row of a tablet whose rows others serve from now on, if it
-// is still as it was when r was read. The key's version stays and goes on
-// growing, so that what was sent before, and comes late, changes nothing.
+// Retire removes the row of a tablet whose rows others serve from now on, if it is still
+// as it was when r was read. The key's version stays and goes on growing, so an earlier
+// change that arrives late changes nothing.
 func (s *Store) Retire(ctx context.Context, r *metadata.Row) error {
 	return s.change(ctx, rpc.TabletKey{Table: r.Table, End: r.End}, r.Version, change{kind: retire})
 }
@@ -370,7 +369,7 @@ func (s *Store) RetiredVersion(ctx context.Context, table uint64, end []byte) (v
 	return version, err
 }
 
-// A change is what is to become of a row.
+// A change is the new state of a row.
 type change struct {
 	kind changeKind
 	next *metadata.Row // to put
@@ -503,7 +502,7 @@ func filterVersion(version uint64) *filter.Node {
 	}}
 }
 
-// Living passes of each row what describes its tablet: nothing of a row that was
+// LiveRows passes of each row what describes its tablet: nothing of a row that was
 // retired.
 var LiveRows = &filter.Node{Op: filter.ColumnRange, Family: family, Start: filter.Bound{Key: columnRow, Set: true}, End: filter.Bound{Key: columnRow, Set: true}}
 
@@ -523,7 +522,7 @@ func (w *versionReader) Cell(c *row.Cell) {
 // EndRow implements scan.Writer.
 func (w *versionReader) EndRow() (bool, error) { return false, nil }
 
-// A reader takes METADATA rows.
+// A rowReader takes METADATA rows.
 type rowReader struct {
 	each func(*metadata.Row) error
 	row  *metadata.Row

@@ -1,4 +1,3 @@
-// Package rpc is what the servers of a cluster ask of each other: the calls of
-// a tablet server and what they carry. How a call travels is for a Dialer to
-// say.
+// Package rpc has the calls that the servers of a cluster make to each other: those of a
+// tablet server and their arguments. How a call travels is for a Dialer to say.
 package rpc

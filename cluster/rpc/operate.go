@@ -26,14 +26,14 @@ type Operate interface {
 // AllTables is no table's id.
 const AllTables uint64 = 0
 
-// TabletDetail is what a tablet server says of a tablet to an operator.
+// TabletDetail describes a tablet to an operator.
 type TabletDetail struct {
 	TabletStatus
 	MemtableBytes int64
 	Files         int
 	LastMajor     time.Time // zero if there was none
-	// Redo is the place in the server's commit log from which a recovery would
-	// replay for it, empty if nothing would be.
+	// Redo is the place in the server's commit log from which a recovery would replay for
+	// it, empty if it would replay nothing.
 	Redo string
 	// ReadCalls and BytesRate are calls that read, and bytes of the values read and
 	// of the changes written, per second, lately.
@@ -41,29 +41,28 @@ type TabletDetail struct {
 	// Done and Total are the bytes of keys and values that compactions which are
 	// under way have read, and will have.
 	Done, Total int64
-	// Groups are the locality groups by id. Earlier is what was written when other
-	// families were in them.
+	// Groups are the locality groups by id. Earlier are SSTables written when other
+	// families were in the groups.
 	Groups  map[uint16]GroupState
 	Earlier GroupState
 }
 
-// GroupState is what a tablet has of a locality group. The fields are those of
+// GroupState is the state of a locality group in a tablet. The fields are those of
 // engine/tablet.GroupState.
 type GroupState struct {
 	Bytes, Resident int64
 	Runs, Files     int
 }
 
-// Verified is an SSTable that was read; Error says what is wrong with it, and is
-// empty if nothing is.
+// Verified is an SSTable that was read; Error is the damage found, empty if there is none.
 type Verified struct {
 	Object string
 	Bytes  int64
 	Error  string
 }
 
-// Loss is what was forgotten with an SSTable: entries of the rows from First to
-// Last, both included.
+// Loss describes an SSTable that was forgotten: entries of the rows from First to Last,
+// both included.
 type Loss struct {
 	First, Last []byte
 	Entries     uint64

@@ -26,8 +26,8 @@ type Target struct {
 // An Updater is a TabletServer in the caller's process: it can ask the caller while it
 // holds the row.
 type Updater interface {
-	// Update is backend.RowUpdater's for a row of a tablet: nobody changes the row
-	// between what decide sees of it and what becomes of that.
+	// Update is backend.RowUpdater's for a row of a tablet: nothing changes the row
+	// between what decide sees of it and what it decides.
 	Update(ctx context.Context, at Target, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error)
 }
 
@@ -35,8 +35,8 @@ type Updater interface {
 // serve the tablet: the caller looks its row up again.
 var ErrNotServing = &fault.Error{Kind: fault.Unavailable, Reason: "NOT_SERVING", Msg: "this server does not serve the tablet"}
 
-// ErrUnknown is wrapped by the error of a call that changes something and whose
-// answer was lost: the change may or may not have been made.
+// ErrUnknown is wrapped by the error of a call that changes something and whose answer was
+// lost. The change may or may not have been made.
 var ErrUnknown = &fault.Error{Kind: fault.Unavailable, Reason: "OUTCOME_UNKNOWN", Msg: "the answer of the tablet server was lost: the change may or may not have been made"}
 
 // A TabletServer serves tablets. Errors wrap a fault.Kind or are the context's,
@@ -50,8 +50,8 @@ type TabletServer interface {
 // Data reads and writes the rows of one tablet. A call is refused with
 // ErrNotServing as a whole.
 type Data interface {
-	// ReadRows gives the rows of ranges, which are within the tablet, to w. It
-	// ends early when w is full, and returns what is left to read then.
+	// ReadRows gives the rows of ranges, which are within the tablet, to w. It ends early
+	// when w is full, and returns the ranges left to read then.
 	ReadRows(ctx context.Context, at Target, req *Read, w scan.Writer) (rest []row.Range, stats scan.Stats, err error)
 	// MutateRow applies an entry.
 	MutateRow(ctx context.Context, at Target, e *row.Entry) error
@@ -72,15 +72,16 @@ type Data interface {
 	DropRange(ctx context.Context, at Target, r row.Range) error
 }
 
-// Became says what became of an update.
+// UpdateOutcome says what became of an update.
 type UpdateOutcome uint8
 
 const (
-	// Nothing says that the row has to be seen first, or is not what was seen.
+	// NotApplied says that the caller has to see the row first, or that it is not what the
+	// caller saw.
 	NotApplied UpdateOutcome = iota
-	// Done says that it was made.
+	// Applied says that it was made.
 	Applied
-	// Repeated says that it was made before.
+	// AppliedBefore says that it was made before.
 	AppliedBefore
 )
 
@@ -108,8 +109,7 @@ func Digest(cells []row.Cell) []byte {
 	return h.Sum(nil)
 }
 
-// A Read is what is asked for in one tablet. Its fields are those of
-// scan.Request.
+// A Read describes rows to read in one tablet. Its fields are those of scan.Request.
 type Read struct {
 	Ranges   []row.Range
 	Limit    int64
@@ -123,8 +123,8 @@ type TabletKey struct {
 	End   []byte
 }
 
-// Control is what the master and operators ask for. Each call is a hint: what
-// is true is in the METADATA rows.
+// Control has the calls of the master and of operators. Each call is a hint: the METADATA
+// rows decide.
 type Control interface {
 	// Load opens the tablets whose METADATA rows name this server. Those that it
 	// serves already are no error.
@@ -141,10 +141,10 @@ type Control interface {
 	Flush(ctx context.Context, tablets []metadata.TabletID) error
 	// Compact does a major compaction of the tablets, until ctx ends.
 	Compact(ctx context.Context, tablets []metadata.TabletID) error
-	// Pause holds up the writes of tablets, and whatever changes their METADATA
-	// rows, until Cut or Resume is called with the same number, hold at most. The
-	// number is the caller's, and nobody else's. ErrNotServing, and nothing is
-	// paused, if one of the tablets is not served here.
+	// Pause holds up the writes of tablets, and changes of their METADATA rows, until Cut
+	// or Resume is called with the same number. It lasts hold at most. The number is the
+	// caller's own. ErrNotServing, and nothing is paused, if one of the tablets is not
+	// served here.
 	Pause(ctx context.Context, number uint64, tablets []metadata.TabletID, hold time.Duration) error
 	// Cut ends a pause and returns what the tablets held during it: METADATA rows
 	// of version 0 without an Assignment, ascending. Aborted if the pause is over.
@@ -154,31 +154,32 @@ type Control interface {
 	Cut(ctx context.Context, number uint64) ([]*metadata.Row, error)
 	// Resume ends a pause, if it is not over.
 	Resume(ctx context.Context, number uint64) error
-	// Needed returns those of objects that the server reads or may read, that are in
-	// the METADATA rows of tablets that it serves, or that it has written, or is
-	// writing, for such a row. It will not name any other.
+	// Needed returns those of objects that the server reads or may read, and those in the
+	// METADATA rows of tablets that it serves. It also returns those that it has written,
+	// or is writing, for such a row. It will not name any other.
 	Needed(ctx context.Context, objects []string) ([]string, error)
-	// Attend tells the server, if its incarnation is this one, that the master of an
-	// epoch attends to it. It returns a reading of the server's clock, which only
-	// the server can judge; echo is the one that the call before returned, 0 at
-	// first. It waits for nothing. See catalog.Promise. FailedPrecondition from a
-	// server of another incarnation, or that knows of a later master.
+	// Attend tells the server, if its incarnation is this one, that the master of an epoch
+	// attends to it. It returns a reading of the server's clock, which only the server can
+	// judge. echo is the one that the call before returned, 0 at first. It waits for
+	// nothing. See catalog.Promise. FailedPrecondition from a server of another
+	// incarnation, or one that knows a later master.
 	Attend(ctx context.Context, incarnation uint64, epoch int64, echo time.Duration) (reading time.Duration, err error)
-	// Status describes the server and what it serves.
+	// Status describes the server and the tablets that it serves.
 	Status(ctx context.Context) (*Status, error)
 }
 
-// Status is what a tablet server says of itself.
+// Status describes a tablet server.
 type Status struct {
 	Server      string
 	Incarnation uint64
-	// SplitBytes, MetadataSplitBytes and SplitRate are the size of a tablet, of one
-	// of METADATA, and the rows read and written per second, from which on the
-	// server splits it by itself. 0 means never.
+	// SplitBytes, MetadataSplitBytes and SplitRate are limits beyond which the server
+	// splits a tablet by itself. They are the size of a tablet, of one of METADATA, and
+	// the rows read and written per second. 0 means never.
 	SplitBytes, MetadataSplitBytes int64
 	SplitRate                      float64
-	// Copy is the number of the newest copy of the lock service that the server
-	// knows of (catalog.Age): it has looked into the store, its callers perhaps not.
+	// Copy is the number of the newest copy of the lock service that the server knows of
+	// (catalog.RollbackGuard). The server has looked into the store; its callers perhaps
+	// cannot.
 	Copy    uint64
 	Tablets []TabletStatus
 }
@@ -208,10 +209,9 @@ type Dialer interface {
 // there is, has ended.
 var ErrEnded = fault.New(fault.Unavailable, "the tablet server has ended")
 
-// Backoff waits before a call is made again: hardly before the second attempt,
-// longer each time, up to about most. It returns why ctx has ended, if it has,
-// and ErrEnded once ended, which may be nil, is closed: nobody is there
-// any more who could answer.
+// Backoff waits before a call is made again: hardly before the second attempt, longer each
+// time, up to about most. It returns why ctx has ended, if it has, and ErrEnded once
+// ended, which may be nil, is closed: no server is left to answer.
 func Backoff(ctx context.Context, ended <-chan struct{}, attempt int, most time.Duration) error {
 	d := min(time.Millisecond<<min(attempt, 10), most)
 	select {

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// A Clock is that of a node: it runs at a rate of its own against true time,
-// which is that of the simulation, and shows another time of day. Only leases
-// and times of day are by a node's clock; how long somebody waits between two
-// attempts is by true time.
+// A Clock is that of a node. It runs at a rate of its own against true time, which is the
+// simulation's, and shows another time of day. Only leases and times of day go by a node's
+// clock; waits between two attempts go by true time.
 type Clock struct {
 	mu   sync.Mutex
 	rate float64
@@ -46,7 +45,7 @@ func (c *Clock) Reading() time.Duration {
 func (c *Clock) After(d time.Duration) <-chan time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	// Not a bit too early: who waits again would wait for nothing, for ever.
+	// Not a bit too early: a caller that waits again would wait for nothing, for ever.
 	return time.After(max(time.Until(c.stuck), 0) + time.Duration(float64(d)/c.rate) + time.Microsecond)
 }
 

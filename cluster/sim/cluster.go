@@ -41,8 +41,8 @@ type Options struct {
 	LogBytes                       int64
 	// CacheBytes is the size of a server's cache. Default 8 MiB.
 	CacheBytes int64
-	// Copy, if set, is how often masters copy the lock service into the store. Then
-	// nobody works with a lock service that is older than the store.
+	// Copy, if set, is how often masters copy the lock service into the store. Then no
+	// process works with a lock service that is older than the store.
 	Copy time.Duration
 	// Sweep, Purge, Rest and MakeLimit are those of masters. Default: never sweep.
 	Sweep, Purge, Rest, MakeLimit time.Duration
@@ -60,9 +60,8 @@ type Options struct {
 	// WrapReading, if set, returns what a tablet server is given in the place of its
 	// clock to keep promises by.
 	WrapReading func(node string, reading func() time.Duration) func() time.Duration
-	// WrapLock, WrapStore and WrapDialer, if set, return what a tablet server, a
-	// master or a client is given in the place of the lock service, of the store and of the
-	// network.
+	// WrapLock, WrapStore and WrapDialer, if set, wrap the lock service, the store and the
+	// network of a tablet server, a master or a client.
 	WrapLock   func(node string, l lock.Service) lock.Service
 	WrapStore  func(node string, s objectstore.Store) objectstore.Store
 	WrapDialer func(node string, d rpc.Dialer) rpc.Dialer

@@ -49,7 +49,7 @@ func TestI6_VersionsAndEpochsGrow(t *testing.T) {
 			}
 			before := g.o.Witness.Changes()
 			o.do(g)
-			g.settle()
+			g.waitServed()
 			if n := g.o.Witness.Changes() - before; n < o.changes || !o.did(g) {
 				g.t.Errorf("%s: not done, or the witness has seen only %d changes", o.name, n)
 			}
@@ -91,7 +91,7 @@ func TestI8_LogsAreWhole(t *testing.T) {
 			}
 			if round == 3 {
 				g.KillServer("server-2")
-				g.settle()
+				g.waitServed()
 			}
 		}
 		time.Sleep(15 * time.Second) // what is left of the dead server's log goes

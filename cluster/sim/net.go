@@ -38,7 +38,7 @@ type Message struct {
 
 // A Net says what becomes of a message. It returns when the message arrives, or
 // an error if it is lost: ErrRefused if its sender is certain of that. ctx ends
-// with the cluster, not with the patience of who has asked.
+// with the cluster, not with the patience of the caller.
 type Net func(ctx context.Context, m Message) error
 
 // ErrRefused says that a message was not sent.
@@ -56,8 +56,8 @@ func isLost(err error) bool {
 	return errors.As(err, &l)
 }
 
-// A node is a process as the network knows it. When it has ended it sends
-// nothing more, and nobody hears of what it does; what it has sent arrives.
+// A node is a process as the network knows it. When it has ended it sends nothing more,
+// and its effects are not seen; what it has sent arrives.
 type node struct {
 	name  string
 	clock *Clock
@@ -128,8 +128,8 @@ func exchange[T any](ctx context.Context, c *Cluster, n *node, m Message, do fun
 	}
 }
 
-// carry has a message carried by a goroutine that has done that before, if there
-// is one: a new one copies its stack until that is large enough.
+// carry has a message carried by a goroutine that has done that before, if there is one. A
+// new one copies its stack until that is large enough.
 func (c *Cluster) carry(message func()) {
 	c.late.Add(1)
 	select {

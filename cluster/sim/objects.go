@@ -14,8 +14,8 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// objects is a Store in memory. A directory of files in memory does it too, but
-// lists itself for every object of a commit log: a quarter of what a storm costs.
+// objects is a Store in memory. A directory of files in memory does it too, but lists
+// itself for every object of a commit log, which is a quarter of a storm's time.
 type objects struct {
 	mu    sync.Mutex
 	names []string // in order

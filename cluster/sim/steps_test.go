@@ -240,8 +240,8 @@ func (g *stage) tablets() []*metadata.Row {
 	return rows
 }
 
-// settle waits until all tablets are served by somebody who lives.
-func (g *stage) settle() []*metadata.Row {
+// waitServed waits until all tablets are served by living servers.
+func (g *stage) waitServed() []*metadata.Row {
 	g.t.Helper()
 	for range 400 {
 		if rows := g.tablets(); rows != nil {
@@ -260,8 +260,8 @@ func (g *stage) check(ctx string) {
 		g.t.Helper()
 		g.t.Errorf("%s: %s", ctx, fmt.Sprintf(format, args...))
 	}
-	if g.settle() == nil {
-		fail("did not settle")
+	if g.waitServed() == nil {
+		fail("not all tablets are served")
 		return
 	}
 	got := contents(g.t, g.admin, tableName)
@@ -600,7 +600,7 @@ func stepRun(t *testing.T, o operation, victim string, how mishap, n int) (reach
 		time.Sleep(3 * time.Second) // a session ends
 	}
 	if o.after != nil {
-		g.settle()
+		g.waitServed()
 		if err := o.after(g); err != nil {
 			t.Error(err)
 		}

@@ -12,9 +12,9 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// A farStore is the store at the other end of the network. A change may be made
-// though its answer was lost, though its caller has given up, and twice, as
-// clients of stores repeat what they have no answer to.
+// A farStore is the store at the other end of the network. A change may be made though its
+// answer was lost or its caller has given up. It may be made twice, as clients of stores
+// repeat calls without an answer.
 type farStore struct {
 	objectstore.Store
 	c *Cluster

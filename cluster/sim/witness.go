@@ -39,9 +39,9 @@ func (w *Witness) note(format string, args ...any) {
 	w.errs = append(w.errs, fmt.Errorf(format, args...))
 }
 
-// A witnessedLog is what was put of a commit log. It has ended when its first
-// object that was never a segment is a fence: one that was put far ahead of a
-// writer that goes on ends it only when the writer gets there.
+// A witnessedLog is what was put of a commit log. It has ended when its first object that
+// was never a segment is a fence. A fence put far ahead of a writer that goes on ends the
+// log only when the writer gets there.
 type witnessedLog struct {
 	next  uint64          // the first that is not known to be a segment
 	ahead map[uint64]bool // from next on, whether it is a fence

@@ -26,7 +26,8 @@ const (
 	// newTablesLog is what DropDamagedLog makes and then puts in the place of
 	// tablesLog. While that is not there a start is refused.
 	newTablesLog = "ulog.new"
-	// partOfLog is what it makes that of: half of a log is not to be taken for one.
+	// partialTablesLog is where newTablesLog is written, so that half of a log is never
+	// taken for a whole one.
 	partialTablesLog = "ulog.part"
 	damagedLogPrefix = "ulog.damaged-"
 )
@@ -43,8 +44,8 @@ func Served(fs vfs.FS, dir string) bool {
 	return false
 }
 
-// checkLogs is fault.Corruption if a directory that was served lacks one of its
-// commit logs: a start would begin an empty one, without what was acknowledged.
+// checkLogs is fault.Corruption if a directory that was served lacks one of its commit
+// logs. A start would begin an empty one, without what was acknowledged.
 func checkLogs(fs vfs.FS, dir string) error {
 	if !Served(fs, dir) {
 		return nil
@@ -67,8 +68,8 @@ func checkLogs(fs vfs.FS, dir string) error {
 // tables is damaged.
 const DropLog = "see what it costs to go on without: trestle drop-damaged-log "
 
-// A DamagedLog is what is damaged of the commit log of all tables, and what it
-// costs to go on without.
+// A DamagedLog describes the damage of the commit log of all tables, and what it costs to
+// go on without.
 type DamagedLog struct {
 	// Log is the directory.
 	Log string
@@ -77,7 +78,7 @@ type DamagedLog struct {
 	// Kept is the number of records that can be read, before gaps and after.
 	Kept int
 	// Lost are the tablets that are known to have had records in a gap, as later ones
-	// tell. What others had in a gap nobody can tell.
+	// tell. What others had in a gap is not known.
 	Lost []LostChanges
 	// Interrupted says that a call of DropDamagedLog has put the damaged log aside
 	// and did not come to its end.
@@ -91,11 +92,10 @@ type LostChanges struct {
 	Changes uint64
 }
 
-// FindDamagedLog looks at the commit log of all tables of a directory that no
-// process has open, and changes nothing. It is fault.NotFound if nothing is
-// damaged, and fault.FailedPrecondition if the directory is in use, or if METADATA
-// or the lock service cannot be read: without these nobody can tell what the log
-// is about.
+// FindDamagedLog looks at the commit log of all tables of a directory that no process has
+// open, and changes nothing. It is fault.NotFound if nothing is damaged. It is
+// fault.FailedPrecondition if the directory is in use, or if METADATA or the lock service
+// cannot be read: they say what the log is about.
 func FindDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, error) {
 	held, err := holdDir(fs, dir)
 	if err != nil {
@@ -202,10 +202,10 @@ func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 	return d, nil
 }
 
-// DropDamagedLog gives up what FindDamagedLog finds. The log is written anew, of
-// what can be read of it; the damaged one is kept, under the name that is
-// returned, "" if there is none. After a crash at any point either the damaged
-// log is in its place, or a start is refused until this is called again.
+// DropDamagedLog gives up what FindDamagedLog finds. The log is written anew, with
+// everything readable. The damaged one is kept, under the name that is returned, "" if
+// there is none. After a crash at any point either the damaged log is in its place, or a
+// start is refused until this is called again.
 func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, err error) {
 	held, err := holdDir(fs, dir)
 	if err != nil {

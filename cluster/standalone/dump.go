@@ -18,8 +18,8 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// DumpMetadata prints what the lock service and METADATA of a data directory hold:
-// the items, which are schemas of tables, backups and the gateway's records, and the
+// DumpMetadata prints what the lock service and METADATA of a data directory hold. These
+// are the items, which are schemas of tables, backups and the gateway's records, and the
 // METADATA rows of tablets. It takes no lock and changes nothing: see OpenMetadata.
 func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err error) {
 	if _, err := CheckFormat(fs, dir); errors.Is(err, fault.FailedPrecondition) {
@@ -70,7 +70,7 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 	})
 }
 
-// name adds the names of the tables or of the backup of an item.
+// addNames adds the names of the tables or of the backup of an item.
 func addNames(names map[uint64]string, i lock.Item) error {
 	switch {
 	case strings.HasPrefix(i.Key, catalog.TablesPrefix):
@@ -89,7 +89,7 @@ func addNames(names map[uint64]string, i lock.Item) error {
 	return nil
 }
 
-// printable shows JSON as it is and quotes all else, cut to a line's length.
+// printable returns JSON as it is and quotes all else, cut to a line's length.
 func printable(v []byte) string {
 	if json.Valid(v) && !bytes.ContainsAny(v, "\r\n") {
 		return string(v)

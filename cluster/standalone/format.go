@@ -14,7 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// What is in a data directory, besides what tabletserver.Private keeps there.
+// The parts of a data directory, besides those of tabletserver.Private.
 const (
 	FormatName   = "FORMAT"
 	LockDir      = "lock" // of the lock service
@@ -36,7 +36,7 @@ func exists(fs vfs.FS, elem ...string) (bool, error) {
 	return err == nil, err
 }
 
-// begun tells whether anything was ever kept in a directory.
+// hasData tells whether anything was ever kept in a directory.
 func hasData(fs vfs.FS, dir string) (bool, error) {
 	for _, name := range []string{"ROOT", "mlog", "ulog", SSTablesDir, fs.PathJoin(LockDir, "ROOT"), fs.PathJoin(LockDir, "log"), fs.PathJoin(LockDir, "sst")} {
 		if there, err := exists(fs, dir, name); there || err != nil {
@@ -94,7 +94,7 @@ func writeFormat(fs vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
-	// Whoever made the directory may have died before it synced its name. One
+	// The process that made the directory may have died before it synced its name. One
 	// that an operator made need not be in a directory that can be read.
 	if err := datadir.Sync(fs, fs.PathDir(dir)); err != nil && !errors.Is(err, os.ErrPermission) {
 		return fmt.Errorf("sync the parent of %s: %w", dir, err)
@@ -102,9 +102,9 @@ func writeFormat(fs vfs.FS, dir string) error {
 	return datadir.Sync(fs, dir)
 }
 
-// CheckRoot is fault.Corruption if the lock service of a directory that is not new
-// has lost its ROOT file, or that is damaged: a new one would know of no table, and
-// all SSTables would be swept. way is what to do about it, "" if there is none.
+// CheckRoot is fault.Corruption if the lock service of a directory that is not new has
+// lost its ROOT file, or that is damaged. A new one would know of no table, and all
+// SSTables would be swept. way is what to do about it, "" if there is none.
 func CheckRoot(fs vfs.FS, dir string) (way string, err error) {
 	lock := fs.PathJoin(dir, LockDir)
 	_, err = metadata.ReadRoot(fs, lock)

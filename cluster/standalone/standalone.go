@@ -37,7 +37,7 @@ type Options struct {
 	// TabletServer are the settings of the tablet server, without Name, Lock,
 	// Dialer, Objects, Dropped and Private, which are set here.
 	TabletServer tabletserver.Options
-	// Master are the settings of the master, likewise.
+	// Master are the settings of the master, without those that are set here.
 	Master master.Options
 	// Logger takes what happens. Default: nothing.
 	Logger *slog.Logger
@@ -60,13 +60,13 @@ type Server struct {
 	closed  error
 }
 
-// A here is the Dialer of a process that is the only one.
+// A localDialer is the Dialer of a process that is the only one.
 type localDialer struct{ s *tabletserver.Server }
 
 // Dial implements rpc.Dialer.
 func (h localDialer) Dial(string) rpc.TabletServer { return h.s }
 
-// Parts are what a data directory consists of.
+// Parts are the parts of a data directory.
 type Parts struct {
 	Lock *local.Service
 	// Objects keeps SSTables.
@@ -78,10 +78,9 @@ type Parts struct {
 // Close lets go of the directory.
 func (p *Parts) Close() error { return p.Lock.Close() }
 
-// OpenParts opens a data directory for who moves its tables to another place, or
-// fills it: nothing runs in it, and nobody else can open it. It makes the directory
-// if it is not there. Its errors are those of Open, but for a transfer that is under
-// way.
+// OpenParts opens a data directory for a caller that moves its tables to another place, or
+// fills it. Nothing runs in it, and no other process can open it. It makes the directory
+// if it is not there. Its errors are those of Open, but for a transfer that is under way.
 func OpenParts(ctx context.Context, o Options) (*Parts, error) {
 	o = o.withDefaults()
 	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Parts, error) {
@@ -127,12 +126,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Open opens a data directory, and returns once the tables that are there are
-// served. On a full disk it begins by using up the space that was kept for that;
-// without any it is fault.Exhausted. It is fault.FailedPrecondition if another
-// process has the directory open, another version wrote it, or its tables are or were
-// transferred (catalog.CheckTransfer), and fault.Corruption if what is there is not
-// what was written.
+// Open opens a data directory, and returns once the tables that are there are served. On a
+// full disk it begins by using up the space that was kept for that; without any it is
+// fault.Exhausted. It is fault.FailedPrecondition if another process has the directory
+// open or another version wrote it. So it is if its tables are or were transferred
+// (catalog.CheckTransfer). It is fault.Corruption if its files are not what was written.
 func Open(ctx context.Context, o Options) (*Server, error) {
 	o = o.withDefaults()
 	return datadir.OpenWithReserve(o.FS, o.Dir, o.Logger, func() (*Server, error) {
@@ -170,10 +168,10 @@ func prepare(fs vfs.FS, dir string) error {
 	return checkLogs(fs, dir)
 }
 
-// OpenMetadata opens a data directory to look into it: the Server knows the lock
-// service and METADATA, and serves no table. It changes nothing and takes no lock;
-// beside a process that serves the directory it may catch a change half-way, and
-// fail, or show what was before.
+// OpenMetadata opens a data directory to look into it: the Server knows the lock service
+// and METADATA, and serves no table. It changes nothing and takes no lock. Beside a
+// process that serves the directory it may read a change half-way, and fail, or show an
+// earlier state.
 func OpenMetadata(ctx context.Context, fs vfs.FS, dir string) (*Server, error) {
 	if there, err := exists(fs, dir, rootName); !there {
 		return nil, errors.Join(err, fault.New(fault.NotFound, "%s has no %s: it is no data directory of this version of trestle", dir, rootName))
@@ -258,9 +256,9 @@ func (s *Server) Objects() objectstore.Store { return s.objects }
 // TabletServer returns the tablet server.
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }
 
-// Close writes what is in memory to SSTables until ctx ends, and closes the
-// directory. What was acknowledged is safe in any case. A second call waits for
-// the first, and returns what that did.
+// Close flushes memtables to SSTables until ctx ends, and closes the directory. What was
+// acknowledged is safe in any case. A second call waits for the first, and returns its
+// result.
 func (s *Server) Close(ctx context.Context) error {
 	s.closing.Do(func() {
 		s.stop()

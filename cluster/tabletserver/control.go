@@ -20,15 +20,15 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// mine tells whether a row wants this server to serve its tablet.
+// isAssignedHere tells whether a row wants this server to serve its tablet.
 func (s *Server) isAssignedHere(r *metadata.Row) bool {
 	a := r.Assignment
 	return a != nil && a.Incarnation == s.owner && a.State != metadata.Unassigned
 }
 
-// detached calls do with the life of the server and waits for it until ctx ends.
-// What changes METADATA rows goes on without its caller: a change that is given
-// up before its outcome is known costs the tablet, or the server.
+// runDetached calls do with the life of the server and waits for it until ctx ends.
+// Changes of METADATA rows go on without their caller. A change that is given up before
+// its outcome is known costs the tablet, or the server.
 func (s *Server) runDetached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
@@ -46,8 +46,8 @@ func (s *Server) runDetached(ctx context.Context, do func(context.Context) error
 	}
 }
 
-// cutShort returns err, as Unavailable if it is the end of the server that
-// cancelled what came of it: its caller has cancelled nothing.
+// translateShutdown returns err, as Unavailable if the end of the server cancelled the
+// work: its caller has cancelled nothing.
 func (s *Server) translateShutdown(err error) error {
 	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return fault.New(fault.Unavailable, "the tablet server ended meanwhile: %s", err.Error())
@@ -74,7 +74,7 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 			continue
 		}
 		// A row that says Open is of a tablet that is served here already, or is being
-		// split or merged: its log is this server's own, which is not to be sealed.
+		// split or merged. Its log is this server's own and must not be sealed.
 		if !s.isAssignedHere(r) || r.Assignment.State == metadata.Open || !s.claim(r) {
 			continue
 		}
@@ -129,7 +129,7 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 		}
 		if err != nil {
 			abandon()
-			return fmt.Errorf("settle METADATA row of tablet %v: %w", id, err)
+			return fmt.Errorf("resolve the operation of tablet %v: %w", id, err)
 		}
 		h := s.logGroupOf(r.Table)
 		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, group: h, servedSince: time.Now()}
@@ -167,8 +167,8 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	return errors.Join(errs...)
 }
 
-// open makes what was replayed durable in SSTables, says in the METADATA row
-// that the tablet is served, and serves it. If it fails it closes the tablet.
+// open writes the replayed changes to SSTables, marks the tablet as Open in its METADATA
+// row, and serves it. If it fails it closes the tablet.
 func (s *Server) open(ctx context.Context, t *served) (err error) {
 	defer func() {
 		if err != nil {
@@ -206,13 +206,13 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 // errMerged says that a tablet's rows belong to another one by now.
 var errMerged = errors.New("the tablet was merged into the next one")
 
-// settle makes sure, before a tablet is opened, that a merge which its former
-// owner has begun has either happened or cannot happen any more, though that
-// owner may be alive. It returns the row as it is then, or errMerged.
+// resolveMerge runs before a tablet is opened. It makes sure that a merge begun by the
+// former owner has happened or cannot happen any more, even if that owner is alive. It
+// returns the row as it is then, or errMerged.
 func (s *Server) resolveMerge(ctx context.Context, r *metadata.Row) (*metadata.Row, error) {
 	op := r.Op
 	if op == nil || op.Kind == metadata.Split {
-		return r, nil // a split is settled when everything is in SSTables
+		return r, nil // a split is resolved when everything is in SSTables
 	}
 	next := r.Clone()
 	next.Op = nil
@@ -244,11 +244,10 @@ func (s *Server) resolveMerge(ctx context.Context, r *metadata.Row) (*metadata.R
 	return next, s.meta.CAS(ctx, next)
 }
 
-// finishSplit ends a split that the former owner of t has begun. That owner may
-// be alive and add the left child's row at any time, so the split cannot be
-// forgotten; but if it does, everything was in SSTables before, and the row is
-// what this one would be. It can be added once: to the version of its key that
-// the operation names.
+// finishSplit ends a split that the former owner of t has begun. That owner may be alive
+// and add the left child's row at any time, so the split cannot be forgotten. If it does
+// add the row, everything was in SSTables before, and its row equals the one written here.
+// It can be added once: to the version of its key that the operation names.
 func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
 	var right *metadata.Row
 	err := t.Replace(func(parent *metadata.Row) error {
@@ -303,7 +302,7 @@ func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
 	return nil
 }
 
-// find returns tablets that are served.
+// tabletsByID returns tablets that are served.
 func (s *Server) tabletsByID(ids ...metadata.TabletID) ([]*served, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -318,7 +317,7 @@ func (s *Server) tabletsByID(ids ...metadata.TabletID) ([]*served, error) {
 	return out, nil
 }
 
-// adopt puts tablets in the place of others.
+// replaceServed puts tablets in the place of others.
 func (s *Server) replaceServed(old []*served, by []*tablet.Tablet) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -351,9 +350,9 @@ func (s *Server) Split(ctx context.Context, id metadata.TabletID, at []byte) err
 	return s.runDetached(ctx, func(ctx context.Context) error { return s.split(ctx, t, at) })
 }
 
-// border returns where to split a tablet near at: one of METADATA just after the
-// row of a tablet. Whoever looks for a row of a tablet reads from there to the
-// tablet's end, and would read in two METADATA tablets if they met between.
+// alignSplitKey returns where to split a tablet near at: one of METADATA just after the
+// row of a tablet. A lookup of a tablet's row reads from there to the tablet's end. It
+// would have to read two METADATA tablets if they met in between.
 func (s *Server) alignSplitKey(ctx context.Context, t *served, at []byte) ([]byte, error) {
 	if t.group != s.system {
 		return at, nil
@@ -467,7 +466,7 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	return out, nil
 }
 
-// splitting splits tablets that have grown too large, or take too much of the
+// splitLoop splits tablets that have grown too large, or take too much of the
 // load, until ctx ends.
 func (s *Server) splitLoop(ctx context.Context) {
 	hot := tablet.Hot{}
@@ -509,9 +508,9 @@ func (s *Server) splitLoop(ctx context.Context) {
 	}
 }
 
-// regroup has those tablets looked at for compactions whose table's schema has
-// changed: its families may be in other locality groups, or these be kept in
-// memory. seen has the versions that it has looked at.
+// recheckCompactions has the compactor look again at tablets whose table's schema has
+// changed. Their families may be in other locality groups now, or the groups be kept in
+// memory. seen has the versions that were looked at.
 func (s *Server) recheckCompactions(seen map[metadata.TabletID]uint64) {
 	ts := s.allTablets()
 	if len(seen) > 2*len(ts)+100 {
@@ -525,8 +524,8 @@ func (s *Server) recheckCompactions(seen map[metadata.TabletID]uint64) {
 	}
 }
 
-// publishSchemas tells the cluster up to which revision this server judges by
-// the schemas of tables: who changes one waits for that.
+// publishSchemas tells the cluster up to which revision this server judges by the schemas
+// of tables. A client that changes a schema waits for that.
 func (s *Server) publishSchemas() {
 	key := catalog.AppliedKey(s.owner)
 	var item lock.Item

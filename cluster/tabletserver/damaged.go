@@ -14,19 +14,19 @@ import (
 )
 
 // A damagedLog is a log of a former owner that could not be replayed for some
-// tablets. The master asks for them several times a second; the log is read again
-// now and then only.
+// tablets. The master asks for them several times a second; the log is not read again
+// before retryAt.
 type damagedLog struct {
 	retryAt time.Time
 	errors  map[metadata.TabletID]error
 }
 
-// readAgain is how long a damaged log is left alone at least, and shareOfReading
-// how many times as long as it takes to read.
+// A damaged log is read again after damagedRetryMin, or damagedRetryFactor times as long
+// as reading it took, whichever is later.
 const damagedRetryMin, damagedRetryFactor = 2 * time.Second, 10
 
-// recoverSound is recover of those tablets for which everything in the log is
-// sound. Of the others it tells the cluster what they wait for.
+// recoverUndamaged recovers the tablets whose records in the log are all sound. It notes
+// in the lock service what the others wait for.
 func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
 	rows, err := s.withoutKnownDamage(log, rows)
 	if len(rows) == 0 {
@@ -66,7 +66,7 @@ func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []
 			w.Table = t.Schema().Name
 		}
 		waiting = append(waiting, w)
-		// The same each time: who asks logs what is new.
+		// The same error each time, so that the master logs only what is new.
 		failed = fmt.Errorf("recover from commit log %v: %w", log, d.Err)
 		damaged[r.Tablet] = failed
 	}
@@ -97,7 +97,7 @@ func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []
 	return errors.Join(err, rerr)
 }
 
-// spared returns those of rows for which the log is to be read, and the error of
+// withoutKnownDamage returns the rows for which the log is to be read, and the error of
 // one of the others.
 func (s *Server) withoutKnownDamage(log commitlog.ID, rows []*metadata.Row) (left []*metadata.Row, err error) {
 	s.mu.Lock()
@@ -120,7 +120,7 @@ func (s *Server) withoutKnownDamage(log commitlog.ID, rows []*metadata.Row) (lef
 	return left, err
 }
 
-// noteOpened tells the cluster that tablets wait for a log no more, if they did.
+// noteOpened removes the note that tablets wait for a log, if there is one.
 func (s *Server) noteOpened(ctx context.Context, log commitlog.ID, rows []*metadata.Row) {
 	var ids []metadata.TabletID
 	for _, r := range rows {

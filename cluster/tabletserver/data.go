@@ -17,8 +17,8 @@ import (
 
 var _ rpc.TabletServer = (*Server)(nil)
 
-// notServing turns the error of a tablet that was given up meanwhile into the
-// one that makes the caller look elsewhere.
+// notServing turns the error of a tablet that was given up meanwhile into ErrNotServing,
+// after which the caller looks elsewhere.
 func notServing(err error) error {
 	if errors.Is(err, tablet.ErrReplaced) || errors.Is(err, tablet.ErrClosed) {
 		return rpc.ErrNotServing
@@ -26,8 +26,8 @@ func notServing(err error) error {
 	return err
 }
 
-// refused is notServing for the error of what may be asked for again: of a
-// server that others have taken over from too.
+// retryable is notServing for errors of calls that can be repeated. It makes Unavailable
+// of the error of a server that was taken over from too.
 func retryable(err error) error {
 	if err = notServing(err); errors.Is(err, fault.Fenced) {
 		err = fault.New(fault.Unavailable, "others have taken over from this tablet server: %s", err.Error())
@@ -35,9 +35,9 @@ func retryable(err error) error {
 	return err
 }
 
-// unknown is notServing for the error of a write. One that was under way when the
-// server ended may be found in the log by the next, so its caller must not make
-// it again by itself.
+// unknownOutcome is notServing for the error of a write. The next owner may find a write
+// in the log that was under way when this server ended. So its caller must not repeat it
+// on its own.
 func unknownOutcome(err error) error {
 	err = notServing(err)
 	if err == nil || errors.Is(err, rpc.ErrNotServing) || tablet.IsFailure(err) {
@@ -45,7 +45,7 @@ func unknownOutcome(err error) error {
 	}
 	switch fault.KindOf(err) {
 	case fault.Unavailable, fault.Fenced, fault.Internal:
-		// Its kind is not the call's: nobody has changed the row.
+		// Its kind is not the call's: no other writer has changed the row.
 		return fmt.Errorf("%w: %s", rpc.ErrUnknown, err.Error())
 	}
 	return err
@@ -63,7 +63,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 		return req.Ranges, stats, err
 	}
 	rest := req.Ranges
-	var v *leaseCheckedWriter // nil where nobody else can have the tablet
+	var v *leaseCheckedWriter // nil if no other server can have the tablet
 	if s.o.Private == nil {
 		v = &leaseCheckedWriter{Writer: w, s: s}
 		w = v
@@ -97,9 +97,9 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 	return rest, stats, nil
 }
 
-// A vouched writer ends no row, and says of none that it is behind the reader,
-// unless the session had not ended by then: what is with the caller counts even
-// if the read fails later. The rows of one call of tablet.Read are all of one
+// A leaseCheckedWriter checks, before it passes on the end of a row or a position behind
+// the reader, that the session had not ended by then. What the caller has received counts
+// even if the read fails later. The rows of one call of tablet.Read are all of one
 // instant, before the first of them: once is enough.
 type leaseCheckedWriter struct {
 	scan.Writer
@@ -268,7 +268,7 @@ func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, r
 	case err != nil:
 		return false, notServing(err)
 	case !changes:
-		return repeated, s.alive() // what was seen of the row counts if this server had it
+		return repeated, s.alive() // the cells seen count if this server still had the row
 	}
 	return repeated, nil
 }

@@ -437,7 +437,7 @@ func TestDiskIsFreed(t *testing.T) {
 			if err := s.flush(ctx, tt); err != nil {
 				t.Fatal(err)
 			}
-			if err := settle(t, tt); err != nil {
+			if err := compactAll(t, tt); err != nil {
 				t.Fatal(err)
 			}
 			full := size()
@@ -452,7 +452,7 @@ func TestDiskIsFreed(t *testing.T) {
 				if err := s.flush(ctx, tt); err != nil {
 					t.Fatal(err)
 				}
-				if err := settle(t, tt); err != nil {
+				if err := compactAll(t, tt); err != nil {
 					t.Fatal(err)
 				}
 				if n := size(); n < full*9/2 {
@@ -489,7 +489,7 @@ func TestDiskIsFreed(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := settle(t, tt); err != nil {
+			if err := compactAll(t, tt); err != nil {
 				t.Fatal(err)
 			}
 			deadline := time.Now().Add(time.Minute)

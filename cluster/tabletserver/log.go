@@ -19,7 +19,7 @@ import (
 // the lock service.
 const trimEvery = 2 * time.Second
 
-// A guardedLog is a commit log whose trimming somebody else can stop.
+// A guardedLog is a commit log whose trimming the next owner of its tablets can stop.
 type guardedLog struct {
 	*commitlog.SegmentWriter
 	id   commitlog.ID
@@ -27,12 +27,12 @@ type guardedLog struct {
 	// server is the owner's name.
 	server string
 
-	// needed is the position that Trim was called with last: what is before it is
-	// only there because it was not trimmed yet.
+	// needed is the position that Trim was called with last. What is before it is there
+	// only because it was not trimmed yet.
 	needed atomic.Pointer[commitlog.Pos]
 
 	mu      mutex.Mutex
-	version int64 // of the item; 0 if it is to be read again
+	version int64 // of the item; 0 if it must be read again
 	kept    commitlog.Pos
 	trimmed time.Time
 	frozen  bool
@@ -71,7 +71,7 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.needed.Store(&before)
-	// The first segment that is kept; a position within it trims no more.
+	// Segments are trimmed whole: a position within the first kept one trims nothing.
 	if g.frozen || before.Log != g.id || before.Segment <= g.kept.Segment || time.Since(g.trimmed) < trimEvery {
 		return nil
 	}
@@ -84,7 +84,7 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 	return g.SegmentWriter.Trim(before)
 }
 
-// keep writes down that the log is trimmed up to a position.
+// recordTrim writes down that the log is trimmed up to a position.
 func (g *guardedLog) recordTrim(ctx context.Context, before commitlog.Pos) error {
 	if g.version == 0 {
 		if err := g.reloadState(ctx); err != nil {
@@ -97,14 +97,14 @@ func (g *guardedLog) recordTrim(ctx context.Context, before commitlog.Pos) error
 	}
 	version, err := g.lock.Put(ctx, catalog.LogKey(g.id), value, g.version)
 	if err != nil {
-		g.version = 0 // the change may have been made, or somebody else's was
+		g.version = 0 // the change may have been made, or another process's was
 		return err
 	}
 	g.version, g.kept = version, before
 	return nil
 }
 
-// reread finds out what became of the item.
+// reloadState finds out what became of the item.
 func (g *guardedLog) reloadState(ctx context.Context) error {
 	state, version, err := catalog.ReadLog(ctx, g.lock, g.id)
 	if err != nil {
@@ -117,9 +117,8 @@ func (g *guardedLog) reloadState(ctx context.Context) error {
 	return nil
 }
 
-// begin returns an error if the log was sealed before its owner was known to the
-// cluster: the master takes an owner that it does not see for one that has
-// ended.
+// begin returns an error if the log was sealed before its owner was known to the cluster.
+// The master takes an owner that it does not see for one that has ended.
 func (g *guardedLog) begin(ctx context.Context, _ func(*commitlog.FileLog) error) error {
 	if err := g.reloadState(ctx); err != nil {
 		return fmt.Errorf("begin commit log %v: %w", g.id, err)

@@ -12,8 +12,8 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// both calls do with the life of the server and waits for it. Unlike with
-// detached, it is to end when its caller does.
+// runAttached calls do with the life of the server and waits for it. Unlike with
+// runDetached, it ends when its caller does.
 func (s *Server) runAttached(ctx context.Context, do func(context.Context) error) error {
 	done := make(chan error, 1)
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, 
 	return out, nil
 }
 
-// all returns all tablets that are served.
+// allTablets returns all tablets that are served.
 func (s *Server) allTablets() []*served {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -70,8 +70,7 @@ func (s *Server) allTablets() []*served {
 	return out
 }
 
-// describe returns what there is to be told of a tablet; ok is false if it was
-// given up meanwhile.
+// describe describes a tablet for an operator; ok is false if it was given up meanwhile.
 func (t *served) describe() (d rpc.TabletDetail, ok bool) {
 	state, ok := t.State()
 	if !ok {
@@ -171,14 +170,14 @@ func (s *Server) Damage() []tablet.TableDamage {
 	return tablet.DamageOf(met, ts, func(t *tablet.Tablet) string { return tables[t] })
 }
 
-// A lasting store makes changes of METADATA rows that do not end with their
-// callers: one that is given up before its outcome is known costs the server.
+// A detachedMeta store makes changes of METADATA rows that do not end with their callers.
+// A change that is given up before its outcome is known costs the server.
 type detachedMeta struct {
 	metadataStore
 	life context.Context
 }
 
-// retirer is what tablets need of METADATA.
+// metadataStore is what tablets need of METADATA.
 type metadataStore interface {
 	metadata.Store
 	metadata.Retirer
@@ -188,7 +187,7 @@ type metadataStore interface {
 func (l detachedMeta) CAS(_ context.Context, r *metadata.Row) error {
 	err := l.metadataStore.CAS(l.life, r)
 	if err != nil && l.life.Err() != nil && errors.Is(err, context.Canceled) {
-		// It is not the caller who has given up.
+		// The caller has not given up.
 		ended := fault.New(fault.Unavailable, "the tablet server ended meanwhile")
 		if errors.Is(err, metadata.ErrNotApplied) {
 			return errors.Join(ended, metadata.ErrNotApplied)

@@ -17,7 +17,7 @@ import (
 type pauses struct {
 	mu    sync.Mutex
 	m     map[uint64]*paused
-	ended bool // there are to be none any more
+	ended bool // no more pauses may begin
 }
 
 type paused struct {
@@ -35,7 +35,7 @@ func (p *pauses) take(number uint64) *paused {
 	return one
 }
 
-// end ends all pauses.
+// endAll ends all pauses.
 func (p *pauses) endAll() {
 	p.mu.Lock()
 	all := p.m
@@ -60,7 +60,7 @@ func (s *Server) Pause(ctx context.Context, number uint64, tablets []metadata.Ta
 	for _, t := range found {
 		ts = append(ts, t.Tablet)
 	}
-	// All who take the locks of several tablets do it in one order.
+	// Every function that locks several tablets does it in this order.
 	slices.SortFunc(ts, func(a, b *tablet.Tablet) int { return bytes.Compare(a.Bounds().Start, b.Bounds().Start) })
 	p, err := tablet.Pause(ctx, ts)
 	if err != nil {
@@ -106,7 +106,7 @@ func (s *Server) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error
 		defer p.Release()
 		p.timer.Stop()
 		p.Cut()
-		// Nobody else served the tablets while they were paused: the session has not
+		// No other server served the tablets while they were paused: the session has not
 		// ended since.
 		if err := s.alive(); err != nil {
 			return err

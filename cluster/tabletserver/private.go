@@ -33,9 +33,8 @@ type Private struct {
 	// User and Metadata are the settings of the logs: of tables' tablets and of
 	// METADATA's.
 	User, Metadata commitlog.Options
-	// MetadataOnly serves METADATA and no table, for tools. What is in the log of
-	// tables is not replayed: the store is to be one that may be written to, and is
-	// not kept.
+	// MetadataOnly serves METADATA and no table, for tools. The log of tables is not
+	// replayed. The store must be one that may be written to, and is not kept.
 	MetadataOnly bool
 }
 
@@ -47,8 +46,8 @@ type ownLog interface {
 	// Full returns why writes are refused, or will be soon, if the store has no room
 	// for the log, else nil.
 	Full() error
-	// begin is called once, before the first record. Of a log in files, recovered
-	// is given what an earlier process left.
+	// begin is called once, before the first record. For a log in files it calls recovered
+	// with the log of an earlier process.
 	begin(ctx context.Context, recovered func(*commitlog.FileLog) error) error
 }
 
@@ -128,7 +127,7 @@ func (s *Server) resume(ctx context.Context, h *logGroup) error {
 		}
 	}
 	for _, r := range gone {
-		// The master deletes the rows of tablets that nobody has.
+		// The master deletes the rows of unassigned tablets.
 		r = r.Clone()
 		r.Assignment, r.Op, r.Redo = &metadata.Assignment{State: metadata.Unassigned, Epoch: r.Assignment.Epoch, Master: r.Assignment.Master}, nil, commitlog.Pos{}
 		if err := s.meta.CAS(ctx, r); err != nil {
@@ -165,7 +164,7 @@ func (s *Server) openRoots(ctx context.Context) error {
 	return nil
 }
 
-// settleOpened brings the row of a tablet into line with what its log held, and
+// finishReopen brings the row of a tablet into line with what its log held, and
 // ends a split that was under way.
 func (s *Server) finishReopen(ctx context.Context, t *served) error {
 	if t.Row().Op == nil {
@@ -182,8 +181,8 @@ func (s *Server) finishReopen(ctx context.Context, t *served) error {
 	return nil
 }
 
-// reopen opens the tablets of one half that an earlier process served, with what
-// its log holds of them. It returns the rows of those whose table is gone.
+// reopen opens the tablets of one half that an earlier process served, with what its log
+// holds of them. It returns the rows of tablets whose table is gone.
 func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, opened map[uint64]*served) (gone []*metadata.Row, err error) {
 	rows, err := s.resolvedRows(ctx, h)
 	if err != nil {
@@ -215,7 +214,7 @@ func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, 
 	})
 }
 
-// settledRows returns the METADATA rows of the tablets of one half, once no merge
+// resolvedRows returns the METADATA rows of the tablets of one half, once no merge
 // is under way among them.
 func (s *Server) resolvedRows(ctx context.Context, h *logGroup) ([]*metadata.Row, error) {
 	for {

@@ -14,7 +14,7 @@ import (
 )
 
 // A promise is what the server has promised to a master that attends to it
-// (catalog.Promise), or may have: an attempt whose outcome is not known counts.
+// (catalog.Promise). An attempt whose outcome is not known counts as made.
 //
 // The promise is about the past of the server's own clock. The master sends back
 // a reading that the server gave out, so it has heard of the server since. No
@@ -23,14 +23,13 @@ type promise struct {
 	// until is the reading of the server's clock after which it serves nothing,
 	// unbound if nothing is promised.
 	until atomic.Int64
-	// wake has one when an earlier master's promise is to be taken back.
+	// wake has one when an earlier master's promise must be taken back.
 	wake chan struct{}
 
 	mu struct {
 		sync.Mutex
-		// epoch is that of the latest master that is known, echo the latest reading
-		// which it has sent back, and since the one with which it began to do so
-		// without a pause.
+		// epoch is that of the latest known master, echo the latest reading that it has
+		// sent back. since is the reading with which it began to do so without a pause.
 		epoch       int64
 		echo, since time.Duration
 		// to is the epoch of the master that a promise may have been made to, 0 if
@@ -41,13 +40,13 @@ type promise struct {
 
 const unbound = math.MaxInt64
 
-// term is that of a promise. At the default ttl of 5 s it is 1 s; the master
-// calls each 0.2 s, so the last reading that came back is 0.2 to 0.4 s old. The
-// promise is taken back when it is 0.75 s old.
+// promiseTerm is that of a promise. At the default ttl of 5 s it is 1 s. The master calls
+// each 0.2 s, so the last reading that came back is 0.2 to 0.4 s old. The promise is taken
+// back when it is 0.75 s old.
 func (s *Server) promiseTerm() time.Duration { return s.o.TTL / 5 }
 
-// overdue is the age of the last reading that came back from which on the promise
-// is to be taken back.
+// promiseOverdue is an age of the last reading that came back: from then on the promise is
+// taken back.
 func (s *Server) promiseOverdue() time.Duration { return s.promiseTerm() * 3 / 4 }
 
 // Attend implements rpc.Control.
@@ -90,8 +89,8 @@ func wake(c chan struct{}) {
 	}
 }
 
-// wanted returns the epoch of the master that a promise is to be made to, 0 for
-// nobody. A promise binds from here on.
+// promiseTarget returns the epoch of the master to promise to, 0 for none. A promise binds
+// from here on.
 func (s *Server) promiseTarget() int64 {
 	now := s.o.Reading()
 	p := &s.promise
@@ -110,8 +109,8 @@ func (s *Server) promiseTarget() int64 {
 	return p.mu.to
 }
 
-// release ends what was promised: the item has no promise, and no attempt that is
-// still under way can bring one back.
+// release ends the promise: the item has none, and no attempt that is still under way can
+// bring one back.
 func (p *promise) release() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,7 +123,7 @@ func (p *promise) release() {
 func (s *Server) keepPromise(version int64) {
 	tick := time.NewTicker(max(s.promiseTerm()/16, time.Millisecond))
 	defer tick.Stop()
-	var has int64 // whom the item has a promise to
+	var has int64 // the epoch of the master that the item has a promise to
 	for known := true; ; {
 		select {
 		case <-tick.C:
@@ -152,7 +151,7 @@ func (s *Server) keepPromise(version int64) {
 	}
 }
 
-// declare changes the server's item, which had a version, or some other if known
+// writePromise changes the server's item, which had a version, or some other if known
 // is false. NotFound if it is gone.
 //
 // Each attempt compares the version: once one has succeeded, none before it can.

@@ -28,9 +28,9 @@ func randomValue(r *rand.Rand, n int) string {
 	return string(b)
 }
 
-// settle compacts until there is nothing to do. It returns the first error that
+// compactAll compacts until there is nothing to do. It returns the first error that
 // is Corruption; there may be one for each SSTable that is found damaged.
-func settle(t *testing.T, tt *tablet.Tablet) (corrupt error) {
+func compactAll(t *testing.T, tt *tablet.Tablet) (corrupt error) {
 	t.Helper()
 	for range 1000 {
 		more, err := tt.Compact(ctx)
@@ -130,7 +130,7 @@ func quarantine(t *testing.T, how string, groups bool, older int) {
 		if err := s.flush(ctx, tt); err != nil {
 			t.Fatal(err)
 		}
-		if err := settle(t, tt); err != nil {
+		if err := compactAll(t, tt); err != nil {
 			t.Fatalf("met again: %v", err)
 		}
 		most = max(most, tt.Runs())

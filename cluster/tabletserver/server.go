@@ -51,7 +51,7 @@ type Options struct {
 	TTL time.Duration
 	// Log writing options.
 	Segments commitlog.SegmentOptions
-	// Dropped, if not nil, is told of each object that this server does not need any
+	// Dropped, if not nil, is called with each object that this server does not need any
 	// more.
 	Dropped func(object string)
 	// CacheBytes is the size of the caches: of blocks of SSTables, and of rows that
@@ -81,9 +81,9 @@ type Options struct {
 	MetadataSplitBytes int64
 	// SplitCheck is how often tablets are looked at for that. Default 5 s.
 	SplitCheck time.Duration
-	// SplitRate is the number of rows read or written per second from which on a
-	// tablet is split that takes most of the load of the server for SplitHotAfter,
-	// 1 minute by default. Negative means never. Default 10 000.
+	// SplitRate is the number of rows read or written per second from which on a hot
+	// tablet is split. A tablet is hot that takes most of the server's load for
+	// SplitHotAfter, 1 minute by default. Negative means never. Default 10 000.
 	SplitRate     float64
 	SplitHotAfter time.Duration
 	// RowCacheBytes is how much of CacheBytes rows that are read often may take
@@ -99,9 +99,8 @@ type Options struct {
 	// Reading is the clock by which the server keeps promises (catalog.Promise):
 	// the time since some instant. Default: the monotonic clock.
 	Reading func() time.Duration
-	// Held, if set, is told how long writes of a tablet waited for a "split" or
-	// until it was given up ("unload"), and how long a tablet that was to be
-	// served took until it was ("load").
+	// Held, if set, is called with how long writes of a tablet waited for a "split" or
+	// until it was given up ("unload"), and how long opening a tablet took ("load").
 	Held func(why string, d time.Duration)
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
@@ -163,9 +162,8 @@ func (o Options) WithDefaults() Options {
 // A Server is one incarnation of a tablet server.
 type Server struct {
 	o Options
-	// incarnation is in every id that the server gives out. owner is what METADATA
-	// rows call the server: the incarnation, or, of a private store, always
-	// privateOwner.
+	// incarnation is in every id that the server gives out. owner is what METADATA rows
+	// call the server: the incarnation, or always privateOwner in a private store.
 	incarnation, owner uint64
 	lastID             atomic.Uint64
 	session            lock.Session
@@ -198,7 +196,7 @@ type Server struct {
 	started  time.Duration // how long Start took
 }
 
-// A half is the tablets on one log.
+// A logGroup is the tablets on one log.
 type logGroup struct {
 	env  *tablet.Env
 	work *worker.Worker
@@ -311,11 +309,12 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("register: %w", err)
 	}
-	// Who changed a schema before this server was registered has not waited for it.
+	// A client that changed a schema before this server was registered has not waited for
+	// it.
 	if _, err = s.schemas.Refresh(ctx, ""); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
-	// A tool that only looks is to see the SSTables that there are, and not what a
+	// A tool that only looks must see the SSTables that are stored, not those that a
 	// compaction would make of them.
 	background := !o.NoBackground && (o.Private == nil || !o.Private.MetadataOnly)
 	// METADATA first: the rows of all other tablets are in it.
@@ -355,8 +354,8 @@ func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64)
 	h.env = &tablet.Env{
 		Options: s.o.Tablet, Commit: h.log, Meta: detachedMeta{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
 		NewID: s.newID,
-		// Others may refer to the same SSTables: backups, and tablets on other
-		// servers after a split. The master sweeps what nobody does.
+		// Others may refer to the same SSTables: backups, and tablets on other servers
+		// after a split. The master sweeps objects without references.
 		Remove: s.o.Dropped,
 		Fatal:  s.fail, Held: s.held,
 	}
@@ -365,8 +364,7 @@ func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64)
 	return h, nil
 }
 
-// heldLong is how long writes may wait for a split or a move without being
-// told of.
+// slowHold is how long writes may wait for a split or a move without a log line.
 const slowHold = 100 * time.Millisecond
 
 func (s *Server) held(why string, d time.Duration) {
@@ -376,7 +374,7 @@ func (s *Server) held(why string, d time.Duration) {
 	}
 }
 
-// Stats returns the server's counters. It costs a look at every tablet.
+// Stats returns the server's counters. It visits every tablet.
 func (s *Server) Stats() tablet.Summary {
 	var tables []*schema.Table
 	for _, t := range s.schemas.All() {
@@ -425,7 +423,7 @@ func (s *Server) watch() {
 	}
 }
 
-// watchAge ends the server when the lock service was put back to an earlier
+// watchRollback ends the server when the lock service was put back to an earlier
 // state. The session alone does not tell: an earlier state may have it.
 func (s *Server) watchRollback() {
 	tick := time.NewTicker(s.o.TTL / 5)
@@ -452,7 +450,7 @@ func (s *Server) fail(err error) {
 	})
 }
 
-// Failed is closed when the server must serve no more. The process should end.
+// Failed is closed when the server must not serve any longer. The process should end.
 func (s *Server) Failed() <-chan struct{} { return s.failed }
 
 // Full returns why writes are refused at the moment if the store has no room for
@@ -494,16 +492,15 @@ func (s *Server) Tablets() int {
 // Schemas returns the tables as this server knows them.
 func (s *Server) Schemas() *catalog.Schemas { return s.schemas }
 
-// alive returns an error unless the lock service is certain to keep the
-// session, and the master what was promised to it: somebody else may serve its
-// tablets otherwise. The margin allows for clocks that run at different rates;
-// the master adds that of a promise.
+// alive returns an error unless the lock service is certain to keep the session, and the
+// master its promise. Otherwise another server may serve its tablets. The margin allows
+// for clocks that run at different rates; the master adds that of a promise.
 func (s *Server) alive() error {
 	if err := s.Err(); err != nil {
 		return fault.New(fault.Unavailable, "this tablet server has failed: %w", err)
 	}
 	if s.o.Private != nil {
-		return nil // nobody else can serve its tablets
+		return nil // no other server can serve its tablets
 	}
 	if margin := s.o.TTL/10 + s.o.TTL/50; time.Until(s.session.Deadline()) < margin {
 		return fault.New(fault.Unavailable, "this tablet server has lost touch with the lock service")
@@ -514,7 +511,7 @@ func (s *Server) alive() error {
 	return nil
 }
 
-// get returns the tablet of a Target once its schema is known here.
+// lookup returns the tablet of a Target once its schema is known here.
 func (s *Server) lookup(ctx context.Context, at rpc.Target) (*served, error) {
 	if err := s.alive(); err != nil {
 		return nil, errors.Join(rpc.ErrNotServing, err)
@@ -534,7 +531,7 @@ func (s *Server) lookup(ctx context.Context, at rpc.Target) (*served, error) {
 	return t, nil
 }
 
-// leave lets the master give the tablets to other servers, one after the other,
+// drain lets the master give the tablets to other servers, one after the other,
 // as long as there are such and it goes on. Tablets that are only given up wait
 // until the master notices.
 func (s *Server) drain(ctx context.Context) {
@@ -570,7 +567,7 @@ func (s *Server) drain(ctx context.Context) {
 	}
 }
 
-// others tells whether there is a server that tablets can be given to.
+// hasPeers tells whether there is a server that tablets can be given to.
 func (s *Server) hasPeers(ctx context.Context) bool {
 	servers, _, err := catalog.Servers(ctx, s.o.Lock)
 	if err != nil {
@@ -588,9 +585,9 @@ func (s *Server) hasPeers(ctx context.Context) bool {
 	return false
 }
 
-// outlast waits, as long as it goes on, for servers that leave too: to give a
-// tablet up they have to change its row, which METADATA tablets of this server
-// may hold.
+// waitForDependents waits, as long as their number falls, for other servers that are
+// draining. To give a tablet up they have to change its row, which METADATA tablets of
+// this server may hold.
 func (s *Server) waitForDependents(ctx context.Context) {
 	for last, since := -1, time.Now(); s.Err() == nil; {
 		n := s.dependentTablets(ctx)
@@ -608,7 +605,7 @@ func (s *Server) waitForDependents(ctx context.Context) {
 	}
 }
 
-// dependent returns how many tablets servers that leave have whose rows are in
+// dependentTablets returns how many tablets servers that leave have whose rows are in
 // METADATA tablets of this one; 0 if that cannot be found out.
 func (s *Server) dependentTablets(ctx context.Context) (n int) {
 	ctx, cancel := context.WithTimeout(ctx, s.o.TTL)
@@ -643,10 +640,9 @@ func (s *Server) dependentTablets(ctx context.Context) (n int) {
 	return n
 }
 
-// Close gives the tablets to other servers if there are some, writes everything
-// to the store, gives up what is left, cleanly, and ends the session. With a
-// context that has ended it stops at once: what was acknowledged is safe in any
-// case.
+// Close hands the tablets over to other servers, if there are any, and writes everything
+// to the store. Then it gives up what is left, cleanly, and ends the session. With a
+// context that has ended it stops at once: what was acknowledged is safe in any case.
 func (s *Server) Close(ctx context.Context) error {
 	var errs []error
 	if s.o.Private == nil {
@@ -661,7 +657,7 @@ func (s *Server) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// giveUpAll lets others have the tablets, and gives up what is left.
+// unloadAll hands the tablets over to other servers, and unloads the rest.
 func (s *Server) unloadAll(ctx context.Context) (errs []error) {
 	s.drain(ctx)
 	// METADATA tablets last: the others' rows are in them, perhaps.
@@ -732,9 +728,8 @@ func (s *Server) stop() {
 	s.cache.Close()
 }
 
-// Kill ends the server as a crash would, for tests: nothing is flushed, the
-// session is left to end by itself, and what the server still sends is not its
-// own doing.
+// Kill ends the server as a crash would, for tests. Nothing is flushed, and the session is
+// left to expire. What the server still sends was under way before.
 func (s *Server) Kill() {
 	s.fail(fault.New(fault.Unavailable, "the tablet server was killed"))
 }

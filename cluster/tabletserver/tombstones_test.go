@@ -146,7 +146,7 @@ func TestScanOverDeleted(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := settle(t, tt); err != nil {
+			if err := compactAll(t, tt); err != nil {
 				t.Fatal(err)
 			}
 			got, blocks, err := firstRow(ctx, s, table)

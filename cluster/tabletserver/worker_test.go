@@ -93,7 +93,7 @@ func TestAggregatesAfterDeletes(t *testing.T) {
 	}
 }
 
-// TestFullMetadata: a METADATA tablet that was left full, with rows to settle,
+// TestFullMetadata: a METADATA tablet that was left full, with rows to bring into line,
 // does not keep the directory from being opened.
 func TestFullMetadata(t *testing.T) {
 	fs := vfs.NewCrashableMem()

@@ -26,8 +26,8 @@ import (
 // that the source can have had.
 const skippedEpochs = 1 << 20
 
-// copyAll makes the target hold what the source does, whose lock service has told of
-// the transfer since begun.
+// copyAll makes the target hold everything of the source, whose lock service has the mark
+// of the transfer since begun.
 func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *Result) error {
 	f, err := quiesce(ctx, from, o)
 	if err != nil {
@@ -111,7 +111,7 @@ func (r *Result) count(items []lock.Item) error {
 	return nil
 }
 
-// lasting returns the items of a lock service that a transfer takes along, and its
+// durableItems returns the items of a lock service that a transfer takes along, and its
 // revision.
 func durableItems(ctx context.Context, l lock.Service) (items []lock.Item, revision int64, err error) {
 	all, revision, err := l.List(ctx, "")
@@ -139,7 +139,8 @@ func copyItems(ctx context.Context, items []lock.Item, to lock.Service) error {
 	for _, i := range there {
 		have[i.Key] = i
 	}
-	// The format before anything else: what has none is of the first one.
+	// The format before anything else: a lock service without one counts as the first
+	// format.
 	for _, i := range items {
 		if _, ok := have[i.Key]; i.Key == catalog.FormatKey && !ok {
 			version, err := catalog.Put(ctx, to, i.Key, i.Value, 0)
@@ -261,7 +262,7 @@ func copyBytes(ctx context.Context, from, to objectstore.Store, name string) (er
 	return out.Finish()
 }
 
-// piece is how much of an SSTable is read at a time. Of 1 MiB the read-back of a local
+// chunkBytes is how much of an SSTable is read at a time. Of 1 MiB the read-back of a local
 // disk takes a third longer.
 const chunkBytes = 4 << 20
 
@@ -286,8 +287,8 @@ func verify(ctx context.Context, s objectstore.Store, name string, size int64, c
 	return errors.Join(r.VerifyChecksums(ctx), r.Close())
 }
 
-// An ahead reads pieces where blocks are asked for, one after the other: a request
-// for each block of 32 KiB would make a bucket's price, and its pace.
+// A readaheadFile reads 4 MiB at a time where blocks are asked for, one after the other. A
+// request for each block of 32 KiB would cost a bucket's price for it, and its latency.
 type readaheadFile struct {
 	sstable.Readable
 	whole *[chunkBytes]byte

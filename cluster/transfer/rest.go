@@ -19,11 +19,11 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// serverName is what the tablet server of a transfer is called.
+// serverName is the name of a transfer's tablet server.
 const serverName = "transfer"
 
-// atOnce is how many changes of METADATA rows, each of which is durable when it
-// returns, are made together; loads is how many tablets are opened together, by one
+// maxChanges is how many changes of METADATA rows are made together, each of which is
+// durable when it returns. loadBatch is how many tablets are opened together, by one
 // replay of each log.
 const (
 	maxChanges = 16
@@ -40,7 +40,7 @@ type dialer struct {
 // Dial implements rpc.Dialer.
 func (d *dialer) Dial(string) rpc.TabletServer { return d.server.Load() }
 
-// A resting side is one that is brought to rest.
+// A quiescing is a side whose tablets are being flushed and given up.
 type quiescing struct {
 	server *tabletserver.Server
 	meta   *cmeta.Store
@@ -48,7 +48,7 @@ type quiescing struct {
 	roots  int    // METADATA tablets; 0 if no table was ever made
 }
 
-// found is what METADATA rows name.
+// namedObjects is what METADATA rows name.
 type namedObjects struct {
 	tablets map[metadata.TabletID]bool // but for METADATA's own
 	sizes   map[string]int64           // of SSTables, backups' included
@@ -67,11 +67,11 @@ func (f *namedObjects) add(r *metadata.Row) {
 	}
 }
 
-// rest makes each tablet of a side one that no server has and whose SSTables are all
-// there is of it, METADATA's own last, and returns what the rows of all others name.
+// quiesce leaves each tablet of a side without a server, and with everything in SSTables,
+// METADATA's own last. It returns the tablets and SSTables that all other rows name.
 //
-// It is what a server does that ends, so a side that was at rest before, or that is
-// served again, is as after a stop.
+// A server that ends does the same. So a side that was quiesced before, or that is served
+// again, is as after a stop.
 func quiesce(ctx context.Context, s Side, o Options) (f *namedObjects, err error) {
 	r, err := open(ctx, s, o)
 	if err != nil {
@@ -83,7 +83,7 @@ func quiesce(ctx context.Context, s Side, o Options) (f *namedObjects, err error
 	}
 	for n := 0; f == nil; n++ {
 		if n == maxRounds {
-			return nil, fault.New(fault.Internal, "after %d rounds not all tablets of %s are at rest", n, s.Name)
+			return nil, fault.New(fault.Internal, "after %d rounds not all tablets of %s are flushed and given up", n, s.Name)
 		}
 		if f, err = r.round(ctx); err != nil {
 			return nil, fmt.Errorf("bring %s to rest: %w", s.Name, err)
@@ -147,8 +147,7 @@ func open(ctx context.Context, s Side, o Options) (_ *quiescing, err error) {
 	return r, nil
 }
 
-// atRest tells whether a tablet's SSTables are all there is of it, and nobody has
-// it.
+// isQuiesced tells whether everything of a tablet is in SSTables, and no server has it.
 func isQuiesced(r *metadata.Row) bool {
 	a := r.Assignment
 	return a == nil || a.State == metadata.Unassigned && a.Log == 0 && r.Op == nil
@@ -164,9 +163,9 @@ func unserved(rows []*metadata.Row, owner uint64) (out []*metadata.Row) {
 	return out
 }
 
-// round looks at all METADATA rows once, and returns what they name if all tablets
-// are at rest. Else it sees to those that are not, and returns nil: that may have
-// changed others, such as the children of a split.
+// round reads all METADATA rows once, and returns the tablets and SSTables that they name
+// if all tablets are quiesced. Else it quiesces the others, and returns nil: that may have
+// changed more rows, such as the children of a split.
 func (r *quiescing) round(ctx context.Context) (*namedObjects, error) {
 	f := newNamedObjects()
 	var busy []*metadata.Row
@@ -189,11 +188,11 @@ func (r *quiescing) round(ctx context.Context) (*namedObjects, error) {
 			return nil, err
 		}
 	}
-	return nil, r.unload(ctx, busy) // those of part are no more
+	return nil, r.unload(ctx, busy) // the tablets of part are no longer served
 }
 
-// load opens tablets on the server, or makes them nobody's if they are of a table
-// that is gone: the master would delete their rows.
+// load opens tablets on the server, or leaves them without one if their table is gone: the
+// master would delete their rows.
 func (r *quiescing) load(ctx context.Context, rows []*metadata.Row) error {
 	keys := make([]rpc.TabletKey, len(rows))
 	g, changing := errgroup.WithContext(ctx)
@@ -237,8 +236,8 @@ func (r *quiescing) unload(ctx context.Context, rows []*metadata.Row) error {
 	return g.Wait()
 }
 
-// copied stores a copy of the lock service, as a master would have done after all
-// that rest has changed.
+// storeCopy stores a copy of the lock service, as a master would have done after all
+// that quiesce has changed.
 func (s Side) storeCopy(ctx context.Context) error {
 	if s.Copies == nil {
 		return nil

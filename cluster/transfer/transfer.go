@@ -16,7 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// A Side is where tables are, or are to be.
+// A Side is one end of a transfer.
 type Side struct {
 	// Name is what operators call it, such as `data directory /srv/a`.
 	Name string
@@ -35,11 +35,11 @@ type Side struct {
 
 // Options are the settings of Run.
 type Options struct {
-	// Command is what the operator runs, who is told to run it again.
+	// Command is the command that errors tell the operator to run again.
 	Command string
 	// AtOnce is how many SSTables are copied at a time. Default 8.
 	AtOnce int
-	// Progress, if not nil, is told now and then how many bytes of SSTables are
+	// Progress, if not nil, is called with how many bytes of SSTables are
 	// there, of how many. Calls come one at a time.
 	Progress func(bytes, of int64)
 	// Log takes what happens. Default: nothing.
@@ -59,7 +59,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// A Result says what the target holds.
+// A Result describes the content of the target.
 type Result struct {
 	Tables, Tablets, Backups, SSTables, Items int
 	Bytes                                     int64 // of SSTables
@@ -67,10 +67,10 @@ type Result struct {
 	Again bool
 }
 
-// Run copies everything from one side to the other, which is empty, or goes on with
-// a transfer between the two that was interrupted. It is fault.FailedPrecondition if
-// a process serves either side, the target holds something else, or the source was
-// given away for good; fault.Corruption if what is to be copied is damaged.
+// Run copies everything from one side to the other, which is empty, or goes on with a
+// transfer between the two that was interrupted. It is fault.FailedPrecondition if a
+// process serves either side, the target holds something else, or the source was given
+// away for good. It is fault.Corruption if something of the source is damaged.
 func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 	o = o.withDefaults()
 	from, to = from.withDefaults(), to.withDefaults()
@@ -98,8 +98,8 @@ func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 	case source.State == catalog.TransferComplete && !mine:
 		return r, fault.New(fault.FailedPrecondition, "%s: %w. %s does not know of that transfer", from.Name, source.Check(), to.Name)
 	}
-	// Whoever serves tables has said so in the lock service before it looks for the
-	// marks that are made here; so one of the two sees the other.
+	// A process that serves tables has said so in the lock service before it looks for the
+	// marks that are made here. So one of the two sees the other.
 	ctx, free, err := holdMasters(ctx, from, to)
 	if err != nil {
 		return r, err
@@ -163,7 +163,8 @@ func Done(ctx context.Context, from, to Side) error {
 	if !source.Source || target.ID != source.ID || target.Source || target.State != catalog.TransferComplete {
 		return fault.New(fault.FailedPrecondition, "%s does not have everything of %s: run the command without --done first", to.Name, from.Name)
 	}
-	// Until the first master makes one, so that etcd is not all there is of the target.
+	// This copy serves until the first master makes one, so that the target does not
+	// depend on etcd alone.
 	if err := to.storeCopy(ctx); err != nil {
 		return fmt.Errorf("copy the lock service of %s to its store: %w", to.Name, err)
 	}
@@ -172,9 +173,9 @@ func Done(ctx context.Context, from, to Side) error {
 	return err
 }
 
-// Abandon lets the source of a transfer be served again, and returns what the
-// transfer was. What the target has by then stays there, and is not served if it is
-// not everything. It is fault.FailedPrecondition after Done.
+// Abandon lets the source of a transfer be served again, and returns the transfer. The
+// target keeps what it has by then, and is not served if it is incomplete. It is
+// fault.FailedPrecondition after Done.
 func Abandon(ctx context.Context, from Side) (catalog.Transfer, error) {
 	source, version, err := catalog.ReadTransfer(ctx, from.Lock)
 	switch {
@@ -195,7 +196,7 @@ func (s Side) withDefaults() Side {
 	return s
 }
 
-// hold keeps masters away from both sides until free is called. The context that it
+// holdMasters keeps masters away from both sides until free is called. The context that it
 // returns ends when it cannot do so any more.
 func holdMasters(ctx context.Context, sides ...Side) (held context.Context, free func() error, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -249,7 +250,7 @@ func holdMasters(ctx context.Context, sides ...Side) (held context.Context, free
 	return ctx, release, nil
 }
 
-// nobodyLives returns fault.FailedPrecondition if a process serves a side, and goes
+// waitUntilStopped returns fault.FailedPrecondition if a process serves a side, and goes
 // on to for twice the default ttl.
 func (s Side) waitUntilStopped(ctx context.Context) error {
 	for end := time.Now().Add(2 * s.TTL); ; {
@@ -277,7 +278,7 @@ func (s Side) waitUntilStopped(ctx context.Context) error {
 	}
 }
 
-// empty returns fault.FailedPrecondition if there is anything on a side.
+// checkEmpty returns fault.FailedPrecondition if there is anything on a side.
 func checkEmpty(ctx context.Context, s Side) error {
 	items, _, err := s.Lock.List(ctx, "")
 	if err != nil {

@@ -381,8 +381,8 @@ func (a *Admin) EnsureDefaults(ctx context.Context) error {
 	return nil
 }
 
-// EnsureInstance makes an instance with one cluster, for who does not come
-// through the API, unless it is there.
+// EnsureInstance makes an instance with one cluster, for a caller that does
+// not come through the API, unless it is there.
 func (a *Admin) EnsureInstance(ctx context.Context, name string) error {
 	if i, err := a.readInstance(ctx, name); err != nil || i != nil && !i.deleting {
 		return err

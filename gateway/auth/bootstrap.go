@@ -18,7 +18,7 @@ const rootID = "trestle-root"
 // Bootstrap makes the first way in: if no root account has a key, it makes one
 // and writes it to path, readable by its owner only. It tells whether it did: of
 // several processes of a cluster that begin together one does.
-// The file is for whoever administers the server, and may be moved elsewhere.
+// The file is for the server's administrator, and may be moved elsewhere.
 func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err error) {
 	all, err := s.List(ctx, "")
 	if err != nil {

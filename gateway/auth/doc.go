@@ -8,7 +8,7 @@
 //	Stream     looked for in the policies of the named resource and of what it is in
 //	Guard      below the RPC's handler: reads and writes are held to the column
 //	           families, and queries to the tables, that the policies allow
-//	audit      when it is done: one line of who did what to which resource
+//	audit      when it is done: one line that says who did what to which resource
 //
 // Credentials are a token of a service account's own key, a token that the
 // token endpoint gave for one, a static token, an OpenID Connect token, or a
@@ -22,5 +22,5 @@
 //	policies/projects/<project>  the policy of a project
 //	secrets/access-tokens        the key that authenticates the endpoint's tokens
 //
-// Policies of other resources are asked of whoever keeps them.
+// Policies of other resources are asked of the services that keep them.
 package auth

@@ -20,7 +20,7 @@ import (
 
 const (
 	// firstMessage and fullMessage are the sizes from which a message is sent:
-	// the first one soon, for the sake of who waits for it.
+	// the first one soon, as its reader waits for it.
 	firstMessage = 16 << 10
 	fullMessage  = 256 << 10
 	// MaxMessage is the size in bytes that only a message of a single row exceeds:

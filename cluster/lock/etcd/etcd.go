@@ -26,9 +26,9 @@ type Service struct {
 	first atomic.Int32
 }
 
-// New returns a Service that keeps its items below prefix, which ends with "/".
-// Each of members is a client of one member of etcd: one that is silent is then
-// known from those that answer. The caller closes them after all else.
+// New returns a Service that keeps its items below prefix, which ends with "/". Each of
+// members is a client of one member of etcd, so a silent one can be told from those that
+// answer. The caller closes them after all else.
 func New(members []*clientv3.Client, prefix string) *Service {
 	s := &Service{prefix: prefix, limit: 5 * time.Second}
 	for _, c := range members {
@@ -134,8 +134,8 @@ func (s *Service) change(ctx context.Context, key string, version int64, op, fre
 	return r.Header.Revision, nil
 }
 
-// Watch implements lock.Service. When the member that tells of changes becomes
-// silent, another one goes on where it was.
+// Watch implements lock.Service. When the watched member becomes silent, another one goes
+// on where it was.
 func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each func(lock.Event) error) error {
 	for {
 		m := s.members[s.first.Load()]
@@ -151,8 +151,8 @@ func (s *Service) Watch(ctx context.Context, prefix string, revision int64, each
 // errSilent is why a watch ends whose member does not answer.
 var errSilent = errors.New("the member does not answer")
 
-// watchAt watches at one member. It returns the last revision that each was told
-// of, and whether the watch ended because the member is silent.
+// watchAt watches at one member. It returns the last revision that was passed to each, and
+// whether the watch ended because the member is silent.
 func (s *Service) watchAt(ctx context.Context, m *member, prefix string, revision int64, each func(lock.Event) error) (last int64, silent bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -196,24 +196,23 @@ type session struct {
 	base     time.Time
 	deadline atomic.Int64
 	current  atomic.Pointer[lease]
-	// mu is held while an item is made or the session moves. leases are all that
-	// it has had, held are the items that it was asked to hold.
+	// mu is held while an item is made or the session moves. leases are all that it has
+	// had. held are the items that it was asked to hold.
 	mu     sync.Mutex
 	leases map[clientv3.LeaseID]bool
 	held   map[string]bool
 }
 
-// A lease was granted in a term of etcd's, or in a later one. Once the session has
-// begun to leave it, what is held may be on another one: renewals of this one count
-// no more.
+// A lease was granted in a term of etcd's, or in a later one. Once the session has begun
+// to leave it, its items may be on another lease: renewals of this one no longer count.
 type lease struct {
 	id        clientv3.LeaseID
 	term      uint64
 	abandoned atomic.Bool
 }
 
-// NewSession implements lock.Service. etcd counts in seconds: ttl is rounded
-// up, and the session's holder counts with what was asked for.
+// NewSession implements lock.Service. etcd counts in seconds: ttl is rounded up there, and
+// the session's holder counts with ttl itself.
 func (s *Service) NewSession(ctx context.Context, ttl time.Duration) (lock.Session, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.limit)
 	defer cancel()
@@ -245,10 +244,10 @@ func (l *session) renewed(sent time.Time) {
 	}
 }
 
-// keep begins to renew the lease each tenth of the ttl, at least each second,
-// until the ttl is over: what has passed since the last renewal is missing when
-// the service becomes silent. It does not wait for the renewals before: etcd
-// answers one that came while it had no leader a second after it has one.
+// keep begins to renew the lease each tenth of the ttl, at least each second, until the
+// ttl is over. The time since the last renewal is lost when the service becomes silent. It
+// does not wait for the renewals before: etcd answers one that came while it had no leader
+// a second after it has one.
 func (l *session) keep(ctx context.Context) {
 	defer close(l.done)
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -302,12 +301,12 @@ func (l *session) renew(ctx context.Context) error {
 	return err
 }
 
-// move puts what the session holds on a new lease when etcd has elected a leader.
-// The one before may have stopped, and revoke every lease that it knew
-// when it goes on: it finds them all expired before it hears of its successor,
-// which carries the revocations out (https://github.com/etcd-io/etcd/issues/15247;
-// what mends that is no help if the leader's clock has ticked again). It takes a
-// ttl for a lease to expire, so there is time, and it has heard of no later one.
+// moveToNewLease puts the session's items on a new lease when etcd has elected a leader.
+// The leader before may have stopped, and revoke every lease that it knew when it goes on.
+// It finds them all expired before it hears of its successor, which carries the
+// revocations out (https://github.com/etcd-io/etcd/issues/15247). The fix there does not
+// help if the leader's clock has ticked again. It takes a ttl for a lease to expire, so
+// there is time, and it has heard of no later one.
 func (l *session) moveToNewLease(ctx context.Context, old *lease) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -332,7 +331,7 @@ func (l *session) moveToNewLease(ctx context.Context, old *lease) error {
 			return err
 		}
 		if len(r.Kvs) == 0 || !l.leases[clientv3.LeaseID(r.Kvs[0].Lease)] {
-			continue // no longer there, or somebody else's: who holds it finds out
+			continue // no longer there, or another session's: its holder finds out
 		}
 		as = append(as, clientv3.Compare(clientv3.ModRevision(l.s.prefix+key), "=", r.Kvs[0].ModRevision))
 		puts = append(puts, clientv3.OpPut(l.s.prefix+key, "", clientv3.WithIgnoreValue(), clientv3.WithLease(id)))
@@ -380,8 +379,7 @@ func (l *session) Close(ctx context.Context) error {
 	limit := l.s.limit
 	select {
 	case <-l.done:
-		// Probably etcd cannot be reached, and who closes a session that has ended
-		// wants to begin another one.
+		// Probably etcd cannot be reached, and the caller wants to begin another session.
 		limit = min(limit, time.Second/10)
 	default:
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// aWhile is how long one member is waited for before another one is asked too.
+// hedgeDelay is how long one member is waited for before another one is asked too.
 // Beside a connection that is alive it is long, for a request that waits it is
 // short.
 const hedgeDelay = 150 * time.Millisecond
@@ -25,17 +25,17 @@ type member struct {
 
 	mu sync.Mutex
 	// watches are called when the member is silent. As long as there are some, it is
-	// asked now and then.
+	// asked each pingInterval.
 	watches map[*func()]bool
 	stop    context.CancelFunc
 }
 
-// final tells whether an error is an answer: another member would say the same.
+// isAnswer tells whether an error is an answer: another member would say the same.
 func isAnswer(err error) bool { return err == nil || errors.Is(err, rpctypes.ErrLeaseNotFound) }
 
-// hedged asks the members, beginning with the one that answered last, until one
-// has answered: the next one after aWhile, or as soon as one has failed. It is
-// for calls that may be carried out more than once. ctx bounds it all.
+// hedged asks the members, beginning with the one that answered last, until one has
+// answered. It asks the next one after hedgeDelay, or as soon as one has failed. It is for
+// calls that may be carried out more than once. ctx bounds it all.
 func hedged[T any](ctx context.Context, s *Service, ask func(context.Context, *member) (T, error)) (T, error) {
 	n := len(s.members)
 	first := int(s.first.Load())
@@ -85,8 +85,8 @@ func hedged[T any](ctx context.Context, s *Service, ask func(context.Context, *m
 	}
 }
 
-// answering returns a member that has just answered. What must not be done twice
-// is asked of it, and of nobody else: a member that is silent might do it later.
+// liveMember returns a member that has just answered. A call that must not be made twice
+// is made there and nowhere else: a member that is silent might carry it out later.
 func (s *Service) liveMember(ctx context.Context) (*member, error) {
 	if len(s.members) == 1 {
 		return s.members[0], nil
@@ -126,7 +126,7 @@ func (m *member) grant(ctx context.Context, ttl time.Duration) (sent time.Time, 
 	return sent, r.ID, nil
 }
 
-// errBehind is what a member says that has not heard of a lease yet.
+// errMemberBehind is the answer of a member that does not know a lease yet.
 var errMemberBehind = errors.New("the member is behind the others")
 
 // renew renews a lease, and returns the term of etcd's in which the member answers.
@@ -155,7 +155,7 @@ func (m *member) renew(ctx context.Context, l *lease) (term uint64, err error) {
 	return term, rpctypes.ErrLeaseNotFound
 }
 
-// avoid makes another member the first to be asked.
+// demote makes another member the first to be asked.
 func (s *Service) demote(m *member) {
 	first := s.first.Load()
 	if s.members[first] == m {
@@ -163,12 +163,12 @@ func (s *Service) demote(m *member) {
 	}
 }
 
-// A member that tells of changes is asked each listenEvery, and is silent if it
-// has not answered after listenLimit. It answers from what it has itself: that
-// another one can be reached is no question here.
+// A watched member is asked each pingInterval, and is silent if it has not answered after
+// pingTimeout. It answers from its own state: whether it reaches another member does not
+// matter.
 const pingInterval, pingTimeout = time.Second, time.Second
 
-// listen calls gone once the member is silent, until the returned function is
+// monitor calls gone once the member is silent, until the returned function is
 // called.
 func (m *member) monitor(s *Service, gone func()) (leave func()) {
 	m.mu.Lock()

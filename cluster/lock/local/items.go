@@ -60,7 +60,7 @@ type items struct {
 	removes sync.WaitGroup
 }
 
-// openItems opens the directory and replays the commit log. fatal is told of
+// openItems opens the directory and replays the commit log. fatal is called with
 // what ends the service; failed returns it.
 func openItems(ctx context.Context, o Options, fatal func(error), failed func() error) (_ *items, err error) {
 	fs := o.FS

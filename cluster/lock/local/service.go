@@ -26,9 +26,8 @@ type Service struct {
 	o     Options
 	items *items
 
-	// changing is held by the caller that changes an item, until the change is
-	// durable and seen: changes are seen in the order in which they became
-	// durable.
+	// changing is held by the caller that changes an item, until the change is durable and
+	// visible. So changes become visible in the order in which they became durable.
 	changing sync.Mutex
 
 	mu       sync.Mutex
@@ -51,9 +50,9 @@ type entry struct {
 
 var _ lock.Service = (*Service)(nil)
 
-// Open opens the service in a directory. fault.FailedPrecondition if another
-// process has it open, fault.Exhausted if the disk is full, fault.Corruption if
-// what is there is not what was written.
+// Open opens the service in a directory. It returns fault.FailedPrecondition if another
+// process has it open, fault.Exhausted if the disk is full, and fault.Corruption if its
+// files are not what was written.
 func Open(ctx context.Context, o Options) (*Service, error) {
 	if o.FS == nil {
 		o.FS = vfs.Default
@@ -83,7 +82,7 @@ func Open(ctx context.Context, o Options) (*Service, error) {
 // opens it gets the same number.
 func (s *Service) Incarnation() uint64 { return s.items.root.Incarnation() }
 
-// fail ends the service: what it did not acknowledge may or may not be durable,
+// fail ends the service: changes that it did not acknowledge may or may not be durable,
 // and only the next process can tell.
 func (s *Service) fail(err error) {
 	s.failOnce.Do(func() {
@@ -92,7 +91,7 @@ func (s *Service) fail(err error) {
 	})
 }
 
-// Failed is closed when the service can be used no more. The process should end.
+// Failed is closed when the service can no longer be used. The process should end.
 func (s *Service) Failed() <-chan struct{} { return s.failed }
 
 // Err returns why Failed is closed, nil if it is not.
@@ -189,8 +188,8 @@ func (s *Service) put(ctx context.Context, key string, value []byte, version int
 	return e.Item, nil
 }
 
-// settled makes a durable change. A caller that gave up waiting would not know
-// what is stored, and neither would the service; so the change does not end with
+// makeDurable makes a durable change. A caller that gave up waiting would not know whether
+// the change is stored, and neither would the service. So the change does not end with
 // ctx, and an error that leaves it unknown ends the service.
 func (s *Service) makeDurable(ctx context.Context, change func(context.Context) error) error {
 	err := change(context.WithoutCancel(ctx))
@@ -229,7 +228,7 @@ func (s *Service) forgetLocked(key string) {
 	s.publishLocked(lock.Event{Item: lock.Item{Key: key, Version: s.revision + 1}, Deleted: true})
 }
 
-// tellLocked tells watchers of a change, whose version is the next revision.
+// publishLocked tells watchers of a change, whose version is the next revision.
 func (s *Service) publishLocked(e lock.Event) {
 	s.revision = e.Version
 	s.events = append(s.events, e)

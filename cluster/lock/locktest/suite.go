@@ -86,7 +86,7 @@ func items(t *testing.T, s lock.Service) {
 	}
 }
 
-// race: of several who change one version of an item one does.
+// race: of several callers that change one version of an item one succeeds.
 func race(t *testing.T, s lock.Service) {
 	var version int64
 	for round := range 20 {

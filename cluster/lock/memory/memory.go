@@ -12,8 +12,8 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// A Service is a lock service that lives as long as the process. Who uses it
-// gets a Client, so that each can be cut off by itself.
+// A Service is a lock service that lives as long as the process. Each user gets a Client,
+// so that each can be cut off by itself.
 type Service struct {
 	mu       sync.Mutex
 	revision int64
@@ -32,10 +32,10 @@ func New() *Service {
 	return &Service{items: map[string]*entry{}, watchers: map[*watcher]bool{}}
 }
 
-// A Carrier takes a call to the service, which is do, and its answer back. It may
-// wait. It may call do once, twice or never, also after it has returned; if it
-// returns an error the answer was lost. kind says what is asked for; that of
-// what keeps a session alive is Heartbeat.
+// A Carrier takes a call to the service, which is do, and its answer back. It may wait. It
+// may call do once, twice or never, also after it has returned. If it returns an error the
+// answer was lost. kind names the call; Heartbeat is the kind of what keeps a session
+// alive.
 type Carrier func(ctx context.Context, kind string, do func()) error
 
 // Heartbeat is the kind of the calls that keep a session alive.
@@ -98,7 +98,7 @@ func ask[T any](ctx context.Context, c *client, kind string, do func() (T, error
 	return a.v, a.err
 }
 
-// tell is ask for what has no answer but an error.
+// askError is ask for what has no answer but an error.
 func askError(ctx context.Context, c *client, kind string, do func() error) error {
 	_, err := ask(ctx, c, kind, func() (struct{}, error) { return struct{}{}, do() })
 	return err
@@ -203,13 +203,13 @@ func (c *client) Delete(ctx context.Context, key string, version int64) error {
 	})
 }
 
-// A watcher is told of changes of the items whose keys start with prefix.
+// A watcher sees the changes of the items whose keys start with prefix.
 type watcher struct {
 	prefix  string
 	changed chan struct{} // has one when there are changes
 }
 
-// news are the changes of what somebody watches, up to a revision.
+// A changeSet has the changes that a watcher is to see, up to a revision.
 type changeSet struct {
 	events   []lock.Event
 	revision int64

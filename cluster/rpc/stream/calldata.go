@@ -43,7 +43,7 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 
 var readers = sync.Pool{New: func() any { return new(rowReader) }}
 
-// large asks for what may be more than a short message.
+// large reads rows that may not fit into a short message.
 func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
 	l, err := p.get(ctx)
 	if err != nil {

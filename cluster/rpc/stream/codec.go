@@ -26,8 +26,8 @@ func appendString(b []byte, v string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }
 
-// A decoder reads a message. What it returns points into the message. After
-// the first thing that is wrong it returns zero values, and bad is set.
+// A decoder reads a message. Its results point into the message. After the first thing
+// that is wrong it returns zero values, and bad is set.
 type decoder struct {
 	b   []byte
 	bad bool
@@ -79,7 +79,7 @@ func (d *decoder) byte() byte {
 	return v
 }
 
-// bytes returns nil for what is empty.
+// bytes returns nil for an empty slice.
 func (d *decoder) bytes() []byte {
 	n := d.uvarint()
 	if n > uint64(len(d.b)) {
@@ -333,7 +333,7 @@ func (d *decoder) rules() []row.Rule {
 	return out
 }
 
-// The flags of a cell. What is the same as in the cell before is left out.
+// The flags of a cell. Fields equal to those of the cell before are left out.
 const (
 	sameFamily = 1 << iota
 	sameQualifier

@@ -19,7 +19,8 @@ const (
 	greetingScan = "trestle\x02"
 )
 
-// errGreeting is wrapped by the error of who expected a greeting.
+// errGreeting is wrapped by the errors of a client that did not get the greeting it
+// expected.
 var errGreeting = errors.New("the server does not greet")
 
 // muxProtocol names a Mux connection in the TLS handshake.
@@ -28,15 +29,15 @@ const muxProtocol = "trestle-mux/1"
 const (
 	// chunkBytes is how much is read from a connection at a time.
 	chunkBytes = 32 << 10
-	// greetingLimit is how long a connection may take to say what it is.
+	// greetingLimit is how long a connection may take to send its greeting.
 	greetingLimit = 10 * time.Second
 )
 
 // A frameReader reads frames from a connection.
 type frameReader struct {
 	from io.Reader
-	// buf[:end] was read, and up to next frames were taken of it. What they hold
-	// points into buf, which is therefore not written to again before end.
+	// buf[:end] was read, and up to next frames were taken of it. Their contents point
+	// into buf, which is therefore not written to again before end.
 	buf       []byte
 	next, end int
 }
@@ -73,7 +74,7 @@ func (r *frameReader) read() ([]byte, error) {
 	}
 }
 
-// dialMux connects to a server, for what a greeting says.
+// dialMux connects to a server and exchanges a greeting.
 func dialMux(ctx context.Context, addr string, security *tls.Config, greeting string) (net.Conn, error) {
 	d := net.Dialer{KeepAliveConfig: keepAlive}
 	var c net.Conn
@@ -104,7 +105,7 @@ func dialMux(ctx context.Context, addr string, security *tls.Config, greeting st
 	return c, nil
 }
 
-// greeted reads a greeting.
+// readGreeting reads a greeting.
 func readGreeting(c net.Conn, greeting string) error {
 	b := make([]byte, len(greeting))
 	if _, err := io.ReadFull(c, b); err != nil {
@@ -120,12 +121,12 @@ func readGreeting(c net.Conn, greeting string) error {
 // has vanished.
 var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4}
 
-// A splitter accepts connections for gRPC and others on one address. It is the
+// A demuxListener accepts connections for gRPC and others on one address. It is the
 // listener of gRPC.
 type demuxListener struct {
 	net.Listener
 	tls *tls.Config // nil: plain text
-	// greeted is who has a connection, by the greeting.
+	// handlers serve connections, by greeting; a connection without one is gRPC's.
 	handlers map[string]func(net.Conn)
 
 	grpc   chan net.Conn
@@ -163,7 +164,7 @@ func (s *demuxListener) run() error {
 	}
 }
 
-// sort finds out who is to have a connection.
+// route hands a connection to its handler, by its first bytes.
 func (s *demuxListener) route(c net.Conn) {
 	if t, ok := c.(*net.TCPConn); ok {
 		_ = t.SetKeepAliveConfig(keepAlive)
@@ -210,7 +211,7 @@ func (s *demuxListener) Close() error {
 	return s.Listener.Close()
 }
 
-// begun is a connection of which something has been read.
+// peekedConn is a connection of which something has been read.
 type peekedConn struct {
 	net.Conn
 	r io.Reader

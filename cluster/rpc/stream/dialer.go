@@ -24,8 +24,8 @@ type Options struct {
 // A Dialer reaches tablet servers over the network.
 type Dialer struct {
 	o Options
-	// Forwarded counts calls that went to other processes, Local those that did
-	// not have to, Lost those whose answer did not come.
+	// Forwarded counts calls to other processes, Local those within this one, and Lost
+	// those whose answer did not come.
 	Forwarded, Local, Lost atomic.Int64
 
 	mu     sync.RWMutex

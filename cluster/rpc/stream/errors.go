@@ -10,7 +10,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// The flags of an error: what errors.Is says of it.
+// The flags of an error: which sentinels errors.Is finds in it.
 const (
 	isNotServing = 1 << iota
 	isUnknown

@@ -26,21 +26,20 @@ type link struct {
 	done   chan struct{} // closed when its goroutines have ended
 	failed chan struct{} // closed when it has failed
 
-	// heard is when something came last, as now says. waiting counts the calls
+	// lastHeard is when something came last, as now says. waiting counts the calls
 	// that wait for something.
 	lastHeard atomic.Int64
 	waiting   atomic.Int64
 
-	// leaving says that there are to be no new calls: the link ends with the last
-	// that waits.
+	// retired says that the link takes no new calls and ends with the last that waits.
 	retired atomic.Bool
 
 	mu    sync.Mutex
 	next  uint64
 	calls map[uint64]*call
 	err   error
-	// conns are the connections for scans, idle those that nobody uses. There are
-	// none before plain, by now.
+	// conns are the connections for scans, idle those that are not in use. There are none
+	// before plain, by now.
 	conns             map[*scanConn]struct{}
 	idle              []*scanConn
 	noScanConnsBefore int64
@@ -95,13 +94,13 @@ func newLink(p *peer) (*link, error) {
 	return l, nil
 }
 
-// began is when the process did, about.
+// processStart is when the process did, about.
 var processStart = time.Now()
 
-// now is a clock that nobody sets, in nanoseconds.
+// now is a monotonic clock, in nanoseconds.
 func now() int64 { return int64(time.Since(processStart)) }
 
-// receive passes answers on until there are no more.
+// receive passes answers on until the connection ends.
 func (l *link) receive() error {
 	from := &frameReader{from: l.mux}
 	for {
@@ -135,7 +134,7 @@ func (l *link) receive() error {
 
 var errServerEnding = errors.New("the server is about to end")
 
-// leave makes new calls go over a new link. This one ends with its last call.
+// retire makes new calls go over a new link. This one ends with its last call.
 func (l *link) retire() {
 	l.p.forget(l)
 	l.retired.Store(true)
@@ -143,7 +142,7 @@ func (l *link) retire() {
 	l.release()
 }
 
-// hold is called before something is asked for, release when it has come.
+// acquire is called before something is asked for, release when it has come.
 func (l *link) acquire() { l.waiting.Add(1) }
 
 func (l *link) release() {
@@ -158,7 +157,7 @@ func (l *link) watch(ctx context.Context) {
 	silence := l.p.d.o.Silence
 	tick := time.NewTicker(silence / 4)
 	defer tick.Stop()
-	waited := time.Now() // since when nobody waits
+	waited := time.Now() // since when no call has been waiting
 	for {
 		select {
 		case <-ctx.Done():
@@ -236,7 +235,7 @@ func head(ctx context.Context, b []byte, op byte) []byte {
 	return binary.AppendUvarint(b, uint64(max(time.Until(deadline).Microseconds(), 1)))
 }
 
-// during returns a context that ends with the link too.
+// boundContext returns a context that ends with the link too.
 func (l *link) boundContext(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stop := make(chan struct{})

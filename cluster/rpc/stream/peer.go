@@ -92,7 +92,7 @@ func (p *peer) forget(l *link) {
 	}
 }
 
-// lost returns the error of a call whose answer did not come.
+// answerLost returns the error of a call whose answer did not come.
 func (p *peer) answerLost(err error, changes bool) error {
 	p.d.Lost.Add(1)
 	if changes {
@@ -101,7 +101,7 @@ func (p *peer) answerLost(err error, changes bool) error {
 	return p.unreachable(err)
 }
 
-// ask asks a question and returns what is in the answer.
+// ask asks a question and returns the body of the answer.
 func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (decoder, error) {
 	if err := ctx.Err(); err != nil {
 		return decoder{}, err
@@ -157,7 +157,7 @@ func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (dec
 	return result(kind, answer)
 }
 
-// errScan is the error of an answer that asks to use Scan.
+// errUseScan is the error of an answer that asks to use Scan.
 var errUseScan = errors.New("use Scan")
 
 func result(kind byte, answer decoder) (decoder, error) {
@@ -172,7 +172,7 @@ func result(kind byte, answer decoder) (decoder, error) {
 	return decoder{}, errMalformed
 }
 
-// askAlone asks a question by a call of its own.
+// askUnary asks a question by a call of its own.
 func (p *peer) askUnary(ctx context.Context, l *link, op byte, body []byte, changes bool) (decoder, error) {
 	in := &raw{b: append([]byte{op}, body...)}
 	var out raw
@@ -187,7 +187,7 @@ func (p *peer) askUnary(ctx context.Context, l *link, op byte, body []byte, chan
 	return result(kind, answer)
 }
 
-// broken translates an error of gRPC itself. ctx is the caller's.
+// translateGRPC translates an error of gRPC itself. ctx is the caller's.
 func (p *peer) translateGRPC(ctx context.Context, err error, changes bool) error {
 	if errors.Is(err, io.EOF) {
 		return p.answerLost(errors.New("the server ended the call"), changes)

@@ -28,8 +28,8 @@ type rowWriter struct {
 	// send takes a message, and returns what to write the next one to. Nil: all
 	// has to be one message.
 	send func(b []byte) ([]byte, error)
-	// full is the size at which a message ends with the next row, large that at
-	// which a row is torn, or, if it must not be, refused.
+	// full is the size at which a message ends with the next row. large is that at which a
+	// row is divided between messages, or, without send, refused.
 	full, large int
 
 	family    string
@@ -84,7 +84,7 @@ func (w *rowWriter) EndRow() (bool, error) {
 	return len(w.b) >= w.full, w.err
 }
 
-// piece writes what is said of encoded rows, which follow the message.
+// piece writes the description of encoded rows, which follow the message.
 func (w *rowWriter) piece(p *scan.Piece, n int) {
 	w.b = binary.AppendUvarint(append(w.b, recordPiece), uint64(p.Rows))
 	w.b = appendBytes(binary.AppendUvarint(w.b, uint64(p.Cells)), p.Key)
@@ -155,8 +155,8 @@ func (r *rowReader) read(b []byte) error {
 				return errMalformed
 			}
 			if record == recordScanned {
-				// Its reader has let go of the tablet: whoever waits for rows may have
-				// what there is.
+				// Its reader has let go of the tablet, so a caller that waits for rows may
+				// have those that have come.
 				if r.to.Scanned(key); len(d.b) == 0 {
 					if err := r.to.Flush(); err != nil {
 						return err
@@ -211,7 +211,7 @@ func (r *rowReader) piece(p *scan.Piece, n int) error {
 	return r.flushIf(r.encoded.Encoded(p))
 }
 
-// errCut is an answer that ends too early.
+// errTruncated is an answer that ends too early.
 var errTruncated = errors.New("the answer ends in the middle")
 
 func (r *rowReader) flushIf(full bool, err error) error {

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// mostConns bounds the connections for scans that are kept though nobody uses
-	// them, idleLimit for how long they are.
+	// maxIdleConns bounds the idle connections for scans that are kept, idleLimit for how
+	// long they are.
 	maxIdleConns = 64
 	idleLimit    = 30 * time.Second
-	// plainFor is how long a server that knows no connections for scans is not
+	// retryScanConns is how long a server that knows no connections for scans is not
 	// asked for one again.
 	retryScanConns = time.Minute
 )
@@ -32,7 +32,7 @@ const (
 // An Encoder is a Writer that makes pieces of rows: see scan.EncodedWriter.
 type Encoder interface {
 	scan.Writer
-	// Close frees what the Encoder holds.
+	// Close frees the Encoder's buffers.
 	Close()
 }
 
@@ -45,7 +45,7 @@ type answerer interface {
 	scan.Writer
 	// drop takes back the row that is open, as far as it was not sent.
 	drop()
-	// end sends what is left, and the last record.
+	// end sends the rest, and the last record.
 	end(*scan.Stats) error
 }
 
@@ -55,8 +55,8 @@ func (w *rowWriter) end(stats *scan.Stats) error {
 	return w.Flush()
 }
 
-// scanTo gives the rows of a scan to w. refused is the error of the read, which
-// the caller is to be told; what is complete of the rows is true all the same.
+// scanTo gives the rows of a scan to w. refused is the error of the read, for the caller.
+// The complete rows count all the same.
 func (s *Server) scanTo(ctx context.Context, at rpc.Target, req *rpc.Read, w answerer) (refused, err error) {
 	var total scan.Stats
 	for {
@@ -91,7 +91,7 @@ type pieceWriter struct {
 	Encoder
 	head rowWriter // of the next message
 	send func(head []byte, piece mem.BufferSlice) error
-	// scanned is what Scanned said last, of rows behind those that were sent.
+	// scanned is the key of the last Scanned, behind the rows that were sent.
 	scanned     []byte
 	scannedSent bool // there is nothing in scanned
 	last        *scan.Stats
@@ -289,8 +289,8 @@ func (l *link) conn(ctx context.Context) (*scanConn, error) {
 	return c, nil
 }
 
-// keep takes back a connection on which nothing is to come any more, drop one
-// that is of no use.
+// keepConn takes back a connection without pending data. dropConn closes one that is of no
+// use.
 func (l *link) keepConn(c *scanConn) {
 	l.mu.Lock()
 	if l.err != nil || len(l.idle) >= maxIdleConns {
@@ -310,7 +310,7 @@ func (l *link) dropConn(c *scanConn) {
 	l.mu.Unlock()
 }
 
-// prune drops connections that nobody has used for a while.
+// dropIdleConns drops connections that were not in use for idleLimit.
 func (l *link) dropIdleConns() {
 	limit := now() - int64(idleLimit)
 	l.mu.Lock()

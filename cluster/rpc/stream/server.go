@@ -26,8 +26,7 @@ type ServerOptions struct {
 	TLS *tls.Config
 	// Log takes what should not happen. Default: nothing.
 	Log *slog.Logger
-	// Encoders encode the rows of scans for those who can take them so. Default:
-	// none.
+	// Encoders encode the rows of scans for callers with an EncodedWriter. Default: none.
 	Encoders Encoders
 }
 
@@ -36,7 +35,7 @@ type Server struct {
 	to   rpc.TabletServer
 	o    ServerOptions
 	grpc *grpc.Server
-	// plain is set by tests: scans go over gRPC, as those of earlier versions did.
+	// grpcScansOnly is set by tests: scans go over gRPC, as those of earlier versions did.
 	grpcScansOnly bool
 
 	mu    sync.Mutex
@@ -46,10 +45,10 @@ type Server struct {
 	serving  sync.WaitGroup // muxes and scanning
 	stopping bool
 
-	work      chan *question // to who waits for one
+	work      chan *question // to an idle worker
 	idle      atomic.Int64   // how many wait
 	workers   sync.WaitGroup
-	closeWork sync.Once // when there will be no more work
+	closeWork sync.Once // once no more work will come
 }
 
 // NewServer returns a Server that asks to.
@@ -103,7 +102,7 @@ func (s *Server) Serve(l net.Listener) error {
 	return err
 }
 
-// greeted says who has the connections that begin with a greeting.
+// handlers returns the functions that serve connections, by greeting.
 func (s *Server) handlers() map[string]func(net.Conn) {
 	m := map[string]func(net.Conn){greeting: s.mux}
 	if !s.grpcScansOnly {
@@ -112,8 +111,8 @@ func (s *Server) handlers() map[string]func(net.Conn) {
 	return m
 }
 
-// Stop asks for no more calls, and returns when those that came are answered.
-// What is left when ctx ends is cut off.
+// Stop tells callers to ask no more, and returns when the calls received are answered.
+// Calls left when ctx ends are cut off.
 func (s *Server) Stop(ctx context.Context) {
 	s.mu.Lock()
 	s.stopping = true
@@ -137,7 +136,7 @@ func (s *Server) Stop(ctx context.Context) {
 	s.workers.Wait()
 }
 
-// cut ends all connections. gRPC's are last, as it may wait for its calls.
+// closeAll ends all connections. gRPC's are last, as it may wait for its calls.
 func (s *Server) closeAll() {
 	s.mu.Lock()
 	s.stopping = true
@@ -151,9 +150,9 @@ func (s *Server) closeAll() {
 	s.grpc.Stop()
 }
 
-// mux answers questions as they come, each on its own. There is no bound on
-// them here: whoever asks bounds its own requests, and a question that waits
-// must not keep out the one that it waits for.
+// mux answers questions as they come, each on its own. There is no bound on them here.
+// Callers bound their own requests, and a question that waits must not keep out the one
+// that it waits for.
 func (s *Server) mux(c net.Conn) {
 	m := &mux{s: s, send: newSender(), asked: map[uint64]*question{}}
 	s.mu.Lock()
@@ -195,7 +194,7 @@ type mux struct {
 	asked map[uint64]*question
 }
 
-// receive has questions answered until there are no more.
+// receive has questions answered until the connection ends.
 func (m *mux) receive(c net.Conn) {
 	from := &frameReader{from: c}
 	for {
@@ -237,7 +236,7 @@ func (m *mux) receive(c net.Conn) {
 	}
 }
 
-// mostIdle bounds the goroutines that wait for questions.
+// maxIdleWorkers bounds the goroutines that wait for questions.
 const maxIdleWorkers = 128
 
 // worker answers a question, then others: it has the stack by then that
@@ -246,7 +245,7 @@ func (s *Server) worker(q *question) {
 	for q != nil {
 		q.answer()
 		if s.idle.Add(1) <= maxIdleWorkers {
-			q = <-s.work // nil when there will be no more
+			q = <-s.work // nil when no more work will come
 		} else {
 			q = nil
 		}
@@ -254,7 +253,7 @@ func (s *Server) worker(q *question) {
 	}
 }
 
-// cancel ends what is being answered.
+// cancel ends the questions that are being answered.
 func (m *mux) cancel() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,7 +287,7 @@ func (q *question) answer() {
 	q.m.mu.Lock()
 	delete(q.m.asked, q.number)
 	q.m.mu.Unlock()
-	q.end(context.Canceled) // for what was derived from it
+	q.end(context.Canceled) // for contexts derived from it
 }
 
 func (q *question) end(err error) {
@@ -416,7 +415,7 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 
 // scan answers a large read of a server that knows no connections for scans.
 // Nothing is held while a message waits to be sent,
-// except within a row that is larger than tearBytes.
+// except within a row that is larger than maxRowPart.
 func (s *Server) scan(st grpc.ServerStream) error {
 	var in raw
 	if err := st.RecvMsg(&in); err != nil {

@@ -8,12 +8,11 @@ import (
 	"os"
 )
 
-// TLS returns the configurations of mutual TLS between the servers of a
-// cluster: with both, a process shows the certificate chain in certFile, and
-// wants to see one that an authority in caFile has signed. That authority signs
-// for nothing but the cluster: whoever has a certificate of it belongs to the
-// cluster, whatever name is in it, so servers may change their addresses. The
-// files are read again with each connection.
+// TLS returns the configurations of mutual TLS between the servers of a cluster. With
+// both, a process shows the certificate chain in certFile, and accepts only one signed by
+// an authority in caFile. That authority signs for nothing but the cluster. Every holder
+// of its certificates belongs to the cluster, whatever name is in them, so servers may
+// change their addresses. The files are read again with each connection.
 func TLS(certFile, keyFile, caFile string) (server, client *tls.Config, err error) {
 	pair := func() (*tls.Certificate, error) {
 		c, err := tls.LoadX509KeyPair(certFile, keyFile)
@@ -65,7 +64,7 @@ func TLS(certFile, keyFile, caFile string) (server, client *tls.Config, err erro
 	client = &tls.Config{
 		MinVersion:           tls.VersionTLS13,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair() },
-		// What is not checked is the name; VerifyConnection does the rest.
+		// The name is not checked; VerifyConnection does the rest.
 		InsecureSkipVerify: true, //nolint:gosec // see above
 		VerifyConnection:   verify(x509.ExtKeyUsageServerAuth),
 	}

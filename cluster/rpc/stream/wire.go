@@ -29,8 +29,8 @@ const (
 const (
 	answerOK = iota
 	answerError
-	// answerBye asks for no more questions on this stream; those asked are
-	// answered. It belongs to no question.
+	// answerBye asks for no more questions on this stream; earlier ones are answered. It
+	// belongs to no question.
 	answerBye
 	// answerLarge asks to use Scan, as the rows are too large.
 	answerLarge
@@ -45,7 +45,7 @@ const (
 	smallBytes = 64 << 10
 	// batchBytes bounds the memory that is kept for frames to be sent.
 	batchBytes = 256 << 10
-	// rowsBytes is how many bytes of rows are in a message; tearBytes where a row
+	// rowsBytes is how many bytes of rows are in a message; maxRowPart where a row
 	// is torn.
 	rowsBytes  = 128 << 10
 	maxRowPart = 4 << 20
@@ -56,8 +56,8 @@ const (
 // A raw message is bytes.
 type raw struct {
 	b []byte
-	// pooled says that b comes from batches and goes back there: once it is sent,
-	// or by whoever asked for it.
+	// pooled says that b comes from batches and goes back there: once it is sent, or by
+	// its receiver.
 	pooled bool
 }
 
@@ -96,7 +96,7 @@ func (codec) Unmarshal(data mem.BufferSlice, v any) error {
 		data.CopyTo(m.b)
 		return nil
 	}
-	// What is decoded points into it, for as long as it is needed.
+	// Decoded values point into it, for as long as they are needed.
 	m.b = data.Materialize()
 	return nil
 }
@@ -160,7 +160,7 @@ func (s *sender) notify() {
 	}
 }
 
-// take returns what there is to send.
+// take returns the frames to send.
 func (s *sender) take() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,7 +188,7 @@ func (s *sender) run(ctx context.Context, c net.Conn) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// Whoever is about to add something does it first: a write costs more than
+		// Goroutines that are about to add something do it first: a write costs more than
 		// anything else here.
 		runtime.Gosched()
 		if b := s.take(); len(b) > 0 {

@@ -77,7 +77,7 @@ func (c *call) SetContext(ctx context.Context) {
 	c.mu.ctx = ctx
 }
 
-// DeserializeCellBlocks keeps the cell block for whoever made the call.
+// DeserializeCellBlocks keeps the cell block for the caller.
 func (c *call) DeserializeCellBlocks(_ proto.Message, b []byte) (uint32, error) {
 	c.block = b
 	return uint32(len(b)), nil

@@ -9,8 +9,8 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/server"
 )
 
-// fixed answers a method that is about nothing here, for who may ask about the
-// cluster.
+// fixed answers a method that is about nothing here, for callers that may ask
+// about the cluster.
 func fixed[Req any, Resp proto.Message, M interface {
 	*Req
 	proto.Message

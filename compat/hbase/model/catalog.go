@@ -354,7 +354,7 @@ func (c *Catalog) tableOf(ctx context.Context, r *Region, age time.Duration) (*T
 	return t, nil
 }
 
-// RegionNow is Region for whoever works on the region itself, and asks once: it
+// RegionNow is Region for a caller that works on the region itself, and asks once: it
 // looks at the tablets as they are now, for a name that is not known at those of
 // all tables. Another process may have split or merged them a moment ago.
 func (c *Catalog) RegionNow(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {

@@ -13,17 +13,17 @@ import (
 	"github.com/trestledb/trestle/engine/scan"
 )
 
-// aheadBytes is how much of a row is kept at most before the rows are taken.
+// maxPrefetchBytes is how much of a row is kept at most before the rows are taken.
 const maxPrefetchBytes = 256 << 10
 
-// An ahead is a read of the next tablet: it finds the tablet and reads the
-// first row, and goes on when that is taken. What comes of another server until
-// then waits in the connection.
+// A prefetchedRead is a read of the next tablet: it finds the tablet and reads the first
+// row, and goes on when that is taken. Rows of another server wait in the connection until
+// then.
 type prefetchedRead struct {
 	cancel  context.CancelFunc
 	located chan struct{} // closed when ranges is set
-	ranges  []row.Range   // what is read; nil if the tablet was not found
-	adopted chan struct{} // closed when to is set
+	ranges  []row.Range   // the ranges read; nil if the tablet was not found
+	claimed chan struct{} // closed when to is set
 	to      *progressWriter
 	done    chan struct{} // closed when all is over
 	rest    []row.Range
@@ -33,14 +33,14 @@ type prefetchedRead struct {
 	panicked string
 }
 
-// readAhead begins to read what of ranges is in the first tablet of them.
+// startPrefetch begins to read the part of ranges that is in their first tablet.
 func (c *Client) startPrefetch(ctx context.Context, t *catalog.Table, ranges []row.Range, f *scan.Request, w scan.Writer) *prefetchedRead {
 	var encoding uint64
 	if e := scan.Encoded(w); e != nil {
 		encoding = e.Encoding()
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	a := &prefetchedRead{cancel: cancel, located: make(chan struct{}), adopted: make(chan struct{}), done: make(chan struct{})}
+	a := &prefetchedRead{cancel: cancel, located: make(chan struct{}), claimed: make(chan struct{}), done: make(chan struct{})}
 	ranges = slices.Clone(ranges)
 	go func() {
 		defer close(a.done)
@@ -70,8 +70,8 @@ func (c *Client) startPrefetch(ctx context.Context, t *catalog.Table, ranges []r
 	return a
 }
 
-// is tells whether a reads the first of ranges, which is what is left to read. It
-// waits until the tablet is found.
+// covers tells whether a reads the first of ranges, which are left to read. It waits until
+// the tablet is found.
 func (a *prefetchedRead) covers(ranges []row.Range) bool {
 	<-a.located
 	n := len(a.ranges)
@@ -80,7 +80,7 @@ func (a *prefetchedRead) covers(ranges []row.Range) bool {
 	})
 }
 
-// isNot tells whether it is certain that a does not read the first of ranges.
+// cannotCover tells whether it is certain that a does not read the first of ranges.
 func (a *prefetchedRead) cannotCover(ranges []row.Range) bool {
 	select {
 	case <-a.located:
@@ -90,10 +90,10 @@ func (a *prefetchedRead) cannotCover(ranges []row.Range) bool {
 	}
 }
 
-// take gives the rows to w, until the end of the read.
+// drainTo gives the rows to w, until the end of the read.
 func (a *prefetchedRead) drainTo(w *progressWriter) {
 	a.to = w
-	close(a.adopted)
+	close(a.claimed)
 	<-a.done
 	if a.panicked != "" {
 		panic(a.panicked) // the call's, which fails alone
@@ -106,12 +106,12 @@ func (a *prefetchedRead) stop() {
 	<-a.done
 }
 
-// heldRows keeps the first row until it is taken, as far as it is not larger
-// than aheadBytes. What comes then waits for that, and goes through.
+// bufferedRows keeps the first row, up to maxPrefetchBytes of it, until the read is
+// claimed. Later rows wait for that, and are passed through.
 type bufferedRows struct {
 	a        *prefetchedRead
 	ctx      context.Context
-	encoding uint64 // of who will take them
+	encoding uint64 // of the writer that will take them
 	events   []rowEvent
 	bytes    int
 	through  bool
@@ -134,13 +134,13 @@ const (
 	scanned
 )
 
-// release waits until the rows are taken and gives those that are held.
+// release waits until the read is claimed, and passes on the buffered rows.
 func (w *bufferedRows) release() error {
 	if w.through || w.err != nil {
 		return w.err
 	}
 	select {
-	case <-w.a.adopted:
+	case <-w.a.claimed:
 	case <-w.ctx.Done():
 		w.err = context.Cause(w.ctx)
 		return w.err
