@@ -149,13 +149,19 @@ func (c *Client) MergeAt(ctx context.Context, name string, key []byte) error {
 	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Merge(ctx, r) })
 }
 
-// MoveAt moves the tablet of a table that serves key to the server of a name.
+// MoveAt is MoveTablet of a tablet that need not stay.
 func (c *Client) MoveAt(ctx context.Context, name string, key []byte, server string) error {
+	return c.MoveTablet(ctx, name, key, server, false)
+}
+
+// MoveTablet moves the tablet of a table that serves key to the server of a name.
+// If it is to stay, the master leaves it there until another move.
+func (c *Client) MoveTablet(ctx context.Context, name string, key []byte, server string, stay bool) error {
 	t, err := c.resolveTable(ctx, name)
 	if err != nil {
 		return err
 	}
-	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, false) })
+	return c.withTabletRow(ctx, t, key, func(r *metadata.Row) error { return c.Move(ctx, r, server, stay) })
 }
 
 // withTabletRow calls do with the METADATA row of the tablet that serves key, again if
