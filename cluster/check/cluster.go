@@ -201,7 +201,7 @@ func (c *cluster) reportWaiting(ctx context.Context) error {
 	}
 	for _, d := range damaged {
 		for _, t := range d.Tablets {
-			c.damage(logsDir+"/"+t.Object, "bring the segment back from a copy of the store, or see what trestle cluster drop-damaged-log would give up",
+			c.damage(logsDir+"/"+t.Object, "bring the segment back from a copy of the store, or see what trestle log drop-damaged would give up",
 				"of %s, is damaged (%s), and %s is not served without it", cmp.Or(d.Server, "a server that is gone"), t.Error, t.Name())
 		}
 	}

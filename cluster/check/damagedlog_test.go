@@ -78,7 +78,7 @@ func TestDropDamagedLog(t *testing.T) {
 			fs := copyAll(t, healthy)
 			c.do(fs)
 			_, err := open(t, fs)
-			if fault.KindOf(err) != fault.Corruption || !strings.Contains(err.Error(), "ulog") || !strings.Contains(err.Error(), "trestle check d") && !strings.Contains(err.Error(), "drop-damaged-log d") {
+			if fault.KindOf(err) != fault.Corruption || !strings.Contains(err.Error(), "ulog") || !strings.Contains(err.Error(), "trestle check d") && !strings.Contains(err.Error(), "log drop-damaged d") {
 				t.Errorf("a start says %v", err)
 			}
 			if damage, _, _ := checked(t, fs); len(damage) != 1 || !strings.Contains(damage[0], "ulog") {

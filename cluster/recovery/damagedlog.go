@@ -58,7 +58,7 @@ func (l *Logs) FindLoss(ctx context.Context, log commitlog.ID, segments []uint64
 		return nil, err
 	}
 	if s, ok := servers[catalog.LogOwner(log)]; ok {
-		return nil, refuse("commit log %v is that of tablet server %s, which lives and has in memory what is in it: nothing is lost. `trestle cluster flush` its tablets, and the log is needed no more", log, s.Name)
+		return nil, refuse("commit log %v is that of tablet server %s, which lives and has in memory what is in it: nothing is lost. `trestle tablet flush` its tablets, and the log is needed no more", log, s.Name)
 	}
 	loss := &Loss{Log: log, Owner: metadata.ServerName{Name: state.Server, Incarnation: catalog.LogOwner(log)}}
 	err = l.Rows(ctx, func(r *metadata.Row) error {

@@ -66,7 +66,7 @@ func checkLogs(fs vfs.FS, dir string) error {
 
 // DropLog says, followed by the directory, how to go on when the commit log of all
 // tables is damaged.
-const DropLog = "see what it costs to go on without: trestle drop-damaged-log "
+const DropLog = "see what it costs to go on without: trestle log drop-damaged "
 
 // A DamagedLog describes the damage of the commit log of all tables, and what it costs to
 // go on without.

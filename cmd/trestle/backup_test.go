@@ -157,9 +157,9 @@ func TestBackupExport(t *testing.T) {
 	do(exitFailure, `Backup already exists: .*c1/backups/b\n`, a.url, "import", "nightly", "b")
 	do(exitFailure, `Must be between 6h0m0s and 2160h0m0s`, a.url, "import", "nightly", "c", "--expire=9000h")
 	do(exitFailure, `backups`, a.url, "import", "nightly", "not/a/name")
-	do(exitUsage, `takes 2 arguments: BACKUP EXPORT`, a.url, "export", "nightly")
-	do(exitUsage, `takes 2 arguments: EXPORT BACKUP`, a.url, "import", "nightly")
-	do(exitUsage, `--expire is for import`, a.url, "export", "x", "y", "--expire=7h")
+	do(exitUsage, `takes BACKUP EXPORT`, a.url, "export", "nightly")
+	do(exitUsage, `takes EXPORT BACKUP`, a.url, "import", "nightly")
+	do(exitUsage, `--expire is not a flag of trestle backup export`, a.url, "export", "x", "y", "--expire=7h")
 	do(exitUsage, `takes a verb`, a.url, "restore")
 	a.stop(syscall.SIGTERM)
 
@@ -212,6 +212,16 @@ func TestBackupExport(t *testing.T) {
 		t.Errorf("restored from a cluster's:\n%.2000s\ninstead of\n%.2000s", got, want)
 	}
 	b.stop(syscall.SIGTERM)
+
+	// And by no server at all: the command copies.
+	for _, args := range [][]string{{"export", inCluster + "other/backups/b", "of-command"}, {"import", "of-command", "of-command"}} {
+		if out, errs, code := tool(t, c.dir, append(append([]string{"backup"}, args...), "--etcd="+c.etcd, "--cluster=test", "--store="+c.store, "--emulator", flag)...); code != exitOK || !strings.Contains(out, ": done, ") {
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, errs)
+		}
+	}
+	if got := restoredFrom(t, c.addrs["server-2"], "of-command", "other", "of-command"); got != want {
+		t.Errorf("restored of what a command exported and imported:\n%.2000s\ninstead of\n%.2000s", got, want)
+	}
 	if out, code := c.check("--store="+c.store, "--blocks"); code != 0 {
 		t.Error(out)
 	}

@@ -15,21 +15,19 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/bench"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// runBench measures a server.
-func runBench(p *process, args []string) int {
+// benchCommand measures a server.
+func benchCommand(p *process) *cobra.Command {
 	f := pflag.NewFlagSet("bench", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.SetOutput(io.Discard)
-	f.Usage = func() {}
 	var o bench.Options
 	d := bench.Options{}.WithDefaults()
 	f.StringVar(&o.Endpoint, "endpoint", defaultEndpoint(p.environ), "server to measure (A)")
@@ -60,61 +58,55 @@ func runBench(p *process, args []string) int {
 	quiet := f.Bool("quiet", false, "no progress on stderr")
 	profile := f.String("cpuprofile", "", "write a profile of the client to this file")
 	echo := f.Bool("echo-server", false, "only run the bare gRPC server of --ceiling")
-	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
-		printHelp(p, f, "Usage: trestle bench [flags]\n\nMeasures a server and checks every answer: exits with 1 if one was wrong.\n\nWorkloads, each with its group (\"all\" is every one):\n"+bench.Help())
-		return exitOK
-	} else if err != nil {
-		return p.misused(settings.FlagError(f, err))
-	}
-	if f.NArg() > 0 {
-		return p.misused(fmt.Errorf("unexpected argument %q: bench takes only flags", f.Arg(0)))
-	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	if *echo {
-		if err := serveEcho(ctx, p.stdout); err != nil {
-			return p.failed(err)
-		}
-		return exitOK
-	}
-	if !*quiet {
-		o.Progress = p.stderr
-	}
-	check := o.WithDefaults()
-	if err := check.Validate(); err != nil {
-		return p.misused(err)
-	}
-	if *ceiling {
-		addr, child, err := startEcho(p)
-		if err != nil {
-			return p.failed(err)
-		}
-		defer child()
-		o.Ceiling, o.CeilingPIDs = addr.addr, []int{addr.pid}
-	}
-	if *profile != "" {
-		w, err := os.Create(*profile)
-		if err != nil {
-			return p.failed(err)
-		}
-		defer w.Close()
-		if err := pprof.StartCPUProfile(w); err != nil {
-			return p.failed(err)
-		}
-		defer pprof.StopCPUProfile()
-	}
-	rep, err := bench.Run(ctx, o)
-	if rep != nil && len(rep.Results) > 0 {
-		show := rep.WriteText
-		if *asJSON {
-			show = rep.WriteJSON
-		}
-		err = errors.Join(err, show(p.stdout), rep.Err())
-	}
-	if err != nil {
-		return p.failed(err)
-	}
-	return exitOK
+	return p.verb("bench", "measure a server, and check what it answers",
+		"Measures a server and checks every answer: exits with 1 if one was wrong.\n\nWorkloads, each with its group (\"all\" is every one):\n"+strings.TrimRight(bench.Help(), "\n"), f, func(*cobra.Command, []string) int {
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+			defer stop()
+			if *echo {
+				if err := serveEcho(ctx, p.stdout); err != nil {
+					return p.failed(err)
+				}
+				return exitOK
+			}
+			if !*quiet {
+				o.Progress = p.stderr
+			}
+			check := o.WithDefaults()
+			if err := check.Validate(); err != nil {
+				return p.misused(err)
+			}
+			if *ceiling {
+				addr, child, err := startEcho(p)
+				if err != nil {
+					return p.failed(err)
+				}
+				defer child()
+				o.Ceiling, o.CeilingPIDs = addr.addr, []int{addr.pid}
+			}
+			if *profile != "" {
+				w, err := os.Create(*profile)
+				if err != nil {
+					return p.failed(err)
+				}
+				defer w.Close()
+				if err := pprof.StartCPUProfile(w); err != nil {
+					return p.failed(err)
+				}
+				defer pprof.StopCPUProfile()
+			}
+			rep, err := bench.Run(ctx, o)
+			if rep != nil && len(rep.Results) > 0 {
+				show := rep.WriteText
+				if *asJSON {
+					show = rep.WriteJSON
+				}
+				err = errors.Join(err, show(p.stdout), rep.Err())
+			}
+			if err != nil {
+				return p.failed(err)
+			}
+			return exitOK
+		})
 }
 
 // defaultEndpoint is what Bigtable clients take from the environment too.

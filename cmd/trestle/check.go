@@ -5,31 +5,34 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
 	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-const checkHelp = `Usage: trestle check [--json] DIR
-       trestle check --online --store S [--etcd E] [--cluster C] [flags]
-       trestle check --store S [--etcd E] [--cluster C] [flags]
+const checkHelp = `Prints what is wrong, a line each: where, what, and what to do. It changes
+nothing.
 
-Prints what is wrong, a line each: where, what, and what to do. It changes nothing.
+  trestle check DIR
+      the data directory of a server that is stopped; reads everything in it
+  trestle check --online --store S [--etcd E] [--cluster C]
+      a cluster that serves: METADATA, the tables, who serves them, the store;
+      with --blocks reads every SSTable and commit log that METADATA names
+  trestle check --store S [--etcd E] [--cluster C]
+      a cluster that is stopped. METADATA is recovered in memory. Without --etcd
+      it goes by the newest copy of etcd in the store, as trestle cluster
+      recover does
 
-  DIR       the data directory of a server that is stopped; reads everything in it
-  --online  a cluster that serves: METADATA, the tables, who serves them, the store; with --blocks reads
-            every SSTable and commit log that METADATA names
-  else      a cluster that is stopped. METADATA is recovered in memory. Without --etcd it goes by the newest
-            copy of etcd in the store, as trestle cluster recover does
-
-Exits with 0 if there is no damage, with 1 if there is, or if it could not be found out.`
+Exits with 0 if there is no damage, with 1 if there is, or if it could not be
+found out.`
 
 // A checking is a call of trestle check.
 type checking struct {
@@ -41,44 +44,59 @@ type checking struct {
 }
 
 // checkCommand verifies a data directory or a cluster.
-func checkCommand(p *process, args []string) int {
+func checkCommand(p *process) *cobra.Command {
 	flags := settings.NewClusterFlags("check", settings.Operator)
-	flags.TakesArgs = true
 	c := &checking{p: p, o: check.ClusterOptions{Rate: 64 << 20}}
-	asJSON := flags.Bool("json", false, "print each finding, and last the summary, as a line of JSON")
-	flags.BoolVar(&c.online, "online", false, "the cluster serves")
-	flags.BoolVar(&c.o.Blocks, "blocks", false, "of a cluster, verify every checksum of SSTables and commit logs")
-	flags.Var((*settings.ByteRate)(&c.o.Rate), "rate", "bytes per second that --blocks reads at most, as in 50MiB; 0: as fast as it goes")
-	timeout := flags.Duration("timeout", 5*time.Minute, "how long it may take to look at a cluster; with --blocks there is no bound unless it is given")
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, checkHelp)
-		return exitOK
-	}
-	cluster := err == nil && flags.NArg() == 0 && (c.online || cfg.Store != "")
-	if err == nil && !cluster && flags.NArg() != 1 || err == nil && flags.NArg() == 1 && c.online {
-		err = errors.New("check takes one data directory, or --store of a cluster, with --online if that serves")
-	}
-	if err != nil {
-		return p.misused(err)
-	}
-	if *asJSON {
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	own.SortFlags = false
+	asJSON := own.Bool("json", false, "print each finding, and last the summary, as a line of JSON")
+	own.BoolVar(&c.online, "online", false, "the cluster serves")
+	own.BoolVar(&c.o.Blocks, "blocks", false, "of a cluster, verify every checksum of SSTables and commit logs")
+	own.Var((*settings.ByteRate)(&c.o.Rate), "rate", "bytes per second that --blocks reads at most, as in 50MiB; 0: as fast as it goes")
+	timeout := own.Duration("timeout", 5*time.Minute, "how long it may take to look at a cluster; with --blocks there is no bound unless it is given")
+	own.AddFlagSet(flags.FlagSet)
+	return p.verb("check [DIR]", "verify a data directory that no server has open, or a cluster, serving or stopped", checkHelp, own, func(v *cobra.Command, args []string) int {
+		cfg, err := flags.Load(p.environ)
+		cluster := err == nil && len(args) == 0 && (c.online || cfg.Store != "")
+		if err == nil && !cluster && len(args) != 1 || err == nil && len(args) == 1 && c.online {
+			err = errors.New("check takes one data directory, or --store of a cluster, with --online if that serves")
+		}
+		if err != nil {
+			return p.misused(err)
+		}
+		if !cluster {
+			return c.run(cfg, args[0], 0, *asJSON)
+		}
+		limit := *timeout
+		if c.o.Blocks && !v.Flags().Changed("timeout") {
+			limit = 0
+		}
+		return c.run(cfg, "", limit, *asJSON)
+	})
+}
+
+// run checks a directory, or a cluster if that is empty; within limit, unless that
+// is 0.
+func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSON bool) int {
+	p := c.p
+	if asJSON {
 		c.line = json.NewEncoder(p.stdout)
 		c.line.SetEscapeHTML(false)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if cluster && (!c.o.Blocks || flags.Changed("timeout")) {
+	if limit > 0 {
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, *timeout)
+		ctx, cancel = context.WithTimeout(ctx, limit)
 		defer cancel()
 	}
 	var sum check.Summary
-	if cluster {
+	var err error
+	if dir == "" {
 		c.what = "cluster " + cfg.Cluster
 		sum, err = c.cluster(ctx, cfg)
 	} else {
-		c.what = flags.Arg(0)
+		c.what = dir
 		sum, err = check.Directory(ctx, vfs.Default, c.what, c.report)
 	}
 	c.end(sum, err == nil)
@@ -94,16 +112,11 @@ func checkCommand(p *process, args []string) int {
 // cluster checks a cluster, of which a process serves or none lives.
 func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summary, error) {
 	if c.online || cfg.Origin("etcd") != settings.Default {
-		reach, cancel := context.WithTimeout(ctx, 15*time.Second)
-		defer cancel()
-		n, err := join(reach, cfg, slog.New(slog.DiscardHandler))
+		n, err := joinNow(ctx, cfg)
 		if err != nil {
-			return check.Summary{}, fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
-		}
-		defer n.Close()
-		if err := n.CheckExists(reach); err != nil {
 			return check.Summary{}, err
 		}
+		defer n.Close()
 		c.o.Lock, c.o.Dialer = n.Lock, n.Dialer
 	}
 	store, err := openSharedStore(ctx, cfg, "check")
@@ -167,11 +180,6 @@ func (c *checking) end(sum check.Summary, complete bool) {
 	fmt.Fprintf(c.p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s\n",
 		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs)
 }
-
-// discard takes what pflag would print by itself.
-type discard struct{}
-
-func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
 // byteSize writes n as a person reads it.
 func byteSize(n int64) string {

@@ -94,13 +94,14 @@ func (c *testCluster) ready(name string) {
 	}
 }
 
-// cluster runs `trestle cluster` and returns what it prints.
-func (c *testCluster) cluster(args ...string) string {
+// run runs a command that asks the cluster, which has to work, and returns what it
+// prints.
+func (c *testCluster) run(args ...string) string {
 	c.t.Helper()
-	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	p := startTrestle(c.t, "real", c.dir, append(slices.Clone(args), "--etcd="+c.etcd, "--cluster=test")...)
 	out, code, _ := p.exit()
 	if code != 0 {
-		c.t.Fatalf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
+		c.t.Fatalf("%v: exit code %d\n%s%s", args, code, out, p.stderr)
 	}
 	return out
 }
@@ -263,8 +264,8 @@ func TestClusterCommands(t *testing.T) {
 	w := startWorkload(t, tbl)
 	w.progress()
 	tablets := func() (ids []string) {
-		for _, line := range strings.Split(c.cluster("status", "--tablets"), "\n") {
-			if f := strings.Fields(line); len(f) > 4 && slices.Contains(f, "open") && f[0] != "table" {
+		for _, line := range strings.Split(c.run("cluster", "status", "--tablets"), "\n") {
+			if f := strings.Fields(line); len(f) > 4 && slices.Contains(f, "open") && f[0] != "TABLE" {
 				ids = append(ids, f[0])
 			}
 		}
@@ -274,26 +275,27 @@ func TestClusterCommands(t *testing.T) {
 	if len(before) != 8 {
 		t.Fatalf("tablets %v", before)
 	}
-	c.cluster("split", before[0], "--key", "b")
+	c.run("tablet", "split", before[0], "--key", "b")
 	if n := len(tablets()); n != 9 {
 		t.Errorf("%d tablets after a split", n)
 	}
-	c.cluster("merge", before[2])
-	c.cluster("merge", tablets()[0])
+	c.run("tablet", "merge", before[2])
+	c.run("tablet", "merge", tablets()[0])
 	if n := len(tablets()); n != 7 {
 		t.Errorf("%d tablets after two merges", n)
 	}
-	c.cluster("flush", "--table", "table-of-test")
-	c.cluster("compact", tablets()[0])
+	c.run("tablet", "flush", "--table=table-of-test", "--all")
+	c.run("tablet", "compact", tablets()[0])
 	w.progress()
 	w.end()
 	if n := w.failed.Load(); n > 0 {
 		t.Errorf("%d calls failed, the first: %v", n, w.first)
 	}
-	for _, args := range [][]string{{"drain", "no name"}, {"drain", "typo"}, {"undrain", "typo"}, {"move", "1", "server-1"}, {"move", before[0], "server-9"}, {"split"}, {"dance"}, {"merge", "zz"}} {
-		p := startTrestle(t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	for _, args := range [][]string{{"server", "drain", "no name"}, {"server", "drain", "typo"}, {"server", "undrain", "typo"}, {"tablet", "move", "1", "server-1"},
+		{"tablet", "move", before[0], "server-9"}, {"tablet", "split"}, {"tablet", "dance"}, {"tablet", "merge", "zz"}} {
+		p := startTrestle(t, "real", c.dir, append(args, "--etcd="+c.etcd, "--cluster=test")...)
 		if out, code, _ := p.exit(); code == 0 || p.stderr.String() == "" {
-			t.Errorf("cluster %v: exit code %d\n%s%s", args, code, out, p.stderr)
+			t.Errorf("%v: exit code %d\n%s%s", args, code, out, p.stderr)
 		}
 	}
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -14,9 +13,6 @@ import (
 // certs makes certificates for cluster-cert, of an authority for nothing else. It
 // needs no cluster.
 func (o *operator) certs(_ context.Context, args []string) error {
-	if len(args) < 2 {
-		return errors.New("certs takes a directory and the names of processes")
-	}
 	auto := servertls.Auto{Dir: absolute(args[0])}
 	for _, name := range args[1:] {
 		if name == "ca" || strings.HasSuffix(name, "-key") || !settings.ServerName.MatchString(name) {

@@ -26,8 +26,8 @@ func TestClusterCerts(t *testing.T) {
 		code int
 		says string
 	}{
-		{"certs", exitFailure, "certs takes a directory"},
-		{"certs DIR", exitFailure, "certs takes a directory"},
+		{"certs", exitUsage, "certs takes DIR NAME..."},
+		{"certs DIR", exitUsage, "certs takes DIR NAME..."},
 		{"certs DIR ca", exitFailure, "cannot be the name"},
 		{"certs DIR a-key", exitFailure, "cannot be the name"},
 		{"certs DIR processes", exitOK, "processes: made, good until .* --cluster-ca /.*/ca.pem --cluster-cert /.*/processes.pem"},

@@ -19,10 +19,10 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
-// try runs `trestle cluster` and returns what it prints, and its exit code.
+// try runs a command that asks the cluster and returns what it prints, and its exit code.
 func (c *testCluster) try(args ...string) (string, int) {
 	c.t.Helper()
-	p := startTrestle(c.t, "real", c.dir, append(append([]string{"cluster"}, args...), "--etcd="+c.etcd, "--cluster=test")...)
+	p := startTrestle(c.t, "real", c.dir, append(slices.Clone(args), "--etcd="+c.etcd, "--cluster=test")...)
 	out, code, _ := p.exit()
 	return out + p.stderr.String(), code
 }
@@ -39,7 +39,7 @@ func (c *testCluster) check(args ...string) (string, int) {
 func (c *testCluster) status() (s clusterStatus) {
 	c.t.Helper()
 	eventually(c.t, func() string {
-		out, code := c.try("status", "--json")
+		out, code := c.try("cluster", "status", "--json")
 		if code != 0 { // METADATA is away for a moment
 			return out
 		}
@@ -164,7 +164,7 @@ func TestClusterCheck(t *testing.T) {
 		}
 	}
 	write(0, 200)
-	c.cluster("flush", "--table", "table-of-test")
+	c.run("tablet", "flush", "--table=table-of-test", "--all")
 	write(200, 230) // in the commit logs
 	store := "--store=" + c.store
 	dir := strings.TrimPrefix(c.store, "file://")
@@ -250,7 +250,7 @@ func TestClusterCheck(t *testing.T) {
 		}
 	}
 	stopped(1, []string{"--etcd=" + c.etcd}, `tablet server server-\d.* lives: check what serves with --online`)
-	if out, code := c.try("check"); code != exitUsage || !strings.Contains(out, "trestle cluster check is trestle check --online now") {
+	if out, code := c.try("cluster", "check"); code != exitUsage || !strings.Contains(out, "trestle cluster check is trestle check --online now") {
 		t.Errorf("the old spelling: exit code %d\n%s", code, out)
 	}
 	if out, code := c.check("--store=file://" + t.TempDir()); code != 1 || !strings.Contains(out, "does not say that it is of cluster") {

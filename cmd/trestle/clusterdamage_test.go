@@ -38,7 +38,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 		}
 		for _, tt := range s.Tables {
 			for _, x := range tt.Tablets {
-				if !strings.Contains(tt.Name, "table-of-test") {
+				if !strings.Contains(tt.Table, "table-of-test") {
 					continue
 				}
 				if x.State != "open" {
@@ -88,7 +88,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	name := func(i int) string { return damaged[i] }
 	damageSegment(t, dir, name(0))
 	damageSegment(t, dir, name(1))
-	if out, code := c.try("drop-damaged-log", name(0), "--yes", store); code != 1 || !strings.Contains(out, "lives and has in memory what is in it") {
+	if out, code := c.try("log", "drop-damaged", name(0), "--yes", store); code != 1 || !strings.Contains(out, "lives and has in memory what is in it") {
 		t.Errorf("of a living server: exit code %d\n%s", code, out)
 	}
 	c.servers["server-1"].signal(os.Kill)
@@ -109,7 +109,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	if d := c.status().Damaged; len(d) == 0 || d[0].Object != name(0) || d[0].Server != "server-1" || d[0].Error == "" || d[0].Tablet == "" {
 		t.Errorf("status: %+v", d)
 	}
-	if out := c.cluster("status"); !regexp.MustCompile(`not served: .*\n.*\n[0-9a-f]+ .* server-1 +` + name(0)).MatchString(out) {
+	if out := c.run("cluster", "status"); !regexp.MustCompile(`not served: .*\n.*\n[0-9a-f]+ .* server-1 +` + name(0)).MatchString(out) {
 		t.Errorf("status:\n%s", out)
 	}
 	if out, code := c.check(store); code != 1 || !regexp.MustCompile(`damage    log/`+name(0)+`: of server-1, is damaged .* is not served without it`).MatchString(out) {
@@ -121,21 +121,20 @@ func TestClusterDropDamagedLog(t *testing.T) {
 		why  string
 		args []string
 	}{
-		{"say what is to be given up", nil},
 		{"is neither LOG/SEGMENT nor LOG", []string{"users"}},
 		{"is of METADATA", []string{catalog.MetadataLog(inc).String()}},
 		{"there is no commit log", []string{catalog.UserLog(inc + 1000).String()}},
 		{"is not damaged", []string{log + "/" + fmt.Sprintf("%015d", 999), "--yes"}},
 		{`(?s)\d+ tablets wait for it:.*segment ` + name(0) + ` .*damaged index.*lost: .*segment ` + name(1) + ` .*damaged index.*give --yes.*nothing was changed`, []string{log}},
 	} {
-		if out, code := c.try(append(append([]string{"drop-damaged-log"}, r.args...), store)...); code != 1 || !regexp.MustCompile(r.why).MatchString(out) {
+		if out, code := c.try(append(append([]string{"log", "drop-damaged"}, r.args...), store)...); code != 1 || !regexp.MustCompile(r.why).MatchString(out) {
 			t.Errorf("%v: exit code %d\n%s", r.args, code, out)
 		}
 	}
-	if out, code := c.try("drop-damaged-log", name(0), "--yes", store); code != 1 || !strings.Contains(out, "gave up commit log segment "+name(0)) || !strings.Contains(out, "waits for segment "+name(1)+" too") {
+	if out, code := c.try("log", "drop-damaged", name(0), "--yes", store); code != 1 || !strings.Contains(out, "gave up commit log segment "+name(0)) || !strings.Contains(out, "waits for segment "+name(1)+" too") {
 		t.Errorf("of one of two: exit code %d\n%s", code, out)
 	}
-	if out, code := c.try("drop-damaged-log", log, "--yes", store); code != 0 || !strings.Contains(out, "gave up commit log segment "+name(1)) || !strings.Contains(out, "served again") || strings.Contains(out, name(0)) {
+	if out, code := c.try("log", "drop-damaged", log, "--yes", store); code != 0 || !strings.Contains(out, "gave up commit log segment "+name(1)) || !strings.Contains(out, "served again") || strings.Contains(out, name(0)) {
 		t.Fatalf("of the rest: exit code %d\n%s", code, out)
 	}
 	for row := range all {
@@ -158,7 +157,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s", args, code, out)
 		}
 	}
-	if out, code := c.try("drop-damaged-log", log, "--yes", store); code != 1 || !strings.Contains(out, "no tablet waits for commit log") {
+	if out, code := c.try("log", "drop-damaged", log, "--yes", store); code != 1 || !strings.Contains(out, "no tablet waits for commit log") {
 		t.Errorf("again: exit code %d\n%s", code, out)
 	}
 	eventually(t, func() string {

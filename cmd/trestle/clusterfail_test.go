@@ -178,7 +178,7 @@ func TestClusterDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	c.cluster("flush", "--table", "table-of-test")
+	c.run("tablet", "flush", "--table=table-of-test", "--all")
 	tables, err := filepath.Glob(filepath.Join(dir, "sst", "*.sst"))
 	if err != nil || len(tables) == 0 {
 		t.Fatal(tables, err)
@@ -232,9 +232,9 @@ func TestClusterDamage(t *testing.T) {
 		}
 	}
 	var segment string
-	for _, line := range strings.Split(c.cluster("status", "--json"), "\n") {
+	for _, line := range strings.Split(c.run("cluster", "status", "--json"), "\n") {
 		var n uint64
-		if _, err := fmt.Sscanf(strings.TrimSpace(line), `"Incarnation": %d`, &n); err == nil && segment == "" { // the first is of server-1
+		if _, err := fmt.Sscanf(strings.TrimSpace(line), `"incarnation": %d`, &n); err == nil && segment == "" { // the first is of server-1
 			segment = fmt.Sprintf("%016x", 2*n)
 		}
 	}

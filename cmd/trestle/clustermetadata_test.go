@@ -24,7 +24,7 @@ func TestClusterMetadata(t *testing.T) {
 	c := startCluster(t, 3)
 	metadata := func() []clusterTablet {
 		for _, x := range c.status().Tables {
-			if x.Name == "METADATA" {
+			if x.Table == "METADATA" {
 				return x.Tablets
 			}
 		}
@@ -76,10 +76,10 @@ func TestClusterMetadata(t *testing.T) {
 			for _, x := range c.status().Tables {
 				for _, y := range x.Tablets {
 					if y.State != "open" {
-						return fmt.Sprintf("tablet %s of %s is %s", y.ID, x.Name, y.State)
+						return fmt.Sprintf("tablet %s of %s is %s", y.Tablet, x.Table, y.State)
 					}
 				}
-				open[x.Name] = len(x.Tablets)
+				open[x.Table] = len(x.Tablets)
 			}
 			if n := open["METADATA"]; !enough(n) || len(open) != 3 || open["projects/project/instances/instance/tables/wide"] != wide+1 {
 				return fmt.Sprintf("tablets: %v", open)
@@ -144,7 +144,7 @@ func TestClusterMetadata(t *testing.T) {
 	eventually(t, func() string {
 		for _, x := range c.status().Tables {
 			for _, y := range x.Tablets {
-				if strings.HasSuffix(x.Name, deletedMark) && y.State == "open" {
+				if strings.HasSuffix(x.Table, deletedMark) && y.State == "open" {
 					return "a tablet of the deleted table is served"
 				}
 			}

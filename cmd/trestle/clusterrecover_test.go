@@ -133,7 +133,7 @@ func TestClusterRecover(t *testing.T) {
 	if err := admin.CreateColumnFamily(t.Context(), "table-of-test", "g"); err != nil {
 		t.Fatal(err)
 	}
-	c.cluster("flush", "--table", "table-of-test")
+	c.run("tablet", "flush", "--table=table-of-test", "--all")
 	// Until the store has a copy of what it cannot tell itself.
 	copied := func() {
 		t.Helper()
@@ -208,7 +208,7 @@ func TestClusterRecover(t *testing.T) {
 		store := "--store=" + c.store
 		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
 			// The sessions of the snapshot go on for a while.
-			out, code := c.try("recover", store)
+			out, code := c.try("cluster", "recover", store)
 			if code == 1 && strings.Contains(out, "Give --yes") {
 				break
 			}
@@ -216,10 +216,10 @@ func TestClusterRecover(t *testing.T) {
 				t.Fatalf("recover: exit code %d\n%s", code, out)
 			}
 		}
-		if out, code := c.try("recover", "--yes", store); code != 0 {
+		if out, code := c.try("cluster", "recover", "--yes", store); code != 0 {
 			t.Fatalf("recover: exit code %d\n%s", code, out)
 		}
-		if out, code := c.try("recover", "--yes", store); code != 0 || !strings.Contains(out, "nothing to recover") {
+		if out, code := c.try("cluster", "recover", "--yes", store); code != 0 || !strings.Contains(out, "nothing to recover") {
 			t.Fatalf("recover again: exit code %d\n%s", code, out)
 		}
 		refused(t, "a gateway that has seen etcd before", gateway, "was recovered")

@@ -51,7 +51,7 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	store, err := o.openStore(ctx, "drop-damaged-log")
+	store, err := o.openStore(ctx, "drop-damaged")
 	if err != nil {
 		return err
 	}
@@ -95,9 +95,6 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 
 // parseSegments reads LOG/SEGMENT and LOG, which stands for all segments: nil.
 func parseSegments(args []string) (map[commitlog.ID][]uint64, error) {
-	if len(args) == 0 {
-		return nil, errors.New("say what is to be given up, as LOG/SEGMENT, or LOG for all that is damaged of it: trestle cluster status names what tablets wait for")
-	}
 	wanted := map[commitlog.ID][]uint64{}
 	for _, a := range args {
 		id, index, ok := commitlog.ParseObject(a)

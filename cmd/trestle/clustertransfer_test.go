@@ -219,7 +219,7 @@ func TestClusterAdopt(t *testing.T) {
 	adopt := []string{"adopt", "--data-dir=" + first, "--store=" + c.store}
 	tried := func(code int, text string, args ...string) {
 		t.Helper()
-		if out, got := c.try(args...); got != code || !strings.Contains(out, text) {
+		if out, got := c.try(append([]string{"cluster"}, args...)...); got != code || !strings.Contains(out, text) {
 			t.Fatalf("%v: exit code %d\n%s\nwant %d and %q", args, got, out, code, text)
 		}
 	}

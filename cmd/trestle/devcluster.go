@@ -18,20 +18,23 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/embed"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-// devCluster runs a whole cluster on this machine: etcd in this process, a pair
-// of masters and the tablet servers as children, which are started again when
+const devClusterHelp = `Runs a cluster for development and tests: etcd, two masters and some tablet
+servers, each a process of its own that can be killed. Everything listens on a
+loopback address only. FLAGS are further ones of each tablet server and gateway.`
+
+// devClusterCommand runs a whole cluster on this machine: etcd in this process, a
+// pair of masters and the tablet servers as children, which are started again when
 // they end.
-func devCluster(p *process, args []string) int {
+func devClusterCommand(p *process) *cobra.Command {
 	f := pflag.NewFlagSet("dev-cluster", pflag.ContinueOnError)
 	f.SortFlags = false
-	f.SetOutput(io.Discard)
-	f.Usage = func() {}
 	dir := f.String("dir", "", "directory that holds all data; empty for a temporary one")
 	servers := f.Int("servers", 3, "tablet servers")
 	gateways := f.Int("gateways", 0, "processes that answer clients without serving tablets")
@@ -40,34 +43,37 @@ func devCluster(p *process, args []string) int {
 	hbase := f.Bool("hbase", false, "serve HBase's clients too, and those that look for ZooKeeper: each server takes two ports more")
 	ttl := f.Duration("ttl", 2*time.Second, "time after which a server that is not heard of is given up")
 	memory := f.String("memory", "512MiB", "memory of each tablet server; a request may have a fifteenth")
-	if err := f.Parse(settings.DoubleDash(f, args)); helpAsked(err) {
-		printHelp(p, f, "Usage: trestle dev-cluster [flags] [-- FLAGS]\n\nRuns a cluster for development and tests: etcd, two masters and some tablet servers, each a process of its own that can\nbe killed. Everything listens on a loopback address only. FLAGS are further ones of each tablet server and gateway.")
-		return exitOK
-	} else if err != nil {
-		return p.misused(settings.FlagError(f, err))
-	}
-	if *servers < 1 || *servers > 50 || *gateways < 0 || *gateways > 50 {
-		return p.misused(fmt.Errorf("%d servers are not between 1 and 50, or %d gateways not between 0 and 50", *servers, *gateways))
+	return p.verb("dev-cluster [--] [FLAGS...]", "run a whole cluster on this machine, each server a process", devClusterHelp, f, func(c *cobra.Command, more []string) int {
+		if len(more) > 0 && c.ArgsLenAtDash() != 0 {
+			return p.misused(fmt.Errorf("%q is no flag; flags of the processes follow --", more[0]))
+		}
+		d := &devRun{p: p, dir: *dir, host: host.String(), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory, more: more}
+		return d.start(*host, *servers, *gateways)
+	})
+}
+
+// start checks what was asked for, and runs it until a signal ends it.
+func (d *devRun) start(host net.IP, servers, gateways int) int {
+	p := d.p
+	if servers < 1 || servers > 50 || gateways < 0 || gateways > 50 {
+		return p.misused(fmt.Errorf("%d servers are not between 1 and 50, or %d gateways not between 0 and 50", servers, gateways))
 	}
 	if !host.IsLoopback() {
 		return p.misused(fmt.Errorf("--host %s is no loopback address", host))
 	}
-	if more := f.Args(); len(more) > 0 && f.ArgsLenAtDash() != 0 {
-		return p.misused(fmt.Errorf("%q is no flag; flags of the processes follow --", more[0]))
-	}
 	log := newLogger(p.stderr, settings.Text, slog.LevelWarn)
 	ctx, release := untilSignal(log, leaveLimit)
 	defer release()
-	if *dir == "" {
-		d, err := os.MkdirTemp("", "trestle-cluster-")
+	if d.dir == "" {
+		dir, err := os.MkdirTemp("", "trestle-cluster-")
 		if err != nil {
 			return p.failed(err)
 		}
-		defer atExit(func() { _ = os.RemoveAll(d) })()
-		*dir = d
+		defer atExit(func() { _ = os.RemoveAll(dir) })()
+		d.dir = dir
 	}
-	d := &devRun{p: p, dir: absolute(*dir), host: host.String(), port: *port, hbase: *hbase, ttl: *ttl, memory: *memory, more: f.Args()}
-	if err := d.run(ctx, *servers, *gateways); err != nil {
+	d.dir = absolute(d.dir)
+	if err := d.run(ctx, servers, gateways); err != nil {
 		return p.failed(err)
 	}
 	return exitOK

@@ -5,5 +5,6 @@
 // tables and clusters is in those packages. A server is an opener (wire.go: a data
 // directory; roles.go: the processes of a cluster; hbasegateway.go: a gateway before
 // HBase), over which gatewayOver (front.go) puts what clients reach, and which
-// runServer (server.go) starts and stops. A tool is a verb that main.go names.
+// runServer (server.go) starts and stops. commands.go has the tree of commands, and
+// reach.go how those of operators ask a server, or act on a cluster themselves.
 package main

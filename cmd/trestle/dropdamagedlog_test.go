@@ -45,15 +45,17 @@ func TestDropDamagedLog(t *testing.T) {
 	}
 	serve := []string{"serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off", "--memory=64MiB"}
 	want(exitFailure, `trestle-data/ulog: corruption in 000000000001.log at offset \d+: .*trestle check .*trestle-data. says`, serve...)
-	want(exitFailure, `damage +ulog: .*000000000001.log at offset \d+.*trestle drop-damaged-log trestle-data`, "check", "trestle-data")
-	want(exitUsage, `takes one data directory`, "drop-damaged-log")
+	want(exitFailure, `damage +ulog: .*000000000001.log at offset \d+.*trestle log drop-damaged trestle-data`, "check", "trestle-data")
+	want(exitUsage, `trestle drop-damaged-log is trestle log drop-damaged now`, "drop-damaged-log", "trestle-data", "--yes")
+	want(exitUsage, `takes DIR`, "log", "drop-damaged")
+	want(exitUsage, `takes one data directory`, "log", "drop-damaged", "a", "b")
 	const told = `(?s)\d+ records of it can be read, and are kept\n000000000001.log, bytes \d+ to \d+: .*lost: up to \d+ changes of tablet [0-9a-f]+ of projects/project/instances/instance/tables/users, rows \[, \)`
-	want(exitFailure, told+`.*give --yes.\ntrestle: nothing was changed`, "drop-damaged-log", "trestle-data")
+	want(exitFailure, told+`.*give --yes.\ntrestle: nothing was changed`, "log", "drop-damaged", "trestle-data")
 	if now, err := os.ReadFile(logs[0]); err != nil || string(now) != string(b) {
 		t.Error("it was changed")
 	}
-	want(exitOK, told+`.*kept as trestle-data/ulog.damaged-1\n`, "drop-damaged-log", "trestle-data", "--yes")
-	want(exitFailure, `nothing is damaged`, "drop-damaged-log", "trestle-data", "--yes")
+	want(exitOK, told+`.*kept as trestle-data/ulog.damaged-1\n`, "log", "drop-damaged", "trestle-data", "--yes")
+	want(exitFailure, `nothing is damaged`, "log", "drop-damaged", "trestle-data", "--yes")
 	want(exitOK, `no damage`, "check", "trestle-data")
 	o.start()
 	rows := 0
@@ -64,7 +66,7 @@ func TestDropDamagedLog(t *testing.T) {
 	if err != nil || rows != 20 {
 		t.Errorf("%d rows that were written after the damage, %v", rows, err)
 	}
-	want(exitFailure, `stop the server first`, "drop-damaged-log", "trestle-data", "--yes")
+	want(exitFailure, `stop the server first`, "log", "drop-damaged", "trestle-data", "--yes")
 	o.stop(syscall.SIGTERM)
 	if aside, err := os.ReadFile(strings.Replace(logs[0], "ulog", "ulog.damaged-1", 1)); err != nil || string(aside) != string(b) {
 		t.Errorf("the damaged log is not kept: %v", err)

@@ -87,11 +87,11 @@ func gcloudEmulator(p *process, args []string) int {
 	f.Bool("log-http", false, "without effect")
 	f.Bool("user-output-enabled", true, "without effect")
 	const is = "this gcloud is Trestle: it knows `gcloud beta emulators bigtable start [--host-port HOST:PORT]` only"
-	if err := f.Parse(args); helpAsked(err) {
-		printHelp(p, f, "Usage: gcloud beta emulators bigtable start [--host-port HOST:PORT]\n\nStarts Trestle in place of Google's Bigtable emulator, on data that is gone afterwards.")
+	if err := f.Parse(args); errors.Is(err, pflag.ErrHelp) {
+		fmt.Fprintf(p.stdout, "Usage: gcloud beta emulators bigtable start [--host-port HOST:PORT]\n\nStarts Trestle in place of Google's Bigtable emulator, on data that is gone\nafterwards.\n\n%s", f.FlagUsagesWrapped(helpWidth))
 		return exitOK
 	} else if err != nil {
-		return p.misused(fmt.Errorf("%w; %s", settings.FlagError(f, err), is))
+		return p.misused(fmt.Errorf("%w; %s", settings.FlagError(f.Name(), f, err), is))
 	}
 	words := f.Args()
 	if len(words) > 0 && (words[0] == "beta" || words[0] == "alpha") {

@@ -19,22 +19,17 @@ import (
 // hbaseScheme begins the address of an HBase as a backend.
 const hbaseScheme = "hbase://"
 
-// gatewayOverHBase answers Bigtable clients from the tables of an HBase. It
-// takes the flags of serve, but for those of the engine, which mean nothing.
-func gatewayOverHBase(p *process, args []string) int {
-	flags := settings.NewFlags("gateway")
-	address := flags.String("backend", "", "where the tables are: "+hbaseScheme+"HOST:PORT,HOST:PORT/ROOT, the ZooKeeper servers of an HBase and its root node (/hbase)")
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, "Usage: trestle gateway --backend "+hbaseScheme+"HOST:PORT [flags]\n\n"+
-			"Answers Bigtable clients from the tables of an existing HBase. --hbase-instance is its namespace \"default\".\n"+
-			"Nothing but credentials is kept in --data-dir.")
-		return exitOK
-	}
+const gatewayHelp = `Answers clients of a cluster without serving tablets. With --backend it answers
+Bigtable clients from the tables of an existing HBase instead; --hbase-instance
+is its namespace "default", and nothing but credentials is kept in --data-dir.`
+
+// gatewayOverHBase answers Bigtable clients from the tables of an HBase.
+func gatewayOverHBase(p *process, flags *settings.Flags, address string) int {
+	cfg, err := flags.Load(p.environ)
 	if err != nil {
 		return p.misused(err)
 	}
-	o, err := hbaseOptions(*address, cfg.HBasePlace)
+	o, err := hbaseOptions(address, cfg.HBasePlace)
 	if err != nil {
 		return p.misused(err)
 	}

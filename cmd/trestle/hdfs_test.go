@@ -51,8 +51,8 @@ func TestClusterHDFS(t *testing.T) {
 		})
 	}
 	step("flush and compact", func() {
-		c.cluster("flush", "--table", "table-of-test")
-		c.cluster("compact", "--table", "table-of-test")
+		c.run("tablet", "flush", "--table=table-of-test", "--all")
+		c.run("tablet", "compact", "--table=table-of-test", "--all")
 	})
 	step("kill -9 of the DataNode", func() {
 		h.KillDataNode()

@@ -14,6 +14,7 @@ import (
 	btadmin "cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/iam/admin/apiv1/adminpb"
 	"cloud.google.com/go/iam/apiv1/iampb"
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"google.golang.org/genproto/googleapis/type/expr"
 	"google.golang.org/grpc"
@@ -22,7 +23,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
-	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
@@ -40,76 +40,77 @@ type iamFlags struct {
 
 // An iamVerb is a command below `trestle iam`.
 type iamVerb struct {
-	words string // that name it
-	args  string // names of its arguments
+	group string
+	use   string // its name, and that of its argument
 	help  string
+	flags string // that it has, beside those of every verb
 	run   func(ctx context.Context, c *grpc.ClientConn, f *iamFlags, arg string, out io.Writer) error
 }
 
 var iamVerbs = []iamVerb{
-	{"service-accounts create", "ID", "make a service account in --project", createAccount},
-	{"service-accounts list", "", "list the service accounts of --project", listAccounts},
-	{"service-accounts delete", "EMAIL", "delete a service account with its keys", deleteAccount},
-	{"keys create", "", "make a key of --service-account and write it to --out", createKey},
-	{"keys list", "", "list the keys of --service-account", listKeys},
-	{"keys delete", "KEY_ID", "delete a key of --service-account", deleteKey},
-	{"policy get", "RESOURCE", "print the policy of projects/P, or of an instance, table, view or backup by its full name", getPolicy},
-	{"policy add-binding", "RESOURCE", "give --role to --member", addBinding},
-	{"policy remove-binding", "RESOURCE", "take --role from --member", removeBinding},
+	{"service-accounts", "create ID", "make a service account in --project", "project display-name", createAccount},
+	{"service-accounts", "list", "list the service accounts of --project", "project", listAccounts},
+	{"service-accounts", "delete EMAIL", "delete a service account with its keys", "", deleteAccount},
+	{"keys", "create", "make a key of --service-account and write it to --out", "service-account out", createKey},
+	{"keys", "list", "list the keys of --service-account", "service-account", listKeys},
+	{"keys", "delete KEY_ID", "delete a key of --service-account", "service-account", deleteKey},
+	{"policy", "get RESOURCE", "print the policy of projects/P, or of an instance, table, view or backup by its full name", "", getPolicy},
+	{"policy", "add-binding RESOURCE", "give --role to --member", "member role condition", addBinding},
+	{"policy", "remove-binding RESOURCE", "take --role from --member", "member role condition", removeBinding},
 }
 
-const iamHelp = `Usage: trestle iam COMMAND [flags]
+const iamHelp = `Manages who may do what: service accounts, their keys, and policies. It asks the
+server --server, as whoever --credentials say, or works on the data directory of
+a server that is stopped: --data-dir.`
 
-Manages who may do what: service accounts, their keys, and policies. It asks the
-server --server, as whoever --credentials say, or works on the data directory of a
-server that is stopped: --data-dir.
-
-`
-
-// iam manages accounts and policies.
-func iam(p *process, args []string) int {
+// iamCommand manages accounts and policies.
+func iamCommand(p *process) *cobra.Command {
 	f := &iamFlags{FlagSet: pflag.NewFlagSet("iam", pflag.ContinueOnError)}
 	f.SortFlags = false
-	f.SetOutput(io.Discard)
-	f.StringVar(&f.server, "server", "127.0.0.1:8086", "`HOST:PORT` of the server")
-	f.flags(f.FlagSet, p)
-	f.BoolVar(&f.plaintext, "plaintext", false, "connect without TLS")
-	f.StringVar(&f.dataDir, "data-dir", "", "`PATH` of the data directory of a stopped server, instead of --server")
-	f.StringVar(&f.tokenURI, "token-uri", "http://127.0.0.1:8087/token", "with --data-dir: `URL` of the token endpoint to write into a new key")
-	f.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to try")
+	every := pflag.NewFlagSet("iam", pflag.ContinueOnError)
+	every.SortFlags = false
+	every.StringVar(&f.server, "server", "127.0.0.1:8086", "`HOST:PORT` of the server")
+	f.flags(every, p)
+	every.BoolVar(&f.plaintext, "plaintext", false, "connect without TLS")
+	every.StringVar(&f.dataDir, "data-dir", "", "`PATH` of the data directory of a stopped server, instead of --server")
+	every.StringVar(&f.tokenURI, "token-uri", "http://127.0.0.1:8087/token", "with --data-dir: `URL` of the token endpoint to write into a new key")
+	every.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to try")
 	f.StringVar(&f.project, "project", "", "`ID` of a project")
 	f.StringVar(&f.account, "service-account", "", "`EMAIL` of a service account")
 	f.StringVar(&f.display, "display-name", "", "`TEXT` that tells a new account's purpose")
 	f.StringVar(&f.out, "out", "", "`FILE` for a new key, which must not be there yet; standard output if empty")
 	f.StringVar(&f.member, "member", "", "user:NAME, serviceAccount:EMAIL, allUsers or allAuthenticatedUsers")
-	f.StringVar(&f.role, "role", "", "roles/bigtable.viewer, reader, user or admin, or another role of `trestle iam --help`")
+	f.StringVar(&f.role, "role", "", "role, such as roles/bigtable.reader")
 	f.StringVar(&f.condition, "condition", "", "`EXPRESSION` that limits a binding to column families: resource.family in [\"a\", \"b\"]")
-	f.Lookup("role").Usage = "role, such as roles/bigtable.reader"
-	err := f.Parse(settings.DoubleDash(f.FlagSet, args))
-	if helpAsked(err) {
-		text := iamHelp
-		for _, v := range iamVerbs {
-			text += fmt.Sprintf("  %-34s %s\n", strings.TrimSpace(v.words+" "+v.args), v.help)
+	iam := p.group("iam", "manage service accounts, keys and policies", iamHelp)
+	iam.PersistentFlags().SortFlags = false
+	iam.PersistentFlags().AddFlagSet(every)
+	groups := map[string]*cobra.Command{}
+	for _, v := range iamVerbs {
+		if groups[v.group] == nil {
+			groups[v.group] = p.group(v.group, "manage "+strings.ReplaceAll(v.group, "-", " "), "")
+			iam.AddCommand(groups[v.group])
 		}
-		printHelp(p, f.FlagSet, text)
-		return exitOK
+		own := pflag.NewFlagSet(v.use, pflag.ContinueOnError)
+		own.SortFlags = false
+		for _, name := range strings.Fields(v.flags) {
+			own.AddFlag(f.Lookup(name))
+		}
+		groups[v.group].AddCommand(p.verb(v.use, v.help, "", own, func(_ *cobra.Command, args []string) int { return f.run(p, v.run, args) }))
 	}
-	if err != nil {
-		return p.misused(settings.FlagError(f.FlagSet, err))
-	}
-	verb, arg, err := findVerb(f.Args())
-	if err != nil {
-		return p.misused(err)
-	}
+	return iam
+}
+
+// run does what a verb does, with its argument if it has one.
+func (f *iamFlags) run(p *process, do func(context.Context, *grpc.ClientConn, *iamFlags, string, io.Writer) error, args []string) int {
 	ctx, cancel := context.WithTimeout(context.Background(), f.timeout)
 	defer cancel()
 	conn, closeConn, err := f.connect(ctx)
 	if err != nil {
 		return p.failed(err)
 	}
-	err = verb.run(ctx, conn, f, arg, p.stdout)
-	err = errors.Join(describe(err), closeConn())
-	if err != nil {
+	err = do(ctx, conn, f, strings.Join(args, ""), p.stdout)
+	if err = errors.Join(describe(err), closeConn()); err != nil {
 		return p.failed(err)
 	}
 	return exitOK
@@ -122,24 +123,6 @@ func env(p *process, name string) string {
 		}
 	}
 	return ""
-}
-
-func findVerb(args []string) (*iamVerb, string, error) {
-	for i := range iamVerbs {
-		v := &iamVerbs[i]
-		words := strings.Fields(v.words)
-		if len(args) < 2 || !slices.Equal(args[:2], words) {
-			continue
-		}
-		switch rest := args[2:]; {
-		case v.args == "" && len(rest) == 0:
-			return v, "", nil
-		case v.args != "" && len(rest) == 1:
-			return v, rest[0], nil
-		}
-		return nil, "", fmt.Errorf("usage: trestle iam %s %s [flags]", v.words, v.args)
-	}
-	return nil, "", fmt.Errorf("%q is not a command of trestle iam; `trestle iam --help` lists them", strings.Join(args, " "))
 }
 
 // describe writes what a server answered as an error of our own.

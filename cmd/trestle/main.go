@@ -6,10 +6,13 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 	_ "golang.org/x/crypto/x509roots/fallback" // authorities of the web where the system has none: an image FROM scratch
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
 // Exit codes.
@@ -23,37 +26,6 @@ const (
 type process struct {
 	stdout, stderr io.Writer
 	environ        []string
-}
-
-// A command is one verb of the command line.
-type command struct {
-	name string
-	help string // one line; empty hides the command
-	run  func(p *process, args []string) int
-}
-
-func commands() []command {
-	return []command{
-		{"serve", "run a server on a data directory", serve},
-		{"tabletserver", "run a tablet server of a cluster", runTabletServer},
-		{"master", "run a master of a cluster, or one that waits to be it", runMaster},
-		{"gateway", "answer clients of a cluster, or from the tables of an HBase (--backend)", runGateway},
-		{"dev-cluster", "run a whole cluster on this machine, each server a process", devCluster},
-		{"cluster", "show a cluster, drain servers, move and change tablets", clusterCommand},
-		{"config", "print the settings of serve and where each comes from", config},
-		{"iam", "manage service accounts, keys and policies", iam},
-		{"tablets", "list, split, merge, compact, flush or verify the tablets of a server", tablets},
-		{"table", "show and set the locality groups of a table", table},
-		{"backup", "export a backup out of a server's store, or import one into it", backupCommand},
-		{"check", "verify a data directory that no server has open, or a cluster, serving or stopped", checkCommand},
-		{"drop-damaged-log", "give up what is damaged in the commit log of a data directory that no server has open", dropDamagedLog},
-		{"inspect", "print a commit log, an SSTable or the METADATA of a data directory", inspect},
-		{"bench", "measure a server, and check what it answers", runBench},
-		{"healthcheck", "exit with 0 if a server is ready (for containers without a shell)", healthcheck},
-		{"completion", "print the completion script of bash, zsh or fish", completion},
-		{"manual", "", manual},
-		{"version", "print the version", version},
-	}
 }
 
 func main() {
@@ -71,45 +43,43 @@ func run(p *process, argv []string) int {
 	case "gcloud":
 		return gcloudEmulator(p, args)
 	}
-	if len(args) == 0 {
-		usage(p.stderr)
+	root := newRoot(p)
+	switch {
+	case len(args) == 0:
+		help(p.stderr, root)
 		return exitUsage
+	case slices.Contains([]string{"-version", "--version"}, args[0]):
+		args = []string{"version"}
+	case slices.Contains([]string{"-h", "-help", "--help"}, args[0]):
+		args = []string{"--help"}
+	case args[0] == "help":
+		args = append(args[1:], "--help")
+	case strings.HasPrefix(args[0], "-"):
+		return emulate(p, args)
 	}
-	switch verb := args[0]; verb {
-	case "help", "-h", "-help", "--help":
-		usage(p.stdout)
+	if err := renamed(args); err != nil {
+		return p.misused(err)
+	}
+	if args[0] != cobra.ShellCompRequestCmd && args[0] != cobra.ShellCompNoDescRequestCmd {
+		args = settings.DoubleDash(longFlags(root), args)
+	}
+	root.SetArgs(args)
+	err := root.Execute()
+	var code exitCode
+	switch {
+	case err == nil:
 		return exitOK
-	case "-version", "--version":
-		return version(p, nil)
-	default:
-		for _, c := range commands() {
-			if c.name == verb {
-				return c.run(p, args[1:])
-			}
-		}
-		if strings.HasPrefix(verb, "-") {
-			return emulate(p, args)
-		}
-		return p.misused(fmt.Errorf("%q is not a command; `trestle help` lists them", verb))
+	case errors.As(err, &code):
+		return int(code)
 	}
+	return p.misused(err)
 }
 
-func usage(w io.Writer) {
-	fmt.Fprint(w, "Trestle stores wide-column tables and speaks the Cloud Bigtable API.\n\nUsage: trestle COMMAND [flags]\n\n")
-	for _, c := range commands() {
-		if c.help != "" {
-			fmt.Fprintf(w, "  %-16s %s\n", c.name, c.help)
-		}
-	}
-	fmt.Fprint(w, `
-  trestle COMMAND --help   the flags of a command
-  trestle -host H -port N  what Google's cbtemulator does, on data that is gone afterwards
+// An exitCode is the error of a command that has said what was wrong.
+type exitCode int
 
-Start with:
-
-  trestle serve
-`)
-}
+// Error implements error.
+func (c exitCode) Error() string { return fmt.Sprintf("exit code %d", int(c)) }
 
 // misused reports a wrong command line or configuration.
 func (p *process) misused(err error) int {
@@ -129,9 +99,3 @@ func (p *process) report(err error) {
 		fmt.Fprintf(p.stderr, "trestle: %s\n", strings.TrimSuffix(line, "\n"))
 	}
 }
-
-// helpFlags ask a command that has no flags for help.
-var helpFlags = []string{"-h", "-help", "--help"}
-
-// helpAsked tells whether err of a flag set is a request for help.
-func helpAsked(err error) bool { return errors.Is(err, pflag.ErrHelp) }

@@ -437,7 +437,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"-hots", "x"}, exitUsage, "", "flags of cbtemulator"},
 		{[]string{"-port", "1", "serve"}, exitUsage, "", "comes before its flags"},
 		{[]string{"inspect", "nothing", "x"}, exitUsage, "", "not a kind of file"},
-		{[]string{"inspect"}, exitUsage, "", "takes a kind and a path"},
+		{[]string{"inspect"}, exitUsage, "", "takes log|metadata|sst PATH"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(&process{&out, &errs, nil}, append([]string{"trestle"}, c.args...))

@@ -16,6 +16,8 @@ import (
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 )
 
 // A secured server has the tables one and two, and an account that may look at
@@ -97,7 +99,7 @@ func (s *secured) want(code int, text, key string, args ...string) {
 func (s *secured) operators() {
 	s.t.Helper()
 	list := func(key string) (tables []string) {
-		out, code := s.tool(key, "tablets", "list")
+		out, code := s.tool(key, "tablet", "list")
 		if code != exitOK {
 			s.t.Errorf("list: exit code %d\n%s", code, out)
 		}
@@ -115,24 +117,42 @@ func (s *secured) operators() {
 	if got := list(s.onlooker); !slices.Equal(got, []string{one}) {
 		s.t.Errorf("who may look at one table sees %q", got)
 	}
-	for _, args := range [][]string{{"tablets", "list"}, {"tablets", "flush", "--table=one", "--all"}, {"table", "describe", "--table=one"}, {"tablets", "flush", "--table=none", "--all"}} {
+	for _, args := range [][]string{{"tablet", "list"}, {"tablet", "flush", "--table=one", "--all"}, {"table", "describe", "--table=one"}, {"tablet", "flush", "--table=none", "--all"}} {
 		s.want(exitFailure, "--credentials", "", args...)
 	}
 	s.want(exitOK, "default", s.onlooker, "table", "describe", "--table="+one)
-	s.want(exitFailure, "'bigtable.tables.update' denied", s.onlooker, "tablets", "flush", "--table="+one, "--all")
+	s.want(exitFailure, "'bigtable.tables.update' denied", s.onlooker, "tablet", "flush", "--table="+one, "--all")
 	s.want(exitFailure, "'bigtable.tables.update' denied", s.onlooker, "table", "create-group", "--table="+one, "--group=g")
-	s.want(exitFailure, "'bigtable.tables.delete' denied", s.onlooker, "tablets", "drop-damaged", "--table=one", "--object=x.sst", "--yes")
+	s.want(exitFailure, "'bigtable.tables.delete' denied", s.onlooker, "tablet", "drop-damaged", "--table=one", "--object=x.sst", "--yes")
 	// Whether or not it is there.
 	for _, table := range []string{two, "two", "none", "METADATA", "projects/p/instances/i/tables/none"} {
-		s.want(exitFailure, "(or it may not exist)", s.onlooker, "tablets", "list", "--table="+table)
+		s.want(exitFailure, "(or it may not exist)", s.onlooker, "tablet", "list", "--table="+table)
 		s.want(exitFailure, "(or it may not exist)", s.onlooker, "table", "describe", "--table="+table)
 	}
-	if out, _ := s.tool(s.onlooker, "tablets", "list", "--table=two"); strings.Contains(out, two) {
+	// A tablet's id tells no more than its table's name would.
+	out, _ := s.tool(s.root, "tablet", "list", "--table=two", "--json")
+	var tablets ops.TabletList
+	if err := json.Unmarshal([]byte(out), &tablets); err != nil || len(tablets.Tablets) != 1 {
+		s.t.Fatal(err, out)
+	}
+	for _, id := range []string{tablets.Tablets[0].Tablet, "fffffff"} {
+		s.want(exitFailure, "(or it may not exist)", s.onlooker, "tablet", "flush", id)
+		s.want(exitFailure, "(or it may not exist)", s.onlooker, "tablet", "move", id, "server-1")
+	}
+	s.want(exitOK, "done", s.root, "tablet", "flush", tablets.Tablets[0].Tablet)
+	s.want(exitFailure, "there is no tablet fffffff", s.root, "tablet", "flush", "fffffff")
+	// Servers are the system's.
+	s.want(exitOK, "serves", s.root, "server", "list")
+	for _, args := range [][]string{{"server", "list"}, {"server", "drain", "server-1"}, {"server", "undrain", "server-1"}} {
+		s.want(exitFailure, "denied", s.onlooker, args...)
+		s.want(exitFailure, "--credentials", "", args...)
+	}
+	if out, _ := s.tool(s.onlooker, "tablet", "list", "--table=two"); strings.Contains(out, two) {
 		s.t.Errorf("who may not know of a table is told its name: %s", out)
 	}
-	s.want(exitFailure, "none", s.root, "tablets", "flush", "--table=none", "--all")
-	s.want(exitOK, "done", s.root, "tablets", "flush", "--table=one", "--all")
-	s.want(exitOK, "done", s.root, "tablets", "flush", "--table=two", "--all")
+	s.want(exitFailure, "none", s.root, "tablet", "flush", "--table=none", "--all")
+	s.want(exitOK, "done", s.root, "tablet", "flush", "--table=one", "--all")
+	s.want(exitOK, "done", s.root, "tablet", "flush", "--table=two", "--all")
 	s.want(exitOK, "  g ", s.root, "table", "create-group", "--table=two", "--group=g")
 }
 
@@ -159,7 +179,7 @@ func TestOperatorsLogIn(t *testing.T) {
 		t.Errorf("a page got %s", resp.Status)
 	}
 	// Jobs are those of the tables that a caller may know of.
-	for key, want := range map[string]int{s.root: 2, s.onlooker: 1} {
+	for key, want := range map[string]int{s.root: 3, s.onlooker: 1} {
 		var got struct{ Jobs []struct{ ID, Table string } }
 		c := &adminClient{ctx: t.Context(), base: s.url}
 		if err := c.logIn(&login{creds: key}, false); err != nil {
@@ -168,7 +188,7 @@ func TestOperatorsLogIn(t *testing.T) {
 		if err := c.call(t.Context(), http.MethodGet, "/admin/jobs", nil, &got); err != nil || len(got.Jobs) != want {
 			t.Errorf("%s: %+v %v", key, got, err)
 		}
-		err := c.call(t.Context(), http.MethodGet, "/admin/jobs/2", nil, &struct{}{})
+		err := c.call(t.Context(), http.MethodGet, "/admin/jobs/3", nil, &struct{}{})
 		if (err == nil) != (key == s.root) || err != nil && strings.Contains(err.Error(), "tables/two") {
 			t.Errorf("%s: the job of table two: %v", key, err)
 		}
@@ -225,7 +245,7 @@ func TestOperatorsOfPublicAddress(t *testing.T) {
 	s.url = strings.Replace(s.url, "[::]", "localhost", 1)
 	s.operators()
 	plain := strings.Replace(s.url, "https://localhost", "http://db.example", 1)
-	out, code := (&secured{t: t, url: plain, ca: s.ca}).tool(s.root, "tablets", "list")
+	out, code := (&secured{t: t, url: plain, ca: s.ca}).tool(s.root, "tablet", "list")
 	if code != exitFailure || !strings.Contains(out, "no TLS") {
 		t.Errorf("credentials in plain text: %d %s", code, out)
 	}
@@ -275,7 +295,7 @@ func TestAuditOfAnybody(t *testing.T) {
 		if _, err := tables.DropRowRange(t.Context(), &adminpb.DropRowRangeRequest{Name: table, Target: &adminpb.DropRowRangeRequest_RowKeyPrefix{RowKeyPrefix: []byte("secret")}}); err != nil {
 			t.Fatal(err)
 		}
-		if out, errs, code := tool(t, dir, "tablets", "flush", "--table=users", "--all", "--admin="+url); code != exitOK {
+		if out, errs, code := tool(t, dir, "tablet", "flush", "--table=users", "--all", "--admin="+url); code != exitOK {
 			t.Fatal(out, errs)
 		}
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodDelete, url+"/v2/"+table, nil)

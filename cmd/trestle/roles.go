@@ -8,10 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"google.golang.org/grpc/mem"
 
 	"github.com/trestledb/trestle/cluster/catalog"
@@ -44,25 +45,35 @@ var (
 	tuneMaster       = func(*master.Options) {}
 )
 
-// runTabletServer serves tablets, and clients, until it is told to stop.
-func runTabletServer(p *process, args []string) int {
-	return runNode(p, args, settings.TabletServer, openTabletServer, "Runs a tablet server of a cluster, which answers every client, whichever server its rows are on.")
+const nodeHelp = ` Each flag can be given as
+TRESTLE_NAME in the environment too, or as a line "name: value" of the file
+--config.`
+
+// tabletServerCommand serves tablets, and clients, until it is told to stop.
+func tabletServerCommand(p *process) *cobra.Command {
+	flags := settings.NewClusterFlags("tabletserver", settings.TabletServer)
+	return p.process("tabletserver", "run a tablet server of a cluster", "Runs a tablet server of a cluster, which answers every client, whichever server\nits rows are on."+nodeHelp,
+		flags, leaveLimit, p.node(settings.TabletServer, openTabletServer))
 }
 
-// runGateway answers clients by asking tablet servers.
-func runGateway(p *process, args []string) int {
-	if slices.ContainsFunc(args, func(a string) bool {
-		return strings.HasPrefix(strings.TrimLeft(a, "-"), "backend") && strings.HasPrefix(a, "-")
-	}) {
-		return gatewayOverHBase(p, args)
-	}
-	return runNode(p, args, settings.Gateway, openGateway, "Answers clients of a cluster without serving tablets.")
+// gatewayCommand answers clients by asking tablet servers, or from the tables of an
+// HBase.
+func gatewayCommand(p *process) *cobra.Command {
+	flags := settings.NewClusterFlags("gateway", settings.Gateway)
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	backend := own.String("backend", "", "where the tables are, if not in a cluster: "+hbaseScheme+"HOST:PORT,HOST:PORT/ROOT, the ZooKeeper servers of an HBase and its root node (/hbase)")
+	own.AddFlagSet(flags.FlagSet)
+	return p.verb("gateway", "answer clients of a cluster, or from the tables of an HBase (--backend)", gatewayHelp+nodeHelp, own, func(c *cobra.Command, _ []string) int {
+		if c.Flags().Changed("backend") {
+			return gatewayOverHBase(p, flags, *backend)
+		}
+		return p.until(flags, leaveLimit, p.node(settings.Gateway, openGateway))
+	})
 }
 
-func runNode(p *process, args []string, role settings.Role, open func(*settings.Set) opener, help string) int {
-	flags := settings.NewClusterFlags(string(role), role)
-	usage := fmt.Sprintf("Usage: trestle %s [flags]\n\n%s Each flag can be given as\nTRESTLE_NAME in the environment too, or as a line \"name: value\" of the file --config.", role, help)
-	return p.until(flags, args, usage, leaveLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
+// node returns what runs a process of a cluster that answers clients.
+func (p *process) node(role settings.Role, open func(*settings.Set) opener) func(context.Context, *settings.Set, *slog.Logger) error {
+	return func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
 		return runServer(ctx, cfg.Serve, log, open(cfg), func(at announcement) {
 			fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
 			if role == settings.TabletServer {
@@ -70,7 +81,7 @@ func runNode(p *process, args []string, role settings.Role, open func(*settings.
 			}
 			p.printAddresses(at)
 		}, nil)
-	})
+	}
 }
 
 // printAddresses tells where a gateway that has no data of its own is to be
@@ -273,12 +284,13 @@ func openTabletServer(set *settings.Set) opener {
 	}
 }
 
-// runMaster is the master, or waits to be it.
-func runMaster(p *process, args []string) int {
-	usage := "Usage: trestle master [flags]\n\nAssigns tablets to the tablet servers of a cluster. Run two or more: one is the master, the others wait."
-	return p.until(settings.NewClusterFlags("master", settings.Master), args, usage, stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
-		return masterUntil(ctx, p, cfg, log)
-	})
+// masterCommand runs a process that is the master, or waits to be it.
+func masterCommand(p *process) *cobra.Command {
+	return p.process("master", "run a master of a cluster, or one that waits to be it",
+		"Assigns tablets to the tablet servers of a cluster. Run two or more: one is the\nmaster, the others wait."+nodeHelp,
+		settings.NewClusterFlags("master", settings.Master), stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
+			return masterUntil(ctx, p, cfg, log)
+		})
 }
 
 func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.Logger) error {

@@ -16,6 +16,7 @@ import (
 var routesFor = map[string]ops.Audience{
 	"GET /metrics": ops.Everybody, "GET /metrics/tablets": ops.Everybody, "GET /readyz": ops.Everybody, "GET /healthz": ops.Everybody, "GET /livez": ops.Everybody,
 	"/token": ops.Everybody, "/v1/": ops.LoggedIn, "/v2/": ops.LoggedIn,
+	"POST /admin/tablets/move": ops.LoggedIn, "GET /admin/servers": ops.LoggedIn, "POST /admin/servers/drain": ops.LoggedIn, "POST /admin/servers/undrain": ops.LoggedIn,
 	"GET /admin/tablets": ops.LoggedIn, "POST /admin/tablets/split": ops.LoggedIn, "POST /admin/tablets/merge": ops.LoggedIn,
 	"POST /admin/tablets/drop-damaged": ops.LoggedIn, "POST /admin/tablets/compact": ops.LoggedIn, "POST /admin/tablets/flush": ops.LoggedIn,
 	"POST /admin/tablets/verify": ops.LoggedIn, "GET /admin/table": ops.LoggedIn, "POST /admin/table/create-group": ops.LoggedIn,

@@ -8,16 +8,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-// serve runs a server until it is told to stop.
-func serve(p *process, args []string) int {
-	flags := settings.NewFlags("serve")
-	usage := "Usage: trestle serve [flags]\n\nRuns a server. Each flag can be given as TRESTLE_NAME in the environment too, or as a line\n\"name: value\" of the file --config; a flag wins over the environment, that over the file."
-	return p.until(flags, args, usage, stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
+const serveHelp = `Runs a server. Each flag can be given as TRESTLE_NAME in the environment too, or
+as a line "name: value" of the file --config; a flag wins over the environment,
+that over the file.`
+
+// serveCommand runs a server until it is told to stop.
+func serveCommand(p *process) *cobra.Command {
+	return p.process("serve", "run a server on a data directory", serveHelp, settings.NewFlags("serve"), stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
 		return runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
 			fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 			if at.http != "" {
@@ -49,14 +52,15 @@ func serve(p *process, args []string) int {
 	})
 }
 
+// process returns a command that runs a process of a name.
+func (p *process) process(name, short, long string, flags *settings.Flags, limit time.Duration, run func(context.Context, *settings.Set, *slog.Logger) error) *cobra.Command {
+	return p.verb(name, short, long, flags.FlagSet, func(*cobra.Command, []string) int { return p.until(flags, limit, run) })
+}
+
 // until runs a process with the settings that its flags say until a signal ends
 // it, and returns its exit code. After a signal it has limit.
-func (p *process) until(flags *settings.Flags, args []string, usage string, limit time.Duration, run func(context.Context, *settings.Set, *slog.Logger) error) int {
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, usage)
-		return exitOK
-	}
+func (p *process) until(flags *settings.Flags, limit time.Duration, run func(context.Context, *settings.Set, *slog.Logger) error) int {
+	cfg, err := flags.Load(p.environ)
 	if err != nil {
 		return p.misused(err)
 	}
@@ -95,37 +99,26 @@ func httpURL(cfg *settings.Serve) string {
 	return "http://" + cfg.HTTPListen
 }
 
-// printHelp writes a command's text and flags, or describes it if that is what the
-// output is for.
-func printHelp(p *process, f *pflag.FlagSet, text string) {
-	if d, ok := p.stdout.(*described); ok {
-		f.VisitAll(func(fl *pflag.Flag) { d.flags = append(d.flags, fl) })
-		d.text.WriteString(text)
-		return
-	}
-	fmt.Fprintf(p.stdout, "%s\n\n%s", text, f.FlagUsagesWrapped(110))
-}
-
-// config prints the effective settings of serve.
-func config(p *process, args []string) int {
+// configCommand prints the effective settings of serve.
+func configCommand(p *process) *cobra.Command {
 	flags := settings.NewFlags("config")
-	reference := flags.Bool("reference", false, "print every setting with its default and meaning instead")
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, "Usage: trestle config [flags of serve]\n\nPrints the settings that serve would run with, as a file for --config, and where each comes from.")
-		return exitOK
-	}
-	if *reference {
-		if err := settings.PrintReference(p.stdout); err != nil {
-			return p.failed(err)
-		}
-		return exitOK
-	}
-	if err != nil {
-		return p.misused(err)
-	}
-	if err := cfg.Print(p.stdout); err != nil {
-		return p.failed(err)
-	}
-	return exitOK
+	own := pflag.NewFlagSet("", pflag.ContinueOnError)
+	reference := own.Bool("reference", false, "print every setting with its default and meaning instead")
+	own.AddFlagSet(flags.FlagSet)
+	return p.verb("config", "print the settings of serve and where each comes from",
+		"Prints the settings that serve would run with, as a file for --config, and where\neach comes from.", own, func(*cobra.Command, []string) int {
+			cfg, err := flags.Load(p.environ)
+			switch {
+			case *reference:
+				err = settings.PrintReference(p.stdout)
+			case err != nil:
+				return p.misused(err)
+			default:
+				err = cfg.Print(p.stdout)
+			}
+			if err != nil {
+				return p.failed(err)
+			}
+			return exitOK
+		})
 }

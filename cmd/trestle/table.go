@@ -6,69 +6,97 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
-const tableHelp = `Usage: trestle table VERB --table TABLE [--group GROUP] [--families A,B] [settings] [--admin URL] [--ca FILE]
-                          [--credentials FILE] [--json]
+const tableHelp = `Shows tables, and shows and sets the locality groups of one.
 
-  describe      print the locality groups of a table
-  create-group  make a group, of --families if given, with settings
-  set-group     change settings of a group
-  assign        move --families to a group
-  delete-group  remove a group that has no families
+Families in a locality group have SSTables of their own: reads of other families
+do not touch them. The group "default" has the families that are in no other.
+Settings apply to SSTables written from now on, in-memory to all; "default" is
+the server's. TABLE is the full name of a table or, if no other table is called
+so, the last part of it.`
 
-Families in a locality group have SSTables of their own: reads of other families do not touch them. The group "default" has
-the families that are in no other. Settings apply to SSTables written from now on, in-memory to all; "default" is the server's.
-TABLE is the full name of a table or, if no other table is called so, the last part of it.`
+// tableCommand shows tables, and sets the locality groups of one.
+func tableCommand(p *process) *cobra.Command {
+	// verb returns one that is about --table; with, the words of with, it has --group,
+	// --families, and the settings of a group.
+	verb := func(name, short string, with ...string) *cobra.Command {
+		f := pflag.NewFlagSet(name, pflag.ContinueOnError)
+		f.SortFlags = false
+		var g ops.GroupChange
+		f.StringVar(&g.Table, "table", "", "the `TABLE`")
+		if len(with) > 0 {
+			f.StringVar(&g.Group, "group", "", "the locality `GROUP`")
+		}
+		if slices.Contains(with, "families") {
+			f.StringSliceVar(&g.Families, "families", nil, "families, separated by commas")
+		}
+		var block, compression, bloom string
+		var inMemory bool
+		if slices.Contains(with, "settings") {
+			f.StringVar(&block, "block-size", "", "length of a block before compression, such as 8KiB, or default")
+			f.StringVar(&compression, "compression", "", "none, snappy, minlz, zstd or default")
+			f.StringVar(&bloom, "bloom", "", "bits per row of the Bloom filter, off or default")
+			f.BoolVar(&inMemory, "in-memory", false, "keep the SSTables in memory, as far as there is room")
+		}
+		return p.asks(adminVerb{use: name, short: short, flags: f, limit: changeLimit,
+			check: func([]string) error {
+				if f.Changed("in-memory") {
+					g.InMemory = &inMemory
+				}
+				return errors.Join(groupSettings(&g, block, compression, bloom), checkTableVerb(name, &g))
+			},
+			run: func(c *adminClient, _ []string) error { return c.table(&g) }})
+	}
+	return p.group("table", "list tables, or show and set the locality groups of one", tableHelp,
+		p.asks(adminVerb{use: "list", short: "print the tables", limit: changeLimit, run: (*adminClient).tables}),
+		verb("describe", "print the locality groups of a table"),
+		verb("create-group", "make a group, of --families if given, with settings", "group", "families", "settings"),
+		verb("set-group", "change settings of a group", "group", "settings"),
+		verb("assign", "move --families to a group", "group", "families"),
+		verb("delete-group", "remove a group that has no families", "group"),
+	)
+}
 
-var tableVerbs = []string{"describe", "create-group", "set-group", "assign", "delete-group"}
-
-// table shows and sets the locality groups of a table.
-func table(p *process, args []string) int {
-	verb := ""
-	if len(args) > 0 && !strings.HasPrefix(args[0], "-") {
-		verb, args = args[0], args[1:]
+// tables prints the tables that the caller may know of.
+func (c *adminClient) tables([]string) error {
+	var got ops.TabletList
+	if err := c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &got); err != nil {
+		return err
 	}
-	flags := settings.NewFlags("table " + verb)
-	var c ops.GroupChange
-	flags.StringVar(&c.Table, "table", "", "the table")
-	flags.StringVar(&c.Group, "group", "", "the locality group")
-	flags.StringSliceVar(&c.Families, "families", nil, "families, separated by commas")
-	block := flags.String("block-size", "", "length of a block before compression, such as 8KiB, or default")
-	compression := flags.String("compression", "", "none, snappy, minlz, zstd or default")
-	bloom := flags.String("bloom", "", "bits per row of the Bloom filter, off or default")
-	inMemory := flags.Bool("in-memory", false, "keep the SSTables in memory, as far as there is room")
-	admin := flags.String("admin", "", "where the server's admin service is; by default http-listen")
-	asJSON := flags.Bool("json", false, "print what the server answers")
-	var l login
-	l.flags(flags.FlagSet, p)
-	cfg, err := flags.Resolve(args, p.environ)
-	if helpAsked(err) {
-		printHelp(p, flags.FlagSet, tableHelp)
-		return exitOK
+	type table struct {
+		Table   string `json:"table"`
+		Tablets int    `json:"tablets"`
+		Bytes   int64  `json:"bytes"`
 	}
-	if flags.Changed("in-memory") {
-		c.InMemory = inMemory
+	list := []table{}
+	for _, t := range got.Tablets {
+		if n := len(list); n == 0 || list[n-1].Table != t.Table {
+			list = append(list, table{Table: t.Table})
+		}
+		last := &list[len(list)-1]
+		last.Tablets++
+		last.Bytes += t.Bytes
 	}
-	if err == nil {
-		err = groupSettings(&c, *block, *compression, *bloom)
+	if c.json {
+		return c.print(map[string]any{"tables": list})
 	}
-	if err == nil {
-		err = checkTableVerb(verb, &c)
+	w := tabwriter.NewWriter(c.p.stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TABLETS\tSIZE\tTABLE") // the name, which can be long, last
+	for _, t := range list {
+		fmt.Fprintf(w, "%d\t%s\t%s\n", t.Tablets, byteSize(t.Bytes), t.Table)
 	}
-	if err != nil {
-		return p.misused(err)
-	}
-	return p.withAdmin(cfg, *admin, &l, func(a *adminClient) error {
-		a.json = *asJSON
-		return a.table(verb, &c)
-	})
+	return w.Flush()
 }
 
 // groupSettings puts the settings into c that are not empty.
@@ -113,46 +141,29 @@ func groupSettings(c *ops.GroupChange, block, compression, bloom string) error {
 	return errors.Join(errs...)
 }
 
-// checkTableVerb returns what is wrong with a command line.
-func checkTableVerb(verb string, c *ops.GroupChange) error {
-	set := c.BlockBytes != nil || c.Compression != nil || c.BloomBits != nil || c.InMemory != nil
-	switch verb {
-	case "describe":
-		if c.Group != "" || len(c.Families) > 0 || set {
-			return errors.New("describe takes --table only")
-		}
-	case "create-group":
-	case "set-group":
-		if !set || len(c.Families) > 0 {
-			return errors.New("set-group takes settings: --block-size, --compression, --bloom, --in-memory")
-		}
-	case "assign":
-		if len(c.Families) == 0 || set {
-			return errors.New("assign takes --families, and no settings")
-		}
-	case "delete-group":
-		if len(c.Families) > 0 || set {
-			return errors.New("delete-group takes --table and --group only")
-		}
-	default:
-		return errors.New("table takes a verb: " + strings.Join(tableVerbs, ", "))
-	}
-	if c.Table == "" {
+// checkTableVerb returns what is wrong with the flags of a verb.
+func checkTableVerb(verb string, g *ops.GroupChange) error {
+	switch {
+	case g.Table == "":
 		return errors.New("give --table")
-	}
-	if c.Group == "" && verb != "describe" {
+	case g.Group == "" && verb != "describe":
 		return errors.New("give --group")
+	case verb == "set-group" && g.BlockBytes == nil && g.Compression == nil && g.BloomBits == nil && g.InMemory == nil:
+		return errors.New("set-group takes settings: --block-size, --compression, --bloom, --in-memory")
+	case verb == "assign" && len(g.Families) == 0:
+		return errors.New("assign takes --families")
 	}
 	return nil
 }
 
-func (c *adminClient) table(verb string, change *ops.GroupChange) error {
+// table describes a table, after a change unless that is not what the verb is for.
+func (c *adminClient) table(g *ops.GroupChange) error {
 	var got ops.Table
 	var err error
-	if verb == "describe" {
-		err = c.call(c.ctx, http.MethodGet, "/admin/table?table="+url.QueryEscape(change.Table), nil, &got)
+	if c.verb == "describe" {
+		err = c.call(c.ctx, http.MethodGet, "/admin/table?table="+url.QueryEscape(g.Table), nil, &got)
 	} else {
-		err = c.call(c.ctx, http.MethodPost, "/admin/table/"+verb, change, &got)
+		err = c.call(c.ctx, http.MethodPost, "/admin/table/"+c.verb, g, &got)
 	}
 	if err != nil {
 		return err
@@ -166,7 +177,7 @@ func (c *adminClient) table(verb string, change *ops.GroupChange) error {
 func printGroups(out io.Writer, t *ops.Table) error {
 	fmt.Fprintln(out, t.Table)
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "  GROUP\tFAMILIES\tBLOCKS\tCOMPRESSION\tBLOOM\tIN MEMORY\tSIZE\tRUNS\tFILES")
+	fmt.Fprintln(w, "  GROUP\tFAMILIES\tBLOCKS\tCODEC\tBLOOM\tMEMORY\tSIZE\tRUNS\tFILES")
 	for _, g := range t.Groups {
 		if g.Name == "" {
 			fmt.Fprintf(w, "  (to be divided)\tany\t\t\t\t\t%s\t%d\t%d\n", byteSize(g.Bytes), g.Runs, g.Files)

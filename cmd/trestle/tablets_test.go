@@ -61,7 +61,7 @@ func (o *operated) stop(how syscall.Signal) {
 
 func (o *operated) tablets(args ...string) (string, int) {
 	o.t.Helper()
-	out, errs, code := tool(o.t, o.dir, append([]string{"tablets"}, append(args, "--admin", o.url)...)...)
+	out, errs, code := tool(o.t, o.dir, append([]string{"tablet"}, append(args, "--admin", o.url)...)...)
 	return out + errs, code
 }
 
@@ -99,7 +99,7 @@ func operate(t *testing.T) *operated {
 	return o
 }
 
-// TestTablets: what `trestle tablets` does to a running server, and that reads
+// TestTablets: what `trestle tablet` does to a running server, and that reads
 // do not notice.
 func TestTablets(t *testing.T) {
 	o := operate(t)
@@ -132,7 +132,7 @@ func TestTablets(t *testing.T) {
 			t.Errorf("%v: exit code %d\n%s\nwant %s", args, code, out, pattern)
 		}
 	}
-	want(`tables/users: 1 tablet, [0-9.]+ MiB\n  TABLET .*\n  [0-9a-f]+ +\[ +\) +[0-9.]+ MiB +[0-9.]+ MiB +0 +0 `, "list", "--table=users")
+	want(`tables/users: 1 tablet, [0-9.]+ MiB\n  TABLET .*\n  [0-9a-f]+ +\[ +\) +[0-9.]+ MiB +[0-9.]+ MiB +0 +0 `, "list", "--table=users", "--wide")
 	want(`METADATA: 1 tablet,`, "list")
 	want(`flush users: done`, "flush", "--table=users", "--all")
 	want(`users: split at user00100`, "split", "--table=users", "--key=user00100")
@@ -154,11 +154,18 @@ func TestTablets(t *testing.T) {
 	refused(`Table not found: nobody`, "list", "--table=nobody")
 	refused(`Table not found: nobody`, "verify", "--table=nobody", "--all")
 	refused(`give either the key of a row or all`, "compact", "--table=users")
-	refused(`give the key of a row`, "split", "--table=users", "--all")
+	refused(`--all is not a flag of trestle tablet split`, "split", "--table=users", "--all")
+	refused(`give either the key of a row or all`, "split", "--table=users")
 	refused(`empty`, "split", "--table=users", "--key=user00100")
 	refused(`last of`, "merge", "--table=users", "--key=z")
 	refused(`backslash`, "split", "--table=users", `--key=\q`)
-	refused(`tablets takes a verb`, "shuffle")
+	refused(`tablet takes a verb`, "shuffle")
+	refused(`there is one server`, "move", "--table=users", "--key=user", "server-1")
+	for want, args := range map[string][]string{`(?m)^SERVER .*\n.* 3 .* serves$`: {"list"}, `^trestle: there is one server`: {"drain", "server-1"}, `^trestle: there is one server,`: {"undrain", "server-1"}} {
+		if out, errs, code := tool(t, o.dir, append(append([]string{"server"}, args...), "--admin", o.url)...); !regexp.MustCompile(want).MatchString(out+errs) || (code == exitOK) != (args[0] == "list") {
+			t.Errorf("server %v: exit code %d\n%s%s", args, code, out, errs)
+		}
+	}
 
 	// Foreign web pages get nothing.
 	for name, change := range map[string]func(*http.Request){
@@ -436,7 +443,7 @@ func TestTabletsInterrupted(t *testing.T) {
 		fmt.Fprint(w, `{"id":"7","state":"running"}`)
 	}))
 	defer srv.Close()
-	p := startTrestle(t, "real", t.TempDir(), "tablets", "compact", "--table=t", "--all", "--admin", srv.URL)
+	p := startTrestle(t, "real", t.TempDir(), "tablet", "compact", "--table=t", "--all", "--admin", srv.URL)
 	<-running
 	p.signal(syscall.SIGINT)
 	if _, code, _ := p.exit(); code != exitFailure || !strings.Contains(p.stderr.String(), "interrupted") {
@@ -450,7 +457,7 @@ func TestTabletsInterrupted(t *testing.T) {
 	// What answers there need not be an admin service.
 	other := httptest.NewServer(http.NotFoundHandler())
 	defer other.Close()
-	if _, errs, code := tool(t, t.TempDir(), "tablets", "list", "--admin", other.URL); code != exitFailure || !strings.Contains(errs, "is no admin service") {
+	if _, errs, code := tool(t, t.TempDir(), "tablet", "list", "--admin", other.URL); code != exitFailure || !strings.Contains(errs, "is no admin service") {
 		t.Errorf("exit code %d: %s", code, errs)
 	}
 }

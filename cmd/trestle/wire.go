@@ -44,7 +44,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	}
 	tablets := store.TabletServer()
 	st.failed, st.ready, st.minFree = tablets.Failed(), tablets.Err, o.Log.KeepFreeBytes
-	st.operator = clusterOperator{store.Client, newExports(cfg, store.Client, store.Objects(), front), tablets.Damage}
+	st.operator = soleOperator{clusterOperator{store.Client, newExports(cfg, store.Client, store.Objects(), front), tablets.Damage}}
 	st.stats, st.tablets = func() ops.Stats { return statsOf(tablets.Stats()) }, tablets.Infos
 	return st, nil
 }

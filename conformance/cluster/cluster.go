@@ -452,9 +452,9 @@ func (c *Cluster) Close() {
 	}
 }
 
-// Run runs `trestle cluster` and returns what it prints.
+// Run runs a command about the cluster and returns what it prints.
 func (c *Cluster) Run(ctx context.Context, args ...string) (string, error) {
-	args = append(append([]string{"cluster"}, args...), "--etcd="+c.etcdURLs, "--cluster=test")
+	args = append(slices.Clone(args), "--etcd="+c.etcdURLs, "--cluster=test")
 	if c.o.Security != nil {
 		args = append(args, c.o.Security.flags()...)
 	} else {
@@ -481,22 +481,23 @@ type Status struct {
 		Error   string
 	}
 	Tables []struct {
-		Name    string
+		Name    string `json:"table"`
 		Tablets []Tablet
 	}
 }
 
 // A Tablet is one of a Status.
 type Tablet struct {
-	ID, Start, End, State, Server string
-	Bytes                         int64
+	ID                        string `json:"tablet"`
+	Start, End, State, Server string
+	Bytes                     int64
 }
 
 // Status asks the cluster.
 func (c *Cluster) Status(ctx context.Context) (*Status, error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	out, err := c.Run(ctx, "status", "--tablets", "--json")
+	out, err := c.Run(ctx, "cluster", "status", "--tablets", "--json")
 	if err != nil {
 		return nil, err
 	}

@@ -99,8 +99,8 @@ var Faults = []Fault{
 		done := make(chan error, 1)
 		go func() {
 			// It fails if it is away that is killed, and leaves the mark.
-			_, drained := c.Run(ctx, "drain", away.Name, "--timeout=10s")
-			_, err := c.Run(ctx, "undrain", away.Name)
+			_, drained := c.Run(ctx, "server", "drain", away.Name, "--timeout=10s")
+			_, err := c.Run(ctx, "server", "undrain", away.Name)
 			if drained != nil && err != nil && (strings.Contains(err.Error(), "is not being drained") || strings.Contains(err.Error(), "there is no tablet server")) {
 				err = nil // it did not come so far
 			}

@@ -153,7 +153,7 @@ func TestPlanned(t *testing.T) {
 		if to == tb.Server {
 			to = c.Servers[(i+1)%len(c.Servers)].Name
 		}
-		for k2, d := range during("move", func() { must(t, c, "move", tb.ID, to) }) {
+		for k2, d := range during("move", func() { must(t, c, "tablet", "move", tb.ID, to) }) {
 			if k2 == k {
 				moved = append(moved, d)
 			} else {
@@ -171,8 +171,8 @@ func TestPlanned(t *testing.T) {
 				mine = append(mine, k)
 			}
 		}
-		longest := during("drain", func() { must(t, c, "drain", s.Name) })
-		must(t, c, "undrain", s.Name)
+		longest := during("drain", func() { must(t, c, "server", "drain", s.Name) })
+		must(t, c, "server", "undrain", s.Name)
 		for _, k := range mine {
 			drained = append(drained, longest[k])
 		}
@@ -241,7 +241,7 @@ func TestSplit(t *testing.T) {
 			t.Fatal(errs, err)
 		}
 	}
-	must(t, c, "flush", "--table", p.Table)
+	must(t, c, "tablet", "flush", "--all", "--table", p.Table)
 	size := func() (bytes int64) {
 		_ = filepath.WalkDir(filepath.Join(c.o.Dir, "store", "sst"), func(_ string, d fs.DirEntry, err error) error {
 			if err == nil && !d.IsDir() {
@@ -269,7 +269,7 @@ func TestSplit(t *testing.T) {
 		settle(t, p)
 		p.Reset()
 		before := size()
-		must(t, c, "split", id, "--key", probeKey(i)+"-2000")
+		must(t, c, "tablet", "split", id, "--key", probeKey(i)+"-2000")
 		written = append(written, size()-before)
 		settle(t, p)
 		longest, failed := p.Longest()

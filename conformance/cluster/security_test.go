@@ -82,7 +82,7 @@ func TestSecurity(t *testing.T) {
 	stranger.Cert, stranger.Key = other.Cert, other.Key
 	mine := c.o.Security
 	c.o.Security = &stranger
-	if out, err := c.Run(ctx, "status", "--timeout=5s"); err == nil {
+	if out, err := c.Run(ctx, "cluster", "status", "--timeout=5s"); err == nil {
 		t.Errorf("a certificate of another authority is let in: %s", out)
 	}
 	c.o.Security = mine

@@ -145,7 +145,7 @@ var outsiders = []outside{
 		reason:  "the engine speaks its own types: translate in gateway/wire",
 	},
 	{
-		imports: []string{"github.com/prometheus", "github.com/spf13/pflag", "go.yaml.in/yaml/v3"},
+		imports: []string{"github.com/prometheus", "github.com/spf13/pflag", "github.com/spf13/cobra", "go.yaml.in/yaml/v3"},
 		only:    []string{"cmd/...", "conformance/..."},
 		reason:  "settings and metrics are joined to the packages in cmd: take an option or an observer instead",
 	},

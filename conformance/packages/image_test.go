@@ -505,7 +505,7 @@ func TestCompose(t *testing.T) {
 				}
 			}
 			if file == "compose.yaml" {
-				if out := p.exec("trestle", "/usr/bin/trestle", "tablets", "list"); !strings.Contains(out, "/tables/greetings: 1 tablet") {
+				if out := p.exec("trestle", "/usr/bin/trestle", "tablet", "list"); !strings.Contains(out, "/tables/greetings: 1 tablet") {
 					t.Error(out)
 				}
 			}

@@ -32,6 +32,15 @@ type Operator interface {
 	DropDamaged(ctx context.Context, table, object string) (tablet.Loss, error)
 	VerifyTablets(ctx context.Context, table string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error
 	Damage() []tablet.TableDamage
+	// SplitKey returns the row at which the tablet that serves key is best split; ok is
+	// false if it has too few.
+	SplitKey(ctx context.Context, table string, key []byte) (at []byte, ok bool, err error)
+	// MoveTablet moves the tablet that serves key to the server of a name, where it is
+	// left if it is to stay.
+	MoveTablet(ctx context.Context, table string, key []byte, server string, stay bool) error
+	// TabletOf returns the full name of the table of a tablet, and its rows.
+	TabletOf(ctx context.Context, id metadata.TabletID) (table string, rows row.Range, err error)
+	Fleet
 	Grouper
 	Exporter
 }
@@ -88,10 +97,14 @@ func (a *Admin) Routes() (out []Route) {
 	handle("GET /admin/tablets", toSee, a.list)
 	handle("POST /admin/tablets/split", toChange, a.split)
 	handle("POST /admin/tablets/merge", toChange, a.merge)
+	handle("POST /admin/tablets/move", toChange, a.move)
 	handle("POST /admin/tablets/drop-damaged", toLose, a.dropDamaged)
 	for _, what := range []string{"compact", "flush", "verify"} {
 		handle("POST /admin/tablets/"+what, toChange, a.start(what))
 	}
+	handle("GET /admin/servers", toSee, a.listServers)
+	handle("POST /admin/servers/drain", toChange, a.drain)
+	handle("POST /admin/servers/undrain", toChange, a.undrain)
 	handle("GET /admin/table", toSee, a.describeTable)
 	handle("POST /admin/table/create-group", toChange, a.changeGroup(createGroup))
 	handle("POST /admin/table/set-group", toChange, a.changeGroup(setGroup))
@@ -297,62 +310,162 @@ func (q *request) decode(v any) error {
 	return nil
 }
 
-// Selection is the body of a request that does something to tablets: the one
-// that serves Key, or all of the table.
+// Selection is the body of a request that does something to tablets: to the one
+// with the id Tablet, the one of Table that serves Key, or all of Table.
 type Selection struct {
-	Table string  `json:"table"`
-	Key   *string `json:"key,omitempty"` // as EscapeKey writes it
-	All   bool    `json:"all,omitempty"`
+	Table string `json:"table"`
+	// Tablet is an id in hexadecimal, as Tablet.Tablet.
+	Tablet string  `json:"tablet,omitempty"`
+	Key    *string `json:"key,omitempty"` // as EscapeKey writes it
+	All    bool    `json:"all,omitempty"`
 }
 
-func selection(q *request) (s Selection, key []byte, err error) {
-	if err := q.decode(&s); err != nil {
-		return s, nil, err
+// selected is a Selection after its table was found.
+type selected struct {
+	table string    // its full name
+	rows  row.Range // of the tablet that was given by its id; one row, or all, if not
+	key   []byte    // a row that the tablet serves
+}
+
+// find returns what a selection means, of a table to which the caller may do what
+// it asks for.
+func (q *request) find(s *Selection) (out selected, err error) {
+	if s.Tablet != "" {
+		if s.Table != "" || s.All {
+			return out, fault.New(fault.Invalid, "give either the id of a tablet or its table")
+		}
+		id, err := strconv.ParseUint(s.Tablet, 16, 64)
+		if err != nil {
+			return out, fault.New(fault.Invalid, "%q is not the id of a tablet: trestle tablet list prints them", s.Tablet)
+		}
+		out.table, out.rows, err = q.op.TabletOf(q.Context(), metadata.TabletID(id))
+		if err == nil {
+			err = q.caller.On(resourceOf(out.table))
+		}
+		if err != nil {
+			return selected{}, q.caller.Missing("tablet "+s.Tablet, err)
+		}
+		out.key, s.Table = out.rows.Start, out.table
+		return out, nil
 	}
 	if s.Table == "" {
-		return s, nil, fault.New(fault.Invalid, "name a table")
+		return out, fault.New(fault.Invalid, "name a tablet by its id, or a table")
 	}
 	if (s.Key == nil) == !s.All {
-		return s, nil, fault.New(fault.Invalid, "give either the key of a row or all")
+		return out, fault.New(fault.Invalid, "give either the key of a row or all")
 	}
+	out.rows = row.All
 	if s.Key != nil {
-		key, err = UnescapeKey(*s.Key)
+		if out.key, err = UnescapeKey(*s.Key); err != nil {
+			return out, err
+		}
+		out.rows = row.Single(out.key)
 	}
-	return s, key, err
+	out.table, err = q.table(s.Table)
+	return out, err
 }
 
-// one reads a selection of one tablet.
-func one(q *request) (table string, key []byte, err error) {
-	s, key, err := selection(q)
-	if err == nil && s.All {
-		err = fault.New(fault.Invalid, "give the key of a row")
+// one is find of a selection of one tablet. A key of one that is given by its id
+// is left to the caller.
+func (q *request) one(s *Selection) (selected, error) {
+	if s.All {
+		return selected{}, fault.New(fault.Invalid, "give the id of a tablet, or the key of a row")
 	}
-	if err != nil {
-		return "", nil, err
-	}
-	table, err = q.table(s.Table)
-	return table, key, err
+	return q.find(s)
+}
+
+// Changed is the answer to a split, merge or move: of the tablet of Table that
+// served Key. A split made Key the first row of the second part.
+type Changed struct {
+	Table  string `json:"table"`
+	Key    string `json:"key"`
+	Server string `json:"server,omitempty"` // that a tablet was moved to
 }
 
 func (a *Admin) split(q *request) (any, error) {
-	table, key, err := one(q)
-	if err == nil {
-		err = q.op.SplitAt(q.Context(), table, key)
+	var s Selection
+	if err := q.decode(&s); err != nil {
+		return nil, err
 	}
-	return struct{}{}, err
+	t, err := q.one(&s)
+	if err != nil {
+		return nil, err
+	}
+	at, ok := t.key, true
+	switch {
+	case s.Tablet == "":
+	case s.Key != nil:
+		if at, err = UnescapeKey(*s.Key); err == nil && !t.rows.Contains(at) {
+			err = fault.New(fault.Invalid, "tablet %s serves the rows [%s, %s), and not %s", s.Tablet, EscapeKey(t.rows.Start), EscapeKey(t.rows.End), *s.Key)
+		}
+	default:
+		at, ok, err = q.op.SplitKey(q.Context(), t.table, t.key)
+	}
+	if err == nil && !ok {
+		err = fault.New(fault.FailedPrecondition, "tablet %s is too small to tell where its middle is: give --key, or flush it first", s.Tablet)
+	}
+	if err == nil {
+		err = q.op.SplitAt(q.Context(), t.table, at)
+	}
+	return Changed{Table: t.table, Key: EscapeKey(at)}, err
+}
+
+// notSplit refuses a key beside the id of a tablet, which only a split takes.
+func notSplit(s *Selection) error {
+	if s.Tablet != "" && s.Key != nil {
+		return fault.New(fault.Invalid, "give either the id of a tablet or the key of a row")
+	}
+	return nil
 }
 
 func (a *Admin) merge(q *request) (any, error) {
-	table, key, err := one(q)
+	var s Selection
+	err := q.decode(&s)
 	if err == nil {
-		err = q.op.MergeAt(q.Context(), table, key)
+		err = notSplit(&s)
 	}
-	return struct{}{}, err
+	if err != nil {
+		return nil, err
+	}
+	t, err := q.one(&s)
+	if err == nil {
+		err = q.op.MergeAt(q.Context(), t.table, t.key)
+	}
+	return Changed{Table: t.table, Key: EscapeKey(t.key)}, err
+}
+
+// Move is the body of a request to move a tablet.
+type Move struct {
+	Selection
+	Server string `json:"server"`
+	// Pin leaves it there until another move.
+	Pin bool `json:"pin,omitempty"`
+}
+
+func (a *Admin) move(q *request) (any, error) {
+	var m Move
+	err := q.decode(&m)
+	if err == nil {
+		err = notSplit(&m.Selection)
+	}
+	if err == nil && m.Server == "" {
+		err = fault.New(fault.Invalid, "name a server")
+	}
+	if err != nil {
+		return nil, err
+	}
+	t, err := q.one(&m.Selection)
+	if err == nil {
+		err = q.op.MoveTablet(q.Context(), t.table, t.key, m.Server, m.Pin)
+	}
+	return Changed{Table: t.table, Key: EscapeKey(t.key), Server: m.Server}, err
 }
 
 // Drop is the body of a request to forget a damaged SSTable.
 type Drop struct {
+	// Table is that of the SSTable; Tablet, an id, stands for its table.
 	Table  string `json:"table"`
+	Tablet string `json:"tablet,omitempty"`
 	Object string `json:"object"`
 	// Confirm repeats the object: its rows are lost.
 	Confirm string `json:"confirm"`
@@ -361,6 +474,7 @@ type Drop struct {
 // Dropped says what was lost: entries of the rows from First to Last, both
 // included.
 type Dropped struct {
+	Table   string `json:"table"`
 	First   string `json:"first"`
 	Last    string `json:"last"`
 	Entries uint64 `json:"entries"`
@@ -373,51 +487,52 @@ func (a *Admin) dropDamaged(q *request) (any, error) {
 		return nil, err
 	}
 	switch {
-	case d.Table == "":
-		return nil, fault.New(fault.Invalid, "name a table")
 	case d.Object == "":
 		return nil, fault.New(fault.Invalid, "name an SSTable")
 	case d.Confirm != d.Object:
 		return nil, fault.New(fault.FailedPrecondition, "what SSTable %s holds would be lost: confirm that", d.Object)
 	}
-	table, err := q.table(d.Table)
+	t, err := q.find(&Selection{Table: d.Table, Tablet: d.Tablet, All: d.Tablet == ""})
 	if err != nil {
 		return nil, err
 	}
-	loss, err := q.op.DropDamaged(q.Context(), table, d.Object)
+	loss, err := q.op.DropDamaged(q.Context(), t.table, d.Object)
 	if err != nil {
 		return nil, err
 	}
-	return Dropped{EscapeKey(loss.First), EscapeKey(loss.Last), loss.Entries, loss.Bytes}, nil
+	return Dropped{t.table, EscapeKey(loss.First), EscapeKey(loss.Last), loss.Entries, loss.Bytes}, nil
 }
 
 // start returns what starts a job.
 func (a *Admin) start(what string) func(*request) (any, error) {
 	return func(q *request) (any, error) {
-		s, key, err := selection(q)
+		var s Selection
+		err := q.decode(&s)
+		if err == nil {
+			err = notSplit(&s)
+		}
 		if err != nil {
 			return nil, err
 		}
-		table, err := q.table(s.Table)
+		t, err := q.find(&s)
 		if err != nil {
 			return nil, err
 		}
-		if _, err := q.op.Tablets(q.Context(), table); err != nil {
+		if _, err := q.op.Tablets(q.Context(), t.table); err != nil {
 			return nil, err // it says that there is no such table
 		}
-		rows := row.All
-		if !s.All {
-			rows = row.Single(key)
+		if s.Tablet != "" {
+			t.rows = row.Single(t.key) // by which it is looked up
 		}
 		op := q.op
-		return a.jobs.start(Job{What: what, Selection: s}, table, func(ctx context.Context, j *running) error {
+		return a.jobs.start(Job{What: what, Selection: s}, t.table, func(ctx context.Context, j *running) error {
 			switch what {
 			case "compact":
-				return op.CompactTablets(ctx, table, rows, j.report)
+				return op.CompactTablets(ctx, t.table, t.rows, j.report)
 			case "flush":
-				return op.FlushTablets(ctx, table, rows)
+				return op.FlushTablets(ctx, t.table, t.rows)
 			}
-			return op.VerifyTablets(ctx, table, rows, j.damaged, j.report)
+			return op.VerifyTablets(ctx, t.table, t.rows, j.damaged, j.report)
 		})
 	}
 }

@@ -15,13 +15,16 @@ import (
 // A Job is something that takes longer than a request should.
 type Job struct {
 	ID string `json:"id"`
-	// What is compact, flush or verify, export or import.
+	// What is compact, flush or verify, export or import, or drain.
 	What string `json:"what"`
 	Selection
 	// Backup and Export are those of an export or import.
-	Backup string   `json:"backup,omitempty"`
-	Export string   `json:"export,omitempty"`
-	State  JobState `json:"state"`
+	Backup string `json:"backup,omitempty"`
+	Export string `json:"export,omitempty"`
+	// Server is that of a drain, and TabletsLeft how many tablets it still has.
+	Server      string   `json:"server,omitempty"`
+	TabletsLeft int      `json:"tablets_left,omitempty"`
+	State       JobState `json:"state"`
 	// BytesDone of BytesTotal are an estimate; both are 0 for a flush.
 	BytesDone  int64      `json:"bytes_done"`
 	BytesTotal int64      `json:"bytes_total"`
@@ -156,6 +159,13 @@ func (j *running) report(done, total int64) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.job.BytesDone, j.job.BytesTotal = max(done, j.job.BytesDone), total
+}
+
+// left notes how many tablets a server has that is drained.
+func (j *running) left(n int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.job.TabletsLeft = n
 }
 
 func (j *running) damaged(d tablet.ObjectDamage) {

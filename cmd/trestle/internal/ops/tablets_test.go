@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -25,6 +27,7 @@ type fakeOperator struct {
 	release chan struct{}
 	rows    chan row.Range
 	groups  []tablet.GroupInfo
+	moved   string
 }
 
 func (f *fakeOperator) Tablets(_ context.Context, table string) ([]tablet.Info, error) {
@@ -35,6 +38,45 @@ func (f *fakeOperator) Tablets(_ context.Context, table string) ([]tablet.Info, 
 }
 func (f *fakeOperator) SplitAt(context.Context, string, []byte) error {
 	return fault.New(fault.Exhausted, "disk full")
+}
+func (f *fakeOperator) SplitKey(_ context.Context, _ string, key []byte) ([]byte, bool, error) {
+	return append(key, 'm'), string(key) != "small", nil
+}
+func (f *fakeOperator) MoveTablet(_ context.Context, table string, key []byte, server string, stay bool) error {
+	if server != "server-1" {
+		return fault.New(fault.NotFound, "no server")
+	}
+	f.moved = fmt.Sprintf("%s %s %v", table, key, stay)
+	return nil
+}
+func (f *fakeOperator) TabletOf(_ context.Context, id metadata.TabletID) (string, row.Range, error) {
+	switch id {
+	case 0xABC:
+		return "t", row.Range{Start: []byte("a"), End: []byte("b")}, nil
+	case 0xDEF:
+		return "t", row.Range{Start: []byte("small")}, nil
+	}
+	return "", row.Range{}, fault.New(fault.NotFound, "there is no tablet %v", id)
+}
+func (f *fakeOperator) Servers(context.Context) ([]TabletServer, error) {
+	return []TabletServer{{Name: "server-1", Tablets: 3}}, nil
+}
+func (f *fakeOperator) Drain(_ context.Context, name string) error {
+	if name != "server-1" {
+		return fault.New(fault.NotFound, "there is no tablet server %q", name)
+	}
+	return nil
+}
+func (f *fakeOperator) Undrain(ctx context.Context, name string) error { return f.Drain(ctx, name) }
+func (f *fakeOperator) AwaitDrained(ctx context.Context, _ string, left func(int)) error {
+	left(2)
+	select {
+	case <-f.release:
+		left(0)
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 func (f *fakeOperator) MergeAt(context.Context, string, []byte) error { return errors.New("no kind") }
 func (f *fakeOperator) FlushTablets(context.Context, string, row.Range) error {
@@ -228,6 +270,66 @@ func TestAdmin(t *testing.T) {
 	}
 	if w := a.Warnings(); len(w) != 2 || !strings.Contains(w[1], "tablet 8 failed: its flush panicked: x. Table t, rows [k, ), since 1970-01-01T00:00:00Z; all other rows are served") || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t, rows [, k): 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
 		t.Errorf("%q", w)
+	}
+}
+
+// TestTabletsByID: a tablet's id stands for its table and rows in every request.
+func TestTabletsByID(t *testing.T) {
+	a := NewAdmin()
+	defer a.Close()
+	s := service{t, Gate{}.Handler(a.Routes())}
+	f := &fakeOperator{release: make(chan struct{}), rows: make(chan row.Range, 10)}
+	a.Start(f, nobody(t))
+	for _, c := range []struct {
+		path, body string
+		code       int
+		want       string
+	}{
+		{"tablets/move", `{"tablet":"abc","server":"server-1","pin":true}`, 200, `{"key":"a","server":"server-1","table":"t"}`},
+		{"tablets/move", `{"tablet":"abc","server":"server-2"}`, 404, "no server"},
+		{"tablets/move", `{"tablet":"abc"}`, 400, "name a server"},
+		{"tablets/move", `{"tablet":"1","server":"server-1"}`, 404, "there is no tablet 1"},
+		{"tablets/move", `{"tablet":"xyz","server":"server-1"}`, 400, "is not the id of a tablet"},
+		{"tablets/move", `{"tablet":"abc","table":"t","server":"server-1"}`, 400, "either"},
+		{"tablets/move", `{"table":"t","all":true,"server":"server-1"}`, 400, "key of a row"},
+		{"tablets/split", `{"tablet":"abc"}`, 507, "disk full"}, // so it was asked to
+		{"tablets/split", `{"tablet":"def"}`, 409, "too small"},
+		{"tablets/split", `{"tablet":"abc","key":"c"}`, 400, "serves the rows [a, b), and not c"},
+		{"tablets/merge", `{"tablet":"abc","key":"c"}`, 400, "either"},
+		{"tablets/merge", `{"tablet":"abc"}`, 500, "no kind"},
+		{"tablets/flush", `{"tablet":"abc","key":"k"}`, 400, "either"},
+		{"tablets/drop-damaged", `{"tablet":"abc","object":"x.sst","confirm":"x.sst"}`, 200, `"table":"t"`},
+		{"servers/drain", `{"server":"typo"}`, 404, "no tablet server"},
+		{"servers/drain", `{}`, 400, "name a server"},
+		{"servers/undrain", `{"server":"server-1"}`, 200, "server-1"},
+	} {
+		code, got := s.ask("POST", "/admin/"+c.path, c.body)
+		if b := string(must(json.Marshal(got))); code != c.code || !strings.Contains(b, c.want) {
+			t.Errorf("%s %s: %d %s, want %d %s", c.path, c.body, code, b, c.code, c.want)
+		}
+	}
+	if f.moved != "t a true" {
+		t.Errorf("moved %q", f.moved)
+	}
+	_, got := s.ask("POST", "/admin/tablets/compact", `{"tablet":"abc"}`)
+	if rows := <-f.rows; !rows.IsSingle() || string(rows.Start) != "a" || got["table"] != "t" || got["tablet"] != "abc" {
+		t.Errorf("compacts %q: %v", rows, got)
+	}
+	if _, got := s.ask("GET", "/admin/servers", ""); !strings.Contains(string(must(json.Marshal(got))), `"name":"server-1"`) {
+		t.Errorf("servers: %v", got)
+	}
+	// A drain is a job that tells how many tablets are left.
+	code, got := s.ask("POST", "/admin/servers/drain", `{"server":"server-1"}`)
+	if code != http.StatusAccepted || got["what"] != "drain" || got["server"] != "server-1" {
+		t.Fatalf("%d %v", code, got)
+	}
+	job := "/admin/jobs/" + got["id"].(string)
+	for got["tablets_left"] != 2.0 {
+		_, got = s.ask("GET", job+"?wait=0.01", "")
+	}
+	close(f.release)
+	if _, got = s.ask("GET", job+"?wait=30", ""); got["state"] != "done" || got["tablets_left"] != nil {
+		t.Errorf("%v", got)
 	}
 }
 

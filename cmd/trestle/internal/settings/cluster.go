@@ -39,6 +39,9 @@ const (
 	Gateway      Role = "gateway"
 	// Operator is a command that asks a cluster.
 	Operator Role = "cluster"
+	// Admin is a command that asks a server, or acts on a cluster if it has an etcd. It
+	// has the environment and the file of any role, and shows few of the flags.
+	Admin Role = "admin"
 	// Probe is a command that asks a process of any role, where that runs: it has
 	// the process's environment and file, and none of its flags.
 	Probe Role = "probe"
@@ -51,11 +54,18 @@ var notOfCluster = []string{"temporary", "durability", "split-rate"}
 // ofMaster are those of Serve that a master has.
 var ofMaster = []string{"data-dir", "http-listen", "debug-listen", "memory", "insecure", "cluster", "log-format", "log-level"}
 
+// ofOperator are those that a command has which asks a cluster, beside those of
+// etcd; ofAdmin those that say where this machine's server is.
+var (
+	ofOperator = []string{"cluster", "insecure", "store", "cluster-cert", "cluster-key", "cluster-ca"}
+	ofAdmin    = []string{"http-listen", "tls-auto", "tls-cert"}
+)
+
 // NewClusterFlags returns the flags of a process of a cluster.
 func NewClusterFlags(command string, role Role) *Flags {
 	keep := func(name string) bool {
 		switch role {
-		case Probe:
+		case Probe, Admin:
 			return true
 		case TabletServer:
 			return !slices.Contains(notOfCluster, name)
@@ -64,7 +74,7 @@ func NewClusterFlags(command string, role Role) *Flags {
 		case Master:
 			return slices.Contains(ofMaster, name) || slices.Contains([]string{"store", "name", "ttl"}, name) || strings.HasPrefix(name, "etcd") || slices.Contains([]string{"cluster-cert", "cluster-key", "cluster-ca"}, name)
 		}
-		return slices.Contains([]string{"cluster", "insecure", "store", "cluster-cert", "cluster-key", "cluster-ca"}, name) || strings.HasPrefix(name, "etcd")
+		return slices.Contains(ofOperator, name) || strings.HasPrefix(name, "etcd")
 	}
 	set := &Set{role: role}
 	var rows []setting
@@ -75,7 +85,20 @@ func NewClusterFlags(command string, role Role) *Flags {
 			panic(err) // a default is valid
 		}
 	}
-	return newFlags(command, set, rows)
+	f := newFlags(command, set, rows)
+	if role == Admin {
+		f.Hide(func(name string) bool {
+			return !slices.Contains(ofAdmin, name) && !slices.Contains(ofOperator, name) && !strings.HasPrefix(name, "etcd")
+		})
+	}
+	return f
+}
+
+// Hide makes help leave out the settings of which hidden says so.
+func (f *Flags) Hide(hidden func(name string) bool) {
+	for i := range f.rows {
+		f.Lookup(f.rows[i].name).Hidden = hidden(f.rows[i].name)
+	}
 }
 
 func (n *Node) table() []setting {

@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -60,7 +61,7 @@ type recorder struct {
 
 func (r *recorder) Set(s string) error { r.text = s; return nil }
 func (r *recorder) String() string     { return r.text }
-func (r *recorder) Type() string       { return r.kind }
+func (r *recorder) Type() string       { return cmp.Or(r.kind, "bool") }
 
 // Flags are the settings as command-line flags, not parsed yet.
 type Flags struct {
@@ -68,11 +69,9 @@ type Flags struct {
 	rows     []setting
 	set      *Set
 	recorded map[string]*recorder
-	// TakesArgs says that there may be arguments beside flags.
-	TakesArgs bool
 }
 
-// NewFlags returns the flags of command. More may be added before Resolve.
+// NewFlags returns the flags of command.
 func NewFlags(command string) *Flags {
 	set := new(Set)
 	return newFlags(command, set, set.Serve.table())
@@ -102,20 +101,17 @@ func (f *Flags) add(name, deflt, help, kind string) {
 	}
 }
 
-// Resolve parses args and gives each setting its value, with environ in the
-// form of os.Environ. The error joins everything that is wrong; pflag.ErrHelp
-// comes alone.
-func (f *Flags) Resolve(args, environ []string) (*Set, error) {
-	var errs []error
-	if err := f.Parse(DoubleDash(f.FlagSet, args)); err != nil {
-		if errors.Is(err, pflag.ErrHelp) {
-			return nil, err
-		}
-		errs = append(errs, FlagError(f.FlagSet, err))
-	} else if f.NArg() > 0 && !f.TakesArgs {
-		errs = append(errs, fmt.Errorf("unexpected argument %q: %s takes only flags", f.Arg(0), f.Name()))
-	}
+// IsSetting tells whether a flag is a setting, which the environment and the file
+// may give too, or names the file.
+func IsSetting(f *pflag.Flag) bool {
+	_, ok := f.Value.(*recorder)
+	return ok
+}
 
+// Load gives each setting its value, by the flags that were parsed and environ in
+// the form of os.Environ. The error joins everything that is wrong.
+func (f *Flags) Load(environ []string) (*Set, error) {
+	var errs []error
 	env := map[string]string{}
 	for _, kv := range environ {
 		if k, v, ok := strings.Cut(kv, "="); ok && strings.HasPrefix(k, EnvPrefix) {
@@ -159,12 +155,14 @@ func (f *Flags) Resolve(args, environ []string) (*Set, error) {
 			errs = append(errs, fmt.Errorf("environment variable %s is not a setting%s", k, suggest(k, known)))
 		}
 	}
-	// What a probe has of the settings is a part: together they need make no sense.
-	if len(errs) == 0 && f.set.role != Probe {
+	// What a probe has of the settings is a part: together they need make no sense. To
+	// a command that asks a server only what leads there matters.
+	role := f.set.role
+	if len(errs) == 0 && role != Probe && role != Admin {
 		errs = append(errs, f.set.validate()...)
-		if f.set.role != "" {
-			errs = append(errs, f.set.validateNode()...)
-		}
+	}
+	if len(errs) == 0 && role != Probe && role != "" && (role != Admin || f.set.Origin("etcd") != Default) {
+		errs = append(errs, f.set.validateNode()...)
 	}
 	return f.set, errors.Join(errs...)
 }
@@ -358,16 +356,16 @@ func readFile(path string, rows []setting) (map[string]fileValue, error) {
 	return out, errors.Join(errs...)
 }
 
-// DoubleDash returns args with "-name" written as "--name" where name is a long
-// flag of f, as Google's tools take them.
-func DoubleDash(f *pflag.FlagSet, args []string) []string {
+// DoubleDash returns args with "-name" written as "--name" where lookup finds a
+// long flag of that name, as Google's tools take them.
+func DoubleDash(lookup func(name string) *pflag.Flag, args []string) []string {
 	out := slices.Clone(args)
 	for i, a := range out {
 		if a == "--" {
 			break
 		}
 		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
-			if name, _, _ := strings.Cut(a[1:], "="); f.Lookup(name) != nil {
+			if name, _, _ := strings.Cut(a[1:], "="); lookup(name) != nil {
 				out[i] = "-" + a
 			}
 		}
@@ -375,8 +373,9 @@ func DoubleDash(f *pflag.FlagSet, args []string) []string {
 	return out
 }
 
-// FlagError adds to an error of f.Parse what the flag may have meant.
-func FlagError(f *pflag.FlagSet, err error) error {
+// FlagError adds to an error of the parsing of f what the flag may have meant.
+// command is whose flags these are.
+func FlagError(command string, f *pflag.FlagSet, err error) error {
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
@@ -387,12 +386,16 @@ func FlagError(f *pflag.FlagSet, err error) error {
 	if s := unknown.GetSpecifiedShortnames(); s != "" {
 		name, _, _ = strings.Cut(s, "=")
 	}
-	return fmt.Errorf("%s is not a flag of %s%s", "--"+name, f.Name(), suggest("--"+name, known))
+	return fmt.Errorf("--%s is not a flag of %s%s", name, command, cmp.Or(Near("--"+name, known), "; --help lists them"))
 }
 
-// suggest returns ", did you mean …?" if a known name is near, else how to get
-// the list.
+// suggest is Near, or else how to get the list of settings.
 func suggest(name string, known map[string]bool) string {
+	return cmp.Or(Near(name, known), "; `trestle config --reference` lists them")
+}
+
+// Near returns "; did you mean …?" if a known name is near, else nothing.
+func Near(name string, known map[string]bool) string {
 	best, bestDistance := "", 1+len(name)/3
 	for k := range known {
 		if d := distance(name, k); d < bestDistance || d == bestDistance && k < best {
@@ -400,7 +403,7 @@ func suggest(name string, known map[string]bool) string {
 		}
 	}
 	if best == "" {
-		return "; `trestle config --reference` lists them"
+		return ""
 	}
 	return fmt.Sprintf("; did you mean %s?", best)
 }

@@ -3,6 +3,7 @@ package settings
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,6 +12,21 @@ import (
 
 	"github.com/spf13/pflag"
 )
+
+// Resolve parses args as a command does, and is Load.
+func (f *Flags) Resolve(args, environ []string) (*Set, error) {
+	err := f.Parse(DoubleDash(f.Lookup, args))
+	switch {
+	case errors.Is(err, pflag.ErrHelp):
+		return nil, err
+	case err != nil:
+		err = FlagError(f.Name(), f.FlagSet, err)
+	case f.NArg() > 0:
+		err = fmt.Errorf("unexpected argument %q: %s takes only flags", f.Arg(0), f.Name())
+	}
+	set, more := f.Load(environ)
+	return set, errors.Join(err, more)
+}
 
 func write(t *testing.T, text string) string {
 	t.Helper()
@@ -249,5 +265,30 @@ func TestMachineMemory(t *testing.T) {
 		if got := machineMemory(root); got != c.want {
 			t.Errorf("%s: %d, want %d", c.name, got, c.want)
 		}
+	}
+}
+
+// TestAdminRole: a command that asks a server lives with the environment of any
+// process, shows few flags, and judges etcd only if it is to be asked.
+func TestAdminRole(t *testing.T) {
+	environ := []string{"TRESTLE_LISTEN=0.0.0.0:8086", "TRESTLE_TEMPORARY=true", "TRESTLE_STORE=file:///s", "TRESTLE_CLUSTER_LISTEN=0.0.0.0:1", "TRESTLE_COMMIT_INTERVAL=1s"}
+	flags := NewClusterFlags("list", Admin)
+	if f := flags.Lookup("data-dir"); f == nil || !f.Hidden || !IsSetting(f) || flags.Lookup("etcd").Hidden || flags.Lookup("http-listen").Hidden {
+		t.Errorf("%+v", f)
+	}
+	if set, err := flags.Load(environ); err != nil || set.Store != "file:///s" || set.Origin("etcd") != Default {
+		t.Errorf("%v %v", set, err)
+	}
+	for _, bad := range []string{"TRESTLE_ETCD=http://etcd:2379", "TRESTLE_LISTN=x", "TRESTLE_HTTP_LISTEN=nowhere"} {
+		if _, err := NewClusterFlags("list", Admin).Load(append(environ, bad)); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+	flags = NewClusterFlags("list", Admin)
+	if err := flags.Parse(DoubleDash(flags.Lookup, []string{"-etcd", "https://etcd:2379", "TABLET"})); err != nil || flags.NArg() != 1 {
+		t.Fatal(err)
+	}
+	if set, err := flags.Load(environ); err != nil || set.Etcd != "https://etcd:2379" {
+		t.Errorf("%v %v", set, err)
 	}
 }

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+)
+
+// typed runs a command line in this process.
+func typed(args ...string) (stdout, stderr string, code int) {
+	var out, errs strings.Builder
+	code = run(&process{&out, &errs, nil}, append([]string{"trestle"}, args...))
+	return out.String(), errs.String(), code
+}
+
+// everyCommand calls each with all commands that are shown, groups too.
+func everyCommand(c *cobra.Command, each func(c *cobra.Command, path []string)) {
+	for _, v := range c.Commands() {
+		if !v.Hidden {
+			each(v, strings.Fields(v.CommandPath())[1:])
+			everyCommand(v, each)
+		}
+	}
+}
+
+// hasFlag tells whether help explains a flag.
+func hasFlag(help, name string) bool {
+	return strings.Contains(help, "\n  --"+name+" ") || strings.Contains(help, "\n  --"+name+"\n")
+}
+
+// TestHelp: every command has help that fits a terminal, of which its own flags
+// come first and the settings last; that of a group lists the verbs.
+func TestHelp(t *testing.T) {
+	n := 0
+	everyCommand(newRoot(&process{io.Discard, io.Discard, nil}), func(c *cobra.Command, path []string) {
+		n++
+		help, errs, code := typed(append(path, "--help")...)
+		if code != exitOK || errs != "" || !strings.HasPrefix(help, "Usage: trestle "+strings.Join(path, " ")) {
+			t.Errorf("%v: exit code %d, %s\n%s", path, code, errs, help)
+		}
+		for _, line := range strings.Split(help, "\n") {
+			if utf8.RuneCountInString(line) > 80 && len(strings.Fields(line)) > 2 && path[0] != "bench" {
+				t.Errorf("%v: %d columns: %s", path, utf8.RuneCountInString(line), line)
+			}
+		}
+		if again, _, _ := typed(append([]string{"help"}, path...)...); again != help {
+			t.Errorf("help %v is not --help:\n%s", path, again)
+		}
+		for _, v := range verbsOf(c) {
+			if !strings.Contains(help, "\n  "+strings.TrimPrefix(v.CommandPath(), c.CommandPath()+" ")) {
+				t.Errorf("%v does not list %s:\n%s", path, v.Name(), help)
+			}
+		}
+		own, shared, found := strings.Cut(help, "\nSettings, which")
+		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			mine, its := hasFlag(own, f.Name), hasFlag(shared, f.Name)
+			if setting := settings.IsSetting(f); !f.Hidden && f.Name != "help" && (mine == setting || its != setting) {
+				t.Errorf("%v: --%s is a setting: %v; among its own: %v, among settings: %v", path, f.Name, setting, mine, its)
+			}
+		})
+		if found && !strings.Contains(shared, "--config PATH") {
+			t.Errorf("%v: no --config\n%s", path, help)
+		}
+	})
+	if n < 50 {
+		t.Errorf("there are %d commands", n)
+	}
+	out, _, _ := typed("tablet", "move", "--help")
+	for _, want := range []string{"Usage: trestle tablet move [TABLET] SERVER [flags]\n", "--pin ", "--admin URL", "--etcd URLS", "it acts on the cluster itself"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("the help of move lacks %q:\n%s", want, out)
+		}
+	}
+	for _, not := range []string{"--store", "--data-dir", "--all"} {
+		if hasFlag(out, strings.TrimPrefix(not, "--")) {
+			t.Errorf("the help of move has %s", not)
+		}
+	}
+}
+
+// TestSpellings: what earlier builds called otherwise is refused with the word that
+// it is now, which there is.
+func TestSpellings(t *testing.T) {
+	for old, now := range spellings {
+		_, errs, code := typed(append(strings.Fields(old), "DIR", "--yes", "--etcd=http://127.0.0.1:1")...)
+		if code != exitUsage || errs != "trestle: trestle "+old+" is "+now+" now\n" {
+			t.Errorf("%s: exit code %d, %s", old, code, errs)
+		}
+		words := strings.Fields(now)[1:]
+		found := false
+		everyCommand(newRoot(&process{io.Discard, io.Discard, nil}), func(_ *cobra.Command, path []string) {
+			found = found || slices.Equal(path, slices.DeleteFunc(slices.Clone(words), func(w string) bool { return strings.HasPrefix(w, "-") }))
+		})
+		if !found {
+			t.Errorf("%s leads to %s, which is no command", old, now)
+		}
+	}
+}
+
+// TestTakes: how many arguments a command takes is what its usage says.
+func TestTakes(t *testing.T) {
+	for use, want := range map[string][]bool{ // of none, one, two and three
+		"version": {true, false, false, false}, "check [DIR]": {true, true, false, false}, "move [TABLET] SERVER": {false, true, true, false},
+		"certs DIR NAME...": {false, false, true, true}, "dev-cluster [--] [FLAGS...]": {true, true, true, true}, "drop DIR|LOG...": {false, true, true, true},
+	} {
+		for n, ok := range want {
+			if err := takes(use)(&cobra.Command{Use: use}, make([]string, n)); (err == nil) != ok {
+				t.Errorf("%s with %d: %v", use, n, err)
+			}
+		}
+	}
+}
+
+// TestUnreachable: a command says whom it could not reach, within its time.
+func TestUnreachable(t *testing.T) {
+	for line, want := range map[string]string{
+		"tablet list --etcd http://127.0.0.1:1 --timeout 1s":                                                  "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"backup export b e --etcd http://127.0.0.1:1 --store file:///s --export-store file:///e --timeout 1s": "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"cluster status --etcd http://127.0.0.1:1 --timeout 1s":                                               "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"server list --admin http://127.0.0.1:1":                                                              "reach the admin service: ",
+	} {
+		if _, errs, code := typed(strings.Fields(line)...); code != exitFailure || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d\n%s\nwant %q", line, code, errs, want)
+		}
+	}
+}
+
+// TestMisuse: what cannot be meant is refused before anybody is asked.
+func TestMisuse(t *testing.T) {
+	for line, want := range map[string]string{
+		"tablet":                    "trestle tablet takes a verb: list, split, merge, move,",
+		"tablet splt --table t":     `there is no verb "splt"; did you mean split?`,
+		"server list x":             "takes only flags",
+		"server drain":              "takes SERVER",
+		"tablet split":              "either by its id TABLET, or by --table and --key",
+		"tablet split 1f --table t": "either by its id TABLET, or by --table and --key",
+		"tablet move server-1":      "either by its id TABLET, or by --table and --key",
+		"tablet move 1 2 3":         "takes [TABLET] SERVER",
+		"tablet split 1f --al":      "--al is not a flag of trestle tablet split",
+		"server list --admin http://h:1 --etcd http://127.0.0.1:2": "exclude each other",
+		"tablet list --etcd http://etcd:2379":                      "set insecure to allow it",
+		"tablet list --http-listen off":                            "so there is no admin service: give --admin, or --etcd",
+		"backup export b e --etcd http://127.0.0.1:1":              "needs --store and --export-store",
+		"backup import e b --expire 1ms":                           "--expire 1ms",
+		"table set-group --table t --group g":                      "takes settings",
+		"iam policy gte":                                           "did you mean get?",
+		"cluster adopt --done --abandon":                           "exclude each other",
+		"log":                                                      "takes a verb: drop-damaged",
+		"log drop-damaged 0000000000000006/000000000000013":        "with --etcd and --store",
+	} {
+		if _, errs, code := typed(strings.Fields(line)...); code != exitUsage || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit code %d\n%s\nwant %q", line, code, errs, want)
+		}
+	}
+}

@@ -1,0 +1,383 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/node"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/auth"
+)
+
+// An adminVerb is a command that asks ops.Admin: that of a server, or with --etcd
+// one of its own over the cluster.
+type adminVerb struct {
+	use, short, long string
+	flags            *pflag.FlagSet // its own; nil: none
+	// limit is how long it takes at most unless --timeout says otherwise; 0: as long as
+	// it takes.
+	limit time.Duration
+	// store says that it reads and writes the store, which a cluster is given for.
+	store bool
+	// check, if not nil, is what is wrong with its flags and arguments.
+	check func(args []string) error
+	run   func(c *adminClient, args []string) error
+}
+
+// changeLimit is how long a change of a tablet takes at most: what is to serve it
+// may not live.
+const changeLimit = 5 * time.Minute
+
+const reachHelp = `
+
+It asks the server of this machine (http-listen), or that of --admin; with --etcd
+it acts on the cluster itself.`
+
+// asks returns the command of an adminVerb.
+func (p *process) asks(v adminVerb) *cobra.Command {
+	flags := settings.NewClusterFlags(v.use, settings.Admin)
+	if v.store {
+		flags.Lookup("export-store").Hidden, flags.Lookup("emulator").Hidden = false, false
+	} else {
+		flags.Lookup("store").Hidden = true
+	}
+	own := pflag.NewFlagSet(v.use, pflag.ContinueOnError)
+	own.SortFlags = false
+	if v.flags != nil {
+		own.AddFlagSet(v.flags)
+	}
+	at := own.String("admin", "", "`URL` of the server's admin service; by default that of http-listen")
+	asJSON := own.Bool("json", false, "print JSON")
+	timeout := own.Duration("timeout", v.limit, "how long to wait; 0: as long as it takes")
+	var l login
+	l.flags(own, p)
+	own.AddFlagSet(flags.FlagSet)
+	if v.long == "" {
+		v.long = sentence(v.short)
+	}
+	return p.verb(v.use, v.short, v.long+reachHelp, own, func(cmd *cobra.Command, args []string) int {
+		cfg, err := flags.Load(p.environ)
+		if err == nil && flags.Changed("etcd") && *at != "" {
+			err = errors.New("--admin and --etcd exclude each other: a server is asked, or the cluster")
+		}
+		if err == nil && v.check != nil {
+			err = v.check(args)
+		}
+		cluster := err == nil && *at == "" && cfg.Origin("etcd") != settings.Default
+		switch {
+		case err != nil:
+		case cluster && v.store && (cfg.Store == "" || cfg.ExportStore == ""):
+			err = fmt.Errorf("%s needs --store and --export-store with --etcd, as the servers have them, or --admin of a tablet server", cmd.CommandPath())
+		case !cluster && *at == "" && cfg.HTTPListen == "":
+			err = fmt.Errorf("http-listen (%s) is off, so there is no admin service: give --admin, or --etcd", cfg.Origin("http-listen"))
+		}
+		if err != nil {
+			return p.misused(err)
+		}
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		defer stop()
+		if *timeout > 0 {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("it was not done within %v (--timeout)", *timeout))
+			defer cancel()
+		}
+		c := &adminClient{p: p, ctx: ctx, json: *asJSON, verb: cmd.Name()}
+		closeCluster := func() {}
+		if cluster {
+			closeCluster, err = c.overCluster(cfg, v.store)
+		} else {
+			if c.base = strings.TrimSuffix(*at, "/"); c.base == "" {
+				scheme, _, _ := strings.Cut(httpURL(&cfg.Serve), ":")
+				c.base = scheme + "://" + dialable(cfg.HTTPListen)
+			}
+			err = c.logIn(&l, cfg.Insecure)
+		}
+		if err != nil {
+			return p.failed(err)
+		}
+		defer closeCluster()
+		if err := v.run(c, args); err != nil {
+			return p.failed(err)
+		}
+		return exitOK
+	})
+}
+
+// An adminClient speaks with ops.Admin.
+type adminClient struct {
+	p    *process
+	ctx  context.Context
+	base string
+	http http.Client
+	key  *auth.KeyCredentials // nil: none
+	verb string
+	json bool
+}
+
+// overCluster makes c speak with an ops.Admin in this process, which acts on the
+// cluster. Who can reach the lock service may do everything.
+func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), err error) {
+	var undo []func()
+	release := func() {
+		for i := len(undo) - 1; i >= 0; i-- {
+			undo[i]()
+		}
+	}
+	defer func() {
+		if err != nil {
+			release()
+		}
+	}()
+	n, err := joinNow(c.ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, n.Close)
+	reach, cancel := context.WithTimeout(c.ctx, reachLimit)
+	defer cancel()
+	schemas, err := catalog.WatchSchemas(reach, n.Context(), n.Lock)
+	if err != nil {
+		return nil, err
+	}
+	quiet := slog.New(slog.DiscardHandler)
+	tables := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: schemas})
+	who, err := auth.Open(c.ctx, tables, auth.Options{Off: true, Log: quiet})
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, who.Close)
+	x := &exports{tables: tables, at: cfg.ExportStore}
+	if withStore {
+		host, _ := os.Hostname()
+		x.owner = fmt.Sprintf("%s-command-%d", plainName(host), os.Getpid()) // nobody else's unfinished files are its own
+		store, err := openSharedStore(c.ctx, cfg, x.owner)
+		if err != nil {
+			return nil, err
+		}
+		x.objects = store.SSTables
+		if x.front, err = gateway.New(tables, gateway.Options{Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator, Auth: who, Log: quiet}); err != nil {
+			return nil, err
+		}
+		undo = append(undo, func() { _ = x.front.Stop(context.WithoutCancel(c.ctx)) })
+	}
+	admin := ops.NewAdmin()
+	undo = append(undo, admin.Close)
+	admin.Start(clusterOperator{tables, x, func() []tablet.TableDamage { return nil }}, who)
+	c.base, c.http.Transport = "http://localhost", inProcess{ops.Gate{}.Handler(admin.Routes())}
+	return release, nil
+}
+
+// reachLimit is how long a command tries to reach the lock service.
+const reachLimit = 15 * time.Second
+
+// joinAny connects to the lock service for a command, even if it knows nothing of
+// the cluster.
+func joinAny(ctx context.Context, cfg *settings.Set) (*node.Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, reachLimit)
+	defer cancel()
+	n, err := join(ctx, cfg, slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
+	}
+	return n, nil
+}
+
+// joinNow is joinAny of a cluster that there is.
+func joinNow(ctx context.Context, cfg *settings.Set) (*node.Node, error) {
+	n, err := joinAny(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, reachLimit)
+	defer cancel()
+	if err := n.CheckExists(ctx); err != nil {
+		n.Close()
+		return nil, err
+	}
+	return n, nil
+}
+
+// inProcess answers requests by a handler in this process.
+type inProcess struct{ h http.Handler }
+
+// RoundTrip implements http.RoundTripper.
+func (t inProcess) RoundTrip(r *http.Request) (*http.Response, error) {
+	in := r.Clone(r.Context())
+	in.RemoteAddr, in.Host, in.RequestURI = "127.0.0.1:0", r.URL.Host, r.URL.RequestURI()
+	if in.Body == nil {
+		in.Body = http.NoBody
+	}
+	a := &answer{header: http.Header{}, code: http.StatusOK}
+	t.h.ServeHTTP(a, in)
+	return &http.Response{StatusCode: a.code, Status: fmt.Sprintf("%d %s", a.code, http.StatusText(a.code)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: a.header, Body: io.NopCloser(&a.body), ContentLength: int64(a.body.Len()), Request: r}, nil
+}
+
+// An answer is what a handler has answered.
+type answer struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
+
+func (a *answer) Header() http.Header         { return a.header }
+func (a *answer) WriteHeader(code int)        { a.code = code }
+func (a *answer) Write(b []byte) (int, error) { return a.body.Write(b) }
+
+// logIn makes c use what l says. Keys' tokens go to other machines over TLS only,
+// unless insecure allows otherwise.
+func (c *adminClient) logIn(l *login, insecure bool) (err error) {
+	at, err := url.Parse(c.base)
+	if err != nil || at.Host == "" || at.Scheme != "http" && at.Scheme != "https" {
+		return fmt.Errorf("--admin %q is not of the form http://HOST:PORT or https://HOST:PORT", c.base)
+	}
+	if c.key, err = l.key(true); err != nil && l.given() {
+		return err // what the environment names may be for Google, and not be needed here
+	}
+	if c.key != nil && at.Scheme == "http" && !settings.IsLoopback(net.JoinHostPort(at.Hostname(), "0")) && !insecure {
+		return fmt.Errorf("%s has no TLS: who listens on the way could use --credentials too (give an https address, or --insecure)", c.base)
+	}
+	security, err := l.tls()
+	if err != nil {
+		return err
+	}
+	c.http.Transport = &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: security}
+	return nil
+}
+
+// call makes a request and decodes the answer into out.
+func (c *adminClient) call(ctx context.Context, method, path string, in, out any) error {
+	var body io.Reader
+	if in != nil {
+		b, err := json.Marshal(in)
+		if err != nil {
+			return err
+		}
+		body = bytes.NewReader(b)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, c.base+path, body)
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if c.key != nil {
+		headers, err := c.key.GetRequestMetadata(ctx)
+		if err != nil {
+			return err
+		}
+		for name, value := range headers {
+			req.Header.Set(name, value)
+		}
+	}
+	resp, err := c.http.Do(req)
+	if cause := context.Cause(ctx); err != nil && errors.Is(err, context.DeadlineExceeded) && cause != nil {
+		return cause
+	}
+	if err != nil {
+		return fmt.Errorf("reach the admin service: %w", err)
+	}
+	defer resp.Body.Close()
+	answer, err := io.ReadAll(io.LimitReader(resp.Body, 256<<20))
+	if err != nil {
+		return fmt.Errorf("read the answer: %w", err)
+	}
+	if resp.StatusCode >= 300 {
+		var e struct{ Error string }
+		if json.Unmarshal(answer, &e) != nil || e.Error == "" {
+			e.Error = fmt.Sprintf("%s is no admin service: it answers %s", c.base, resp.Status)
+		}
+		if resp.StatusCode == http.StatusUnauthorized {
+			e.Error = strings.TrimSuffix(e.Error, ".") + "; see --credentials"
+		}
+		return errors.New(e.Error)
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fmt.Errorf("decode the answer: %w", err)
+	}
+	return nil
+}
+
+// print prints an answer as JSON.
+func (c *adminClient) print(v any) error {
+	e := json.NewEncoder(c.p.stdout)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// await starts a job, which is what, and waits for its end, telling on stderr how
+// far it is.
+func (c *adminClient) await(path string, body any, what string) error {
+	var j ops.Job
+	if err := c.call(c.ctx, http.MethodPost, path, body, &j); err != nil {
+		return err
+	}
+	left := 0
+	for j.State == ops.Running {
+		err := c.call(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, &j)
+		if c.ctx.Err() != nil {
+			// The interrupt is meant for the job.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
+			defer cancel()
+			why := context.Cause(c.ctx)
+			if errors.Is(why, context.Canceled) {
+				why = errors.New("interrupted")
+			}
+			return errors.Join(why, c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, &j))
+		}
+		if err != nil {
+			return err
+		}
+		if j.State == ops.Running && j.BytesTotal > 0 {
+			fmt.Fprintf(c.p.stderr, "%s: %s of %s\n", what, byteSize(j.BytesDone), byteSize(j.BytesTotal))
+		}
+		if j.State == ops.Running && j.TabletsLeft != left {
+			left = j.TabletsLeft
+			fmt.Fprintf(c.p.stderr, "%s: it has %d tablets left\n", what, left)
+		}
+	}
+	if c.json {
+		if err := c.print(j); err != nil {
+			return err
+		}
+	} else {
+		for _, d := range j.Damaged {
+			fmt.Fprintf(c.p.stdout, "damage  %s of tablet %s of %s, rows [%s, %s): %s\n", d.Object, d.Tablet, d.Table, d.Start, d.End, d.Error)
+		}
+		if j.State == ops.Done {
+			size := ""
+			if j.BytesTotal > 0 {
+				size = ", " + byteSize(j.BytesTotal)
+			}
+			fmt.Fprintf(c.p.stdout, "%s: done%s in %v\n", what, size, j.Ended.Sub(j.Started).Round(time.Millisecond))
+		}
+	}
+	switch {
+	case j.State != ops.Done:
+		return fmt.Errorf("%s: %s", what, j.Error)
+	case len(j.Damaged) > 0:
+		return fmt.Errorf("%d SSTables are damaged: rows in the blocks concerned answer DATA_LOSS", len(j.Damaged))
+	}
+	return nil
+}
