@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/trestledb/trestle/conformance/bench"
+	"github.com/trestledb/trestle/cmd/trestle/internal/bench"
 	"github.com/trestledb/trestle/engine/schema"
 )
 

@@ -14,7 +14,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // TestClusterOperate: `trestle tablet` and `trestle table` work on a cluster

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // TestDevCluster: a cluster on an address of its own says when it serves, and

@@ -29,7 +29,7 @@ import (
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // The test binary becomes trestle itself when this is set, so that signals,

@@ -17,8 +17,8 @@ import (
 	"cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
 
-	"github.com/trestledb/trestle/conformance/bench"
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/cmd/trestle/internal/bench"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // These tests run the whole server, as a process.

@@ -17,12 +17,12 @@ import (
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
-	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/tempfs"
 )
 
 // openStack opens the data directory with the gateway over it. Tests of the

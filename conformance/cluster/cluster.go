@@ -18,7 +18,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // What the store is.

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/conformance/history"
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // TestSecurity: with certificates everywhere (etcd, between the servers, the

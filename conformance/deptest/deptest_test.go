@@ -123,6 +123,10 @@ func TestCheck(t *testing.T) {
 		{"conformance/sdk/external", "conformance/model", true, false},
 		{"conformance/model", "cmd/trestle/internal/settings", true, false},
 		{"cmd/trestle", "gateway", true, true},
+		{"cmd/trestle", "cmd/trestle/internal/bench", true, true},
+		{"cmd/trestle", "conformance/trestletest", true, false},
+		{"engine/objectstore/s3/s3test", "conformance/target", true, false},
+		{"conformance/trestletest", "engine/tempfs", true, true},
 		{"nowhere", "engine/fault", true, false},
 		{"engine/memtable", "github.com/cockroachdb/pebble/v2/sstable", false, false},
 		{"engine/sstable", "github.com/cockroachdb/pebble/v2/sstable", false, true},
@@ -130,6 +134,8 @@ func TestCheck(t *testing.T) {
 		{"engine/row", "google.golang.org/protobuf/proto", false, false},
 		{"gateway/wire", "google.golang.org/protobuf/proto", false, true},
 		{"gateway/data", "testing", false, false},
+		{"engine/loopback", "testing", false, true},
+		{"engine/tempfs", "testing", false, false},
 		{"engine/row", "fmt", false, true},
 	} {
 		if msg := Check(tc.pkg, tc.path, tc.ours); (msg == "") != tc.ok {

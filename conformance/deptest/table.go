@@ -20,7 +20,7 @@ var below = and(leaves, []string{"engine/mutex", "engine/aggregate", "engine/obj
 	"engine/rowcache", "engine/metadata", "engine/merge", "engine/compaction"})
 
 // allowed says which of our packages a package may import outside its tests.
-// A name ending in /... stands for a package and all below it, "any" for all.
+// A name ending in /... stands for a package and all below it.
 // The longest name that fits a package counts; a package may always import
 // what is below itself.
 var allowed = map[string][]string{
@@ -35,15 +35,17 @@ var allowed = map[string][]string{
 	"engine/mutex":               {},
 	"engine/datadir":             {"engine/fault"},
 	"engine/datadir/datadirtest": {},
+	"engine/tempfs":              {},
+	"engine/loopback":            {},
 	"engine/objectstore":         {"engine/fault", "engine/datadir"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},
 	"engine/objectstore/diskcache": {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/s3":        {"engine/fault", "engine/objectstore"},
-	"engine/objectstore/s3/s3test": {"engine/objectstore/s3", "conformance/loopback"},
+	"engine/objectstore/s3/s3test": {"engine/objectstore/s3", "engine/loopback"},
 	"engine/objectstore/hdfs":      {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/hdfs/hdfstest": {
-		"engine/objectstore/hdfs", "conformance/loopback"},
+		"engine/objectstore/hdfs", "engine/loopback"},
 	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/datadir", "engine/objectstore"},
 	"engine/memtable":  {"engine/cell"},
 	"engine/rowcache":  {"engine/cell"},
@@ -105,10 +107,12 @@ var allowed = map[string][]string{
 
 	// The fake that is laid over another module knows nothing of this one.
 	"conformance/sdk/external": {},
-	"conformance/loopback":     {},
 	"conformance/...":          {"engine/...", "gateway/...", "cluster/...", "compat/...", "conformance/..."},
-	"cmd/...":                  {"any"},
+	"cmd/...":                  {"engine/...", "gateway/...", "cluster/...", "compat/...", "cmd/..."},
 }
+
+// tests are the packages that exist for tests alone.
+var tests = []string{"conformance/..."}
 
 // An outside rule says who may import a package of somebody else.
 type outside struct {
@@ -151,7 +155,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
-		only:    []string{"conformance/...", "engine/datadir/datadirtest", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
+		only:    []string{"conformance/...", "engine/loopback", "engine/datadir/datadirtest", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
 		reason:  "tests and their helpers do not belong into the server",
 	},
 }
@@ -159,7 +163,7 @@ var outsiders = []outside{
 // fits tells whether pattern, perhaps with /..., covers pkg.
 func fits(pattern, pkg string) bool {
 	base, all := strings.CutSuffix(pattern, "/...")
-	return pattern == "any" || pkg == base || all && strings.HasPrefix(pkg, base+"/")
+	return pkg == base || all && strings.HasPrefix(pkg, base+"/")
 }
 
 func covered(patterns []string, pkg string) bool {
@@ -195,6 +199,10 @@ func Check(pkg, path string, ours bool) string {
 	}
 	list, found := row(pkg)
 	switch {
+	case covered(tests, path) && !covered(tests, pkg):
+		// No row can allow it.
+		return fmt.Sprintf("%s imports %s: what conformance has is for tests, and nothing outside of tests and conformance imports it. "+
+			"A helper that both need belongs into engine, or beside the command that uses it", pkg, path)
 	case !found:
 		return fmt.Sprintf("%s is in no row of the table in conformance/deptest: say there what it may import, and in ARCHITECTURE.md what it is for", pkg)
 	case covered(list, path) || strings.HasPrefix(path, pkg+"/"):

@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // gohbase is the HBase client whose own integration tests run, at the version

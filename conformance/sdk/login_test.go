@@ -11,8 +11,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 
-	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/engine/loopback"
 	"github.com/trestledb/trestle/gateway/auth"
 )
 

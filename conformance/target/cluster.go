@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // ClusterOptions say what StartCluster starts.

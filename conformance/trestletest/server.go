@@ -16,8 +16,8 @@ import (
 
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
-	"github.com/trestledb/trestle/conformance/tempfs"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/tempfs"
 	"github.com/trestledb/trestle/gateway"
 )
 

@@ -15,8 +15,8 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/locktest"
-	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // config returns that of a real etcd with one member, in this process.

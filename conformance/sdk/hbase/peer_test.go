@@ -14,7 +14,7 @@ import (
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
 
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // javaFlags are what HBase's own scripts give a Java of 17.

@@ -21,8 +21,8 @@ import (
 	"github.com/tsuna/gohbase"
 	"github.com/tsuna/gohbase/hrpc"
 
-	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 var (

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/conformance/loopback"
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // An authority signs certificates of clients.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/trestledb/trestle/conformance/loopback"
+	"github.com/trestledb/trestle/engine/loopback"
 	"github.com/trestledb/trestle/engine/objectstore/hdfs"
 )
 
