@@ -41,6 +41,9 @@ type Options struct {
 	Master master.Options
 	// Logger takes what happens. Default: nothing.
 	Logger *slog.Logger
+	// NoReserve keeps no disk space for a start on a full disk (24 MiB): for a
+	// directory that is not opened again.
+	NoReserve bool
 
 	metadataOnly bool
 	// wrapLock comes between the lock service and its callers. Tests set it.
@@ -232,7 +235,9 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
 	term, stop := context.WithCancel(context.Background())
 	s.stop = stop
-	s.running.Go(func() { datadir.KeepReserve(term, o.FS, o.Dir, o.Logger) })
+	if !o.NoReserve {
+		s.running.Go(func() { datadir.KeepReserve(term, o.FS, o.Dir, o.Logger) })
+	}
 	s.running.Go(func() {
 		for term.Err() == nil {
 			if err := master.Run(term, mo); term.Err() == nil {

@@ -97,7 +97,7 @@ func storeOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Log
 	o.TabletServer.LogBytes, o.TabletServer.SplitRate = 512<<20, float64(cfg.SplitRate)
 	if cfg.Temporary {
 		o.Log.SegmentBytes = 8 << 20 // a test run starts many of them
-		o.FS = tempfs.New(vfs.Default)
+		o.FS, o.NoReserve = tempfs.New(vfs.Default), true
 	}
 	if disk > 0 {
 		o.Log.SegmentBytes = max(1<<20, min(o.Log.SegmentBytes, disk/64))

@@ -6,15 +6,20 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/bttest"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/test/bufconn"
+
+	"github.com/trestledb/trestle/engine/datadir"
 )
 
 // use makes a table with the official client and reads back what it writes.
@@ -70,6 +75,9 @@ func TestServer(t *testing.T) {
 	}
 	t.Logf("started in %v", time.Since(start))
 	use(t, dial(t, s.Addr))
+	if _, err := os.Stat(filepath.Join(s.dir, datadir.ReserveName)); !os.IsNotExist(err) {
+		t.Errorf("disk space is reserved for a start that never comes: %v", err)
+	}
 	start = time.Now()
 	s.Close()
 	s.Close() // harmless
@@ -136,6 +144,32 @@ func TestServerOptions(t *testing.T) {
 	use(t, dial(t, s.Addr))
 	if seen == 0 {
 		t.Error("the interceptor was not called")
+	}
+}
+
+// The API is bttest's, so that one import is all that changes.
+func TestAPI(t *testing.T) {
+	own := func(f reflect.Type) string {
+		return strings.ReplaceAll(f.String(), "trestletest.Server", "bttest.Server")
+	}
+	for name, f := range map[string][2]any{
+		"NewServer":             {bttest.NewServer, NewServer},
+		"NewServerWithListener": {bttest.NewServerWithListener, NewServerWithListener},
+	} {
+		if want, got := reflect.TypeOf(f[0]).String(), own(reflect.TypeOf(f[1])); got != want {
+			t.Errorf("%s is %s, want %s", name, got, want)
+		}
+	}
+	theirs, ours := reflect.TypeFor[*bttest.Server](), reflect.TypeFor[*Server]()
+	for want := range theirs.Methods() {
+		if got, ok := ours.MethodByName(want.Name); !ok || own(got.Type) != want.Type.String() {
+			t.Errorf("%s is %v, want %v", want.Name, got.Type, want.Type)
+		}
+	}
+	for _, want := range reflect.VisibleFields(theirs.Elem()) {
+		if got, ok := ours.Elem().FieldByName(want.Name); want.IsExported() && (!ok || got.Type != want.Type) {
+			t.Errorf("%s is %v, want %v", want.Name, got.Type, want.Type)
+		}
 	}
 }
 
