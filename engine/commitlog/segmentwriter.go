@@ -111,30 +111,23 @@ type SegmentWriter struct {
 	ctx      context.Context // of puts and deletions
 	cancel   context.CancelFunc
 	acked    atomic.Uint64      // segments up to this index are acknowledged
-	failed   chan struct{}      // closed on failure
 	wake     chan struct{}      // to the flusher: look again
 	puts     chan *segmentGroup // to the goroutines that put
 	stopped  sync.WaitGroup
 	trimming mutex.Mutex // serializes Trim
 
 	mu struct {
-		sync.Mutex
-		err     error // why the writer failed
-		closing bool
-		full    error // why the last put failed, if for lack of room
+		writerState[segmentGroup]
+		full error // why the last put failed, if for lack of room
 
 		// Groups in the order of their indexes, which have no gap: those of
 		// flying are being put, the last of queue is open for appends.
-		flying  []*segmentGroup
-		queue   []*segmentGroup
-		free    []*segmentGroup
-		next    uint64 // index of the next group
-		pending int64  // bytes in flying and queue
+		flying []*segmentGroup
+		queue  []*segmentGroup
+		next   uint64 // index of the next group
 
 		kept  []keptSegment // acknowledged and not trimmed, by index
 		bytes int64         // in kept
-
-		changed chan struct{} // closed when a waiting Reserve should look again; may be nil
 
 		// What waitLocked goes by. Of the last acknowledgement: when it was, and how many
 		// records there were then, acknowledged by it or waiting.
@@ -187,8 +180,9 @@ func CreateSegments(ctx context.Context, store objectstore.Store, id ID, opts Se
 	}
 	w := &SegmentWriter{
 		store: store, seq: objectstore.NewSequence(store, id.String(), 1), id: id, opts: opts.WithDefaults(), nonce: newIncarnation(),
-		failed: make(chan struct{}), wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1),
 	}
+	w.mu.failed = make(chan struct{})
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	w.mu.next = 1
 	// As many as fly at most, so that sending does not block. The goroutines that put
@@ -225,7 +219,7 @@ func (w *SegmentWriter) Reserve(ctx context.Context, n int) (Reservation, error)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
-		if err := w.stoppedLocked(); err != nil {
+		if err := w.mu.stoppedLocked(); err != nil {
 			return 0, err
 		}
 		if w.mu.full != nil {
@@ -234,28 +228,9 @@ func (w *SegmentWriter) Reserve(ctx context.Context, n int) (Reservation, error)
 		if w.mu.pending < w.opts.PendingBytes {
 			return Reservation(n), nil
 		}
-		if w.mu.changed == nil {
-			w.mu.changed = make(chan struct{})
-		}
-		changed := w.mu.changed
-		w.mu.Unlock()
-		var err error
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			err = ctx.Err()
-		}
-		w.mu.Lock()
-		if err != nil {
+		if err := w.mu.awaitChangeLocked(ctx); err != nil {
 			return 0, err
 		}
-	}
-}
-
-func (w *SegmentWriter) changedLocked() {
-	if w.mu.changed != nil {
-		close(w.mu.changed)
-		w.mu.changed = nil
 	}
 }
 
@@ -266,12 +241,13 @@ func (w *SegmentWriter) Release(Reservation) {}
 func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.stoppedLocked() != nil {
+	if w.mu.stoppedLocked() != nil {
 		return Pos{Log: w.id, Segment: math.MaxUint64}
 	}
 	g := w.openLocked()
 	if g == nil {
-		g = w.takeLocked()
+		g = w.mu.takeLocked()
+		g.done = newOutcome()
 		g.index = w.mu.next
 		w.mu.next++
 		w.mu.queue = append(w.mu.queue, g)
@@ -298,16 +274,6 @@ func (w *SegmentWriter) openLocked() *segmentGroup {
 	return nil
 }
 
-func (w *SegmentWriter) takeLocked() *segmentGroup {
-	g := &segmentGroup{}
-	if n := len(w.mu.free); n > 0 {
-		g = w.mu.free[n-1]
-		w.mu.free = w.mu.free[:n-1]
-	}
-	g.done = &outcome{done: make(chan struct{})}
-	return g
-}
-
 // recycleLocked keeps the buffers of a group for another. Those of a put that
 // was made again stay alone: the first attempt may still be on its way.
 func (w *SegmentWriter) recycleLocked(g *segmentGroup) {
@@ -328,12 +294,7 @@ func (w *SegmentWriter) Wait(ctx context.Context, pos Pos) error {
 	if o == nil {
 		return err
 	}
-	select {
-	case <-o.done:
-		return o.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return o.wait(ctx)
 }
 
 // isAcked reports whether pos is of an acknowledged record, or was replayed.
@@ -353,28 +314,14 @@ func (w *SegmentWriter) outcomeOf(pos Pos) (*outcome, error) {
 			return groups[pos.Segment-groups[0].index].done, nil
 		}
 	}
-	if err := w.stoppedLocked(); err != nil {
-		return nil, err
-	}
-	return nil, fault.New(fault.Internal, "wait for log position %v, which was not appended", pos)
-}
-
-func (w *SegmentWriter) stoppedLocked() error {
-	if w.mu.err == nil && w.mu.closing {
-		return fault.New(fault.Unavailable, "the commit log is closed")
-	}
-	return w.mu.err
+	return nil, w.mu.unknownLocked(pos)
 }
 
 // Failed implements Writer.
-func (w *SegmentWriter) Failed() <-chan struct{} { return w.failed }
+func (w *SegmentWriter) Failed() <-chan struct{} { return w.mu.failed }
 
 // Err implements Writer.
-func (w *SegmentWriter) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.err
-}
+func (w *SegmentWriter) Err() error { return w.mu.failure() }
 
 // End implements Writer. It may be used as a redo point: every later record
 // has it or a later position. Records before it need not be durable yet.
@@ -414,14 +361,9 @@ func (w *SegmentWriter) BytesFrom(pos Pos) int64 {
 // Close implements Writer. It gives up what the store does not take within some
 // seconds.
 func (w *SegmentWriter) Close() error {
-	w.mu.Lock()
-	if w.mu.closing {
-		w.mu.Unlock()
+	if !w.mu.beginClose() {
 		return nil
 	}
-	w.mu.closing = true
-	w.changedLocked()
-	w.mu.Unlock()
 	signal(w.wake)
 	giveUp := time.AfterFunc(closeGrace, w.cancel)
 	w.stopped.Wait()
@@ -556,7 +498,7 @@ func (w *SegmentWriter) put(g *segmentGroup) {
 			g.landed, g.clean, g.bytes, g.took = true, attempt == 1, int64(len(data)), time.Since(start)
 			if w.mu.full != nil {
 				w.mu.full = nil
-				w.changedLocked()
+				w.mu.changedLocked()
 			}
 			w.mu.Unlock()
 			signal(w.wake)
@@ -582,7 +524,7 @@ func (w *SegmentWriter) put(g *segmentGroup) {
 			e.RetryAfter = time.Second
 			w.mu.Lock()
 			w.mu.full = e
-			w.changedLocked()
+			w.mu.changedLocked()
 			w.mu.Unlock()
 		}
 		select {
@@ -654,7 +596,7 @@ func (w *SegmentWriter) acknowledge() {
 		took := g.took
 		w.recycleLocked(g)
 		w.ackedLocked(records, took)
-		w.changedLocked()
+		w.mu.changedLocked()
 		w.mu.Unlock()
 		if waiting < records {
 			runtime.Gosched() // let those just woken into the next group, as FileWriter does
@@ -669,16 +611,12 @@ func (w *SegmentWriter) failLocked(cause error) {
 	if errors.Is(cause, fault.Fenced) {
 		kind, reason = fault.Fenced, "COMMIT_LOG_FENCED"
 	}
-	err := fault.New(kind, "the commit log failed: %w", cause)
-	err.Reason = reason
-	w.mu.err = err
-	close(w.failed)
+	var unacked []*outcome
 	for _, g := range append(w.mu.flying, w.mu.queue...) {
-		g.done.err = err
-		close(g.done.done)
+		unacked = append(unacked, g.done)
 	}
 	w.mu.flying, w.mu.queue = nil, nil
-	w.changedLocked()
+	w.mu.failLocked(kind, reason, cause, unacked)
 	w.cancel() // the other puts
 }
 

@@ -34,7 +34,7 @@ func (w *FileWriter) prepare() {
 	full := false
 	for {
 		w.mu.Lock()
-		if w.stoppedLocked() != nil {
+		if w.mu.stoppedLocked() != nil {
 			w.mu.Unlock()
 			return
 		}
@@ -90,7 +90,7 @@ func (w *FileWriter) pause(d time.Duration) bool {
 			return true
 		case <-w.wakeSpare:
 			w.mu.Lock()
-			err, trimmed := w.stoppedLocked(), w.mu.trimmed
+			err, trimmed := w.mu.stoppedLocked(), w.mu.trimmed
 			w.mu.trimmed = false
 			w.mu.Unlock()
 			if err != nil || trimmed {
@@ -180,7 +180,7 @@ func (w *FileWriter) attemptedLocked(err error) {
 		e.RetryAfter = time.Second
 		w.mu.spareErr = e
 	}
-	w.changedLocked()
+	w.mu.changedLocked()
 }
 
 func segmentSize(want uint64, usual int64) int64 {

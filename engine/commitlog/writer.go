@@ -39,7 +39,6 @@ type FileWriter struct {
 	incarnation uint64
 	acked       atomic.Uint64 // packed Pos: records before it are acknowledged
 	synced      atomic.Uint64 // packed Pos: records before it survive a power cut
-	failed      chan struct{} // closed on failure
 	wake        chan struct{} // to the flusher: there is a group, or the end
 	wakeSpare   chan struct{} // to the preparer: there is a wish, or the end
 	stopped     sync.WaitGroup
@@ -47,9 +46,7 @@ type FileWriter struct {
 	out         output     // of the flusher alone
 
 	mu struct {
-		sync.Mutex
-		err     error // why the writer failed
-		closing bool
+		writerState[group]
 
 		// Space. At any time reserved <= max(cur.room(), spare.room()):
 		// whatever the order of the appends, those that do not fit into cur
@@ -69,11 +66,7 @@ type FileWriter struct {
 		// Groups, oldest first. The last of queue is open for appends.
 		queue    []*group
 		flushing *group // being written
-		free     []*group
-		idle     bool  // the flusher waits for wake
-		pending  int64 // bytes in queue and flushing
-
-		changed chan struct{} // closed when a waiting Reserve or Rotate should look again; may be nil
+		idle     bool   // the flusher waits for wake
 	}
 }
 
@@ -132,12 +125,6 @@ type sinkSeq struct {
 	seq  uint64
 }
 
-// outcome outlives its group, whose buffers are used again.
-type outcome struct {
-	done chan struct{} // closed when err is set
-	err  error
-}
-
 // output is where the flusher writes.
 type output struct {
 	seg      *segment
@@ -157,10 +144,10 @@ func newWriter(l *FileLog) (*FileWriter, error) {
 		opts:        l.opts,
 		dir:         dir,
 		incarnation: newIncarnation(),
-		failed:      make(chan struct{}),
 		wake:        make(chan struct{}, 1),
 		wakeSpare:   make(chan struct{}, 1),
 	}
+	w.mu.failed = make(chan struct{})
 	w.acked.Store(l.end.pack())
 	w.synced.Store(l.end.pack())
 	w.mu.next = 1
@@ -194,7 +181,7 @@ func (w *FileWriter) Reserve(ctx context.Context, n int) (Reservation, error) {
 	r := uint64(n) + reserveOverhead
 	w.mu.Lock()
 	for {
-		if err := w.stoppedLocked(); err != nil {
+		if err := w.mu.stoppedLocked(); err != nil {
 			w.mu.Unlock()
 			return 0, err
 		}
@@ -208,7 +195,7 @@ func (w *FileWriter) Reserve(ctx context.Context, n int) (Reservation, error) {
 				return Reservation(r), err
 			}
 		}
-		if err := w.waitLocked(ctx); err != nil {
+		if err := w.mu.awaitChangeLocked(ctx); err != nil {
 			w.mu.Unlock()
 			return 0, err
 		}
@@ -232,30 +219,6 @@ func (w *FileWriter) roomLocked(total uint64) (bool, error) {
 	return false, nil
 }
 
-// waitLocked waits for a change of what Reserve depends on. It gives up the
-// lock meanwhile.
-func (w *FileWriter) waitLocked(ctx context.Context) error {
-	if w.mu.changed == nil {
-		w.mu.changed = make(chan struct{})
-	}
-	changed := w.mu.changed
-	w.mu.Unlock()
-	defer w.mu.Lock()
-	select {
-	case <-changed:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (w *FileWriter) changedLocked() {
-	if w.mu.changed != nil {
-		close(w.mu.changed)
-		w.mu.changed = nil
-	}
-}
-
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -275,7 +238,7 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mu.reserved -= uint64(r)
-	if w.stoppedLocked() != nil {
+	if w.mu.stoppedLocked() != nil {
 		return lost
 	}
 	g := w.openGroupLocked(uint64(r))
@@ -339,7 +302,8 @@ func (w *FileWriter) openGroupLocked(r uint64) *group {
 			return g
 		}
 	}
-	g := w.takeGroupLocked()
+	g := w.mu.takeLocked()
+	g.done = newOutcome()
 	if r > w.mu.cur.room() {
 		prev := w.log.end
 		if cur := w.mu.cur; cur != nil {
@@ -363,16 +327,6 @@ func (w *FileWriter) openGroupLocked(r uint64) *group {
 	return g
 }
 
-func (w *FileWriter) takeGroupLocked() *group {
-	g := &group{}
-	if n := len(w.mu.free); n > 0 {
-		g = w.mu.free[n-1]
-		w.mu.free = w.mu.free[:n-1]
-	}
-	g.done = &outcome{done: make(chan struct{})}
-	return g
-}
-
 // recycleLocked keeps the buffers of a group for another.
 func (w *FileWriter) recycleLocked(g *group) {
 	if cap(g.buf) > keepBufferBytes || len(w.mu.free) >= keepBuffers {
@@ -392,16 +346,7 @@ func (w *FileWriter) Wait(ctx context.Context, pos Pos) error {
 	if o == nil {
 		return err
 	}
-	if ctx.Done() == nil {
-		<-o.done
-		return o.err
-	}
-	select {
-	case <-o.done:
-		return o.err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return o.wait(ctx)
 }
 
 // outcomeOf returns the outcome of the group that holds pos, or the answer.
@@ -422,28 +367,14 @@ func (w *FileWriter) outcomeOf(pos Pos) (*outcome, error) {
 			return g.done, nil
 		}
 	}
-	if err := w.stoppedLocked(); err != nil {
-		return nil, err
-	}
-	return nil, fault.New(fault.Internal, "wait for log position %v, which was not appended", pos)
-}
-
-func (w *FileWriter) stoppedLocked() error {
-	if w.mu.err == nil && w.mu.closing {
-		return fault.New(fault.Unavailable, "the commit log is closed")
-	}
-	return w.mu.err
+	return nil, w.mu.unknownLocked(pos)
 }
 
 // Failed implements Writer.
-func (w *FileWriter) Failed() <-chan struct{} { return w.failed }
+func (w *FileWriter) Failed() <-chan struct{} { return w.mu.failed }
 
 // Err implements Writer.
-func (w *FileWriter) Err() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.mu.err
-}
+func (w *FileWriter) Err() error { return w.mu.failure() }
 
 // Full returns why there is no room for records beyond the segment that is being
 // written, else nil.
@@ -487,7 +418,7 @@ func (w *FileWriter) Rotate(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for {
-		if err := w.stoppedLocked(); err != nil {
+		if err := w.mu.stoppedLocked(); err != nil {
 			return err
 		}
 		cur := w.mu.cur
@@ -504,7 +435,7 @@ func (w *FileWriter) Rotate(ctx context.Context) error {
 		}
 		w.mu.want = max(w.mu.want, w.mu.reserved)
 		signal(w.wakeSpare)
-		if err := w.waitLocked(ctx); err != nil {
+		if err := w.mu.awaitChangeLocked(ctx); err != nil {
 			return err
 		}
 	}
@@ -586,14 +517,9 @@ func (w *FileWriter) trim(before Pos) error {
 
 // Close implements Writer. It leaves the mark of a clean end.
 func (w *FileWriter) Close() error {
-	w.mu.Lock()
-	if w.mu.closing {
-		w.mu.Unlock()
+	if !w.mu.beginClose() {
 		return nil
 	}
-	w.mu.closing = true
-	w.changedLocked()
-	w.mu.Unlock()
 	signal(w.wake)
 	signal(w.wakeSpare)
 	w.stopped.Wait()
@@ -647,7 +573,7 @@ func (w *FileWriter) nextGroup() *group {
 			w.mu.pending -= int64(len(g.buf) - g.frame - frameHeaderLen)
 			w.mu.flushing = nil
 			w.recycleLocked(g)
-			w.changedLocked()
+			w.mu.changedLocked()
 		}
 		if len(w.mu.queue) > 0 {
 			g := w.mu.queue[0]
@@ -797,21 +723,16 @@ func (w *FileWriter) mark() error {
 
 // fail ends the writer. Called by the flusher alone.
 func (w *FileWriter) fail(cause error) {
-	err := fault.New(fault.Unavailable, "the commit log failed: %w", cause)
-	err.Reason = "COMMIT_LOG_FAILED"
 	w.mu.Lock()
-	w.mu.err = err
-	groups := w.mu.queue
-	if w.mu.flushing != nil {
-		groups = append([]*group{w.mu.flushing}, groups...)
+	var unacked []*outcome
+	if g := w.mu.flushing; g != nil {
+		unacked = append(unacked, g.done)
+	}
+	for _, g := range w.mu.queue {
+		unacked = append(unacked, g.done)
 	}
 	w.mu.queue, w.mu.flushing = nil, nil
-	w.changedLocked()
+	w.mu.failLocked(fault.Unavailable, "COMMIT_LOG_FAILED", cause, unacked)
 	w.mu.Unlock()
-	close(w.failed)
-	for _, g := range groups {
-		g.done.err = err
-		close(g.done.done)
-	}
 	signal(w.wakeSpare)
 }
