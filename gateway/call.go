@@ -96,11 +96,11 @@ func (c *calls) stop() {
 // only one that comes as bytes.
 var errNotUnary = fault.New(fault.Unimplemented, "The method can be called over gRPC only")
 
-// Call serves a unary method to somebody who did not ask over gRPC, but is
+// Call serves a unary method to a caller that did not ask over gRPC, but is
 // treated as if: the same credentials, permissions, limits, metrics and audit
 // count. fullMethod is /service/method, md the request's metadata with keys in
-// lower case; the peer of ctx is who asks. decode fills in the request. It is
-// called once when it is known who calls, and not if that is nobody. Errors are
+// lower case; the peer of ctx is the caller. decode fills in the request. It is
+// called once when the caller is known, and not if it stays unknown. Errors are
 // gRPC statuses written for clients.
 func (s *Server) Call(ctx context.Context, fullMethod string, md metadata.MD, decode func(proto.Message) error) (proto.Message, error) {
 	resp, err := s.call(ctx, fullMethod, md, decode)

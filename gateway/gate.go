@@ -27,9 +27,9 @@ import (
 // budget before the client may send them: see receive. The others arrive
 // unasked. The gate is the buffer pool that received frames are read into, and
 // so knows how much of them is held. When that is over the limit it refuses new
-// streams. Streams that have not sent their message yet are on a list, and those
-// that take too long are ended: after a second if memory is short, else after the
-// receive timeout.
+// streams. Streams that have not sent their message yet are on a list. Those
+// that take too long are ended: after a second if memory is short, else after
+// the receive timeout.
 //
 // Frames of at most 1 KiB do not come from the pool and are not counted.
 type gate struct {
@@ -82,8 +82,8 @@ type counted struct {
 	data []byte // as given out; gRPC may reslice it
 	full []byte
 	// out tells whether the buffer counts. It is a variable of its own, for what
-	// ends the count of a buffer that is garbage: gRPC drops what a stream had
-	// received and nobody read without giving it back.
+	// ends the count of a buffer that is garbage. gRPC drops, without giving it
+	// back, what a stream had received and the handler had not read.
 	out *atomic.Bool
 }
 
@@ -102,7 +102,7 @@ func (g *gate) newCounted(n int) *counted {
 
 var _ mem.BufferPool = (*gate)(nil)
 
-// Get implements mem.BufferPool. The bytes are not zeroed: whoever asks
+// Get implements mem.BufferPool. The bytes are not zeroed: a caller that asks
 // overwrites them all.
 func (g *gate) Get(n int) *[]byte {
 	var c *counted

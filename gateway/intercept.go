@@ -36,7 +36,7 @@ const (
 	timingPrefix   = "gfet4t7; dur="
 )
 
-// peerHeader names who answers a session's stream. Java's client takes a header
+// peerHeader names the server of a session's stream. Java's client takes a header
 // without it, that of a refusal included, for a failure of its own.
 const peerHeader = "bigtable-peer-info" // PeerInfo
 
@@ -55,7 +55,7 @@ type interceptor struct {
 	gate     *gate
 	observer Observer
 	log      *slog.Logger
-	origin   *origin  // of a request that nobody placed
+	origin   *origin  // of a request that was not placed
 	nowhere  *origin  // of what is not there
 	places   sync.Map // place to its *origin
 	// admin is around the methods that are not of the data API, which are unary;
@@ -86,7 +86,7 @@ const timedMillis = 32
 
 func newOrigin(p place) *origin {
 	b, err := proto.Marshal(&bigtablepb.ResponseParams{ZoneId: &p.zone, ClusterId: &p.cluster})
-	if err != nil { // not valid UTF-8: nothing the API let anybody create
+	if err != nil { // not valid UTF-8: the API cannot have created it
 		return new(origin)
 	}
 	o := &origin{value: []string{string(b)}}
@@ -94,9 +94,9 @@ func newOrigin(p place) *origin {
 	return o
 }
 
-// after returns the metadata of an answer, or of its beginning, that took d: in
-// whole milliseconds as with Google, and one at least, since clients take zero for
-// not measured.
+// after returns the metadata of an answer, or of its beginning, that took d. It
+// is in whole milliseconds as with Google, and one at least, since clients take
+// zero for not measured.
 func (o *origin) after(d time.Duration) metadata.MD {
 	millis := max(d.Milliseconds(), 1)
 	kept := millis < timedMillis

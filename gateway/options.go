@@ -21,7 +21,7 @@ import (
 type Options struct {
 	// Zone and Cluster are the ids that answers name as their origin where the
 	// app profile of the request does not tell. Zone is also that of clusters
-	// that nobody created. Empty means "local" and "default".
+	// that was never created. Empty means "local" and "default".
 	Zone, Cluster string
 	// Emulator accepts any project and instance id, as Google's emulator does.
 	Emulator bool
@@ -56,7 +56,7 @@ type Options struct {
 	// are set from those here.
 	Admin admin.Options
 	// Auth says who callers are and what they may do, or (auth.Options.Off) only
-	// audits what they do. Nil lets everybody do everything. It is the caller's, to
+	// audits what they do. Nil allows everything. It is the caller's, to
 	// be closed after the Server is stopped.
 	Auth *auth.Auth
 	// Register adds further services.
@@ -68,7 +68,7 @@ type Options struct {
 	// ServerOptions come after the server's own, and win.
 	ServerOptions []grpc.ServerOption
 
-	// Observer is told of every RPC; nil tells nobody.
+	// Observer is told of every RPC; nil: there is none.
 	Observer Observer
 	// Log is slog.Default if nil.
 	Log *slog.Logger

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// streamWindow is what a client may send of a message before anybody asks
+	// streamWindow is what a client may send of a message before the handler asks
 	// for it. Messages that fit arrive whatever the server does, as frames of the
 	// gate's pool.
 	streamWindow = 64 << 10
@@ -98,7 +98,7 @@ func received(ctx context.Context, err error) error {
 		return status.Error(codes.Internal, io.ErrUnexpectedEOF.Error())
 	}
 	if _, ok := errors.AsType[*fault.Error](err); ok {
-		// Of a unary call nobody else makes a status of it: no interceptor has begun.
+		// Nothing else makes a status of it for a unary call: no interceptor has begun.
 		return wire.Status(ctx, slog.Default(), err).Err()
 	}
 	if _, ok := status.FromError(err); ok {
@@ -157,9 +157,9 @@ func (g *gate) read(ctx context.Context, s rawStream, n int64) (mem.BufferSlice,
 	return out, nil
 }
 
-// decompress returns what data decompresses to. How much that is is known at the
-// end only. The memory is asked for as for a message of the most that it can be
-// by then; who has some of it already does not wait for more.
+// decompress returns what data decompresses to. How much that is is known at
+// the end only. The memory is asked for as for a message of the most that it
+// can be by then. A request that has some of it already does not wait for more.
 func (g *gate) decompress(ctx context.Context, c encoding.Compressor, data mem.BufferSlice) (mem.BufferSlice, error) {
 	n, err := decompressed(c, data, g.maxMessage)
 	if err != nil {
@@ -216,7 +216,7 @@ type charged struct {
 	cleanup runtime.Cleanup
 }
 
-// A charge is what a buffer has of the budget, until somebody takes it back.
+// A charge is what a buffer has of the budget, until it is taken back.
 type charge struct {
 	g *gate
 	n atomic.Int64
@@ -239,7 +239,7 @@ func (g *gate) acquire(ctx context.Context, n int64) (*charged, error) {
 }
 
 // charge returns a buffer of n bytes that gives cost back when it is free, or
-// garbage: gRPC drops what a stream had received and nobody read.
+// garbage: gRPC drops what a stream had received and the handler had not read.
 func (g *gate) charge(n, cost int64) *charged {
 	c := &charged{g: g, charge: &charge{g: g}}
 	if tier := tierOf(int(n)); tier <= maxTier {
@@ -255,7 +255,7 @@ func (g *gate) charge(n, cost int64) *charged {
 	return c
 }
 
-// Get implements mem.BufferPool; nobody calls it.
+// Get implements mem.BufferPool; it is not called.
 func (c *charged) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool: the buffer is free.

@@ -48,7 +48,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	admit := g.admit
 	switch {
 	case o.Auth.On():
-		// Who calls is known before anything of a request is read, what it may do
+		// The caller is known before anything of a request is read, what it may do
 		// before any handler sees the request.
 		admit = func(ctx context.Context, info *tap.Info) (context.Context, error) {
 			ctx, err := o.Auth.Tap(ctx, info)
@@ -73,8 +73,8 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		grpc.ChainUnaryInterceptor(unary...),
 		grpc.ChainStreamInterceptor(stream...),
 		// Windows of fixed size spare a ping and its answer per request, by which
-		// gRPC would measure the path. A stream gets the window for more of its message
-		// as receive asks for it; the connection's is given back as bytes
+		// gRPC would measure the path. A stream gets the window for more of its
+		// message as receive asks for it. The connection's is given back as bytes
 		// arrive, and so limits what is under way, not what is held.
 		grpc.StaticStreamWindowSize(streamWindow),
 		grpc.StaticConnWindowSize(8 << 20),
@@ -156,7 +156,7 @@ func profileOf(a *admin.Admin, in *interceptor) func(context.Context, string, st
 	}
 }
 
-// Hints tells who starts the server why its first callers would be refused.
+// Hints tells the operator why its first callers would be refused.
 func (s *Server) Hints(ctx context.Context) ([]string, error) { return s.admin.Hints(ctx) }
 
 // ImportedBackup is Admin's.
@@ -177,11 +177,10 @@ func (s *Server) SetServing(ok bool) {
 	}
 }
 
-// Stop drains the server: health turns NOT_SERVING, clients are told to go
-// elsewhere, and requests in flight may finish until ctx is done; then they are
+// Stop drains the server. Health turns NOT_SERVING, clients are told to go
+// elsewhere, and requests in flight may finish until ctx is done. Then they are
 // cut off, and so is what goes on in the background. It returns after the last
-// of it. When it had to cut requests off
-// it returns the context's error.
+// of it. When it had to cut requests off it returns the context's error.
 func (s *Server) Stop(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {

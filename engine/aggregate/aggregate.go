@@ -15,9 +15,9 @@ import (
 // bytes; HLL takes any input, see below. Any other input, and a malformed
 // state, is fault.Invalid.
 //
-// HLL counts an int, a timestamp, a date and a bool as 64-bit integers, bytes,
-// raw bytes and strings as bytes, and a float as such, with 0 and -0 the same. A
-// cell counts values of one of the three types: the first one's.
+// HLL counts an int, a timestamp, a date and a bool as 64-bit integers. Bytes,
+// raw bytes and strings count as bytes, and a float as such, with 0 and -0 the
+// same. A cell counts values of one of the three types: the first one's.
 func Add(kind schema.Aggregate, state []byte, in row.Input) ([]byte, error) {
 	if in.Kind == row.NullInput {
 		return state, nil
@@ -37,7 +37,7 @@ func Add(kind schema.Aggregate, state []byte, in row.Input) ([]byte, error) {
 
 // Merge returns the state of a cell whose inputs are those of state and those
 // of other. Either may be nil for no inputs, and an other of HLL may be empty
-// for that too, as in ZetaSketch; otherwise one that is not a state of kind is
+// for that too, as in ZetaSketch. Otherwise one that is not a state of kind is
 // fault.Invalid. Neither is changed, and the result may share the memory of
 // either.
 //

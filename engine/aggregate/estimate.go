@@ -5,13 +5,13 @@ import "math"
 // Estimate returns about how many distinct inputs the state of an HLL cell has
 // seen; 0 for nil. A malformed state is fault.Invalid.
 //
-// The result is the same as ZetaSketch's for a sparse state, and for a dense
-// one of m registers up to the cardinality where linear counting ends (about
-// 0.6 m at the usual precisions) and beyond 5 m. Between these ZetaSketch
-// corrects the bias by an empirical table, where Estimate uses Ertl's improved
-// raw estimator ("New cardinality estimation algorithms for HyperLogLog
-// sketches", 2017), which needs none. Both have the standard error of
-// 1.04/sqrt(m), 0.6 % at precision 15, and differ by a fraction of that.
+// The result is the same as ZetaSketch's for a sparse state. It also is for a
+// dense one of m registers, up to the cardinality where linear counting ends
+// (about 0.6 m at the usual precisions) and beyond 5 m. Between these
+// ZetaSketch corrects the bias by an empirical table, where Estimate uses
+// Ertl's improved raw estimator ("New cardinality estimation algorithms for
+// HyperLogLog sketches", 2017), which needs none. Both have the standard error
+// of 1.04/sqrt(m), 0.6 % at precision 15, and differ by a fraction of that.
 func Estimate(state []byte) (int64, error) {
 	if state == nil {
 		return 0, nil

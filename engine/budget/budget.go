@@ -109,7 +109,7 @@ func (b *Budget) Release(n int64) {
 	if b == nil || n == 0 {
 		return
 	}
-	// Whoever begins to wait says so before it looks for room for the last time:
+	// A caller that begins to wait says so before it looks for room for the last time:
 	// either it sees these bytes, or this sees it.
 	b.used.Add(-n)
 	if b.queue.Load() > 0 {
@@ -119,7 +119,7 @@ func (b *Budget) Release(n int64) {
 	}
 }
 
-// give serves those who wait. mu is held.
+// give serves the callers that wait. mu is held.
 func (b *Budget) give() {
 	b.queue.Store(int32(len(b.waiting)))
 	for len(b.waiting) > 0 && b.take(b.waiting[0].n, b.limit) {

@@ -74,7 +74,7 @@ const untilLen = 8
 // many bytes.
 func (k Kind) Valid(value int) bool { return k < SetUntil || k == SetUntil && value >= untilLen }
 
-// An Entry is one version of one key. Its slices belong to whoever returned it.
+// An Entry is one version of one key. Its slices belong to the function that returned it.
 type Entry struct {
 	Key   []byte
 	Value []byte
@@ -301,7 +301,7 @@ type TimeRange struct{ Start, End int64 }
 
 // AllTime covers every timestamp. No cell has the timestamp math.MaxInt64 - it
 // is no multiple of any granularity coarser than 1 - but microsecond tables
-// may, so the end is taken as inclusive there: see Contains.
+// may. The end is taken as inclusive there: see Contains.
 var AllTime = TimeRange{Start: math.MinInt64, End: math.MaxInt64}
 
 // Contains tells whether ts is in r. An End of math.MaxInt64 means no end.

@@ -15,7 +15,8 @@
 // An entry is a key with a sequence number, a Kind and a value. Entries of one
 // key sort newest sequence number first. A marker covers the entries below it
 // in the key order's tree that have a smaller sequence number, whatever their
-// timestamps; a column marker only those in its list of timestamp ranges.
+// timestamps. A column marker covers only those in its list of timestamp
+// ranges.
 //
 // The package knows order and bytes. It does not know schemas or files.
 package cell

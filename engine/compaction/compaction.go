@@ -84,7 +84,7 @@ func (r *Run) Bytes() int64 {
 type Kind uint8
 
 // The kinds of compaction that Pick chooses. (A minor compaction is a flush,
-// which nobody need choose inputs for.)
+// which needs no choice of inputs.)
 const (
 	Merging Kind = iota + 1 // of some runs, to have fewer
 	Major                   // of all runs, to collect garbage as well

@@ -37,8 +37,9 @@
 //   - while a major compaction waits for others to end, nothing but too many runs
 //     begins another.
 //
-// Parts are as complete as they were when the job was chosen: an older compaction
-// under way has its inputs in place until it ends, and its outputs lie within them.
+// Parts are as complete as they were when the job was chosen. An older
+// compaction under way has its inputs in place until it ends, and its outputs
+// lie within them.
 //
 // # Arithmetic
 //

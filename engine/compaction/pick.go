@@ -148,9 +148,9 @@ func demand(n int, o *Options) float64 {
 	return o.Growth
 }
 
-// besideGrowth is the least growth of a window beside a compaction that is under
-// way, however many runs there are: with less it is better to wait for that one,
-// which has them all after it.
+// besideGrowth is the least growth of a window beside a compaction that is
+// under way, however many runs there are. With less it is better to wait for
+// that one, which has them all after it.
 const besideGrowth = 1.5
 
 // longRuns is how many runs fewer there are when a long compaction is begun.
@@ -353,10 +353,10 @@ type group struct {
 	move  bool
 }
 
-// joinSmall joins small files that could stay as they are to their neighbours,
-// where it at least doubles the file that a byte is in, or is no more work than
-// what the neighbour costs anyway. Ascending loads would otherwise leave a file
-// per flush forever.
+// joinSmall joins small files, which could stay as they are, to their
+// neighbours. It does so where that at least doubles the file that a byte is
+// in, or is no more work than what the neighbour costs anyway. Ascending loads
+// would otherwise leave a file per flush forever.
 func joinSmall(groups []group, small int64) []group {
 	var out []group
 	for i := 0; i < len(groups); {

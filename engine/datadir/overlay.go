@@ -12,7 +12,7 @@ import (
 
 // Overlay returns a file system that shows what lower holds and keeps every change
 // in memory: lower is only read. A file that is written to is copied whole first.
-// Locks are in memory too, so they keep nobody away from lower.
+// Locks are in memory too, so they exclude no other process from lower.
 //
 // It lets a tool recover a data directory as a start would, and change nothing.
 func Overlay(lower vfs.FS) vfs.FS {

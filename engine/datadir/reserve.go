@@ -37,8 +37,8 @@ func OpenWithReserve[T any](fs vfs.FS, dir string, log *slog.Logger, open func()
 	return open()
 }
 
-// useReserve gives the space of the reserve to whoever needs it now. It returns
-// false if there is none.
+// useReserve gives the space of the reserve to the caller, which needs it now. It
+// returns false if there is none.
 func useReserve(fs vfs.FS, dir string) (bool, error) {
 	switch err := fs.Remove(fs.PathJoin(dir, ReserveName)); {
 	case errors.Is(err, os.ErrNotExist):

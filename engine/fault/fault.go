@@ -85,7 +85,7 @@ func InvalidField(field, format string, args ...any) *Error {
 	return &Error{Kind: Invalid, Field: field, Msg: fmt.Sprintf(format, args...)}
 }
 
-// In returns a copy of e that says that e was found in the field of a message;
+// In returns a copy of e that says that e was found in the field of a message.
 // index is that of the element, or negative if the field is not repeated. The
 // text nests as the Bigtable API's does.
 func (e *Error) In(field string, index int) *Error {

@@ -16,9 +16,9 @@
 //
 // Regular expressions are RE2's in Latin-1 mode: patterns and data are bytes,
 // and a pattern matches the whole of the data or nothing. Parsing is
-// rsc.io/binaryregexp/syntax. Compiling and matching is done here, because only
-// the yes or no of a full match is wanted, and because what a filter may cost
-// has to be limited: see maxProgram, dfaMemory and MaxRowEffort.
+// rsc.io/binaryregexp/syntax. Compiling and matching is done here for two
+// reasons: only the yes or no of a full match is wanted, and what a filter may
+// cost has to be limited. See maxProgram, dfaMemory and MaxRowEffort.
 //
 // The package knows cells of one row. It does not know tables or protocols.
 package filter

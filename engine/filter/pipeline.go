@@ -102,7 +102,7 @@ func (pl *Pipeline) Cell(c *row.Cell) Next {
 
 // EndRow ends the row and pushes what was held back. It fails, with a
 // fault.FailedPrecondition, only when the filter would have held back more than
-// MaxRowBuffer or its patterns would have taken more than MaxRowEffort; the
+// MaxRowBuffer or its patterns would have taken more than MaxRowEffort. The
 // output of the row is then not to be used.
 func (pl *Pipeline) EndRow() error {
 	if !pl.want {

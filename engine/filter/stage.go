@@ -14,7 +14,7 @@ import (
 // Per row it is started; if it wants the row, it gets cells and is ended, or
 // is left when nothing of the row matters any more. Starting and ending a
 // stage starts and ends those behind it. A stage with several inputs is
-// started and ended by whoever splits the stream, which gives each input a tap.
+// started and ended by the stage that splits the stream, which gives each input a tap.
 type stage interface {
 	// start forgets the row before and tells whether the stage or one behind it
 	// may have output for the row of that key.
@@ -263,9 +263,10 @@ func (s *lane) cell(c *row.Cell) Next {
 	return s.held.add(c)
 }
 
-// condition runs its branches along with the predicate and holds back what
-// they let through until the verdict: the earliest of the predicate's first
-// cell, the predicate's loss of interest, and the end of the row.
+// condition runs its branches along with the predicate and holds back what they
+// let through until the verdict. That comes with the earliest of the
+// predicate's first cell, the predicate's loss of interest, and the end of the
+// row.
 type condition struct {
 	to
 	predicate       stage

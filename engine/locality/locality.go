@@ -85,9 +85,9 @@ func Create(t *schema.Table, g schema.Group) error {
 	return Check(t)
 }
 
-// Set changes the settings of a locality group, which SSTables get that are
-// written from now on, and all others in the next major compaction that is asked
-// for; whether they are in memory goes for all at once. The change makes the
+// Set changes the settings of a locality group. SSTables that are written from
+// now on get them, and all others in the next major compaction that is asked
+// for. Whether they are in memory goes for all at once. The change makes the
 // schema's next version.
 func Set(t *schema.Table, name string, change func(*schema.Group) error) error {
 	g, err := group(t, name)

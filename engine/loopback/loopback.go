@@ -11,7 +11,7 @@ import (
 )
 
 // Ports of hosts begin at a multiple of block. All are below 32768, where the
-// ports begin that Linux gives to whoever does not ask for one; other systems
+// ports begin that Linux gives to a listener that asks for none; other systems
 // begin at 49152.
 const (
 	lowest = 10_000
@@ -19,7 +19,7 @@ const (
 	block  = 100
 )
 
-// A Host is an IP address and some ports that nobody else uses until Close. Its
+// A Host is an IP address and some ports that no other Host has until Close. Its
 // methods must not be called at once.
 type Host struct {
 	// IP is a loopback address.
@@ -30,7 +30,7 @@ type Host struct {
 	end  int
 }
 
-// Take returns a Host that nobody has. The caller closes it.
+// Take returns a Host that no other process has. The caller closes it.
 func Take() (*Host, error) { return take(true) }
 
 // TakeLocal is Take with the address 127.0.0.1, for programs that look for
@@ -58,8 +58,8 @@ func take(wide bool) (*Host, error) {
 
 func (h *Host) at(port int) string { return net.JoinHostPort(h.IP, strconv.Itoa(port)) }
 
-// Addr returns HOST:PORT with a port that Addr has not returned before and nobody
-// listens on, not even one who listens on all addresses.
+// Addr returns HOST:PORT with a port that Addr has not returned before and no
+// process listens on, not even on all addresses.
 func (h *Host) Addr() (string, error) {
 	for ; h.next < h.end; h.next++ {
 		if l, err := net.Listen("tcp", h.at(h.next)); err == nil {

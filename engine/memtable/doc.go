@@ -1,10 +1,10 @@
 // Package memtable holds the newest entries of a tablet in memory, in order.
 //
 // A Memtable is a skiplist over an arena. One goroutine at a time adds entries
-// (the caller holds the lock that says so); any number of goroutines iterate
-// at the same time without locks. Entries are never changed or removed, so
-// what an iterator hands out stays valid for as long as anything refers to it:
-// the garbage collector frees a whole memtable at once when nothing does.
+// (the caller holds the lock that says so); any number of goroutines iterate at
+// the same time without locks. Entries are never changed or removed, so what an
+// iterator hands out stays valid for as long as anything refers to it. The
+// garbage collector frees a whole memtable at once when nothing does.
 //
 // Nodes live in chunks that hold no Go pointers, so that a memtable of a
 // million entries costs the garbage collector as much as one of none. The

@@ -58,8 +58,8 @@ func (it *iterator) seek(key []byte, seq cell.Seq) (prev, next *header) {
 	return prev, next
 }
 
-// settle moves to nd or the first visible node behind it.
-func (it *iterator) settle(nd *header) bool {
+// toVisible moves to nd or the first visible node behind it.
+func (it *iterator) toVisible(nd *header) bool {
 	for nd != nil && nd.seq() > it.maxSeq {
 		nd = it.node(nd.link(0).Load())
 	}
@@ -82,17 +82,17 @@ func (it *iterator) set(nd *header) bool {
 }
 
 func (it *iterator) First() bool {
-	return it.settle(it.node(it.m.head[0].Load()))
+	return it.toVisible(it.node(it.m.head[0].Load()))
 }
 
 func (it *iterator) SeekGE(key []byte) bool {
 	_, nd := it.seek(key, cell.MaxSeq+1)
-	return it.settle(nd)
+	return it.toVisible(nd)
 }
 
 func (it *iterator) SeekRow(row []byte) bool {
 	_, nd := it.seek(row, cell.MaxSeq+1)
-	return it.settle(nd) && (bytes.HasPrefix(it.entry.Key, row) || it.set(nil))
+	return it.toVisible(nd) && (bytes.HasPrefix(it.entry.Key, row) || it.set(nil))
 }
 
 // SeekLT costs a search for each key before key of which no entry is visible;
@@ -109,7 +109,7 @@ func (it *iterator) SeekLT(key []byte) bool {
 }
 
 func (it *iterator) Next() bool {
-	return it.settle(it.node(it.nd.link(0).Load()))
+	return it.toVisible(it.node(it.nd.link(0).Load()))
 }
 
 func (it *iterator) Entry() *cell.Entry { return &it.entry }

@@ -71,8 +71,8 @@ func (h *header) before(key []byte, seq cell.Seq) bool {
 	return c < 0 || c == 0 && h.seq() > seq
 }
 
-// A Memtable is an ordered set of entries. See the package comment for who may
-// call what at the same time. The zero value is not usable; call New.
+// A Memtable is an ordered set of entries. The package comment says which calls
+// may be made at the same time. The zero value is not usable; call New.
 type Memtable struct {
 	arena  arena
 	head   [maxHeight]atomic.Uint32

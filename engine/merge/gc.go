@@ -18,7 +18,7 @@ const (
 	Keep Action = iota + 1
 	// Drop writes nothing.
 	Drop
-	// Bury writes the entry's key and sequence number as a Delete: the cell was
+	// Bury writes the entry's key and sequence number as a Delete. The cell was
 	// collected, but an older run may hold an older version of the same key,
 	// which must not come back.
 	Bury
@@ -49,10 +49,10 @@ type GC struct {
 	Rows row.Range
 	// Now is the time that ages are counted from, in microseconds.
 	Now int64
-	// AsOf is a time at which the inputs, and what is older, were everything that
-	// there was. What came since, a deletion of the newest version say, makes
-	// cells count again that newer ones had outnumbered; so only who was
-	// outnumbered and old enough at AsOf goes by both.
+	// AsOf is a time at which the inputs, and what is older, were everything
+	// that there was. What came since, a deletion of the newest version say,
+	// makes cells count again that newer ones had outnumbered. So only a cell
+	// that was outnumbered and old enough at AsOf goes by both.
 	AsOf int64
 
 	column  uint64

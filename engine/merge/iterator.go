@@ -89,7 +89,7 @@ func (m *Iterator) SeekRow(row []byte) bool {
 
 // A ColumnSeeker is a source that may leave out the first cells of a row.
 type ColumnSeeker interface {
-	// SeekColumn is SeekRow for a caller who needs no cells before key, which is
+	// SeekColumn is SeekRow for a caller that needs no cells before key, which is
 	// in the row. Markers, which cover what comes after them, it does need: the
 	// source leaves out cells before key only if it knows that there are none.
 	SeekColumn(row, key []byte) bool

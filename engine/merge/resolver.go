@@ -16,7 +16,7 @@ type Verdict uint8
 const (
 	// Live is a cell that a read returns.
 	Live Verdict = iota + 1
-	// Covered is an entry that a newer one hides: nobody needs it.
+	// Covered is an entry that a newer one hides: no read needs it.
 	Covered
 	// Tombstone is a marker or a Delete that nothing newer hides: reads skip
 	// it, and only a compaction that holds every older entry may drop it.

@@ -1,6 +1,6 @@
-// Package metadata defines the METADATA row of a tablet, which is its
-// manifest: where the tablet is, which SSTables it consists of, and from where
-// its commit log must be replayed (paper §5.1, §5.3).
+// Package metadata defines the METADATA row of a tablet, which is its manifest
+// (paper §5.1, §5.3). It says where the tablet is, which SSTables it consists
+// of, and from where its commit log must be replayed.
 //
 // A row changes only by compare-and-set on its version. Store is that
 // operation; RootFile is its form for the one row that no tablet can hold, the

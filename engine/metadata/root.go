@@ -36,10 +36,10 @@ type RootFile struct {
 	root Root
 }
 
-// rootCopy is a second file with what rootName holds. It is replaced after that,
-// before a change is known to have been made, and so before anything that the
-// row no longer names is deleted: whichever of the two is left is all there is
-// to know, after a crash between them too.
+// rootCopy is a second file with what rootName holds. It is replaced after
+// that, before a change is known to have been made, and so before anything that
+// the row no longer names is deleted. Whichever of the two a crash leaves has
+// all there is to know.
 const rootName, rootCopy = "ROOT", "ROOT.copy"
 
 // OpenRoot reads the root file of dir, or starts one with row for the METADATA

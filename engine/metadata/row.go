@@ -33,9 +33,9 @@ type FileRef struct {
 	// Run orders the files: of two entries of one key the one in the larger run
 	// is newer. Files of one run and one group do not overlap.
 	Run uint64
-	// Group is the locality group and Layout the assignment of families to groups
-	// (schema.Table.Layout) under which the file was written: it holds cells of the
-	// families that were in Group then, and of no others.
+	// Group is the locality group and Layout the assignment of families to
+	// groups (schema.Table.Layout) under which the file was written. It holds
+	// cells of the families that were in Group then, and of no others.
 	Group  uint16
 	Layout uint64 `json:",omitempty"`
 	// Schema is the version of the table's schema under which the file was written,
@@ -78,19 +78,20 @@ const (
 	// has happened; the row of Left is to be deleted.
 	Merge
 	// Leave says that this row's tablet is about to be merged into Right, the one
-	// after it. That has happened once the row of Right says Merge; whoever wants
+	// after it. That has happened once the row of Right says Merge; a reader that wants
 	// the tablet for itself must make sure first that it can no longer happen.
 	Leave
 )
 
-// An Op says in a row what is to become of it and of a second one, so that
-// whoever finds it after a crash can finish or forget it.
+// An Op says in a row what is to become of it and of a second one. The server
+// that finds it after a crash can finish or forget it.
 type Op struct {
 	Kind        OpKind
 	Start, At   []byte
 	Left, Right TabletID
-	// Version is, of a Split, the version that the key of Left's row had before:
-	// whoever adds that row adds it to this version, and so at most one does.
+	// Version is, of a Split, the version that the key of Left's row had before.
+	// The server that adds that row adds it to this version, so at most one
+	// does.
 	Version uint64 `json:",omitempty"`
 }
 
@@ -120,8 +121,8 @@ type Row struct {
 	// Op is a change of several rows that is under way, nil if there is none.
 	Op *Op `json:",omitempty"`
 	// MajorTime is when the last major compaction of the default locality group
-	// ended, in seconds since the epoch, and GroupMajors the same of the others;
-	// or when the first SSTable of the group was written. See Major.
+	// ended, in seconds since the epoch, or when its first SSTable was written.
+	// GroupMajors is the same of the others. See Major.
 	MajorTime   int64            `json:",omitempty"`
 	GroupMajors map[uint16]int64 `json:",omitempty"`
 	// Assignment says which server of a cluster serves the tablet; nil in a
@@ -162,7 +163,7 @@ type State uint8
 
 // The states.
 const (
-	// Unassigned: nobody serves the tablet.
+	// Unassigned: no server serves the tablet.
 	Unassigned State = iota
 	// Opening: the master wants the server to serve the tablet.
 	Opening
@@ -194,8 +195,8 @@ type Assignment struct {
 	Server, Addr string `json:",omitempty"`
 	Incarnation  uint64 `json:",omitempty"`
 	// Log is the commit log that may hold records of the tablet that are in no
-	// SSTable: the owner's, or the one of a former owner that nobody has replayed
-	// yet. 0 if there are no such records.
+	// SSTable. It is the owner's, or the one of a former owner that has not been
+	// replayed yet. 0 if there are no such records.
 	Log uint64 `json:",omitempty"`
 	// Master is the epoch of the last master that changed the row. A master with
 	// an earlier one was deposed.
@@ -308,7 +309,7 @@ func (r *Row) Check() error {
 type Store interface {
 	// CAS replaces the row of r.Tablet if its version is still r.Version (0: it
 	// must not exist) and sets r.Version to the new version. It returns once the
-	// change is durable. fault.Fenced if somebody else changed the row: the
+	// change is durable. fault.Fenced if another server changed the row: the
 	// caller no longer owns the tablet.
 	CAS(ctx context.Context, r *Row) error
 }

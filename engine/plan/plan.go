@@ -286,9 +286,9 @@ func (p *Planner) CheckAndMutate(ctx context.Context, t *tablet.Tablet, key []by
 
 // Update gives decide the cells of a row that a query leaves, and carries out
 // the mutations that it returns. It waits until what decide saw and did is
-// durable. decide may keep the cells. Of updates of a row with one token, unless
-// that is empty, only the first is made that has mutations; repeated says that
-// this is a later one, for which decide is not asked.
+// durable. decide may keep the cells. Of updates of a row with one token,
+// unless that is empty, only the first is made that has mutations. The result
+// repeated says that this is a later one, for which decide is not asked.
 func (p *Planner) Update(ctx context.Context, t *tablet.Tablet, key, token []byte, q *tablet.Query, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
 	if err := CheckToken(row.Token{Token: token}, time.UnixMicro(p.now)); err != nil {
 		return false, err

@@ -93,7 +93,7 @@ func Union(ranges []Range) []Range {
 	return out
 }
 
-// A Cell is one version of one column. Whoever passes a Cell on says how long
+// A Cell is one version of one column. The function that passes a Cell on says how long
 // its slices are valid.
 type Cell struct {
 	Family    string
@@ -145,8 +145,9 @@ type Mutation struct {
 	// zero.
 	Times cell.TimeRange
 	// Sticky makes a deletion with Times cover also what is written after it, as
-	// HBase's does, until it is forgotten: by a flush or compaction that has all
-	// that is older, or by a deletion of the row or of the whole family.
+	// HBase's does, until it is forgotten. That is done by a flush or compaction
+	// that has all that is older, or by a deletion of the row or of the whole
+	// family.
 	Sticky bool
 	Value  []byte
 	Input  Input

@@ -129,9 +129,10 @@ const (
 )
 
 // fit halves a shard that is full if its memory answers fewer lookups than it
-// should, by the byte, while the lender is short of it, and doubles it if more.
-// Where all rows are read alike, a block answers for several times as many of
-// them as the same memory here; where few are read most, those few are what stays.
+// should, by the byte, while the lender is short of it. It doubles one that
+// answers more. Where all rows are read alike, a block answers for several
+// times as many of them as the same memory here. Where few are read most, those
+// few stay.
 func (c *Cache) fit(s *shard) {
 	found := float64(s.found) / float64(s.looked)
 	s.looked, s.found = 0, 0
@@ -267,9 +268,9 @@ func (c *Cache) release() {
 
 // A sketch counts, approximately and never too little, how often hashes were
 // added lately. After a quarter as many additions as there are counters it
-// halves all of them: until then one hash in seven that was never added counts
-// as one that was, and about ten times as many rows have been asked for as there
-// are in a shard of usual rows.
+// halves all of them. Until then one hash in seven that was never added counts
+// as one that was. By then about ten times as many rows have been asked for as
+// there are in a shard of usual rows.
 type sketch struct {
 	counts []uint8 // a power of two of them
 	adds   int

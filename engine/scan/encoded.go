@@ -1,7 +1,7 @@
 package scan
 
 // An EncodedWriter is a Writer that also takes rows in the form that it makes of
-// them itself, from who has read and encoded them elsewhere. They come in
+// them itself, from a server that has read and encoded them. They come in
 // pieces, between rows:
 //
 //	(Room+ Encoded)*

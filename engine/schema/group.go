@@ -96,8 +96,8 @@ func (t *Table) GroupOf(id cell.FamilyID) uint16 {
 }
 
 // KeepGroups gives t the locality groups of old, an earlier version of it, and
-// its families those that they had: what a caller who knows of no groups has
-// made of old changes none.
+// its families those that they had. So a caller that knows of no groups changes
+// none.
 func (t *Table) KeepGroups(old *Table) {
 	t.Groups, t.NextGroup, t.Layout = old.Groups, old.NextGroup, old.Layout
 	before := old.byID()

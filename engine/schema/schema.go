@@ -35,11 +35,11 @@ const (
 	MaxInitialSplit = 10_000 // keys in CreateTable.initial_splits
 )
 
-// MaxFamilies bounds the column families of a table, and MaxSchema its schema, in
-// bytes of JSON. Cloud Bigtable recommends 100 families at most. This is ten times
-// as many, and little enough for what grows with them: a schema of that many is
-// about 100 KiB, more with long rules and types, is held by every server and
-// gateway, and is part of one item of etcd, which takes 1.5 MiB.
+// MaxFamilies bounds the column families of a table, and MaxSchema its schema,
+// in bytes of JSON. Cloud Bigtable recommends 100 families at most. This is ten
+// times as many, and little enough for what grows with them. A schema of that
+// many is about 100 KiB, more with long rules and types. Every server and
+// gateway holds it, and it is part of one item of etcd, which takes 1.5 MiB.
 const (
 	MaxFamilies = 1000
 	MaxSchema   = 1 << 20

@@ -19,10 +19,10 @@ import (
 // A Cache holds blocks of files in memory and bounds the number of open files.
 // One Cache serves all tablets of a process.
 //
-// Of the files only those read lately are open: opening one more than the
-// limit closes another that was not used since the clock's hand last passed
-// (second chance), as soon as no iterator is in it. Cached blocks of a closed
-// file stay.
+// Of the files only those read lately are open. Opening one more than the limit
+// closes another that was not used since the clock's hand last passed (second
+// chance), as soon as no iterator is in it. Cached blocks of a closed file
+// stay.
 //
 // One read of many rows, or of a large one, fills in no more than a part of the
 // Cache. What it reads beyond that is looked up, but left out as long as the Cache
@@ -30,10 +30,10 @@ import (
 // again, but by no means all. What is scanned again and again comes in part by
 // part.
 //
-// Of the blocks that reads of single rows bring, a full Cache takes one in four.
-// What is read often soon comes in all the same; where more is read than has
-// room, the others would displace what is as likely to be read, at the price of
-// memory that has to be allocated, cleared and collected each time.
+// Of the blocks that reads of single rows bring, a full Cache takes one in
+// four. What is read often soon comes in all the same. Where more is read than
+// has room, the others would displace what is as likely to be read. The price
+// is memory that has to be allocated, cleared and collected each time.
 type Cache struct {
 	blocks  *pebble.Cache
 	fill    uint64                 // how much one read may fill in
@@ -219,11 +219,10 @@ func (c *Cache) Metrics() Metrics {
 // An OpenFunc opens the finished file of that name.
 type OpenFunc func(ctx context.Context, name string) (Readable, error)
 
-// Acquire returns the Reader of the file of that name, which open will open
-// when it is first read, and again whenever it is read after the Cache closed
-// it to open others. It does no I/O. A name means one file for as long as the
-// Cache lives: all who acquire it share a Reader. Each Acquire needs a Close of
-// the Reader.
+// Acquire returns the Reader of the file of that name. It calls open when the
+// file is first read, and again whenever it is read after the Cache closed it.
+// It does no I/O. A name means one file for as long as the Cache lives: all its
+// users share a Reader. Each Acquire needs a Close of the Reader.
 func (c *Cache) Acquire(name string, open OpenFunc) *Reader {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -288,7 +287,7 @@ func (c *Cache) removeLocked(t *table) {
 	}
 }
 
-// evict drops the blocks of a file that nobody will read again.
+// evict drops the blocks of a file that will not be read again.
 func (c *Cache) evict(num uint64) {
 	o := c.options.CacheOpts
 	setNum(&o.FileNum, num)

@@ -21,10 +21,10 @@ type Verdict struct {
 	Rows bool
 }
 
-// Check reads an SSTable from end to end: every checksum, that METADATA (info, if
-// not nil) and the file say the same of it, and that its entries are those that it
-// says it has, in order. An error means that it could not be found out. cache is
-// for what is read, and f is closed.
+// Check reads an SSTable from end to end. It verifies every checksum, and that
+// METADATA (info, if not nil) and the file say the same of it. Its entries must
+// be those that it says it has, in order. An error means that it could not be
+// found out. cache is for what is read, and f is closed.
 func Check(ctx context.Context, cache *Cache, f Readable, name string, info *Info) (Verdict, error) {
 	r, err := Open(ctx, cache, f, name)
 	if fault.KindOf(err) == fault.Corruption {

@@ -24,9 +24,9 @@
 // Values stay beside their keys (Pebble's value blocks are off): with rows as
 // prefixes, Pebble would move all cells of a row but the first elsewhere.
 //
-// The timestamp interval of a block covers its cells; a block with a tombstone
-// has the interval of all time, so that a filter on time never hides what a
-// tombstone deletes from the reader that must see the tombstone.
+// The timestamp interval of a block covers its cells. A block with a tombstone
+// has the interval of all time, so that a filter on time never hides a
+// tombstone from a reader that sees what it deletes.
 //
 // The package knows entries, not schemas: what an entry means is decided above.
 package sstable

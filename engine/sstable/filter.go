@@ -8,7 +8,7 @@ import (
 
 // A filterWriter makes the Bloom filter of a file. It holds the file's row
 // prefixes, and the column prefixes of all cells, which are the keys of column
-// markers, if rows have many: whoever wants one column of such a row may not find
+// markers, if rows have many. A read of one column of such a row may not find
 // it in most files that have the row.
 //
 // Pebble hands a FilterPolicy the row prefix of every entry; this one takes from

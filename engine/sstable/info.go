@@ -7,7 +7,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 )
 
-// An Info says what a file holds, so that whoever lists files can route reads
+// An Info says what a file holds, so that the owner of a list of files can route reads
 // and choose compactions without opening them.
 type Info struct {
 	// Size is the length of the file in bytes.

@@ -106,7 +106,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error)
 }
 
 // CompactionIterator returns an iterator over all entries of the file, for
-// reading it from First, or a SeekGE, onwards: it reads storage in long
+// reading it from First, or a SeekGE, onwards. It reads storage in long
 // stretches and leaves the block cache alone.
 func (r *Reader) CompactionIterator(ctx context.Context) (*Iterator, error) {
 	t, err := r.pin(ctx)

@@ -71,8 +71,8 @@ func (f *file) read(ctx context.Context, p []byte, off int64) error {
 // footer, and checks the block's checksum.
 //
 // Pebble checks it once more, and when it finds it wrong tries all bits of the
-// block to see whether flipping one makes it right: half a second for a block
-// of 32 KiB, minutes for one with a large value, and all of it for each read.
+// block to see whether flipping one makes it right. That takes half a second
+// for a block of 32 KiB and minutes for one with a large value, at each read.
 func (f *file) ReadAt(ctx context.Context, p []byte, off int64) error {
 	if err := f.read(ctx, p, off); err != nil {
 		return err
@@ -121,7 +121,7 @@ func (directHandle) Close() error                                 { return nil }
 func (directHandle) SetupForCompaction()                          {}
 func (directHandle) RecordCacheHit(context.Context, int64, int64) {}
 
-// dataHandle reads data blocks for one iterator. It reads ahead: for a
+// dataHandle reads data blocks for one iterator. It reads ahead. For a
 // compaction, which will want all blocks in order, from the start; for others
 // more and more once they have asked for a few blocks in a row.
 type dataHandle struct {

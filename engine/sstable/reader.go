@@ -75,7 +75,7 @@ type table struct {
 // Name returns the name the Reader was made with.
 func (r *Reader) Name() string { return r.name }
 
-// Close gives up one Acquire or Open. After the last one nobody reads the file
+// Close gives up one Acquire or Open. After the last one no read uses the file
 // any more: its blocks leave the cache, and it is closed when the last iterator
 // in it is.
 func (r *Reader) Close() error {

@@ -217,7 +217,7 @@ func (t *Tablet) pick(w *work, others []*work, short bool) bool {
 				continue
 			}
 			g.Runs = append(g.Runs, runs[k])
-			// Who asks for a major compaction wants the settings of now.
+			// A major compaction that was asked for goes by the current settings.
 			for n := range u.files {
 				runs[k].Files[n].Rewrite = runs[k].Files[n].Rewrite || g.Force && u.files[n].ref.Schema < since
 			}

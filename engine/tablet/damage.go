@@ -162,7 +162,7 @@ type Loss struct {
 // has no such SSTable, and FailedPrecondition if that is not damaged.
 func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	// No compaction is rewriting it.
-	t.settle()
+	t.quiesce()
 	defer t.jobs.begin.Unlock()
 	t.change.Lock()
 	defer t.change.Unlock()
@@ -209,7 +209,7 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 }
 
 // missingIsCorrupt makes an error of opening an SSTable that is not there what
-// it is to whoever wants its rows: data that was stored is lost.
+// it is to a reader of its rows: data that was stored is lost.
 func missingIsCorrupt(name string, err error) error {
 	if errors.Is(err, fault.NotFound) {
 		return fault.New(fault.Corruption, "SSTable %s is missing", name)

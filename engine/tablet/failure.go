@@ -34,7 +34,7 @@ func IsFailure(err error) bool {
 }
 
 // fail notes that work on the tablet has panicked, and has the tablet stop once
-// its locks are free. It returns the error that everybody gets then.
+// its locks are free. It returns the error that every call gets from then on.
 func (t *Tablet) fail(work string, p any, stack []byte) error {
 	err := &fault.Error{Kind: fault.Internal, Reason: reasonFailed,
 		Msg: fmt.Sprintf("tablet %v failed: its %s panicked: %v. What was acknowledged is kept for the next start.", t.id, work, p)}

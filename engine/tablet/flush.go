@@ -18,7 +18,7 @@ func (t *Tablet) Flush(ctx context.Context) (bool, error) {
 	return t.flushLocked(ctx)
 }
 
-// flushLocked is Flush for who holds the change lock.
+// flushLocked is Flush for a caller that holds the change lock.
 func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	v := t.pin()
 	if v == nil {
@@ -29,10 +29,10 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 		return false, nil
 	}
 	m, newer := v.mems[len(v.mems)-1], v.mems[:len(v.mems)-1:len(v.mems)-1]
-	// What is in a file must be durable in the log first, or a crash could
-	// leave an unacknowledged change half in the file, half nowhere; and a
-	// reader's visible sequence number must not be behind a file in which an
-	// older version has been dropped for a newer one.
+	// What is in a file must be durable in the log first, or a crash could leave
+	// an unacknowledged change half in the file, half nowhere. And a reader's
+	// visible sequence number must not be behind a file in which an older
+	// version has been dropped for a newer one.
 	if err := t.env.Commit.Wait(ctx, m.last); err != nil {
 		return false, err
 	}

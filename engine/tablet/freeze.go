@@ -11,7 +11,7 @@ import (
 // and nothing in a log. Its objects stay until it is released.
 type Frozen struct{ v *version }
 
-// Hold returns the Frozen of a METADATA row that nobody changes any more. All
+// Hold returns the Frozen of a METADATA row that does not change any more. All
 // objects that the row names are there.
 func Hold(env *Env, r *metadata.Row) *Frozen { return &Frozen{newVersion(env, r, nil)} }
 
@@ -25,13 +25,13 @@ func (f *Frozen) Release() { f.v.release() }
 // flushed, compacted, split, merged or given up. Reads go on. It may be used by
 // one goroutine at a time, and must be released.
 //
-// What Pause, Cut and Freeze return of them is what all held at one instant: of two
-// writes of which one began after the other was acknowledged, the second is held
-// only if the first is. No data is copied: what is in memory is flushed, most of it
-// before anything is locked, and the rest is SSTables already.
+// What Pause, Cut and Freeze return of them is what all held at one instant. Of
+// two writes of which one began after the other was acknowledged, the second is
+// held only if the first is. No data is copied: what is in memory is flushed,
+// most of it before anything is locked, and the rest is SSTables already.
 //
 // The caller sees to it that none of the tablets is split or merged, and that
-// nobody else pauses them.
+// no other caller pauses them.
 type Paused struct {
 	ts     []*Tablet
 	behind []int // how many memtables each has to flush, once they were cut

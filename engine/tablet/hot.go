@@ -25,9 +25,9 @@ type Hot map[*Tablet]time.Time
 // hotShare is the part of the load of its server that a hot tablet takes.
 const hotShare = 0.6
 
-// Lasting looks at the tablets of a server and returns those that have taken
-// more than rate rows a second, and most of what the server is asked for, for
-// as long as after, with their rates. It begins anew with those.
+// Lasting returns the tablets of a server that are hot, with their rates. For
+// as long as after they have taken more than rate rows a second, and most of
+// what the server is asked for. It begins anew with those.
 func (h Hot) Lasting(ts []*Tablet, now time.Time, rate float64, after time.Duration) map[*Tablet]float64 {
 	var total float64
 	rates := map[*Tablet]float64{}

@@ -15,7 +15,7 @@ const maxJobs = 2
 
 // jobs are the compactions of a tablet that are under way.
 type jobs struct {
-	// begin is held while one is chosen, and by whoever wants none to begin.
+	// begin is held while one is chosen, and by a caller that wants none to begin.
 	begin mutex.Mutex
 	// last is the locality group of the last one chosen, and overMemory says that
 	// not all of the tablet is in memory that should be; begin guards them.
@@ -27,14 +27,14 @@ type jobs struct {
 	fruitless atomic.Uint64
 	// later says that a long one was left for later.
 	later atomic.Bool
-	// held says that flushes wait for compactions, and still counts those who wait
+	// held says that flushes wait for compactions, and still counts those that wait
 	// until none is under way.
 	held  atomic.Bool
 	still atomic.Int32
 
 	mu    sync.Mutex
 	works []*work
-	ended chan struct{} // closed when one ends; nil if nobody asked
+	ended chan struct{} // closed when one ends; nil if no caller waits
 }
 
 // groupRun names a run in a METADATA row.
@@ -64,8 +64,8 @@ func (j *jobs) narrow(w *work, files []*metadata.FileRef) {
 	w.files = files
 }
 
-// remove takes one away again. What was only thought of has not ended: who
-// waits for a compaction to end would think of one again, and again, at once.
+// remove takes one away again. What was only thought of has not ended: a
+// caller that waits for a compaction to end would think of one again, at once.
 func (j *jobs) remove(w *work, thought bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -105,9 +105,9 @@ func (w *work) takes(u *run) bool {
 	})
 }
 
-// settle waits until no compaction is under way and keeps it so until the
+// quiesce waits until no compaction is under way and keeps it so until the
 // caller unlocks t.jobs.begin.
-func (t *Tablet) settle() {
+func (t *Tablet) quiesce() {
 	t.jobs.still.Add(1)
 	defer t.jobs.still.Add(-1)
 	t.jobs.begin.Lock()
@@ -156,8 +156,8 @@ func (t *Tablet) waiting() int {
 }
 
 // heldDebt returns how much of the memory that a tablet may use whose flushes
-// wait is used: from 0, when one memtable waits and the next is half full, to 1,
-// when two wait.
+// wait is used. It goes from 0, when one memtable waits and the next is half
+// full, to 1, when two wait.
 func (t *Tablet) heldDebt() float64 {
 	n := t.waiting()
 	if n == 0 {

@@ -94,8 +94,8 @@ func (l *load) note(rows int64, key []byte) {
 }
 
 // observe returns the rates as of now. Between two calls the load is taken to
-// have been even, so the result does not depend on how often it is called as
-// long as that is more often than the load changes.
+// have been even. So the result does not depend on how often it is called, if
+// that is more often than the load changes.
 func (l *load) observe(now time.Time) Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -14,12 +14,12 @@ import (
 type Memory struct {
 	limit int64
 	// pressure is called, without a lock, when the use passes half the limit:
-	// somebody should flush the largest memtable.
+	// the largest memtable should be flushed.
 	pressure func()
 
 	mu      sync.Mutex
 	used    int64
-	waiting chan struct{} // closed when room appears; nil if nobody waits
+	waiting chan struct{} // closed when room appears; nil if no write waits
 	stalled time.Duration // spent waiting, over all writers
 }
 

@@ -13,8 +13,9 @@ import (
 	"github.com/trestledb/trestle/engine/sstable"
 )
 
-// An output writes the SSTables of one run, or of one in each locality group, in
-// key order, beginning a new one where a row begins and the last is long enough.
+// An output writes the SSTables of one run, or of one in each locality group,
+// in key order. It begins a new one where a row begins and the last is long
+// enough.
 type output struct {
 	t      *Tablet
 	layout *layout
@@ -63,10 +64,10 @@ func (t *Tablet) newOutput(v *version, l *layout, run uint64, instant metadata.I
 	return o
 }
 
-// byFamily makes o write every entry to the group of its family. What concerns a
-// whole row goes to each group, so that none needs to know of another: reads of
-// one family look into its group alone, and a group's compactions may drop what
-// hides nothing older in the group.
+// byFamily makes o write every entry to the group of its family. What concerns
+// a whole row goes to each group, so that none needs to know of another. Reads
+// of one family look into its group alone, and a group's compactions may drop
+// what hides nothing older in the group.
 func (o *output) byFamily(v *version) {
 	o.groups = make([]groupOutput, len(o.layout.groups))
 	for i, g := range o.layout.groups {
@@ -196,7 +197,7 @@ func (t *Tablet) abort(out *output) {
 	if out == nil {
 		return
 	}
-	// Nobody knows in which state a panic has left it.
+	// It is not known in which state a panic has left it.
 	_ = t.guard("abort", func() error {
 		out.abort()
 		return nil

@@ -11,10 +11,10 @@ import (
 
 // A Pace makes background work give way to requests. While there are requests,
 // the work takes a part of one processor's (and the disk's) time only, which
-// grows with the debt: what is left undone makes every read dearer, and in the
-// end stops writes. With a debt of 1, or without requests, nothing is held back,
-// so the work never falls behind for good. Of several compactions those that end
-// first go first. The zero Pace holds nothing back.
+// grows with the debt. What is left undone makes every read dearer, and in the
+// end stops writes. With a debt of 1, or without requests, nothing is held
+// back, so the work never falls behind for good. Of several compactions those
+// that end first go first. The zero Pace holds nothing back.
 type Pace struct {
 	// Look returns how many requests there have been, and the debt, 0 to 1.
 	Look func() (requests int64, debt float64)
@@ -110,7 +110,7 @@ type pacer struct {
 }
 
 // pacer returns one for work that may take least of a processor's time at the
-// least; with 1 it only lets those go first who are ready to run.
+// least; with 1 it only lets goroutines go first that are ready to run.
 func (p *Pace) pacer(least float64) *pacer {
 	if p.Look == nil {
 		return nil
@@ -154,7 +154,7 @@ func (w *pacer) worked(ctx context.Context, n int64) error {
 	if share >= 1 {
 		w.owed = 0
 	}
-	// Who waits for the processor goes first; without this they wait until the
+	// Goroutines that wait for the processor go first; without this they wait until the
 	// scheduler preempts, after 10 ms.
 	runtime.Gosched()
 	w.since = time.Now()

@@ -11,7 +11,7 @@ import (
 )
 
 // trimRanges drops the range tombstones of next that have nothing left to
-// delete: neither a file, nor what a compaction makes of one, nor one of mems
+// delete. Neither a file, nor what a compaction makes of one, nor one of mems
 // holds an older entry of their rows. The caller holds the change lock.
 func (t *Tablet) trimRanges(next *metadata.Row, mems []*mem) {
 	if !t.started.Load() {
@@ -73,7 +73,7 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	defer t.change.Unlock()
 	// Whatever got a smaller sequence number was written before; a write that
 	// comes in between gets a larger one and stays. But none may be computed from
-	// what is deleted here, so rows are locked until nobody sees that any more.
+	// what is deleted here, so rows are locked until no write sees that any more.
 	for i := range t.rows {
 		t.rows[i].Lock()
 		defer t.rows[i].Unlock()

@@ -261,8 +261,8 @@ func (o *emitter) Cell(c *row.Cell) {
 // maxKey sorts behind every key. Rows of HBase may be longer than others.
 var maxKey = bytes.Repeat([]byte{0xFF}, schema.MaxHBaseRowKey+64)
 
-// Read gives rows of the tablet that are in ranges (sorted and disjoint) to w:
-// until the ranges are exhausted, or w is full, or limit rows (if positive)
+// Read gives rows of the tablet that are in ranges (sorted and disjoint) to w.
+// It ends when the ranges are exhausted, w is full, or limit rows (if positive)
 // have been returned. It returns what is left of the ranges, which it may
 // change; parts outside the tablet are not its business and count as read. When
 // full is true the caller flushes w before it reads on, here or elsewhere.
@@ -396,7 +396,7 @@ func (r *reader) backward(rows row.Range, stats *scan.Stats) (row.Range, bool, e
 	return rows, true, r.it.Error()
 }
 
-// checkCells is after how many entries of a row the reader looks whether anybody
+// checkCells is after how many entries of a row the reader looks whether the caller
 // still wants them. It looks at the begin of each row, too.
 const checkCells = 1024
 

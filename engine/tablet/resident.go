@@ -11,7 +11,7 @@ import (
 )
 
 // The SSTables of locality groups that are to be in memory are loaded whole, as
-// they are on disk, as far as Env.InMemoryBytes goes; those beyond it are read
+// they are on disk, as far as Env.InMemoryBytes goes. Those beyond it are read
 // like all others. Loading is background work: Compact begins with it.
 
 // open opens an SSTable for reading, which is what the cache does whenever it has

@@ -10,14 +10,14 @@ import (
 )
 
 // maxCachedRow is the size of a row, in bytes, beyond which the row cache does
-// not take it: filling it in for a read of one cell must not cost much more than
-// the read.
+// not take it. Filling it in for a read of one cell must not cost much more
+// than the read.
 const maxCachedRow = 32 << 10
 
 // seekRow moves to the first entry of the row of prefix, which all reads of a
-// single row begin with, and may leave out cells before the key from, if it is
-// longer than prefix. If the row is one that is read often, what the runs have of
-// it comes from the row cache.
+// single row begin with. It may leave out cells before the key from, if that is
+// longer than prefix. If the row is one that is read often, what the runs have
+// of it comes from the row cache.
 func (r *reader) seekRow(prefix, from []byte) bool {
 	v := r.version
 	if v.env.Rows == nil || len(r.sources) == r.mems || len(v.runs) > 64 {

@@ -91,9 +91,10 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 }
 
 // leave closes the tablets unless err, of a change by which others are to serve
-// their rows, says that nothing was changed: perhaps others do, from what is in
-// SSTables, and what was written here from now on, and acknowledged, would be in a
-// log that nobody looks into. Its caller holds all locks; it returns err.
+// their rows, says that nothing was changed. Perhaps others serve them, from
+// what is in SSTables. Writes that were acknowledged here from now on would
+// then be in a log that is never replayed. Its caller holds all locks; it
+// returns err.
 func (t *Tablet) leave(err error, too ...*Tablet) error {
 	if !notApplied(err) {
 		t.closeAll(too)
@@ -118,7 +119,7 @@ func notApplied(err error) bool {
 // nothing else changes it, and closes the tablet. Nothing may be in its
 // memtables.
 func (t *Tablet) Replace(do func(*metadata.Row) error) error {
-	t.settle()
+	t.quiesce()
 	defer t.jobs.begin.Unlock()
 	t.change.Lock()
 	defer t.change.Unlock()
@@ -192,7 +193,7 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 			break
 		}
 	}
-	t.settle()
+	t.quiesce()
 	t.change.Lock()
 	unlock = func() {
 		t.change.Unlock()
@@ -242,7 +243,7 @@ func (t *Tablet) replaceBy(adopt func(...*Tablet), others ...*Tablet) {
 }
 
 // insist does what cannot be left undone, again while it changes nothing for
-// want of room: a full disk must not end the process, which might not find the
+// want of room. A full disk must not end the process, which might not find the
 // room to start again.
 func insist(ctx context.Context, do func() error) error {
 	for {
@@ -259,7 +260,7 @@ func insist(ctx context.Context, do func() error) error {
 }
 
 // halfway ends the process between the first and the last step of a change that
-// has happened already: only a restart finishes it. Until then nobody serves the
+// has happened already: only a restart finishes it. Until then no server serves the
 // rows: see leave.
 func (t *Tablet) halfway(err error, too ...*Tablet) error {
 	err = fmt.Errorf("split or merge of %v is half done: %w", t.Name(), err)
@@ -379,7 +380,7 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 }
 
 // Large tells whether the tablet's own rows take limit bytes or more. Until its
-// files from before a split are rewritten, which comes soon, nobody knows.
+// files from before a split are rewritten, which comes soon, it is not known.
 func (t *Tablet) Large(limit int64) bool { return t.Bytes() >= limit && !t.exceeding() }
 
 // exceeding tells whether a file may hold rows of another tablet.

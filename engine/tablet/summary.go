@@ -17,8 +17,8 @@ type Summary struct {
 	Tables, Tablets int
 	// SSTables of all tablets and their bytes.
 	SSTables, SSTableBytes int64
-	// MemtableBytes is the memory of memtables, MemtableLimit where writes wait,
-	// and Stalled how long they have waited in all, for that or for compactions;
+	// MemtableBytes is the memory of memtables, MemtableLimit where writes wait.
+	// Stalled is how long they have waited in all, for that or for compactions.
 	// Yielded is how long compactions have waited for requests.
 	MemtableBytes, MemtableLimit int64
 	Stalled, Yielded             time.Duration

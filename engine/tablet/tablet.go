@@ -90,7 +90,7 @@ type Env struct {
 	Now func() time.Time
 	// NewID returns an object id that was never used.
 	NewID func() uint64
-	// Remove deletes an object that nobody refers to any more. It does not wait.
+	// Remove deletes an object that no row refers to any more. It does not wait.
 	Remove func(object string)
 	// Work asks for flushes and compactions of t, soon. It does not wait.
 	Work func(t *Tablet)
@@ -108,7 +108,7 @@ type Env struct {
 	damages damages
 	states  atomic.Uint64 // the last one of any version
 	reads   tableReads
-	// readable counts the versions that somebody may still read.
+	// readable counts the versions that a reader may still use.
 	readable sync.WaitGroup
 }
 
@@ -156,7 +156,7 @@ type Tablet struct {
 	// the memtables.
 	visible atomic.Uint64
 
-	// rows are the row locks: a row's is the one its key hashes to. Who changes a
+	// rows are the row locks: a row's is the one its key hashes to. A write of a
 	// row by what it holds has its lock from before it looks until the change is in
 	// the memtable. Others only wait for that: they need it if it is in
 	// write.deciding.
@@ -170,8 +170,8 @@ type Tablet struct {
 		last   commitlog.Pos
 		mem    *mem
 		closed bool
-		// deciding are the row locks of those who look at a row to change it. Whoever
-		// adds or removes one holds it.
+		// deciding are the row locks of writes that read a row to change it. A write
+		// that adds or removes one holds it.
 		deciding stripeSet
 	}
 
@@ -188,7 +188,7 @@ type Tablet struct {
 	// failure says that the tablet has failed.
 	failure atomic.Pointer[fault.Error]
 
-	// change is held by whoever changes the METADATA row.
+	// change is held during a change of the METADATA row.
 	change mutex.Mutex
 	jobs   jobs
 	// replaced says that the tablet was split or merged.
@@ -328,7 +328,7 @@ func (t *Tablet) stripe(key []byte) uint64 { return maphash.Bytes(t.seed, key) %
 // written to t.slow. No rate means none.
 func (t *Tablet) admit(ctx context.Context) (float64, error) {
 	if err := ctx.Err(); err != nil {
-		return 0, err // nobody waits for the answer
+		return 0, err // no client waits for the answer
 	}
 	full, err := t.env.Memory.wait(ctx)
 	if err != nil {
@@ -400,7 +400,7 @@ func (t *Tablet) reserve(ctx context.Context, b *Batch) (commitlog.Reservation, 
 
 // commitLocked gives b its sequence numbers, puts it into the memtable and queues
 // it for the commit log, where there is room for it. It returns the position to
-// wait for. The caller holds the write lock, and nobody else decides on a change
+// wait for. The caller holds the write lock, and no other write decides on a change
 // of one of the rows.
 func (t *Tablet) commitLocked(room commitlog.Reservation, b *Batch) (commitlog.Pos, error) {
 	if t.write.closed {

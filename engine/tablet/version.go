@@ -30,7 +30,7 @@ type object struct {
 	reader *sstable.Reader
 	refs   int // guarded by objects.mu, as what follows
 
-	// resident is the whole file, nil if it is not in memory; whoever replaces it
+	// resident is the whole file, nil if it is not in memory; the owner that replaces it
 	// holds objects.mu. It was loaded for table.
 	resident atomic.Pointer[[]byte]
 	loading  bool
@@ -38,9 +38,9 @@ type object struct {
 }
 
 // objects are those that the versions of a server's tablets refer to. The
-// current version of every tablet refers to all that its METADATA row names; so
-// what nobody refers to is not named any more, unless tablets are being closed
-// with their rows left as they are.
+// current version of every tablet refers to all that its METADATA row names. So
+// what no version refers to is not named any more, unless tablets are being
+// closed with their rows left as they are.
 type objects struct {
 	mu   sync.Mutex
 	m    map[string]*object
@@ -126,7 +126,7 @@ func (e *Env) KeepObjects() {
 	e.objects.keep = true
 }
 
-// Drain waits until nobody reads tablets any more. They are closed, all of them,
+// Drain waits until no reader uses tablets any more. They are closed, all of them,
 // and none is opened.
 func (e *Env) Drain() { e.readable.Wait() }
 
@@ -183,7 +183,7 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 }
 
 // depth returns how many of runs a read of one group looks into at most. Runs of
-// an earlier layout are everybody's.
+// an earlier layout are of all groups.
 func depth(runs []run) int {
 	if len(runs) == 0 {
 		return 0

@@ -66,8 +66,8 @@ func (w *Worker) excess(t *tablet.Tablet) int {
 }
 
 // look returns how many requests the tablets have had, and the debt of the
-// compactions: 0 two runs below what they aim at, 1 when flushes wait for them, for
-// soon writers have to as well.
+// compactions. That is 0 two runs below what they aim at, 1 when flushes wait
+// for them, for soon writers have to as well.
 func (w *Worker) look() (requests int64, debt float64) {
 	most := 0
 	for _, t := range w.o.Tablets() {
@@ -145,7 +145,7 @@ func (w *Worker) Stop() {
 const retryDelay = time.Second
 
 // damagedDelay is the same for work that met corruption and could not tell in
-// which SSTable, so that the next time will not leave that out: it will meet it
+// which SSTable, so that the next time will not leave that out. It will meet it
 // again, after reading as much.
 const damagedDelay = time.Minute
 

@@ -27,7 +27,7 @@ type Options struct {
 	// Emulator accepts table and data calls for any project and instance,
 	// whether or not it was created, and does not look at the form of its name.
 	Emulator bool
-	// Zone is where the clusters are that nobody created. Empty means "local".
+	// Zone is where the clusters are that were never created. Empty means "local".
 	Zone string
 	// ProfileTTL is how long an answer about an instance or app profile may be
 	// older than a change that another gateway made; own changes show at once.

@@ -20,8 +20,8 @@ const schedulePrefix = "schedules/"
 
 // A schedule is the record of a table with automated backups.
 type schedule struct {
-	// Next is when the next backup is due. Its id is made of it, so that whoever
-	// makes it, perhaps again after a crash, makes one only.
+	// Next is when the next backup is due. Its id is made of it, so that only one
+	// is made, also if it is made again after a crash.
 	Next time.Time `json:"next"`
 }
 
@@ -78,7 +78,7 @@ func (a *Admin) backUpTable(ctx context.Context, in string, t *schema.Table, p *
 	b, version, err := a.b.GetRecord(ctx, key)
 	switch {
 	case fault.KindOf(err) == fault.NotFound:
-		// The first is due at once: who asks for backups has none yet.
+		// The first is due at once: a table with a new policy has no backup yet.
 		s.Next = now
 		if version, err = a.putSchedule(ctx, key, s, 0); err != nil {
 			return err

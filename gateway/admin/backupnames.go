@@ -154,7 +154,7 @@ func (a *Admin) newTableName(ctx context.Context, in, id string) (string, *insta
 	return name, i, nil
 }
 
-// outcome returns the response of an operation that somebody else carried out,
+// outcome returns the response of an operation that another server carried out,
 // or nil if it had no effect.
 func (a *Admin) outcome(ctx context.Context, operation string, metadata proto.Message) (proto.Message, error) {
 	var name string

@@ -67,9 +67,9 @@ func timeIn(path string, t *timestamppb.Timestamp, from time.Time, low, high tim
 	return v, nil
 }
 
-// ImportedBackup returns a backup that is going to be made of an exported one, with
-// the name that it is to have and its end, and takes that name until release is
-// called: clients see it as being created. It is a STANDARD backup.
+// ImportedBackup returns a backup that is going to be made of an exported one,
+// with the name that it is to have and its end. It takes that name until
+// release is called: clients see it as being created. It is a STANDARD backup.
 func (a *Admin) ImportedBackup(ctx context.Context, name string, source *schema.Backup, life time.Duration) (want *schema.Backup, release func(), err error) {
 	ids, err := a.parse("backup", backupForm, name)
 	if err != nil {
@@ -275,7 +275,7 @@ func (a *Admin) deleteBackup(ctx context.Context, f form, name string) (*emptypb
 	if err != nil {
 		return nil, orMissing(err, "name", f.kind, name)
 	}
-	// Nobody finds the policy any more. If this fails maintenance does it.
+	// No request finds the policy any more. If this fails maintenance does it.
 	if _, version, err := a.b.GetRecord(ctx, policyOfBackup(b)); err == nil {
 		_ = a.b.DeleteRecord(ctx, policyOfBackup(b), version)
 	}

@@ -113,7 +113,7 @@ func (c *collection[M]) below(ctx context.Context, a *Admin, prefix string) ([]*
 	return out, err
 }
 
-// put stores ch if nobody changed its record since it was read. A new one is
+// put stores ch if its record was not changed since it was read. A new one is
 // AlreadyExists if its name is taken.
 func (c *collection[M]) put(ctx context.Context, a *Admin, field string, ch *child[M]) error {
 	b, err := deterministic.Marshal(ch.pb)
@@ -178,7 +178,7 @@ func (c *collection[M]) remove(ctx context.Context, a *Admin, field, name, etag 
 				return err
 			}
 		}
-		// Nobody finds the policy any more. If this fails it goes with the instance.
+		// No request finds the policy any more. If this fails it goes with the instance.
 		key := policyOfChild(t, ch.pb.GetName(), ch.incarnation)
 		if _, version, err := a.b.GetRecord(ctx, key); err == nil {
 			_ = a.b.DeleteRecord(ctx, key, version)

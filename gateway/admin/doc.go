@@ -29,7 +29,7 @@
 //
 // Backups and snapshots live in the backend, too. Making, copying and restoring
 // one is an operation that goes on after the call that began it (tasks.go); one
-// whose server ended is settled by whoever asks for it next. All other
+// whose server ended is ended by the next request for it. All other
 // operations are done when the call returns.
 //
 // A refusal is a *fault.Error that names the request field to blame; the

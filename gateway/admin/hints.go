@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Hints tells who starts a server why its first callers would be refused: that
-// there is no instance, or that tables are of instances that nobody created, as
+// Hints tells the operator why the first callers would be refused. Either there
+// is no instance, or tables are of instances that were never created, as
 // emulator mode and HBase clients make them. There are none in emulator mode.
 func (a *Admin) Hints(ctx context.Context) ([]string, error) {
 	if a.o.Emulator {

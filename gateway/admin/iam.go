@@ -17,7 +17,7 @@ import (
 
 const policyPrefix = "policies/"
 
-// unsetETag is the etag of a policy that nobody set ("ACAB" in base64).
+// unsetETag is the etag of a policy that was never set ("ACAB" in base64).
 var unsetETag = []byte{0x00, 0x20, 0x01}
 
 // policyKey returns the record of a resource's policy, or a refusal if there

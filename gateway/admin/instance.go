@@ -292,7 +292,7 @@ func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.Delete
 			if err := s.noBackupsLocked(ctx, "Instance", name, name+"/clusters/"); err != nil {
 				return nil, err
 			}
-			// From here on nobody can add a table.
+			// From here on no table can be added.
 			i.deleting = true
 			if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted && ctx.Err() == nil {
 				continue
@@ -366,7 +366,7 @@ func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 }
 
 // EnsureDefaults makes the default instance the first time a store is used. It
-// does not bring it back once somebody deleted it.
+// does not bring it back once it was deleted.
 func (a *Admin) EnsureDefaults(ctx context.Context) error {
 	const marker = "setup/defaults"
 	if _, _, err := a.b.GetRecord(ctx, marker); fault.KindOf(err) != fault.NotFound {
@@ -401,7 +401,7 @@ func (a *Admin) EnsureInstance(ctx context.Context, name string) error {
 		profiles: map[string]*adminpb.AppProfile{},
 	}
 	i.addDefaultProfile()
-	// Aborted: somebody else was first.
+	// Aborted: another call was first.
 	if err := a.putInstance(ctx, i); err != nil && fault.KindOf(err) != fault.Aborted {
 		return err
 	}

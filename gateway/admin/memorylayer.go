@@ -20,7 +20,7 @@ import (
 
 const memoryLayerSuffix = "/memoryLayer"
 
-// unsetLayerETag is the etag of a memory layer that nobody has set.
+// unsetLayerETag is the etag of a memory layer that was never set.
 const unsetLayerETag = "unset"
 
 // memoryLayer returns the memory layer of a cluster, by the cluster's id.

@@ -124,7 +124,7 @@ func refuse(k fault.Kind, field, format string, args ...any) *fault.Error {
 }
 
 // within says that err is about the field of a message that holds what err
-// speaks of; index is that of the element, or -1 if the field is not repeated.
+// speaks of. Index is that of the element, or -1 if the field is not repeated.
 func within(field string, index int, err error) error {
 	var e *fault.Error
 	if !errors.As(err, &e) {
@@ -138,7 +138,7 @@ func missing(field, kind, name string) *fault.Error {
 	return refuse(fault.NotFound, field, "%s not found: %s", kind, name)
 }
 
-// missingInstance is missing for an instance, and says what to do: who comes from
+// missingInstance is missing for an instance, and says what to do: a user of
 // an emulator has never made one.
 func missingInstance(field, name string) *fault.Error {
 	return refuse(fault.NotFound, field, "Instance not found: %s. Create it first (cbt createinstance), or start the server with --emulator, which takes any.", name)

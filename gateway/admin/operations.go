@@ -142,7 +142,7 @@ func (a *Admin) storedOperation(ctx context.Context, name string) (*longrunningp
 	s := new(storedOperation)
 	op, err := s.decode(b)
 	if err == nil && !op.GetDone() {
-		op, err = a.settle(ctx, op, s, version)
+		op, err = a.endAbandoned(ctx, op, s, version)
 	}
 	return op, version, err
 }
@@ -190,7 +190,7 @@ func (s *operationsServer) ListOperations(ctx context.Context, req *longrunningp
 		stored := new(storedOperation)
 		op, err := stored.decode(b)
 		if err == nil {
-			op, err = s.settle(ctx, op, stored, version)
+			op, err = s.endAbandoned(ctx, op, stored, version)
 		}
 		if err != nil {
 			return err

@@ -9,7 +9,7 @@ import (
 )
 
 // dropOrphans deletes the records of tables that can no longer be undeleted, and
-// the policies of backups that have expired. Nobody finds them any more: their
+// the policies of backups that have expired. No request finds them any more: their
 // keys have ids that are not used again.
 func (a *Admin) dropOrphans(ctx context.Context) error {
 	type record struct {

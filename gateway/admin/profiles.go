@@ -111,9 +111,9 @@ func (a *Admin) Instance(ctx context.Context, name string) error {
 	return err
 }
 
-// What is known of an instance is used on for so long while it is read again, by
-// one request at a time, and that one waits so long for it: who keeps records may
-// be silent for a while.
+// What is known of an instance is used on for so long while it is read again,
+// by one request at a time. That one waits so long for it. The backend may be
+// silent for a while.
 const (
 	rereadFor  = time.Second
 	rereadWait = 250 * time.Millisecond

@@ -20,9 +20,9 @@ type instance struct {
 	pb       *adminpb.Instance
 	clusters map[string]*adminpb.Cluster    // by id
 	profiles map[string]*adminpb.AppProfile // by id
-	// layers are the memory layers that somebody has set, by id of the cluster.
+	// layers are the memory layers that were set, by id of the cluster.
 	layers map[string]*adminpb.MemoryLayer
-	// deleting is set while the instance's tables are deleted. Nobody sees such
+	// deleting is set while the instance's tables are deleted. No request sees such
 	// an instance; what is left of it goes when it is deleted or created again.
 	deleting bool
 	version  uint64 // of the record; 0 if there is none yet
@@ -144,7 +144,7 @@ func (a *Admin) instanceToShow(ctx context.Context, field, name string) (*instan
 }
 
 // instanceForTables is instanceAt for a table call: in emulator mode an
-// instance that nobody created looks like one with a single cluster.
+// instance that was never created looks like one with a single cluster.
 func (a *Admin) instanceForTables(ctx context.Context, field, name string) (*instance, error) {
 	i, err := a.instanceAt(ctx, field, name)
 	if a.o.Emulator && fault.KindOf(err) == fault.NotFound {
@@ -153,7 +153,7 @@ func (a *Admin) instanceForTables(ctx context.Context, field, name string) (*ins
 	return i, err
 }
 
-// assumed is what an instance that nobody created looks like in emulator mode.
+// assumed is what an instance that was never created looks like in emulator mode.
 // It has every feature.
 func (a *Admin) assumed(name string) *instance {
 	parts := strings.Split(name, "/")
@@ -202,7 +202,7 @@ func (a *Admin) instancesIn(ctx context.Context, project string) ([]*instance, e
 	return out, nil
 }
 
-// putInstance stores i if nobody changed its record since it was read.
+// putInstance stores i if its record was not changed since it was read.
 func (a *Admin) putInstance(ctx context.Context, i *instance) error {
 	b, err := i.marshal()
 	if err != nil {

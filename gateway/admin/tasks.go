@@ -221,9 +221,9 @@ func (a *Admin) putOperation(ctx context.Context, op *longrunningpb.Operation, s
 	return a.b.PutRecord(ctx, op.GetName(), b, version)
 }
 
-// settle returns op as it is when nobody carries it out any more, because the
-// server that did has ended: done if what it was about is there, failed if not.
-func (a *Admin) settle(ctx context.Context, op *longrunningpb.Operation, s *storedOperation, version uint64) (*longrunningpb.Operation, error) {
+// endAbandoned ends an operation whose server has ended, so that none carries it
+// out any more: done if what it was about is there, failed if not.
+func (a *Admin) endAbandoned(ctx context.Context, op *longrunningpb.Operation, s *storedOperation, version uint64) (*longrunningpb.Operation, error) {
 	if op.GetDone() || a.tasks.get(op.GetName()) != nil || a.o.Now().Before(s.Lease) {
 		return op, nil
 	}

@@ -24,7 +24,7 @@ import (
 const accountPrefix = "accounts/"
 
 // accountDomain ends the e-mail addresses of service accounts that are created
-// by id. It is reserved for private use, so that no address is somebody else's.
+// by id. It is reserved for private use, so that no address belongs to another service.
 const accountDomain = ".iam.trestle.internal"
 
 // SystemProject is the project of service accounts that belong to no other.
@@ -211,7 +211,7 @@ func (s *Accounts) Mint(ctx context.Context, email string) (file []byte, key Key
 	return file, key, s.register(ctx, email, key)
 }
 
-// generate makes a key that nobody knows yet.
+// generate makes a new key.
 func (s *Accounts) generate(a *Account) (file []byte, key Key, err error) {
 	private, err := rsa.GenerateKey(rand.Reader, keyBits)
 	if err != nil {

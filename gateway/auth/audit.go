@@ -12,8 +12,8 @@ import (
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// maxRefusals bounds the lines per second about refused callers: who is refused
-// can ask as often as it likes.
+// maxRefusals bounds the lines per second about refused callers: a refused
+// caller can ask as often as it likes.
 const maxRefusals = 50
 
 // An audit writes who did what. A line has the attributes principal, peer,

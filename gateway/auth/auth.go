@@ -31,7 +31,7 @@ type Options struct {
 	// emulators.
 	Anonymous bool
 
-	// Off lets everybody do everything without a look at credentials: what is left
+	// Off allows everything without a look at credentials: what is left
 	// is the audit log, with "anonymous" for a principal.
 	Off bool
 
@@ -154,9 +154,9 @@ func (a *Auth) On() bool { return a != nil && !a.o.Off }
 // Auth are not.
 func (a *Auth) AuditsData() bool { return a != nil && a.audit.log != nil && a.audit.data }
 
-// UsePolicies says who has the policies of instances and of what is in them:
-// policy returns NotFound for what is not there, and an empty policy if none
-// was set. Call it before requests are served.
+// UsePolicies sets the owner of the policies of instances and of what is in
+// them. policy returns NotFound for what is not there, and an empty policy if
+// none was set. Call it before requests are served.
 func (a *Auth) UsePolicies(policy func(ctx context.Context, resource string) (*iampb.Policy, error)) {
 	a.policies.fetch = a.fetchPolicy(policy)
 }
@@ -224,6 +224,6 @@ func (a *Auth) refresh(ctx context.Context) {
 // Accounts returns the service accounts that a believes.
 func (a *Auth) Accounts() *Accounts { return &a.accounts }
 
-// Empty tells whether nobody could log in with a key: there is no service
+// Empty tells whether no key lets a caller in: there is no service
 // account that has one.
 func (a *Auth) Empty() bool { return len(a.registry.Load().keys) == 0 }

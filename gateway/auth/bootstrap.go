@@ -42,7 +42,7 @@ func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err e
 	if err != nil {
 		return false, err
 	}
-	// First the file: a crash in between leaves a key that nobody accepts, and
+	// First the file: a crash in between leaves a key that is not accepted, and
 	// the next start makes another.
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		return false, fmt.Errorf("write the root key: %w", err)
@@ -67,5 +67,5 @@ func (s *Accounts) Bootstrap(ctx context.Context, path string) (made bool, err e
 // errOther says that another process has made the first key.
 var errOther = errors.New("there is a root key")
 
-// letsIn tells whether somebody can do everything as the account.
+// letsIn tells whether the account has a key, and may do everything.
 func (a *Account) letsIn() bool { return a.Root && !a.Disabled && len(a.Keys) > 0 }

@@ -13,7 +13,7 @@
 // Credentials are a token of a service account's own key, a token that the
 // token endpoint gave for one, a static token, an OpenID Connect token, or a
 // client's certificate. All that is needed to verify them is in memory, since a
-// tap must not wait; it is read again every two seconds, and what a later
+// tap must not wait. It is read again every two seconds, and what a later
 // reading revokes stops at once.
 //
 // Records:

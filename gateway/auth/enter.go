@@ -10,7 +10,7 @@ import (
 	"github.com/trestledb/trestle/gateway/auth/iam"
 )
 
-// A Peer is a caller who does not come over gRPC.
+// A Peer is a caller that does not come over gRPC.
 type Peer struct {
 	// User is the name that the caller has proved, such as that of a TLS
 	// certificate; empty if nothing was proved.
@@ -18,17 +18,17 @@ type Peer struct {
 	// Expires is when the proof ends; zero is never.
 	Expires time.Time
 	// Authorization are the request's headers of that name, for a caller
-	// who has proved nothing else.
+	// that has proved nothing else.
 	Authorization []string
 	// Addr is where the caller is, for the audit log.
 	Addr string
 }
 
-// Enter authorizes a request that did not come as an RPC: as method, an RPC's
-// full name, of the resource with the given name, which stands for every name
-// that the RPC's message must have. An empty name asks for no more than that
-// the caller is known. The context that Enter returns is for Guard. The audit
-// log has what Enter decided, whatever becomes of the request.
+// Enter authorizes a request that did not come as an RPC. It is judged as
+// method, an RPC's full name, of the resource with the given name, which stands
+// for every name that the RPC's message must have. An empty name asks for no
+// more than that the caller is known. The context that Enter returns is for
+// Guard. The audit log has what Enter decided, whatever becomes of the request.
 func (a *Auth) Enter(ctx context.Context, p Peer, method, name string) (context.Context, error) {
 	r, err := a.Begin(ctx, p, method, method)
 	if err != nil {
@@ -44,16 +44,16 @@ func (a *Auth) Enter(ctx context.Context, p Peer, method, name string) (context.
 	return r.c, nil
 }
 
-// A Request is one that did not come as an RPC, of a caller who is known. It is
+// A Request is one that did not come as an RPC, of a caller that is known. It is
 // not safe for concurrent use.
 type Request struct {
 	a *Auth
 	c *call
 }
 
-// Begin finds out who makes a request. method is the full name of the RPC that
+// Begin finds the caller of a request. method is the full name of the RPC that
 // asks for the same permissions, as is what the audit log calls the request. It
-// is PermissionDenied, and Unauthenticated, if nobody is let in by what p has.
+// is PermissionDenied, and Unauthenticated, if what p has lets no caller in.
 func (a *Auth) Begin(ctx context.Context, p Peer, method, as string) (*Request, error) {
 	c := &call{Context: ctx, method: as, rule: rules[method], start: a.now(), addr: p.Addr}
 	if c.rule == nil {
@@ -106,9 +106,9 @@ func (r *Request) On(name string) error {
 	return nil
 }
 
-// Missing is what a caller is told of err about something by a name of which it
-// is not to learn what it stands for: who may not do everything is refused in the
-// same words whether or not it is there.
+// Missing is what a caller is told of err about something, if it is not to
+// learn what its name stands for. A caller that may not do everything is
+// refused in the same words whether or not it is there.
 func (r *Request) Missing(name string, err error) error {
 	if r.c.resource == "" {
 		r.c.resource = name

@@ -13,7 +13,7 @@ import (
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
-// Guard returns b held to what was decided about the request of a context: it
+// Guard returns b held to what was decided about the request of a context. It
 // reads and writes only the families that the caller may, and a query reads
 // only tables that its caller may read. A context without a request, such as
 // that of work in the background, is not held to anything.

@@ -54,7 +54,7 @@ const (
 type issuer struct {
 	o       Issuer
 	keys    atomic.Pointer[issuerKeys]
-	wanted  chan struct{} // has an element if somebody came with an unknown key
+	wanted  chan struct{} // has an element if a token named an unknown key
 	log     *slog.Logger
 	lastTry time.Time // of run alone
 }
@@ -84,7 +84,7 @@ func (i *issuer) run(ctx context.Context) {
 		case <-t.C:
 		case <-i.wanted:
 			t.Stop()
-			// Keys that nobody has must not make us ask all the time.
+			// Tokens with keys that do not exist must not make us ask all the time.
 			if wait := issuerPause - time.Since(i.lastTry); wait > 0 {
 				select {
 				case <-ctx.Done():

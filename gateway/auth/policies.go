@@ -20,8 +20,8 @@ const (
 )
 
 // policies remembers policies by resource. A policy is read again by the first
-// who asks for it after policyFresh, so that nothing is read for resources that
-// nobody uses, and no goroutine is needed.
+// caller after policyFresh, so that nothing is read for resources that are not
+// used, and no goroutine is needed.
 type policies struct {
 	// fetch returns a policy as it is stored; NotFound if the resource is not
 	// there, or cannot have one.

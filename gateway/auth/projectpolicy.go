@@ -14,7 +14,7 @@ import (
 
 const policyPrefix = "policies/"
 
-// unsetETag is the etag of a policy that nobody set.
+// unsetETag is the etag of a policy that was never set.
 var unsetETag = []byte{0x00, 0x20, 0x01}
 
 // ProjectPolicies keeps the policies of projects in records. A project needs no

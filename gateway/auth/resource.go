@@ -71,7 +71,7 @@ var kindPrefix = map[kind]string{
 }
 
 // parseResource reads a name. Where an id is the wildcard "-" the name ends
-// before it: who asks for all must be allowed to have all.
+// before it: a caller that asks for all must be allowed to have all.
 func parseResource(name string) (resource, bool) {
 	r := resource{name: name}
 	if len(name) > maxName {

@@ -20,7 +20,7 @@ import (
 // Instead of permissions there may be one word: "open" needs no credentials,
 // "authenticated" nothing but them, "tables" is checked for each table as it is
 // used, "off" is not there for callers with credentials. "inert" beside
-// permissions gives who lacks them an answer that is the same for all resources,
+// permissions gives a caller that lacks them an answer that is the same for all resources,
 // "session" says that the RPC carries others.
 var ruleText = map[string]map[string]string{
 	"google.bigtable.v2.Bigtable": {

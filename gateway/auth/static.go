@@ -39,7 +39,7 @@ func (s *staticTokens) get(tok string) *Principal {
 const minStatic = 16 // characters
 
 // readStatic reads the file again if it is not as old has it. Tokens that are
-// gone, or somebody else's now, are revoked.
+// gone, or another account's now, are revoked.
 func readStatic(path string, old *staticTokens) (*staticTokens, error) {
 	info, err := os.Stat(path)
 	if err != nil {

@@ -13,10 +13,10 @@ const (
 	maxTokenForm = 2*jws.MaxSize + 1024
 )
 
-// TokenHandler serves POST /token: a client hands in a token that it signed
-// with a service account's key for Options.TokenURI or Google's endpoint (RFC 7523), and gets one
-// that is good for an hour, no longer than the key is, and for the scopes that
-// it asked for.
+// TokenHandler serves POST /token. A client hands in a token that it signed
+// with a service account's key for Options.TokenURI or Google's endpoint (RFC
+// 7523). It gets one for the scopes that it asked for, good for an hour, but no
+// longer than the key is.
 func (a *Auth) TokenHandler() http.Handler { return http.HandlerFunc(a.serveToken) }
 
 func (a *Auth) serveToken(w http.ResponseWriter, req *http.Request) {
@@ -83,7 +83,7 @@ func (a *Auth) exchange(assertion string) (*tokenAnswer, *refusal) {
 		return nil, errMalformed
 	}
 	if t.Claims.Subject == "" {
-		t.Claims.Subject = t.Claims.Issuer // only who asks for somebody else names a subject
+		t.Claims.Subject = t.Claims.Issuer // only a caller that acts for another names a subject
 	}
 	r := a.registry.Load()
 	ours := func(aud string) bool { return aud == a.o.TokenURI || aud == googleToken }

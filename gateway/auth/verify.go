@@ -29,7 +29,7 @@ const (
 
 // A Principal is a caller whose credentials are good. It does not change.
 type Principal struct {
-	// Member is who it is, as policies write it.
+	// Member is its name, as policies write it.
 	Member string
 	// Root may do everything.
 	Root bool
@@ -39,7 +39,7 @@ type Principal struct {
 	revoked *atomic.Bool
 }
 
-// anonymous is everybody without credentials, where that is allowed.
+// anonymous is every caller without credentials, where that is allowed.
 var anonymous = &Principal{Member: "anonymous", Root: true, scopes: allScopes}
 
 // scopes are the classes of RPCs that a token is good for.
@@ -147,7 +147,7 @@ func (a *Auth) verify(tok string) (*Principal, *refusal) {
 	return p, nil
 }
 
-// stale tells whether the accounts were read so long ago that nobody knows
+// stale tells whether the accounts were read so long ago that it is not known
 // what was revoked.
 func (a *Auth) stale(now time.Time) bool { return now.Sub(a.registry.Load().read) > a.o.MaxStale }
 

@@ -65,7 +65,7 @@ type Data interface {
 	MutateRow(ctx context.Context, table string, e *row.Entry) error
 	// MutateRows applies entries, each atomically. It returns an error, and has
 	// applied nothing, if any entry could never be applied as written (Invalid)
-	// or the table is not there; else it calls done once for each entry, in any
+	// or the table is not there. Else it calls done once for each entry, in any
 	// order but never two at a time.
 	MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error
 	// CheckAndMutateRow applies then if predicate leaves a cell of the row, else

@@ -16,10 +16,10 @@ import (
 type Backups interface {
 	// CreateBackup makes a backup of a table, with want's Name, ExpireTime and
 	// Extra. Of two writes of which one began after the other was acknowledged,
-	// the second is in it only if the first is, and so is every write that was
-	// acknowledged before the call. Its cost is that of flushing what is in
-	// memory: no data is copied. AlreadyExists if the name is taken, NotFound if
-	// the table is not there.
+	// the second is in it only if the first is. Every write that was
+	// acknowledged before the call is in it. Its cost is that of flushing what
+	// is in memory: no data is copied. AlreadyExists if the name is taken,
+	// NotFound if the table is not there.
 	CreateBackup(ctx context.Context, table string, want *schema.Backup) (*schema.Backup, error)
 	// CopyBackup makes a backup of the same rows under another name, with want's
 	// Name, ExpireTime and Extra. It does not depend on the source any more.

@@ -21,7 +21,7 @@ type HotTabletLister interface {
 }
 
 // A RowUpdater is a Backend that lets its caller decide, with the row locked,
-// what to make of a row: what HBase's clients ask for is more than
+// what to make of a row. What HBase's clients ask for is more than
 // CheckAndMutateRow and ReadModifyWriteRow can say.
 type RowUpdater interface {
 	// UpdateRow gives decide the cells of a row that read leaves (all, if it is
@@ -30,9 +30,9 @@ type RowUpdater interface {
 	// Backend; its error is returned as it is, and then nothing was changed. When
 	// UpdateRow returns nil, what the last call saw and did is durable.
 	//
-	// A token, unless it is empty, is kept with the row for schema.TokenWindow once
-	// mutations were applied with it: an update of the row with the same token does
-	// nothing then, whoever asks for it, and repeated is true. It is
+	// A token, unless it is empty, is kept with the row for schema.TokenWindow
+	// once mutations were applied with it. An update of the row with the same
+	// token does nothing then, from any caller, and repeated is true. It is
 	// schema.MinTokenBytes long at least.
 	UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error)
 }

@@ -33,14 +33,14 @@ func ParseProto(b []byte) (*Proto, error) {
 }
 
 // clean returns the text of an error of the protobuf library, which starts in
-// one of two ways so that nobody depends on it.
+// one of two ways so that no caller comes to depend on it.
 func clean(err error) string {
 	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\u00a0", " "), "proto: ")
 }
 
-// Breaks returns what of p, in the order of names, next does not have any more
-// or has changed so that data or queries made for p would not do; empty if next
-// is backward compatible.
+// Breaks returns what of p next does not have any more, or has changed so that
+// data or queries made for p would not do, in the order of names. It is empty
+// if next is backward compatible.
 func (p *Proto) Breaks(next *Proto) []string {
 	c := protoChanges{next: next.files}
 	p.files.RangeFiles(func(f protoreflect.FileDescriptor) bool {

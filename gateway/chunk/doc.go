@@ -7,8 +7,8 @@
 //	^ field 1 of ReadRowsResponse
 //
 // Chunks go into segments, buffers from a pool that gRPC hands back when it has
-// written them; a chunk lies in one segment, a message may span several, and
-// so the value of a cell is copied once. Only the last cell of a row carries
+// written them. A chunk lies in one segment, a message may span several. So the
+// value of a cell is copied once. Only the last cell of a row carries
 // commit_row, which is known when the row ends: its chunk, the last one
 // written, is then patched.
 //

@@ -18,8 +18,8 @@ const Headroom = 256
 
 // A Row is the scan.Writer of a read of one row: it encodes the row as a
 // google.bigtable.v2.Row, in one piece. Families and columns are begun with a
-// length of one byte; when one ends and is longer, its bytes are moved, which
-// for all but large rows costs less than knowing the length first.
+// length of one byte. When one ends and is longer, its bytes are moved. For all
+// but large rows that costs less than knowing the length first.
 //
 // It is not safe for concurrent use. The zero value, with a Budget, is ready.
 type Row struct {
@@ -188,7 +188,7 @@ func (w *Row) EndRow() (full bool, err error) {
 	return false, nil
 }
 
-// Scanned implements scan.Writer: nobody waits for it.
+// Scanned implements scan.Writer: no client waits for it.
 func (w *Row) Scanned([]byte) {}
 
 // Flush implements scan.Writer. There is nothing to be sent before the row is

@@ -23,7 +23,7 @@ var smallPool, largePool sync.Pool
 type segment struct {
 	buf    []byte
 	out    []byte // the part of buf that a Row's buffer is of
-	charge charge // zero if the segment counts against nobody
+	charge charge // zero if the segment is not charged
 	// cleanup gives the charge back if the segment is garbage before it is
 	// freed: when a connection breaks, gRPC drops queued buffers without Free.
 	cleanup runtime.Cleanup
@@ -50,7 +50,7 @@ func newSegment(n int, large bool) *segment {
 // buffer hands the segment over to the returned buffer.
 func (s *segment) buffer() mem.Buffer { return mem.NewBuffer(&s.buf, s) }
 
-// Get implements mem.BufferPool; nobody calls it.
+// Get implements mem.BufferPool; it is not called.
 func (s *segment) Get(n int) *[]byte { b := make([]byte, n); return &b }
 
 // Put implements mem.BufferPool: the buffer is free.

@@ -304,7 +304,7 @@ func (w *Writer) room(n int) *segment {
 			w.fail(noRoom(w.opt.Budget, int64(w.size+n)))
 			return nil
 		}
-		// Everybody can go on with a small one, in small messages.
+		// All can go on with a small one, in small messages.
 		s, w.tight = newSegment(n, false), true
 	}
 	w.segs = append(w.segs, s)

@@ -20,7 +20,7 @@ type Sessions interface {
 	Configuration(ctx context.Context) *bigtablepb.ClientConfiguration
 }
 
-// UseSessions says who serves sessions. Call it before requests are served;
+// UseSessions sets the server of sessions. Call it before requests are served;
 // without it there are none.
 func (s *Service) UseSessions(ss Sessions) { s.sessions = ss }
 

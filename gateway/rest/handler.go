@@ -33,7 +33,7 @@ import (
 type Caller interface {
 	// Call calls the method with the given full name, as if md had come with it
 	// as a gRPC request's metadata. decode fills in the request message; it is
-	// called once if the caller is somebody, and not at all otherwise. Errors are
+	// called once if the caller is known, and not at all otherwise. Errors are
 	// gRPC statuses; those of decode become one.
 	Call(ctx context.Context, method string, md metadata.MD, decode func(proto.Message) error) (proto.Message, error)
 }

@@ -11,7 +11,7 @@ import (
 )
 
 // A call is one virtual call. It is the call's context, so that what is known
-// of it costs one allocation; it is not used again, since who gets a context
+// of it costs one allocation; it is not used again, since a holder of a context
 // may keep it.
 type call struct {
 	context.Context // the stream's
@@ -19,13 +19,13 @@ type call struct {
 	start           time.Time
 	deadline        time.Time // zero is none
 	refused         error
-	zone, cluster   string // where it was served, if anybody said so
+	zone, cluster   string // where it was served, if the answer said so
 	row             chunk.Row
 	stats           scan.Stats
 
 	mu struct {
 		sync.Mutex
-		done chan struct{} // made when somebody asks
+		done chan struct{} // made when a caller asks
 		err  error
 	}
 }

@@ -1,4 +1,4 @@
-// Package session serves the streams of OpenTable and OpenAuthorizedView: a
+// Package session serves the streams of OpenTable and OpenAuthorizedView. A
 // client opens a table once and then sends virtual calls on the stream, each of
 // them a read or a change of one row.
 //

@@ -23,7 +23,7 @@ import (
 )
 
 // Rows are the rows that a session was opened on. Its methods are safe for
-// concurrent use and mean what ReadRows of one row and MutateRow mean; they are
+// concurrent use and mean what ReadRows of one row and MutateRow mean. They are
 // held to what is allowed at the time of the call, not of the open.
 type Rows interface {
 	ReadRow(ctx context.Context, key []byte, f *filter.Node, w scan.Writer) (scan.Stats, error)
@@ -200,12 +200,13 @@ func Configuration(f *bigtablepb.FeatureFlags) *bigtablepb.ClientConfiguration {
 				Mode: &bigtablepb.SessionClientConfiguration_ChannelPoolConfiguration_CloudPathOnly_{
 					CloudPathOnly: &bigtablepb.SessionClientConfiguration_ChannelPoolConfiguration_CloudPathOnly{}},
 			},
-			// A session has one call at a time: there must be as many as calls.
-			// A session that is refused takes one of the budget for as long as the
-			// penalty. When none is left a call waits for the next, since only failures
-			// of sessions, the threshold of them, fail calls: with 50 and 5 s, reads of a
-			// table that is not there took up to 5 s. Clients try again for ever, so
-			// budget and penalty bound that too: 40 a second for each such table.
+			// A session has one call at a time: there must be as many as calls. A
+			// session that is refused takes one of the budget for as long as the
+			// penalty. When none is left a call waits for the next, since only
+			// failures of sessions, the threshold of them, fail calls. With 50 and
+			// 5 s, reads of a table that is not there took up to 5 s. Clients try
+			// again for ever, so budget and penalty bound that too: 40 a second
+			// for each such table.
 			SessionPoolConfiguration: &bigtablepb.SessionClientConfiguration_SessionPoolConfiguration{
 				Headroom: 0.5, MinSessionCount: 2, MaxSessionCount: 200, NewSessionQueueLength: 10,
 				NewSessionCreationBudget: 10, NewSessionCreationPenalty: durationpb.New(250 * time.Millisecond),

@@ -51,7 +51,7 @@ type session struct {
 	}
 }
 
-// roundTrip is less than a client needs to take an answer and send a call: one
+// roundTrip is less than a client needs to take an answer and send a call. One
 // that does not have to be waited for so long was on its way before.
 const roundTrip = 20 * time.Microsecond
 
@@ -332,7 +332,7 @@ func (s *session) look(now, shortSince time.Time) {
 		s.sendAway("SESSION_AGE", "The session is old, open another")
 	}
 	if wait := s.waiting.Load(); wait != 0 && !shortSince.IsZero() {
-		// It may be in the middle of a message that holds memory: nobody can tell.
+		// It may be in the middle of a message that holds memory; that cannot be told.
 		since := time.Unix(0, wait)
 		if shortSince.After(since) {
 			since = shortSince

@@ -21,10 +21,10 @@ type field struct {
 	varint uint64 // of a VarintType
 }
 
-// nextField reads the field that b starts with and returns the rest. It
-// accepts exactly what the generated code accepts; a field of another type
-// than VarintType or BytesType is skipped over, and the caller ignores it as
-// it ignores any field it does not know.
+// nextField reads the field that b starts with and returns the rest. It accepts
+// exactly what the generated code accepts. A field of another type than
+// VarintType or BytesType is skipped over, and the caller ignores it as it
+// ignores any field it does not know.
 func nextField(b []byte) (f field, rest []byte, err error) {
 	tag, n := varint(b)
 	if n <= 0 {
@@ -72,7 +72,7 @@ func varint(b []byte) (uint64, int) {
 // names turns the bytes of names into strings. Requests repeat the same few
 // table and family names, and a decoder is used for many requests, so that
 // most names need no allocation. The strings do not alias the message, since
-// whoever gets one may keep it.
+// the receiver may keep it.
 type names struct {
 	seen [8]string
 	next uint8

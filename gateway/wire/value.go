@@ -14,7 +14,7 @@ import (
 )
 
 // A value is a google.bigtable.v2.Value of a mutation, aliasing the message.
-// What may be written has no structure: of a type or an array no more is kept
+// What may be written has no structure. Of a type or an array no more is kept
 // than that there was one, so that a request cannot be made to take many times
 // its size.
 type value struct {

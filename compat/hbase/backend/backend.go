@@ -93,7 +93,7 @@ type Backend struct {
 	clients []gohbase.Client
 	next    atomic.Uint32
 	master  gohbase.RPCClient
-	// background are the goroutines that nobody else waits for.
+	// background are the goroutines that no call waits for.
 	background sync.WaitGroup
 
 	mu struct {

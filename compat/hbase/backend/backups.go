@@ -20,7 +20,7 @@ type backup struct {
 	Snapshot string
 }
 
-// backupsLock is held by whoever changes backups.
+// backupsLock is held by a call that changes backups.
 const backupsLock = "\x00backups"
 
 func noBackup(name string) error { return fault.New(fault.NotFound, "Backup not found: %s", name) }
@@ -93,8 +93,8 @@ func (b *Backend) free(ctx context.Context, name string) error {
 }
 
 // CreateBackup implements backend.Backups, but for one thing: HBase takes the
-// regions of a table that is written one by one, so that a write may be in the
-// snapshot and one to another region that was acknowledged before it may not.
+// regions of a table that is written one by one. So a write may be in the
+// snapshot while one to another region, acknowledged before it, is not.
 func (b *Backend) CreateBackup(ctx context.Context, resource string, want *schema.Backup) (*schema.Backup, error) {
 	var out *schema.Backup
 	err := b.locked(ctx, backupsLock, func(ctx context.Context) error {

@@ -283,8 +283,8 @@ func checkTimes(t *table, muts []row.Mutation) error {
 // actions encodes c for HBase: at most one Put and one Delete.
 func (c *change) actions(t *table, key, version []byte, tokens [][]byte) []*pb.MutationProto {
 	// A deletion covers every timestamp there is. What is written later is newer
-	// by its sequence number in a table of ours; in another one HBase would hide
-	// it if its timestamp were not larger than the deletion's, which is therefore
+	// by its sequence number in a table of ours. In another one HBase would hide
+	// it unless its timestamp were larger than the deletion's. So that is
 	// HBase's time, or the last one before the cells that are written with it.
 	marker := uint64(math.MaxInt64 - 1)
 	if !t.versioned {

@@ -121,7 +121,7 @@ func describe(d *pb.TableSchema, resource string) (*table, error) {
 			s.AddFamily(schema.Family{Name: name, GC: familyOf(f).Rule()})
 			continue
 		}
-		// Whoever changed the attributes since meant it.
+		// A later change of the attributes was meant.
 		if want, _ := wanted(have.GC, t.unit); want != familyOf(f) {
 			have.GC = familyOf(f).Rule()
 			s.Families[name] = have

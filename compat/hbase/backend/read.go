@@ -31,8 +31,8 @@ type query struct {
 }
 
 // newQuery leaves to HBase what it can do exactly: families, one range of
-// qualifiers, one of timestamps, the number of versions, values that nobody
-// wants. All else is done by the program.
+// qualifiers, one of timestamps, the number of versions, values that are not
+// wanted. All else is done by the program.
 func newQuery(t *table, f *filter.Node) (*query, error) {
 	p, err := filter.Compile(f)
 	if err != nil {

@@ -151,7 +151,7 @@ func (b *Backend) remove(ctx context.Context, n model.Name) error {
 		func() proto.Message { return new(pb.DeleteTableResponse) })
 }
 
-// random returns a number that nobody else has.
+// random returns a number that no other call gets.
 func random() uint64 {
 	var r [8]byte
 	_, _ = rand.Read(r[:]) // never fails

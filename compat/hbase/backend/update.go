@@ -146,7 +146,7 @@ func (b *Backend) compareAndSet(ctx context.Context, t *table, key []byte, colum
 		if err != nil || processed {
 			return err
 		}
-		// Whoever was faster has made progress; make way if there are many.
+		// Another update was faster, so there is progress; make way if there are many.
 		if err := sleep(ctx, time.Duration(rand.Int64N(int64(min(attempt+1, 32))*int64(2*time.Millisecond)))); err != nil {
 			return err
 		}
@@ -527,9 +527,9 @@ func literal(pattern []byte) (string, bool) {
 
 var errNotNative = errors.New("HBase cannot check that")
 
-// checkNatively is CheckAndMutateRow on a table that was made through HBase:
-// each branch is written on the condition that it is the right one, which HBase
-// checks with the row locked, and so the one that is written is.
+// checkNatively is CheckAndMutateRow on a table that was made through HBase.
+// Each branch is written on the condition that it is the right one, which HBase
+// checks with the row locked.
 func (b *Backend) checkNatively(ctx context.Context, t *table, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
 	yes, no, ok := native(t, key, predicate)
 	changes := [2]*change{}

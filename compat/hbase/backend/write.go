@@ -127,7 +127,7 @@ func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.Mu
 		if attempt == retries || !moving(err) {
 			return nil, err
 		}
-		if err := b.settle(ctx, t, key, attempt); err != nil {
+		if err := b.awaitServing(ctx, t, key, attempt); err != nil {
 			return nil, err
 		}
 	}
@@ -154,9 +154,9 @@ func moving(err error) bool {
 		"RetryImmediatelyException", "RpcThrottlingException")
 }
 
-// settle waits until key's region serves. An exception inside the answer of a
+// awaitServing waits until key's region serves. An exception inside the answer of a
 // Multi does not tell gohbase that the region is elsewhere; that of a Get does.
-func (b *Backend) settle(ctx context.Context, t *table, key []byte, attempt int) error {
+func (b *Backend) awaitServing(ctx context.Context, t *table, key []byte, attempt int) error {
 	if err := sleep(ctx, min(time.Duration(attempt+1)*10*time.Millisecond, time.Second)); err != nil {
 		return err
 	}
@@ -312,7 +312,7 @@ func (b *Backend) sendRows(ctx context.Context, t *table, rows []pending, report
 			attempt = 0
 			continue
 		}
-		if err := b.settle(ctx, t, again[0].key, attempt); err != nil {
+		if err := b.awaitServing(ctx, t, again[0].key, attempt); err != nil {
 			for i := range rows {
 				report(rows[i].index, err)
 			}

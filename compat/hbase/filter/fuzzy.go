@@ -97,9 +97,9 @@ type fuzzyRowFilter struct {
 	started   bool
 }
 
-// newFuzzyRowFilter reads the masks of all versions of HBase: a user's 0 is
-// sent as 0 or -1 and means fixed, a user's 1 as 1, 2 or, in the first form
-// that was ever sent, as 0 among nothing but 0 and -1.
+// newFuzzyRowFilter reads the masks of all versions of HBase. A user's 0 is
+// sent as 0 or -1 and means fixed; a user's 1 is sent as 1 or 2. In the first
+// form that was ever sent it is a 0 among nothing but 0 and -1.
 func newFuzzyRowFilter(p *pb.FuzzyRowFilter) (node, error) {
 	f := &fuzzyRowFilter{}
 	if len(p.GetFuzzyKeysData()) == 0 {

@@ -234,7 +234,7 @@ func (l *one) short(c *Cell, h hint) bool {
 }
 
 // mergeOne is the shorter of two steps; a seek counts as a skip beside
-// anything else, since nobody knows how far it goes.
+// anything else, since it is not known how far it goes.
 func mergeOne(a, b code) code {
 	if a == seek && b == seek {
 		return seek

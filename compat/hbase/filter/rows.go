@@ -98,7 +98,7 @@ func (f *inclusiveStopFilter) cell(*Cell) code {
 	return include
 }
 
-// pageFilter is PageFilter: it counts the rows that everybody else accepts.
+// pageFilter is PageFilter: it counts the rows that all other filters accept.
 type pageFilter struct {
 	base
 	size, accepted int64

@@ -150,7 +150,7 @@ func (m *Master) getClusterStatus(ctx context.Context, c *server.Call, req *pb.G
 // recordSwitches is the record of the switches.
 const recordSwitches = "hbase/switches"
 
-// flags are the switches that somebody has turned from where they are at first.
+// flags are the switches that differ from their initial state.
 type flags struct {
 	Off map[string]bool `json:",omitempty"` // of those that are on at first
 	On  map[string]bool `json:",omitempty"` // of those that are off at first

@@ -167,7 +167,7 @@ func checkDescriptor(d *pb.TableSchema) (map[string]model.Family, error) {
 }
 
 // The attributes of a family that was made through another API, beside those of
-// model.Family, as HBase has them if nobody says anything.
+// model.Family, with HBase's defaults.
 var plain = [][2]string{
 	{"BLOOMFILTER", "ROW"}, {"COMPRESSION", "NONE"}, {"DATA_BLOCK_ENCODING", "NONE"}, {"BLOCKSIZE", "65536"}, {"BLOCKCACHE", "true"},
 	{"IN_MEMORY", "false"}, {"KEEP_DELETED_CELLS", "FALSE"}, {"REPLICATION_SCOPE", "0"},

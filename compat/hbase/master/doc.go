@@ -1,8 +1,8 @@
 // Package master answers the administration of HBase clients: MasterService
 // and AdminService.
 //
-// What a table is, is said once, in the schema: an HBase descriptor is kept as
-// it was given, for what means nothing here, and what does mean something
+// What a table is, is said once, in the schema. An HBase descriptor is kept as
+// it was given, for what means nothing here. What does mean something
 // (families, VERSIONS, TTL, MIN_VERSIONS) is shown as the schema has it,
 // whichever API has changed it. Namespaces are instances, with a record each;
 // snapshots are backups of the store.

@@ -39,15 +39,15 @@ type Tablets interface {
 type Options struct {
 	// Authorize is called before each call. It returns the context of the call,
 	// or why the client may not make it. rpc is the full name of the RPC of the
-	// Bigtable admin API that asks for the same permission; resource is what that
-	// RPC would be about: a table, an instance or the project. It is empty for what
-	// everybody may ask whose name is known. Nil lets everybody do everything.
+	// Bigtable admin API that asks for the same permission. resource is what
+	// that RPC would be about: a table, an instance or the project. It is empty
+	// for what every caller with a known name may ask. Nil allows everything.
 	Authorize func(ctx context.Context, c *server.Call, rpc, resource string) (context.Context, error)
 	// Sees tells whether the client whose context Authorize returned may know that a
-	// table is there, by its resource name. Nil lets everybody know of all.
+	// table is there, by its resource name. Nil shows all to every caller.
 	Sees func(ctx context.Context, table string) (bool, error)
 	// Ensure makes the instance that a namespace is, by its resource name, unless
-	// it is there. Nil if nobody needs to know of it.
+	// it is there. Nil if no observer needs it.
 	Ensure func(ctx context.Context, instance string) error
 	// Tablets and Backups are the backend's, nil if it has none: then the calls
 	// that need them are refused.
@@ -129,7 +129,7 @@ func (m *Master) authorize(ctx context.Context, c *server.Call, rpc, resource st
 	return m.o.Authorize(ctx, c, rpc, resource)
 }
 
-// known is what everybody may whose name is known.
+// known allows what every caller with a known name may do.
 func (m *Master) known(ctx context.Context, c *server.Call) (context.Context, error) {
 	return m.authorize(ctx, c, toVisit, "")
 }

@@ -91,7 +91,7 @@ func (m *Master) createNamespace(ctx context.Context, c *server.Call, req *pb.Cr
 		} else if !is(err, wire.NamespaceNotFound) {
 			return err
 		}
-		// First the instance: without the record nobody looks for it, and the next
+		// First the instance: without the record no request looks for it, and the next
 		// attempt finds it there.
 		if m.o.Ensure != nil {
 			if err := m.o.Ensure(ctx, mapping.InstanceName(ns)); err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/wire"
 )
 
-// computedTables are there without anybody having made them.
+// computedTables are there without having been created.
 var computedTables = []model.Name{model.Meta, model.NamespaceTable}
 
 // tables returns the tables of a namespace, of all if it is empty.

@@ -191,7 +191,7 @@ func (m *Master) compacting(r *model.Region) bool {
 	return m.compactions.running[r.Encoded()] > 0
 }
 
-// compactRegion begins a compaction, as in HBase: nobody waits for it.
+// compactRegion begins a compaction, as in HBase: the caller does not wait for it.
 func (m *Master) compactRegion(ctx context.Context, c *server.Call, req *pb.CompactRegionRequest) (*pb.CompactRegionResponse, error) {
 	_, r, t, err := m.region(ctx, c, true, req.GetRegion())
 	if err != nil || t == nil {

@@ -111,7 +111,7 @@ func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Ca
 			r[6], r[8] = r[6]&0x0F|0x40, r[8]&0x3F|0x80
 			id = fmt.Appendf(nil, "%x-%x-%x-%x-%x", r[:4], r[4:6], r[6:8], r[8:10], r[10:])
 			if _, err = b.PutRecord(ctx, recordCluster, id, 0); errors.Is(err, fault.Aborted) {
-				continue // somebody else was first
+				continue // another call was first
 			}
 		}
 		if err != nil {
@@ -142,7 +142,7 @@ func (c *Catalog) Table(ctx context.Context, name Name) (*Table, error) {
 	return c.table(ctx, name, recheck)
 }
 
-// TableNow returns a table as it is now, whoever has changed it.
+// TableNow returns a table as it is now, with changes of other servers.
 func (c *Catalog) TableNow(ctx context.Context, name Name) (*Table, error) {
 	return c.table(ctx, name, 0)
 }
@@ -354,9 +354,10 @@ func (c *Catalog) tableOf(ctx context.Context, r *Region, age time.Duration) (*T
 	return t, nil
 }
 
-// RegionNow is Region for a caller that works on the region itself, and asks once: it
-// looks at the tablets as they are now, for a name that is not known at those of
-// all tables. Another process may have split or merged them a moment ago.
+// RegionNow is Region for a caller that works on the region itself, and asks
+// once. It looks at the tablets as they are now, for a name that is not known
+// at those of all tables. Another process may have split or merged them a
+// moment ago.
 func (c *Catalog) RegionNow(ctx context.Context, s *pb.RegionSpecifier) (*Region, *Table, error) {
 	r, _ := c.find(s)
 	if r != nil && r.Table.System() {
@@ -416,8 +417,8 @@ func (c *Catalog) look(ctx context.Context, r *Region, s *pb.RegionSpecifier) er
 	return nil
 }
 
-// find returns a known region; old says that nobody looked at its table's
-// tablets for long.
+// find returns a known region; old says that its table's tablets were not
+// looked at for long.
 func (c *Catalog) find(s *pb.RegionSpecifier) (r *Region, old bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

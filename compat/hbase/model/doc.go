@@ -4,7 +4,7 @@
 // An HBase table ns:name is the table name of the instance ns; the namespace
 // "default" is an instance that the server's settings name. What HBase knows of
 // a table and we do not act on is a record of the catalog, so that it comes
-// back as it was given; what both know (families, versions, ages) is in the
+// back as it was given. What both know (families, versions, ages) is in the
 // schema alone, and the same whichever API changed it.
 //
 //	HBase                        ours

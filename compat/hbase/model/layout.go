@@ -191,7 +191,7 @@ func (c *Catalog) name(t *Table, have []*Region, ends [][]byte, now uint64) ([]*
 	return out, marks
 }
 
-// refresh looks at a table's tablets again, unless somebody is at it: of many
+// refresh looks at a table's tablets again, unless another call is at it: of many
 // requests, one looks and the others go on.
 func (c *Catalog) refresh(ctx context.Context, t *Table) error {
 	l := c.layout(t.Schema.ID)
@@ -204,8 +204,8 @@ func (c *Catalog) refresh(ctx context.Context, t *Table) error {
 }
 
 // learn reads the layout of the table of a region's name, unless that was done
-// a moment ago and the region is not newer than all that were there: the name may
-// be of an earlier start of the server, or given by another one.
+// a moment ago and the region is not newer than all that were there. The name
+// may be of an earlier start of the server, or given by another one.
 func (c *Catalog) learn(ctx context.Context, name []byte) error {
 	table, id := splitName(name)
 	if table.System() {

@@ -21,10 +21,10 @@ type Place struct {
 // the name of the tablet server that has it, empty if none has.
 type Locator func(ctx context.Context, table string, each func(end []byte, server string) error) error
 
-// Spread has the regions of the catalog be at several servers: each at that one
-// which has its tablet, or if no place is there at one that its name chooses.
-// Every server answers for every region, so this is about the shortest way, and
-// about which servers live. Call it before the catalog is used.
+// Spread has the regions of the catalog be at several servers. Each is at the
+// one which has its tablet, or if no place is there at one that its name
+// chooses. Every server answers for every region, so this is about the shortest
+// way, and about which servers live. Call it before the catalog is used.
 func (c *Catalog) Spread(tablets Locator) { c.tablets = tablets }
 
 // SetPlaces says which servers live. Without any the catalog's own is it.

@@ -13,7 +13,7 @@ const maxBuffer = 4 << 20
 // newBuffer returns an empty buffer to append to.
 func newBuffer() []byte { return (*buffers.Get().(*[]byte))[:0] }
 
-// recycle takes a buffer that nobody uses any more.
+// recycle takes a buffer that is no longer used.
 func recycle(b []byte) {
 	if n := cap(b); n > 0 && n <= maxBuffer {
 		buffers.Put(&b)

@@ -49,8 +49,8 @@ func newConn(s *Server, nc net.Conn) *conn {
 	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan response, s.o.MaxCalls)}
 }
 
-// drain makes serve stop reading. Whoever sets a deadline asks afterwards whether
-// the server is stopping, since it takes the place of this one.
+// drain makes serve stop reading. Code that sets another deadline asks afterwards
+// whether the server is stopping, since that replaces this one.
 func (c *conn) drain() { _ = c.nc.SetReadDeadline(time.Unix(1, 0)) }
 
 func (c *conn) serve() {
@@ -84,7 +84,7 @@ func (c *conn) serve() {
 	}()
 	err = c.read(ctx)
 	if !errors.Is(err, errDrained) {
-		cancel() // nobody waits for the answers
+		cancel() // no client waits for the answers
 	}
 	c.calls.Wait()
 	if e := (*wire.Exception)(nil); errors.As(err, &e) {

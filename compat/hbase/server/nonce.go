@@ -5,10 +5,10 @@ import "encoding/binary"
 // A nonce says that two calls are the same one, sent twice.
 type nonce struct{ group, n uint64 }
 
-// token returns the token by which the store knows a change with the nonce, which
-// it keeps with the row: so a call that is repeated is recognised by whichever
-// server it comes to, and after those that carried it out are gone, for
-// schema.TokenWindow. The nonce 0 is none.
+// token returns the token by which the store knows a change with the nonce,
+// which it keeps with the row. So a call that is repeated is recognised by
+// whichever server it comes to, and after those that carried it out are gone,
+// for schema.TokenWindow. The nonce 0 is none.
 func (n nonce) token() []byte {
 	if n.n == 0 {
 		return nil

@@ -270,9 +270,9 @@ func (q *query) rows(r row.Range) []row.Range {
 	return []row.Range{r}
 }
 
-// A rowReader takes the cells of one row, in order, and keeps those that the
-// families' rules and the query's columns and times let through: what HBase's
-// filters get to see. The zero rowReader is ready for start.
+// A rowReader takes the cells of one row, in order. It keeps those that the
+// families' rules and the query's columns and times let through: HBase's
+// filters see only these. The zero rowReader is ready for start.
 type rowReader struct {
 	q     *query
 	cells []filter.Cell
@@ -295,7 +295,7 @@ func (r *rowReader) start(key []byte) {
 }
 
 // copy keeps p until the next row. What the arena held before it grew is still
-// there for those who have it.
+// there for slices of it.
 func (r *rowReader) copy(p []byte) []byte {
 	if len(p) > cap(r.arena)-len(r.arena) {
 		r.arena = make([]byte, 0, max(2*cap(r.arena), len(p), 4096))

@@ -24,16 +24,16 @@ type Options struct {
 	Services map[string]Service
 	// TLS wraps every connection, if it is set.
 	TLS *tls.Config
-	// Name returns whom a client's certificate, which TLS has verified, is about.
+	// Name returns the subject of a client's certificate, which TLS has verified.
 	// Nil means its common name.
 	Name func(*x509.Certificate) string
 	// Authorize is called before each call. It returns the context of the call,
 	// or why the client may not make it; table is empty for what is not about a
-	// table. Nil lets everybody do everything.
+	// table. Nil allows everything.
 	Authorize func(ctx context.Context, c *Call, what Action, table string) (context.Context, error)
 	// Sees tells whether the client whose context Authorize returned may know that a
 	// table is there, by its resource name. The others are not in hbase:meta for
-	// it. Nil lets everybody know of all.
+	// it. Nil shows all to every caller.
 	Sees func(ctx context.Context, table string) (bool, error)
 
 	// Memory bounds the requests of all connections together. Nil means 768 MiB
@@ -42,9 +42,9 @@ type Options struct {
 	// MaxRequestBytes bounds one request. Zero means 256 MiB. It is no more than
 	// Memory allows, which is a third of it.
 	MaxRequestBytes int
-	// ResponseMemory bounds the responses of reads that are being made or written,
-	// in bytes, by what the reads may return; a row that is larger counts as what
-	// was asked for. Zero means 512 MiB.
+	// ResponseMemory bounds the responses of reads that are being made or
+	// written, in bytes, by what the reads may return. A row that is larger
+	// counts as what was asked for. Zero means 512 MiB.
 	ResponseMemory int64
 	// MaxCalls bounds the calls of one connection that are under way or not
 	// written yet. Zero means 256.
@@ -168,7 +168,7 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 	return s, nil
 }
 
-// reap ends what nobody has asked for in time.
+// reap ends what no client has asked for in time.
 func (s *Server) reap() {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -10,11 +10,11 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 )
 
-// A Client is who is at the other end of a connection.
+// A Client is the other end of a connection.
 type Client struct {
-	// User is the name that the client gave; nobody has checked it.
+	// User is the name that the client gave; it is not verified.
 	User string
-	// Certificate is whom its TLS certificate is about, empty if it has none;
+	// Certificate is the subject of its TLS certificate, empty if it has none;
 	// Expires is when that ends.
 	Certificate string
 	Expires     time.Time

@@ -142,13 +142,13 @@ func (c *conn) write() {
 		}
 	}
 	if !broken {
-		w.Flush() //nolint:errcheck // nobody is left to be told
+		w.Flush() //nolint:errcheck // no client is left to be told
 	}
 }
 
-// connect answers the request for a session: with ok unless the session that
-// is to be resumed is not one of this process's, which the client learns as
-// the expiry of that session. The answer is nil if the request makes no sense.
+// connect answers the request for a session, with ok unless the session that is
+// to be resumed is not one of this process's. The client learns that as the
+// expiry of the session. The answer is nil if the request makes no sense.
 func (c *conn) connect(b []byte) (answer []byte, ok bool) {
 	r := reader{b: b}
 	r.int32() // protocol version: there is only 0
@@ -204,7 +204,7 @@ func (c *conn) answer(b []byte) (reply []byte, last bool) {
 
 	switch op {
 	case opPing, opAuth:
-		// Whoever can connect may read; there is nothing else to authorize.
+		// Every client that can connect may read; there is nothing else to authorize.
 		return endFrame(out), false
 	case opClose:
 		return endFrame(out), true
@@ -270,7 +270,7 @@ func (c *conn) answer(b []byte) (reply []byte, last bool) {
 	case opGetData:
 		out = n.appendStat(appendBuffer(out, n.data))
 	case opGetACL:
-		// Everybody ("world", "anyone") may read (1).
+		// All clients ("world", "anyone") may read (1).
 		out = appendInt32(out, 1)
 		out = appendInt32(out, 1)
 		out = appendBuffer(out, "world")

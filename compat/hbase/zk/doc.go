@@ -1,10 +1,10 @@
 // Package zk lets HBase clients find a cluster through the ZooKeeper protocol.
 //
-// It is a ZooKeeper server for readers: it publishes a small tree of nodes
-// that its owner replaces as a whole, answers reads and watches of it, and
-// refuses every write as ZooKeeper's own read-only mode does. Nothing is
-// stored; a session owns nothing, so that it can be resumed for as long as
-// the process lives.
+// It is a ZooKeeper server for readers. It publishes a small tree of nodes that
+// its owner replaces as a whole. It answers reads and watches, and refuses
+// every write as ZooKeeper's own read-only mode does. Nothing is stored; a
+// session owns nothing, so that it can be resumed for as long as the process
+// lives.
 //
 // A frame is a big-endian int32 length and that many bytes. The first one of a
 // connection asks for a session,

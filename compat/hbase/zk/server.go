@@ -139,7 +139,7 @@ func (s *Server) start(nc net.Conn) {
 	})
 }
 
-// Close disconnects everybody, closes the listeners and returns when no
+// Close disconnects all clients, closes the listeners and returns when no
 // goroutine of the server is left.
 func (s *Server) Close() {
 	s.mu.Lock()

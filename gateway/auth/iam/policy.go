@@ -11,7 +11,7 @@ import (
 )
 
 // Members that stand for many. Callers without credentials are never let in as
-// either of them, so that both mean everybody whose credentials are good.
+// either of them, so that both mean every caller with good credentials.
 const (
 	AllUsers      = "allUsers"
 	Authenticated = "allAuthenticatedUsers"
@@ -70,12 +70,12 @@ func checkBinding(b *iampb.Binding) *fault.Error {
 	return nil
 }
 
-// otherKinds are kinds of member that IAM knows and nobody is here, so that only
+// otherKinds are kinds of member that IAM knows and no caller here is of, so that only
 // policies that are not enforced may have them.
 var otherKinds = []string{"group", "principal", "principalSet", "deleted", "projectOwner", "projectEditor", "projectViewer"}
 
 // CheckMembers returns what is wrong with the members of a policy that is kept
-// where nobody logs in, as an Invalid fault whose field is relative to the policy.
+// where login is off, as an Invalid fault whose field is relative to the policy.
 // They must be of a kind that IAM knows.
 func CheckMembers(p *iampb.Policy) error {
 	for i, b := range p.GetBindings() {

@@ -3,8 +3,8 @@
 //
 //	base64url(header) "." base64url(claims) "." base64url(signature)
 //
-// A token never says how or by whom it is to be verified: the key comes from
-// the caller, the algorithm is that of the key, and a header that names another
-// one, none, or a critical extension is refused. Header fields that carry or
-// point to keys (jwk, jku, x5u, x5c) are not looked at.
+// A token never says how it is to be verified. The key comes from the caller,
+// and the algorithm is that of the key. A header that names another one, none,
+// or a critical extension is refused. Header fields that carry or point to keys
+// (jwk, jku, x5u, x5c) are not looked at.
 package jws

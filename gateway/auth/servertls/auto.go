@@ -155,9 +155,9 @@ func (a Auto) Join(share func(own []byte) ([]byte, error)) error {
 }
 
 // Peer makes a pair in the directory, NAME.pem and NAME-key.pem, for a process
-// that shows it to others of its kind, as server and as client: whatever the
-// authority has signed belongs to them. made is false if there is one already that
-// is good for more than a month; until is when it ends.
+// that shows it to others of its kind, as server and as client. Whatever the
+// authority has signed belongs to them. made is false if there is one already
+// that is good for more than a month; until is when it ends.
 func (a Auto) Peer(name string) (made bool, until time.Time, err error) {
 	ca, err := a.authority()
 	if err != nil {

@@ -220,7 +220,7 @@ type Conn struct {
 	Expires time.Time
 }
 
-// Name returns whom a client's certificate is about: its first URI, else its
+// Name returns the subject of a client's certificate: its first URI, else its
 // first e-mail address, else its common name; empty if it has none of them.
 func Name(c *x509.Certificate) string {
 	switch {
