@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -42,7 +42,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 		cp.Items[key] = b
 		return err
 	}
-	roots, err := cmeta.RootsOf(cp.Items)
+	roots, err := metastore.RootsOf(cp.Items)
 	if err != nil {
 		return err
 	}

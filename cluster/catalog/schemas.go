@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -185,7 +185,7 @@ const (
 // lasts.
 func WatchSchemas(ctx, life context.Context, l lock.Service) (*Schemas, error) {
 	s := &Schemas{lock: l, life: life, pause: refreshPause, byID: map[uint64]*Table{}, byName: map[string]*Table{}, versions: map[string]int64{}, changed: make(chan struct{})}
-	s.putLocked(Entry{Table: cmeta.Schema})
+	s.putLocked(Entry{Table: metastore.Schema})
 	if err := s.list(ctx); err != nil {
 		return nil, fmt.Errorf("read schemas: %w", err)
 	}
@@ -298,7 +298,7 @@ func (s *Schemas) Apply(i lock.Item) error {
 		s.putLocked(t)
 	}
 	for id, t := range s.byID {
-		if t.Schema().Name == name && !there[id] && id != cmeta.Table {
+		if t.Schema().Name == name && !there[id] && id != metastore.Table {
 			delete(s.byID, id) // purged
 		}
 	}
@@ -413,7 +413,7 @@ func (s *Schemas) All() []*Table {
 	defer s.mu.Unlock()
 	var out []*Table
 	for id, t := range s.byID {
-		if id != cmeta.Table {
+		if id != metastore.Table {
 			out = append(out, t)
 		}
 	}

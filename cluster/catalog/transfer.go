@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -130,7 +130,7 @@ func ClassOf(key string) ItemClass {
 		prefix string
 		part   ItemClass
 	}{
-		{TablesPrefix, DurableItem}, {BackupsPrefix, DurableItem}, {RecordsPrefix, DurableItem}, {cmeta.RootPrefix, DurableItem},
+		{TablesPrefix, DurableItem}, {BackupsPrefix, DurableItem}, {RecordsPrefix, DurableItem}, {metastore.RootPrefix, DurableItem},
 		{ServersPrefix, EphemeralItem}, {AppliedPrefix, EphemeralItem}, {HBasePrefix, EphemeralItem},
 		{LogsPrefix, LocalItem}, {DamagedPrefix, LocalItem}, {DrainingPrefix, LocalItem}, {PinsPrefix, LocalItem},
 	} {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -82,7 +82,7 @@ func Cluster(ctx context.Context, o ClusterOptions, report func(Finding)) (Summa
 type cluster struct {
 	*tables
 	o    ClusterOptions
-	meta *cmeta.Store
+	meta *metastore.Store
 	// owners are the incarnations that live or that rows name. logs are the commit logs
 	// that rows name.
 	servers map[uint64]catalog.Registration
@@ -95,7 +95,7 @@ type cluster struct {
 func (o ClusterOptions) inspect(ctx context.Context) (c *cluster, found []Finding, err error) {
 	r := &reporter{report: func(f Finding) { found = append(found, f) },
 		doRestore: "bring back what is missing or damaged from a copy of the store, else restore a backup made before"}
-	c = &cluster{tables: newTables(r), o: o, meta: cmeta.New(o.Lock, o.Dialer)}
+	c = &cluster{tables: newTables(r), o: o, meta: metastore.New(o.Lock, o.Dialer)}
 	// Before the rows: rows do not name objects that are stored later.
 	if err := c.readItems(ctx, o.Lock); err != nil {
 		return nil, nil, err
@@ -156,7 +156,7 @@ func (c *cluster) checkAssignments() {
 	for _, id := range slices.Sorted(maps.Keys(c.rows)) {
 		sch := c.schemas[id]
 		// Those of a deleted table are given up after a while, until it is undeleted.
-		served := !c.o.stopped && (id == cmeta.Table || sch != nil && sch.DeleteTime.IsZero())
+		served := !c.o.stopped && (id == metastore.Table || sch != nil && sch.DeleteTime.IsZero())
 		for _, r := range c.rows[id] {
 			c.noteOwner(r)
 			if !served {

@@ -12,7 +12,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -217,7 +217,7 @@ func (c *checker) metadata(ctx context.Context) error {
 	c.user, c.system = map[metadata.TabletID]*metadata.Row{}, map[metadata.TabletID]*metadata.Row{}
 	for id, rows := range c.rows {
 		for _, r := range rows {
-			if id == cmeta.Table {
+			if id == metastore.Table {
 				c.system[r.Tablet] = r
 			} else {
 				c.user[r.Tablet] = r

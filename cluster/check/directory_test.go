@@ -15,7 +15,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/check"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
@@ -109,7 +109,7 @@ func flush(t testing.TB, s *standalone.Server) {
 	t.Helper()
 	var all []metadata.TabletID
 	must(t, s.Rows(t.Context(), func(r *metadata.Row) error {
-		if r.Table != cmeta.Table && r.Assignment != nil && r.Assignment.State == metadata.Open {
+		if r.Table != metastore.Table && r.Assignment != nil && r.Assignment.State == metadata.Open {
 			all = append(all, r.Tablet)
 		}
 		return nil
@@ -382,7 +382,7 @@ func TestDamage(t *testing.T) {
 				roots, err := s.Metadata().Roots(t.Context())
 				must(t, err)
 				must(t, s.TabletServer().MutateRow(t.Context(), rpc.Target{Tablet: roots[0].Tablet}, &row.Entry{
-					Key:       cmeta.Key(rpc.TabletKey{Table: rows[0].Table, End: rows[0].End}),
+					Key:       metastore.Key(rpc.TabletKey{Table: rows[0].Table, End: rows[0].End}),
 					Mutations: []row.Mutation{{Op: row.SetCell, Family: "m", Qualifier: []byte("r"), Value: datadirtest.Flip(20)(rows[0].Marshal())}}}))
 			})
 		}, want: []string{"METADATA: cannot be read", "checksum"}, more: true},
@@ -466,7 +466,7 @@ func named(t testing.TB, fs *vfs.MemFS) map[string]string {
 			users[f.Object][name] = true
 		}
 	}
-	ids := map[uint64]string{cmeta.Table: "METADATA"}
+	ids := map[uint64]string{metastore.Table: "METADATA"}
 	for _, name := range []string{"one", "kept"} {
 		st, err := s.Table(t.Context(), parent+name)
 		must(t, err)

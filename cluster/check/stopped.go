@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/fault"
@@ -38,7 +38,7 @@ func Stopped(ctx context.Context, o ClusterOptions, copies objectstore.Store, re
 		return Summary{}, err
 	}
 	o.Lock, o.stopped = l, true
-	if o.roots, err = cmeta.RootsOf(cp.Items); err != nil {
+	if o.roots, err = metastore.RootsOf(cp.Items); err != nil {
 		return Summary{}, err
 	}
 	if o.Objects, err = objectstore.Overlay(o.Objects); err != nil {
@@ -91,7 +91,7 @@ func (o ClusterOptions) items(ctx context.Context, copies objectstore.Store) (*c
 // serveMetadata has a server open all METADATA tablets, which are not served. To open one
 // whose split was under way leaves the left child to be opened.
 func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server) error {
-	meta := cmeta.New(o.Lock, o.Dialer)
+	meta := metastore.New(o.Lock, o.Dialer)
 	for range maxLoads {
 		roots, err := meta.Roots(ctx)
 		if err != nil {
@@ -108,7 +108,7 @@ func serveMetadata(ctx context.Context, o ClusterOptions, s *tabletserver.Server
 			if err := meta.CAS(ctx, r); err != nil {
 				return err
 			}
-			keys = append(keys, rpc.TabletKey{Table: cmeta.Table, End: r.End})
+			keys = append(keys, rpc.TabletKey{Table: metastore.Table, End: r.End})
 		}
 		if len(keys) == 0 {
 			return nil

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -45,7 +45,7 @@ func newTables(r *reporter) *tables {
 
 // readItems reads the tables and backups of the lock service.
 func (t *tables) readItems(ctx context.Context, l lock.Service) error {
-	t.names[cmeta.Table] = "METADATA"
+	t.names[metastore.Table] = "METADATA"
 	known := func(id uint64, name string) {
 		if other := t.names[id]; other != "" {
 			t.damage(name, t.doRestore, "has the id of %s", other)
@@ -149,7 +149,7 @@ func (t *tables) checkRows() {
 		t.checkTable(id, t.rows[id])
 	}
 	for _, id := range slices.Sorted(maps.Keys(t.names)) {
-		if t.rows != nil && t.rows[id] == nil && id != cmeta.Table {
+		if t.rows != nil && t.rows[id] == nil && id != metastore.Table {
 			t.damage(t.names[id], t.doRestore, "has no tablets")
 		}
 	}
@@ -208,7 +208,7 @@ func (t *tables) checkTable(id uint64, rows []*metadata.Row) {
 		}
 		return
 	}
-	if id != cmeta.Table && !catalog.IsBackupTable(id) {
+	if id != metastore.Table && !catalog.IsBackupTable(id) {
 		t.sum.Tablets += len(rows)
 	}
 	for _, r := range rows {

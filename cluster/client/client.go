@@ -8,7 +8,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 )
 
@@ -34,7 +34,7 @@ type Options struct {
 // A Client reads and writes the tables of a cluster. It is a gateway backend.
 type Client struct {
 	o        Options
-	meta     *cmeta.Store
+	meta     *metastore.Store
 	Counters Counters
 
 	turns turns
@@ -53,13 +53,13 @@ func New(o Options) *Client {
 	if o.Waited == nil {
 		o.Waited = func(time.Duration) {}
 	}
-	c := &Client{o: o, meta: cmeta.New(o.Lock, o.Dialer).Until(o.Ended)}
+	c := &Client{o: o, meta: metastore.New(o.Lock, o.Dialer).Until(o.Ended)}
 	c.tables.Store(&map[uint64]*locations{})
 	return c
 }
 
 // Metadata returns the METADATA that the Client reads.
-func (c *Client) Metadata() *cmeta.Store { return c.meta }
+func (c *Client) Metadata() *metastore.Store { return c.meta }
 
 // newIDs claims a range of unique numbers above 2^32. It returns a function that gives
 // them out, which is not safe for concurrent use. Each operation claims a range of its

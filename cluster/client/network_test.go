@@ -19,7 +19,7 @@ import (
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	"github.com/trestledb/trestle/cluster/master"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/cluster/tabletserver"
@@ -367,7 +367,7 @@ func TestAllLeave(t *testing.T) {
 	home := ""
 	if err := c.Rows(t.Context(), func(r *metadata.Row) error {
 		switch {
-		case r.Table == cmeta.Table:
+		case r.Table == metastore.Table:
 			home = r.Assignment.Server
 		case r.Assignment.Server == home:
 			other := "server-1"

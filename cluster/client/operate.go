@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
@@ -23,7 +23,7 @@ import (
 // by the last part of it if that is unique, or as METADATA.
 func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table, error) {
 	names := func(yield func(string) bool) {
-		if !yield(cmeta.Schema.Name) {
+		if !yield(metastore.Schema.Name) {
 			return
 		}
 		for _, t := range c.o.Schemas.All() {
@@ -44,7 +44,7 @@ func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table,
 	return c.o.Schemas.Named(ctx, full)
 }
 
-func isMetadata(t *catalog.Table) bool { return t.Schema().ID == cmeta.Table }
+func isMetadata(t *catalog.Table) bool { return t.Schema().ID == metastore.Table }
 
 // Tablets describes the tablets of a table, in the order of rows; of all tables, METADATA
 // last, if name is empty. Tablets whose servers cannot be asked have no figures of their
@@ -60,7 +60,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 		table = t.Schema().ID
 		names[table] = t.Schema().Name
 	} else {
-		names[cmeta.Table] = cmeta.Schema.Name
+		names[metastore.Table] = metastore.Schema.Name
 		for _, t := range c.o.Schemas.All() {
 			if sch := t.Schema(); sch.DeleteTime.IsZero() {
 				names[sch.ID] = sch.Name
@@ -84,7 +84,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 		err = c.Rows(ctx, each)
 	}
 	slices.SortStableFunc(out, func(a, b tablet.Info) int {
-		if am, bm := a.Table == cmeta.Schema.Name, b.Table == cmeta.Schema.Name; am != bm {
+		if am, bm := a.Table == metastore.Schema.Name, b.Table == metastore.Schema.Name; am != bm {
 			if am {
 				return 1
 			}

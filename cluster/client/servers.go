@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -88,8 +88,8 @@ func (c *Client) TabletOf(ctx context.Context, id metadata.TabletID) (table stri
 		return "", rows, err
 	}
 	rows = row.Range{Start: r.Start, End: r.End}
-	if r.Table == cmeta.Table {
-		return cmeta.Schema.Name, rows, nil
+	if r.Table == metastore.Table {
+		return metastore.Schema.Name, rows, nil
 	}
 	t, err := c.o.Schemas.ByID(r.Table)
 	if err != nil {

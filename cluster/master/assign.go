@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -71,7 +71,7 @@ func (m *master) assignIfNeeded(ctx context.Context, v *view, h *tabletHint, to 
 		m.tablets.invalidate(keyOf(h)) // it changed since it was read, perhaps
 		return nil, err
 	}
-	if r.Table == cmeta.Table {
+	if r.Table == metastore.Table {
 		return wholeHint(r), nil
 	}
 	return hintOf(r), nil
@@ -100,7 +100,7 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 		}
 	}
 	what, most := "load ", math.MaxInt
-	if len(rows) > 0 && rows[0].Table == cmeta.Table {
+	if len(rows) > 0 && rows[0].Table == metastore.Table {
 		// Loads of other tablets may be waiting for these.
 		what = "load METADATA "
 	} else {
@@ -202,7 +202,7 @@ func (m *master) pick(v *view, r *tabletHint) (catalog.Registration, bool) {
 				best, found = s, true
 			}
 		}
-		if found || r.Table != cmeta.Table {
+		if found || r.Table != metastore.Table {
 			break
 		}
 	}

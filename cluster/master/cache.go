@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -82,7 +82,7 @@ func (k *tabletCache) invalidate(keys ...rpc.TabletKey) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, key := range keys {
-		if key.Table != cmeta.Table {
+		if key.Table != metastore.Table {
 			k.stale = append(k.stale, key)
 		}
 	}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -29,7 +29,7 @@ func (m *master) copyAlways(ctx context.Context, c *catalog.Copier) {
 	soon := make(chan struct{}, 1)
 	var watching sync.WaitGroup
 	defer watching.Wait()
-	for _, prefix := range []string{cmeta.RootPrefix, catalog.TablesPrefix, catalog.BackupsPrefix} {
+	for _, prefix := range []string{metastore.RootPrefix, catalog.TablesPrefix, catalog.BackupsPrefix} {
 		watching.Go(func() { m.watch(ctx, prefix, soon) })
 	}
 	for {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -73,7 +73,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	o.Log.Info("this process is the master", "name", o.Name, "epoch", epoch)
-	m := &master{o: o, copier: copier, age: age, term: ctx, endTerm: cancel, epoch: epoch, meta: cmeta.New(o.Lock, o.Dialer).ForMaster(epoch),
+	m := &master{o: o, copier: copier, age: age, term: ctx, endTerm: cancel, epoch: epoch, meta: metastore.New(o.Lock, o.Dialer).ForMaster(epoch),
 		missing: map[uint64]time.Time{}, merging: map[metadata.TabletID]time.Time{}, pendingSince: map[[2]int64]time.Time{}, busy: map[string]bool{}, lastLogged: map[string]logged{}, moving: map[metadata.TabletID]bool{}, wake: make(chan struct{}, 1)}
 	o.Counters.Terms.Add(1)
 	o.Counters.Leading.Store(1)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -139,7 +139,7 @@ type master struct {
 	o     Options
 	term  context.Context
 	epoch int64
-	meta  *cmeta.Store
+	meta  *metastore.Store
 	wake  chan struct{}
 	calls sync.WaitGroup
 	// copier is nil if there is no store.

@@ -5,7 +5,7 @@ import (
 	"context"
 	"time"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -78,7 +78,7 @@ func (m *master) merge(v *view, rows []*tabletHint, movable map[metadata.TabletI
 		a, ok := ready(l)
 		b, both := ready(r)
 		most := bytes
-		if l.Table == cmeta.Table {
+		if l.Table == metastore.Table {
 			most = system
 		}
 		// Those that are being brought together are left and right of one another.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -122,7 +122,7 @@ func (m *master) moveAll(ctx context.Context, from catalog.Registration, all []r
 		if ctx.Err() != nil {
 			break
 		}
-		if p.row.Table == cmeta.Table {
+		if p.row.Table == metastore.Table {
 			one(p) // while METADATA moves, nothing else can
 			continue
 		}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/schema"
@@ -21,7 +21,7 @@ import (
 // compare-and-set, so a client that is creating or undeleting it fails. Its rows are
 // garbage from then on, as are those of a creator that died.
 func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
-	now, known := m.o.Now(), map[uint64]bool{cmeta.Table: true}
+	now, known := m.o.Now(), map[uint64]bool{metastore.Table: true}
 	pending := map[[2]int64]bool{}
 	// stale tells whether something has been pending for too long. It goes by this
 	// process's clock, as the creator's may be wrong.

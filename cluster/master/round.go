@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -92,7 +92,7 @@ type view struct {
 func (m *master) round(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
 	defer cancel()
-	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{cmeta.Table: true}, resting: map[uint64]bool{}, names: map[uint64]string{cmeta.Table: cmeta.Schema.Name}, pins: map[metadata.TabletID]lock.Item{}}
+	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{metastore.Table: true}, resting: map[uint64]bool{}, names: map[uint64]string{metastore.Table: metastore.Schema.Name}, pins: map[metadata.TabletID]lock.Item{}}
 	var err error
 	if v.servers, _, err = catalog.Servers(ctx, m.o.Lock); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (m *master) bootstrap(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r := &metadata.Row{Table: cmeta.Table, Tablet: metadata.TabletID(n << 32), Assignment: &metadata.Assignment{}, MajorTime: time.Now().Unix()}
+	r := &metadata.Row{Table: metastore.Table, Tablet: metadata.TabletID(n << 32), Assignment: &metadata.Assignment{}, MajorTime: time.Now().Unix()}
 	if err := m.meta.CAS(ctx, r); err != nil {
 		return err
 	}

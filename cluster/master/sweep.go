@@ -13,7 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -93,7 +93,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 	}
 	// Backups before tables: a table that is made of a backup which is deleted
 	// at once is one of the two then.
-	want := []uint64{cmeta.Table}
+	want := []uint64{metastore.Table}
 	backups, err := catalog.Backups(ctx, w.m.o.Lock, "")
 	if err != nil {
 		return nil, err

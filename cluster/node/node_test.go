@@ -19,7 +19,7 @@ import (
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/etcd"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -152,7 +152,7 @@ func TestOlderThanServers(t *testing.T) {
 	}
 	c := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: schemas})
 	n.MonitorRollback(c) // nobody can be asked
-	row := &metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{Addr: "here", State: metadata.Open}}
+	row := &metadata.Row{Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{Addr: "here", State: metadata.Open}}
 	if err := c.Metadata().CAS(t.Context(), row); err != nil {
 		t.Fatal(err)
 	}
@@ -295,8 +295,8 @@ func TestStore(t *testing.T) {
 	check(t, n, "shared store", "does not say that it is of cluster c")
 	// With METADATA there is something to lose: an empty store is another one, or
 	// the directory on which it was mounted.
-	root := metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{}}
-	put(t, n.Lock, cmeta.RootPrefix+"00", string(root.Marshal()))
+	root := metadata.Row{Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{}}
+	put(t, n.Lock, metastore.RootPrefix+"00", string(root.Marshal()))
 	const empty = "it is empty, and cluster c has tables: mount the share, or correct --store"
 	if _, err := n.OpenStore(ctx, o); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), empty) {
 		t.Errorf("an empty store of a cluster with tables: %v", err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -62,7 +62,7 @@ type StoreOptions struct {
 func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	// The first master marks the store before it makes METADATA: who sees that sees
 	// the mark.
-	roots, err := cmeta.New(n.Lock, n.Dialer).Roots(ctx)
+	roots, err := metastore.New(n.Lock, n.Dialer).Roots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look whether cluster %s is new: %w", o.Cluster, err)
 	}

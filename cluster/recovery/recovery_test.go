@@ -13,7 +13,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
@@ -212,7 +212,7 @@ func TestRecoverLockService(t *testing.T) {
 	if _, err := catalog.ClaimIncarnation(ctx, f.lock); err != nil {
 		t.Fatal(err)
 	}
-	if err := cmeta.New(f.lock, nil).CAS(ctx, &metadata.Row{Table: cmeta.Table, Tablet: 1}); err != nil {
+	if err := metastore.New(f.lock, nil).CAS(ctx, &metadata.Row{Table: metastore.Table, Tablet: 1}); err != nil {
 		t.Fatal(err)
 	}
 	f.put(t, catalog.RecordsPrefix+"r", "kept")

@@ -18,7 +18,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -388,7 +388,7 @@ func (c *Cluster) reshape(ctx context.Context, rng *rand.Rand, admin *client.Cli
 		case i > 0 && rng.IntN(2) == 0:
 			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Merge(ctx, roots[i-1].Tablet, r.Tablet)
 		case len(roots) < 4:
-			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(ctx, r.Tablet, cmeta.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))}))
+			_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(ctx, r.Tablet, metastore.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))}))
 		}
 	case 6:
 		if roots, err := admin.Metadata().Roots(ctx); err == nil {

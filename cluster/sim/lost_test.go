@@ -18,7 +18,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -183,7 +183,7 @@ func (c *Cluster) shuffleMetadata(ctx context.Context, rng *rand.Rand, admin *cl
 		roots, err := admin.Metadata().Roots(short)
 		if err == nil && len(roots) < 4 && roots[0].Assignment != nil {
 			if table, err := admin.Table(short, tableName); err == nil {
-				at := cmeta.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))})
+				at := metastore.Key(rpc.TabletKey{Table: table.ID, End: fmt.Append(nil, "k", rng.IntN(9))})
 				r := roots[rng.IntN(len(roots))]
 				if r.Assignment != nil {
 					_ = c.Dialer("admin").Dial(r.Assignment.Addr).Split(short, r.Tablet, at)
@@ -204,7 +204,7 @@ func (c *Cluster) shuffleMetadata(ctx context.Context, rng *rand.Rand, admin *cl
 // rootPlaces returns the log of each METADATA tablet, 0 if it has none.
 func (c *Cluster) rootPlaces(t *testing.T, items map[string][]byte) map[metadata.TabletID]uint64 {
 	t.Helper()
-	roots, err := cmeta.RootsOf(items)
+	roots, err := metastore.RootsOf(items)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -29,7 +29,7 @@ type blindedServer struct {
 func (s *blindedServer) ReadRows(ctx context.Context, at rpc.Target, r *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
 	if s.d.hide.Swap(false) {
 		hidden := *r
-		hidden.Ranges = []row.Range{{Start: append(cmeta.Key(rpc.TabletKey{Table: s.d.table, End: []byte("m")}), 0), End: r.Ranges[0].End}}
+		hidden.Ranges = []row.Range{{Start: append(metastore.Key(rpc.TabletKey{Table: s.d.table, End: []byte("m")}), 0), End: r.Ranges[0].End}}
 		r = &hidden
 	}
 	return s.TabletServer.ReadRows(ctx, at, r, w)

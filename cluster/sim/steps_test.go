@@ -17,7 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -123,7 +123,7 @@ func (g *stage) place(table uint64, server string) {
 	var rows []*metadata.Row
 	var err error
 	for range 200 {
-		if table == cmeta.Table {
+		if table == metastore.Table {
 			rows, err = g.admin.Metadata().Roots(ctx)
 		} else {
 			rows, err = g.admin.Metadata().Lookup(ctx, table, nil, 10)
@@ -338,7 +338,7 @@ func (g *stage) roots() []*metadata.Row {
 
 // splitMetadata cuts METADATA in the middle of the table's rows.
 func (g *stage) splitMetadata() {
-	at := cmeta.Key(rpc.TabletKey{Table: g.table.ID, End: []byte("h")})
+	at := metastore.Key(rpc.TabletKey{Table: g.table.ID, End: []byte("h")})
 	first := g.roots()[0].Tablet
 	g.ask("server-1", func(ctx context.Context, s rpc.TabletServer) { _ = s.Split(ctx, first, at) })
 }

@@ -191,7 +191,7 @@ func (s *witnessedServer) CheckAndMutateRow(ctx context.Context, at rpc.Target, 
 	if err != nil || len(muts) == 0 {
 		return matched, err
 	}
-	// A METADATA row has its version beside it: cmeta's two columns.
+	// A METADATA row has its version beside it: metastore's two columns.
 	var r *metadata.Row
 	for i := range muts {
 		m := &muts[i]

@@ -13,7 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -38,12 +38,12 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 	if err != nil {
 		return err
 	}
-	names := map[uint64]string{cmeta.Table: cmeta.Schema.Name}
+	names := map[uint64]string{metastore.Table: metastore.Schema.Name}
 	for _, i := range items {
 		if strings.HasPrefix(i.Key, catalog.ServersPrefix) || strings.HasPrefix(i.Key, catalog.AppliedPrefix) {
 			continue // those of this look
 		}
-		if strings.HasPrefix(i.Key, cmeta.RootPrefix) {
+		if strings.HasPrefix(i.Key, metastore.RootPrefix) {
 			continue // printed as a row
 		}
 		if err := addNames(names, i); err != nil {

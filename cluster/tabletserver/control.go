@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -357,7 +357,7 @@ func (s *Server) alignSplitKey(ctx context.Context, t *served, at []byte) ([]byt
 	if t.group != s.system {
 		return at, nil
 	}
-	q, err := tablet.NewQuery(t.table.Schema(), cmeta.LiveRows, false)
+	q, err := tablet.NewQuery(t.table.Schema(), metastore.LiveRows, false)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock/memory"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -95,7 +95,7 @@ func TestOpenFails(t *testing.T) {
 	m := &metadataServer{lost: 3}
 	s, table := startServer(t, m)
 	m.give = s.cancel // what it does ends
-	root := &metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Open, Epoch: 1, Addr: "m"}}
+	root := &metadata.Row{Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Open, Epoch: 1, Addr: "m"}}
 	if err := s.meta.CAS(ctx, root); err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
@@ -247,7 +247,7 @@ func TestOperate(t *testing.T) {
 	}
 	mustPut(t, s, table, "row00000", setCell("f", "q", 1000, "in memory"))
 	infos, err := s.Tablets(context.Background(), "")
-	if err != nil || len(infos) != 3 || infos[2].Table != cmeta.Schema.Name || infos[0].MemtableBytes == 0 || infos[0].Redo == "" ||
+	if err != nil || len(infos) != 3 || infos[2].Table != metastore.Schema.Name || infos[0].MemtableBytes == 0 || infos[0].Redo == "" ||
 		infos[1].MemtableBytes != 0 || infos[1].Redo != "" || infos[1].Bytes == 0 {
 		t.Fatalf("%+v %v", infos, err)
 	}
@@ -265,7 +265,7 @@ func TestOperate(t *testing.T) {
 	if infos, _ = s.Tablets(context.Background(), "t"); infos[0].Runs != 1 || infos[0].LastMajor.IsZero() || infos[1].Runs < 1 {
 		t.Errorf("after a compaction of the first %+v", infos)
 	}
-	if err := s.CompactTablets(ctx, cmeta.Schema.Name, row.All, nil); err != nil {
+	if err := s.CompactTablets(ctx, metastore.Schema.Name, row.All, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := content(s, table, row.All); got != before {
@@ -273,7 +273,7 @@ func TestOperate(t *testing.T) {
 	}
 
 	none := func(d tablet.ObjectDamage) { t.Errorf("damaged: %+v", d) }
-	for _, name := range []string{"t", cmeta.Schema.Name} {
+	for _, name := range []string{"t", metastore.Schema.Name} {
 		if err := s.VerifyTablets(ctx, name, row.All, none, func(d, n int64) { done, total = d, n }); err != nil || done != total || total == 0 {
 			t.Fatalf("%s: %d of %d %v", name, done, total, err)
 		}

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -17,12 +17,12 @@ func TestLoadInSplit(t *testing.T) {
 	s, _ := startServer(t, nil)
 	defer s.Kill()
 	own := catalog.MetadataLog(s.owner)
-	row := &metadata.Row{Table: cmeta.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Open, Epoch: 1, Server: "s", Addr: "s",
+	row := &metadata.Row{Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Open, Epoch: 1, Server: "s", Addr: "s",
 		Incarnation: s.owner, Log: uint64(own)}}
 	if err := s.meta.CAS(ctx, row); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Load(ctx, []rpc.TabletKey{{Table: cmeta.Table}}); err != nil {
+	if err := s.Load(ctx, []rpc.TabletKey{{Table: metastore.Table}}); err != nil {
 		t.Error(err)
 	}
 	if state, _, err := catalog.ReadLog(ctx, s.o.Lock, own); err != nil || state.Frozen {

@@ -12,7 +12,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
@@ -169,7 +169,7 @@ type Server struct {
 	session            lock.Session
 	promise            promise
 	rollback           *catalog.RollbackGuard
-	meta               *cmeta.Store
+	meta               *metastore.Store
 	schemas            *catalog.Schemas
 
 	cache *sstable.Cache
@@ -272,7 +272,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	if o.Private != nil {
 		o.Dialer = privateDialer{s}
 	}
-	s.meta = cmeta.New(o.Lock, o.Dialer).Until(s.failed)
+	s.meta = metastore.New(o.Lock, o.Dialer).Until(s.failed)
 	if s.schemas, err = catalog.WatchSchemas(ctx, s.ctx, o.Lock); err != nil {
 		return nil, err
 	}
@@ -404,7 +404,7 @@ func (s *Server) tabletsOf(h *logGroup) []*tablet.Tablet {
 }
 
 func (s *Server) logGroupOf(table uint64) *logGroup {
-	if table == cmeta.Table {
+	if table == metastore.Table {
 		return s.system
 	}
 	return s.users

@@ -15,7 +15,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/master"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -251,7 +251,7 @@ func (s *Store) purged(t testing.TB) {
 	t.Helper()
 	now := s.o.Now()
 	eventually(t, "the master purges", func() bool {
-		known := map[uint64]bool{cmeta.Table: true}
+		known := map[uint64]bool{metastore.Table: true}
 		backups, err := catalog.Backups(ctx, s.Lock(), "")
 		if err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
@@ -44,7 +44,7 @@ func copyAll(ctx context.Context, from, to Side, begun time.Time, o Options, r *
 	for _, i := range items {
 		values[i.Key] = i.Value
 	}
-	roots, err := cmeta.RootsOf(values)
+	roots, err := metastore.RootsOf(values)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/trestledb/trestle/cluster/catalog"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -43,7 +43,7 @@ func (d *dialer) Dial(string) rpc.TabletServer { return d.server.Load() }
 // A quiescing is a side whose tablets are being flushed and given up.
 type quiescing struct {
 	server *tabletserver.Server
-	meta   *cmeta.Store
+	meta   *metastore.Store
 	owner  uint64 // what rows call the server
 	roots  int    // METADATA tablets; 0 if no table was ever made
 }
@@ -59,7 +59,7 @@ func newNamedObjects() *namedObjects {
 }
 
 func (f *namedObjects) add(r *metadata.Row) {
-	if r.Table != cmeta.Table && !catalog.IsBackupTable(r.Table) {
+	if r.Table != metastore.Table && !catalog.IsBackupTable(r.Table) {
 		f.tablets[r.Tablet] = true
 	}
 	for _, file := range r.Files {
@@ -126,7 +126,7 @@ func open(ctx context.Context, s Side, o Options) (_ *quiescing, err error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &quiescing{server: ts, meta: cmeta.New(s.Lock, d).ForMaster(epochs + held.Created), owner: status.Incarnation}
+	r := &quiescing{server: ts, meta: metastore.New(s.Lock, d).ForMaster(epochs + held.Created), owner: status.Incarnation}
 	roots, err := r.meta.Roots(ctx)
 	if err != nil {
 		return nil, err

@@ -23,7 +23,7 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	"github.com/trestledb/trestle/cluster/master"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
@@ -397,7 +397,7 @@ func TestAbandon(t *testing.T) {
 	look, err := standalone.OpenMetadata(t.Context(), fs, "a")
 	must(t, err)
 	must(t, look.Rows(t.Context(), func(r *metadata.Row) error {
-		if len(r.Files) > 0 && r.Assignment != nil && r.Table != cmeta.Table {
+		if len(r.Files) > 0 && r.Assignment != nil && r.Table != metastore.Table {
 			damaged = r.Files[0].Object
 		}
 		return nil

@@ -21,7 +21,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
@@ -44,7 +44,7 @@ type operator struct {
 	n       *node.Node
 	cfg     *settings.Set
 	client  *client.Client
-	meta    *cmeta.Store
+	meta    *metastore.Store
 	json    bool
 	tablets bool
 	yes     bool
@@ -342,7 +342,7 @@ func (o *operator) tableNames(ctx context.Context) (map[uint64]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := map[uint64]string{cmeta.Table: "METADATA"}
+	names := map[uint64]string{metastore.Table: "METADATA"}
 	for _, i := range items {
 		n, err := catalog.ParseName(i)
 		if err != nil {

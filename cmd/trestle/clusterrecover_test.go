@@ -19,7 +19,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	trestlelock "github.com/trestledb/trestle/cluster/lock"
 	lock "github.com/trestledb/trestle/cluster/lock/etcd"
-	cmeta "github.com/trestledb/trestle/cluster/metadata"
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
 
@@ -155,7 +155,7 @@ func TestClusterRecover(t *testing.T) {
 			}
 			cp, err := copier.Newest(t.Context())
 			if err == nil && !slices.ContainsFunc(items, func(i trestlelock.Item) bool {
-				return (strings.HasPrefix(i.Key, cmeta.RootPrefix) || strings.HasPrefix(i.Key, catalog.TablesPrefix)) && !bytes.Equal(cp.Items[i.Key], i.Value)
+				return (strings.HasPrefix(i.Key, metastore.RootPrefix) || strings.HasPrefix(i.Key, catalog.TablesPrefix)) && !bytes.Equal(cp.Items[i.Key], i.Value)
 			}) {
 				return
 			}
@@ -178,7 +178,7 @@ func TestClusterRecover(t *testing.T) {
 		return lock.New([]*clientv3.Client{cl}, "trestle/test/")
 	}
 	oldURL := "http://" + old.Clients[0].Addr().String()
-	items, _, err := lockAt(c.etcd).List(t.Context(), cmeta.RootPrefix)
+	items, _, err := lockAt(c.etcd).List(t.Context(), metastore.RootPrefix)
 	if err != nil {
 		t.Fatal(err)
 	}

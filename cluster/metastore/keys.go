@@ -1,4 +1,4 @@
-package metadata
+package metastore
 
 import (
 	"encoding/binary"
