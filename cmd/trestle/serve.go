@@ -2,9 +2,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -99,21 +102,50 @@ func httpURL(cfg *settings.Serve) string {
 	return "http://" + cfg.HTTPListen
 }
 
-// configCommand prints the effective settings of serve.
+// roles are the commands that run a process, and its settings.
+var roles = map[string]func(command string) *settings.Flags{
+	"serve":        settings.NewFlags,
+	"tabletserver": func(c string) *settings.Flags { return settings.NewClusterFlags(c, settings.TabletServer) },
+	"master":       func(c string) *settings.Flags { return settings.NewClusterFlags(c, settings.Master) },
+	"gateway":      func(c string) *settings.Flags { return settings.NewClusterFlags(c, settings.Gateway) },
+}
+
+// configCommand prints the effective settings of a role.
 func configCommand(p *process) *cobra.Command {
-	flags := settings.NewFlags("config")
+	all := settings.NewClusterFlags("config", settings.Probe)
 	own := pflag.NewFlagSet("", pflag.ContinueOnError)
 	reference := own.Bool("reference", false, "print every setting with its default and meaning instead")
-	own.AddFlagSet(flags.FlagSet)
-	return p.verb("config", "print the settings of serve and where each comes from",
-		"Prints the settings that serve would run with, as a file for --config, and where\neach comes from.", own, func(*cobra.Command, []string) int {
+	own.AddFlagSet(all.FlagSet)
+	names := slices.Sorted(maps.Keys(roles))
+	c := p.verb("config [ROLE]", "print the settings of a role and where each comes from",
+		"Prints the settings that a process would run with, as a file for --config, and where each comes from. ROLE is "+strings.Join(names, ", ")+
+			"; serve if it is left out. One file can be for all roles: each takes its own settings, and refuses what is a setting of none.", own,
+		func(c *cobra.Command, args []string) int {
+			role := "serve"
+			if len(args) > 0 {
+				role = args[0]
+			}
+			if roles[role] == nil {
+				return p.misused(fmt.Errorf("%q is no role; there are %s", role, strings.Join(names, ", ")))
+			}
+			flags := roles[role](role)
+			var errs []error
+			c.Flags().Visit(func(f *pflag.Flag) {
+				switch {
+				case f.Name == "reference":
+				case flags.Lookup(f.Name) == nil:
+					errs = append(errs, fmt.Errorf("--%s is no setting of %s", f.Name, role))
+				default:
+					errs = append(errs, flags.Set(f.Name, f.Value.String()))
+				}
+			})
 			cfg, err := flags.Load(p.environ)
-			switch {
-			case *reference:
-				err = settings.PrintReference(p.stdout)
-			case err != nil:
+			if err = errors.Join(append(errs, err)...); err != nil && !*reference {
 				return p.misused(err)
-			default:
+			}
+			if *reference {
+				err = flags.PrintReference(p.stdout)
+			} else {
 				err = cfg.Print(p.stdout)
 			}
 			if err != nil {
@@ -121,4 +153,6 @@ func configCommand(p *process) *cobra.Command {
 			}
 			return exitOK
 		})
+	c.ValidArgs = names
+	return c
 }

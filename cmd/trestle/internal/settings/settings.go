@@ -276,12 +276,11 @@ func (s *Set) Attrs() []any {
 	return out
 }
 
-// PrintReference writes a YAML file with every setting at its default, each
-// explained.
-func PrintReference(w io.Writer) error {
-	rows := new(Serve).table()
-	for i := range rows {
-		r := &rows[i]
+// PrintReference writes a YAML file with every setting of the command at its
+// default, each explained.
+func (f *Flags) PrintReference(w io.Writer) error {
+	for i := range f.rows {
+		r := &f.rows[i]
 		if _, err := fmt.Fprintf(w, "# %s\n# flag --%s, environment %s\n%s: %s\n\n", r.help, r.name, r.env(), r.name, quote(r.deflt)); err != nil {
 			return err
 		}

@@ -168,7 +168,7 @@ func TestPrintRoundTrip(t *testing.T) {
 	if again.Serve != s.Serve {
 		t.Errorf("got %+v, want %+v", again.Serve, s.Serve)
 	}
-	if err := PrintReference(&b); err != nil {
+	if err := NewFlags("serve").PrintReference(&b); err != nil {
 		t.Fatal(err)
 	}
 	ref, err := NewFlags("serve").Resolve([]string{"--config", write(t, b.String())}, nil)
