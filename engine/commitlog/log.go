@@ -400,10 +400,14 @@ func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Rec
 			}
 		})
 	}()
-	err := l.replayFrames(s, frames, from, fn)
-	close(ended)
-	for range frames { // until it reads no more: the buffer is the log's
-	}
+	err := func() error {
+		defer func() { // also if fn panics: the buffer is the log's
+			close(ended)
+			for range frames {
+			}
+		}()
+		return l.replayFrames(s, frames, from, fn)
+	}()
 	if err == nil && readErr != nil {
 		err = fmt.Errorf("replay commit log %s: %w", l.dir, readErr)
 	}

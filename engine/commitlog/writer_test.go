@@ -198,6 +198,31 @@ func TestAppendReplay(t *testing.T) {
 	}
 }
 
+// TestReplayPanics: a replay whose function panics leaves nothing behind that goes
+// on reading: neither a goroutine, as TestMain finds, nor a race with the next one.
+func TestReplayPanics(t *testing.T) {
+	fs := vfs.NewMem()
+	l := open(t, fs, "log", Options{SegmentBytes: 4 << 20})
+	w := start(t, l)
+	for seq := uint64(1); seq <= 600; seq++ { // a frame each, more than may wait to be replayed
+		mustWait(t, w, appendRecord(t, w, 1, seq, 1<<10, nil))
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	l = open(t, fs, "log", Options{SegmentBytes: 4 << 20})
+	func() {
+		defer func() { _ = recover() }()
+		_ = l.Replay(Pos{}, func(Record) error { panic("a mistake") })
+	}()
+	if recs := mustReplay(t, l, Pos{}); len(recs) != 600 {
+		t.Errorf("%d records", len(recs))
+	}
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHugeRecord(t *testing.T) {
 	t.Run("mem", func(t *testing.T) { hugeRecord(t, vfs.NewMem(), "log") })
 	t.Run("disk", func(t *testing.T) { hugeRecord(t, vfs.Default, t.TempDir()) })
