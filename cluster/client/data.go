@@ -197,7 +197,7 @@ func (r *readCall) nothingRead() bool {
 	return !r.progress.open && len(r.left) > 0 && bytes.Equal(r.left[0].Start, all[0].Start) && bytes.Equal(r.left[len(r.left)-1].End, all[len(all)-1].End)
 }
 
-// resetProgress returns the tracker of another tablet.
+// resetProgress returns the progressWriter of another tablet.
 func (r *readCall) resetProgress() *progressWriter {
 	t := &r.progress
 	t.open, t.done, t.full, t.stats, t.err = false, false, false, scan.Stats{}, nil

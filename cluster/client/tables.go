@@ -373,8 +373,12 @@ func (c *Client) tabletSizes(ctx context.Context, table uint64, each func(r *met
 	})
 }
 
-// TableIDs implements backend.Tables.
-func (c *Client) TableIDs(context.Context) ([]uint64, error) {
+// TableIDs implements backend.Tables. It asks the lock service: a caller deletes what
+// belongs to no table, and another process may have made one that is not known here yet.
+func (c *Client) TableIDs(ctx context.Context) ([]uint64, error) {
+	if _, err := c.o.Schemas.Refresh(ctx, ""); err != nil {
+		return nil, err
+	}
 	var out []uint64
 	for _, t := range c.o.Schemas.All() {
 		if !t.Pending() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -152,6 +153,25 @@ func TestAsksBeforeNotFound(t *testing.T) {
 	create(t, admin, name+"last")
 	if ts, err := b.Tablets(ctx, name[strings.LastIndexByte(name, '/')+1:]+"last"); err != nil || len(ts) != 1 {
 		t.Errorf("a table for an operator: %v, %v", ts, err)
+	}
+}
+
+// TestTableIDsAreFresh: a gateway that has not heard of a table counts it among
+// those that are there. Else it would delete the policies and views of the table as
+// those of none.
+func TestTableIDsAreFresh(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	c := start(t, Options{WrapLock: behind(behindLock{}, "behind")}, 1)
+	admin, b := clientOf(t, c, "admin"), clientOf(t, c, "behind")
+	create(t, admin, upkeepTable)
+	want, err := admin.Table(ctx, upkeepTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids, err := b.TableIDs(ctx)
+	if err != nil || !slices.Contains(ids, want.ID) {
+		t.Errorf("%v, %v; want %d among them", ids, err, want.ID)
 	}
 }
 
