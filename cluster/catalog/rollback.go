@@ -22,7 +22,7 @@ type RollbackGuard struct {
 	epochs int64
 }
 
-// NewRollbackGuard returns an Age that has seen nothing yet.
+// NewRollbackGuard returns a RollbackGuard that has seen nothing yet.
 func NewRollbackGuard(l lock.Service) *RollbackGuard { return &RollbackGuard{l: l} }
 
 // Check returns fault.FailedPrecondition if the lock service is not the one that was seen

@@ -164,7 +164,7 @@ type Schemas struct {
 	revision   int64
 	changed    chan struct{}
 	pending    *refresh // the next one; nil if no caller waits
-	refreshing bool     // answer runs
+	refreshing bool     // refreshLoop runs
 }
 
 // A refresh is a read of the lock service for callers that miss something.
@@ -311,8 +311,9 @@ func (s *Schemas) putLocked(sch Entry) {
 		t = &Table{all: s}
 		s.byID[sch.ID] = t
 	}
-	t.schema.Store(sch.Table)
+	// Wait looks at the schema: whoever it lets go on sees the state that belongs to it.
 	t.pending.Store(sch.Pending)
+	t.schema.Store(sch.Table)
 	if sch.DeleteTime.IsZero() {
 		s.byName[sch.Name] = t
 	}

@@ -115,7 +115,7 @@ const (
 	LocalItem
 )
 
-// ClassOf returns the class of the item of a key. EpochsKey is Local: epochs go by the
+// ClassOf returns the class of the item of a key. EpochsKey is LocalItem: epochs go by the
 // versions of one lock service.
 func ClassOf(key string) ItemClass {
 	switch key {

@@ -65,7 +65,7 @@ type Data interface {
 	// UpdateRow returns the cells of a row that read leaves (all, if it is nil),
 	// once they are durable. But if seen is their Digest it applies muts,
 	// atomically with that, and returns Done. If muts were applied with the same
-	// token before, unless it is empty, it does nothing and returns Repeated: see
+	// token before, unless it is empty, it does nothing and returns AppliedBefore: see
 	// backend.RowUpdater.
 	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became UpdateOutcome, err error)
 	// DropRange deletes the rows of r, which is within the tablet.

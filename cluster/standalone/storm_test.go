@@ -163,7 +163,7 @@ type stormWorker struct {
 	n       int    // the last value that it wrote
 	deleted string // what its table was before it was deleted, if that can be undone
 	// reserved says that a backup may have been begun and not made: its name is taken
-	// until the master finds that nothing goes on (catalog.MakeLimit).
+	// until the master finds that nothing goes on (catalog.ReservationTTL).
 	reserved bool
 }
 
