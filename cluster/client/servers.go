@@ -52,16 +52,24 @@ func (c *Client) Servers(ctx context.Context) ([]Server, error) {
 }
 
 // AwaitDrained waits until the server of a name has no tablets, and calls left
-// with their number whenever it is another.
+// with their number whenever it is another. It is FailedPrecondition if the server
+// may have tablets again before that.
 func (c *Client) AwaitDrained(ctx context.Context, name string, left func(int)) error {
 	for last := -1; ; {
 		n := 0
-		err := c.Rows(ctx, func(r *metadata.Row) error {
-			if a := r.Assignment; a != nil && a.Server == name && a.State != metadata.Unassigned {
-				n++
-			}
-			return nil
-		})
+		// Before METADATA: a server that has none there then gets none.
+		living, drained, err := c.serverState(ctx, name)
+		if err == nil && living && !drained {
+			return fault.New(fault.FailedPrecondition, "tablet server %q is not drained any more: somebody has undrained it", name)
+		}
+		if err == nil {
+			err = c.Rows(ctx, func(r *metadata.Row) error {
+				if a := r.Assignment; a != nil && a.Server == name && a.State != metadata.Unassigned {
+					n++
+				}
+				return nil
+			})
+		}
 		switch {
 		case err == nil && n != last:
 			left(n)

@@ -297,7 +297,7 @@ func TestStore(t *testing.T) {
 	// the directory on which it was mounted.
 	root := metadata.Row{Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{}}
 	put(t, n.Lock, metastore.RootPrefix+"00", string(root.Marshal()))
-	const empty = "it is empty, and cluster c has tables: mount the share, or correct --store"
+	const empty = `it has no object "cluster" that says so, and cluster c has tables: mount the share, or correct --store`
 	if _, err := n.OpenStore(ctx, o); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), empty) {
 		t.Errorf("an empty store of a cluster with tables: %v", err)
 	}

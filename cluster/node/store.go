@@ -70,7 +70,7 @@ func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if err == nil && len(roots) > 0 {
 		err = s.checkMark(ctx)
 		if errors.Is(err, fault.NotFound) {
-			err = fault.New(fault.FailedPrecondition, "it is empty, and cluster %s has tables: mount the share, or correct --store", o.Cluster)
+			err = fault.New(fault.FailedPrecondition, "it has no object %q that says so, and cluster %s has tables: mount the share, or correct --store", markName, o.Cluster)
 		}
 	}
 	if err == nil {

@@ -92,6 +92,34 @@ func TestTold(t *testing.T) {
 	}
 	log.await(t, "tablet server is drained no more", "name=server-1")
 
+	// A drain that cannot end, as no other server is there, is waited for until it is
+	// taken back.
+	for _, s := range []string{"server-1", "server-2"} {
+		if err := b.Drain(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waits := make(chan error, 1)
+	go func() { waits <- b.AwaitDrained(t.Context(), "server-2", func(int) {}) }()
+	select {
+	case err := <-waits:
+		t.Fatalf("a server with tablets is drained: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	for _, s := range []string{"server-2", "server-1"} {
+		if err := b.Undrain(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	select {
+	case err := <-waits:
+		if !errors.Is(err, fault.FailedPrecondition) {
+			t.Errorf("a drain that was taken back: %v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("a drain that was taken back is waited for")
+	}
+
 	c.KillServer("server-2")
 	log.await(t, "tablet server is gone", strings.ReplaceAll(servers["server-2"], "{}", "server"))
 	log.await(t, append(name(first, "[, k)"), "tablet is taken over", strings.ReplaceAll(servers["server-2"], "{}", "from"), strings.ReplaceAll(servers["server-1"], "{}", "to"))...)

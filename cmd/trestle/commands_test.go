@@ -145,6 +145,7 @@ func TestMisuse(t *testing.T) {
 		"tablet move 1 2 3":         "takes [TABLET] SERVER",
 		"tablet split 1f --al":      "--al is not a flag of trestle tablet split",
 		"server list --admin http://h:1 --etcd http://127.0.0.1:2": "exclude each other",
+		"table list --etcd http://127.0.0.1:2 --credentials /key":  "--credentials and --ca are for an admin service",
 		"tablet list --etcd http://etcd:2379":                      "set insecure to allow it",
 		"tablet list --http-listen off":                            "so there is no admin service: give --admin, or --etcd",
 		"backup export b e --etcd http://127.0.0.1:1":              "needs --store and --export-store",

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -87,6 +88,8 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 		cluster := err == nil && *at == "" && cfg.Origin("etcd") != settings.Default
 		switch {
 		case err != nil:
+		case cluster && (l.given() || l.ca != ""):
+			err = fmt.Errorf("--credentials and --ca are for an admin service, and etcd (%s) makes this command act on the cluster itself: give --admin too", cfg.Origin("etcd"))
 		case cluster && v.store && (cfg.Store == "" || cfg.ExportStore == ""):
 			err = fmt.Errorf("%s needs --store and --export-store with --etcd, as the servers have them, or --admin of a tablet server", cmd.CommandPath())
 		case !cluster && *at == "" && cfg.HTTPListen == "":
@@ -170,7 +173,7 @@ func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), 
 	x := &exports{tables: tables, at: cfg.ExportStore}
 	if withStore {
 		host, _ := os.Hostname()
-		x.owner = fmt.Sprintf("%s-command-%d", plainName(host), os.Getpid()) // nobody else's unfinished files are its own
+		x.owner = fmt.Sprintf("%s-command-%s", plainName(host), rand.Text()) // no other process's unfinished files are its own
 		store, err := openSharedStore(c.ctx, cfg, x.owner)
 		if err != nil {
 			return nil, err

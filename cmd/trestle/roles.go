@@ -329,6 +329,9 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	cfg.Name, cfg.CacheDir = name, ""
 	store, err := n.OpenStore(ctx, clusterStore(cfg, log))
 	if err != nil {
+		if ctx.Err() != nil {
+			return nil
+		}
 		return err
 	}
 	n.MonitorStore(store)

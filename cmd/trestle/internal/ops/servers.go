@@ -70,20 +70,21 @@ func (q *request) server() (string, error) {
 	return s.Server, q.onServers()
 }
 
-// drain starts a job that ends when the server has no tablets.
+// drain starts a job that ends when the server has no tablets, or returns the one
+// that is under way.
 func (a *Admin) drain(q *request) (any, error) {
 	name, err := q.server()
 	if err != nil {
 		return nil, err
 	}
 	op := q.op
-	if err := op.Drain(q.Context(), name); err != nil {
-		return nil, err
-	}
-	return a.jobs.start(Job{What: "drain", Server: name}, "", func(ctx context.Context, j *running) error {
-		return op.AwaitDrained(ctx, name, j.left)
-	})
+	return a.jobs.begin(Job{What: drainJob, Server: name}, "", func() error { return op.Drain(q.Context(), name) },
+		func(ctx context.Context, j *running) error { return op.AwaitDrained(ctx, name, j.left) })
 }
+
+// drainJob is Job.What of a drain. It only waits, so it does not count as running
+// beside other jobs.
+const drainJob = "drain"
 
 func (a *Admin) undrain(q *request) (any, error) {
 	name, err := q.server()

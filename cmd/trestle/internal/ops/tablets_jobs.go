@@ -99,34 +99,60 @@ func (s *jobs) close() {
 
 // start begins a job on the table or backup of a full name. want says what it is.
 func (s *jobs) start(want Job, table string, do func(context.Context, *running) error) (*Job, error) {
+	return s.begin(want, table, func() error { return nil }, do)
+}
+
+// begin is start of a job whose first step the caller waits for: there is no job if
+// that fails, and it is not done if there can be no job. A drain that is under way is
+// returned in place of another one.
+func (s *jobs) begin(want Job, table string, first func() error, do func(context.Context, *running) error) (*Job, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	if s.mu.closed {
+		s.mu.Unlock()
 		return nil, fault.New(fault.Unavailable, "the server is stopping")
 	}
 	n := 0
 	for _, j := range s.mu.list {
-		if j.describe().State == Running {
+		switch d := j.describe(); {
+		case d.State != Running:
+		case d.What != drainJob:
 			n++
+		case want.What == drainJob && d.Server == want.Server:
+			s.mu.Unlock()
+			return d, first()
 		}
 	}
-	if n >= maxRunning {
+	if n >= maxRunning && want.What != drainJob {
+		s.mu.Unlock()
 		return nil, fault.New(fault.Aborted, "%d jobs are running already; wait for one or cancel it", n)
 	}
 	if len(s.mu.list) >= maxJobs {
-		i := slices.IndexFunc(s.mu.list, func(j *running) bool { return j.describe().State != Running })
-		s.mu.list = slices.Delete(s.mu.list, i, i+1)
+		if i := slices.IndexFunc(s.mu.list, func(j *running) bool { return j.describe().State != Running }); i >= 0 {
+			s.mu.list = slices.Delete(s.mu.list, i, i+1)
+		}
 	}
 	s.mu.last++
 	ctx, cancel := context.WithCancel(s.ctx)
 	want.ID, want.State, want.Started = strconv.Itoa(s.mu.last), Running, time.Now().UTC()
 	j := &running{table: table, cancel: cancel, done: make(chan struct{}), job: want}
 	s.mu.list = append(s.mu.list, j)
+	begun, failed := make(chan struct{}), false
 	s.group.Go(func() {
 		defer cancel()
 		defer close(j.done)
-		j.end(ctx, do(ctx, j))
+		if <-begun; !failed {
+			j.end(ctx, do(ctx, j))
+		}
 	})
+	s.mu.Unlock()
+	defer close(begun)
+	if err := first(); err != nil {
+		failed = true
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.mu.list = slices.DeleteFunc(s.mu.list, func(other *running) bool { return other == j })
+		return nil, err
+	}
 	return j.describe(), nil
 }
 

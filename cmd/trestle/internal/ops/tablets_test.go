@@ -257,12 +257,19 @@ func TestAdmin(t *testing.T) {
 	if code, got := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusConflict {
 		t.Errorf("one too many: %d %v", code, got)
 	}
+	// A drain only waits, so it is none of these; one that is refused is no job.
+	if code, got := s.ask("POST", "/admin/servers/drain", `{"server":"server-1"}`); code != http.StatusAccepted {
+		t.Errorf("a drain beside them: %d %v", code, got)
+	}
+	if code, got := s.ask("POST", "/admin/servers/drain", `{"server":"typo"}`); code != http.StatusNotFound {
+		t.Errorf("a drain of no server: %d %v", code, got)
+	}
 	s.ask("DELETE", "/admin/jobs/4", "")
 	if _, got = s.ask("GET", "/admin/jobs/4?wait=30", ""); got["state"] != "cancelled" {
 		t.Errorf("%v", got)
 	}
 	a.Close()
-	if _, got = s.ask("GET", "/admin/jobs", ""); len(got["jobs"].([]any)) != 7 || strings.Contains(string(must(json.Marshal(got))), "running") {
+	if _, got = s.ask("GET", "/admin/jobs", ""); len(got["jobs"].([]any)) != 8 || strings.Contains(string(must(json.Marshal(got))), "running") {
 		t.Errorf("after Close: %v", got)
 	}
 	if code, _ := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusServiceUnavailable {
@@ -324,6 +331,10 @@ func TestTabletsByID(t *testing.T) {
 		t.Fatalf("%d %v", code, got)
 	}
 	job := "/admin/jobs/" + got["id"].(string)
+	// One that is asked for again is the same.
+	if code, again := s.ask("POST", "/admin/servers/drain", `{"server":"server-1"}`); code != http.StatusAccepted || again["id"] != got["id"] {
+		t.Errorf("drained again: %d %v", code, again)
+	}
 	for got["tablets_left"] != 2.0 {
 		_, got = s.ask("GET", job+"?wait=0.01", "")
 	}
