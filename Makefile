@@ -39,7 +39,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata memory backups cluster hdfs hbase bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata memory backups cluster hdfs hbase connectors bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -135,6 +135,11 @@ hbase: build $(HBASE_JARS) ## Run HBase's client, shell, tools and gohbase's tes
 		$(GO) test ./conformance/sdk/hbase -skip '^TestSpeed$$' -count=1 -v -timeout 30m; \
 		CONFORMANCE_SDK=1 $(GO) test ./conformance/sdk -run '^TestGohbase$$' -count=1 -v -timeout 20m; \
 	done
+
+CONNECTORS ?= $(CURDIR)/bin/connectors
+CONNECTOR ?= . # which of their tests
+connectors: build ## Fetch other people's programs from their registries, run them unchanged, write docs/connectors.md; wants Java 17, Maven and Python 3
+	$(CONFORM) CONNECTORS=$(CONNECTORS) $(GO) test ./conformance/connectors -run '$(strip $(CONNECTOR))' -count=1 -v -timeout 120m -connectors.update
 
 # What packages are made and judged with, outside go.mod, at fixed versions. nfpm
 # is the newest whose modules are all on the proxy.
