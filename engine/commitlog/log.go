@@ -255,7 +255,12 @@ func (l *FileLog) readParts(s segmentFile, part int, each func(there int) error)
 		return fmt.Errorf("read %s: %w", name, ioError(err))
 	}
 	defer f.Close()
-	l.held, l.buf = 0, slices.Grow(l.buf[:0], int(s.size))[:s.size]
+	if l.held = 0; cap(l.buf) < int(s.size) {
+		// Unlike slices.Grow, make does not clear what is new from the system: that
+		// takes as long as reading the file, and holds up the garbage collector.
+		l.buf = make([]byte, s.size)
+	}
+	l.buf = l.buf[:s.size]
 	for there := 0; there < len(l.buf); {
 		next := min(there+part, len(l.buf))
 		if err := readFull(f, l.buf[there:next], int64(there)); err != nil {
