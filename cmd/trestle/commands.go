@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -28,17 +29,18 @@ gone afterwards.`
 func newRoot(p *process) *cobra.Command {
 	cobra.MousetrapHelpText = "" // who double-clicks it on Windows gets what others get
 	cobra.EnableCommandSorting = false
+	helpVerb := helpCommand(p)
 	root := p.group("trestle", "store wide-column tables and speak the Cloud Bigtable API", rootHelp,
 		serveCommand(p), tabletServerCommand(p), masterCommand(p), gatewayCommand(p), devClusterCommand(p),
 		tabletCommand(p), tableCommand(p), serverCommand(p), backupCommand(p), logCommand(p), clusterCommand(p), iamCommand(p),
 		configCommand(p), checkCommand(p), inspectCommand(p), benchCommand(p), healthcheckCommand(p),
-		completionCommand(p), manualCommand(p), versionCommand(p))
+		completionCommand(p), manualCommand(p), versionCommand(p), helpVerb)
 	root.RunE = func(_ *cobra.Command, args []string) error {
 		return fmt.Errorf("%q is not a command%s; `trestle help` lists them", args[0], near(root, args[0]))
 	}
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.DisableDefaultCmd = true
-	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true}) // run has one
+	root.SetHelpCommand(helpVerb)
 	root.SetHelpFunc(func(c *cobra.Command, _ []string) { help(c.OutOrStdout(), c) })
 	root.SetFlagErrorFunc(func(c *cobra.Command, err error) error {
 		if errors.Is(err, pflag.ErrHelp) {
@@ -134,21 +136,49 @@ func near(g *cobra.Command, name string) string {
 	return ""
 }
 
-// longFlags returns what finds a flag of any command of a tree by its name.
-func longFlags(root *cobra.Command) func(name string) *pflag.Flag {
-	all := map[string]*pflag.Flag{}
-	var walk func(c *cobra.Command)
-	walk = func(c *cobra.Command) {
-		c.InitDefaultHelpFlag()
-		for _, s := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
-			s.VisitAll(func(f *pflag.Flag) { all[f.Name] = f })
+// commandOf divides a command line: into the words that lead to a command, wherever
+// flags stand among them, and the rest. If the last word is none of the verbs of a
+// group, the command is the group. c.Flags() has all flags of the command.
+func commandOf(root *cobra.Command, args []string) (c *cobra.Command, words, rest []string) {
+	i := 0
+	c = root
+	for ; i < len(args) && c.HasSubCommands() && args[i] != "--"; i++ {
+		if strings.HasPrefix(args[i], "-") {
+			rest = append(rest, args[i])
+			if _, value := settings.FlagAt(func(name string) *pflag.Flag { return longFlag(c, name) }, args[i]); value && i+1 < len(args) {
+				i++
+				rest = append(rest, args[i])
+			}
+			continue
 		}
+		words = append(words, args[i])
+		at := slices.IndexFunc(c.Commands(), func(v *cobra.Command) bool { return v.Name() == args[i] })
+		if at < 0 {
+			i++
+			break
+		}
+		c = c.Commands()[at]
+	}
+	c.InitDefaultHelpFlag()
+	c.InheritedFlags() // which makes them flags of c
+	return c, words, append(rest, args[i:]...)
+}
+
+// longFlag returns a flag of a command or those below it, or else of any command, nil
+// if there is none of that name. Below a group either all flags of a name take a value,
+// or none does.
+func longFlag(c *cobra.Command, name string) (f *pflag.Flag) {
+	var find func(c *cobra.Command)
+	find = func(c *cobra.Command) {
+		f = cmp.Or(f, c.Flags().Lookup(name), c.PersistentFlags().Lookup(name))
 		for _, below := range c.Commands() {
-			walk(below)
+			find(below)
 		}
 	}
-	walk(root)
-	return func(name string) *pflag.Flag { return all[name] }
+	for ; c != nil && f == nil; c = c.Parent() {
+		find(c)
+	}
+	return f
 }
 
 // spellings are those of earlier builds that are spelled otherwise now.
@@ -166,16 +196,43 @@ var spellings = map[string]string{
 	"cluster check":            "trestle check --online",
 }
 
-// renamed returns an error that has the new spelling of a command line of an
+// renamed returns an error that has the new spelling of the words of a command of an
 // earlier build.
-func renamed(args []string) error {
-	for n := 1; n <= min(2, len(args)); n++ {
-		old := strings.Join(args[:n], " ")
+func renamed(words []string) error {
+	for n := 1; n <= min(2, len(words)); n++ {
+		old := strings.Join(words[:n], " ")
 		if now := spellings[old]; now != "" {
 			return fmt.Errorf("trestle %s is %s now", old, now)
 		}
 	}
 	return nil
+}
+
+// helpCommand prints the help of the command that the words behind it lead to, as
+// --help behind the words does.
+func helpCommand(p *process) *cobra.Command {
+	c := p.verb("help [COMMAND...]", "print what a command does, and its flags", "", nil, func(h *cobra.Command, args []string) int {
+		c, words, _ := commandOf(h.Root(), args)
+		switch {
+		case len(words) == 0 && len(args) > 0: // trestle help --help
+			c = h
+		case c.HasSubCommands() && c.CommandPath() != strings.Join(append([]string{"trestle"}, words...), " "):
+			return p.misused(c.RunE(c, words[len(words)-1:]))
+		}
+		help(p.stdout, c)
+		return exitOK
+	})
+	c.DisableFlagParsing = true // so that help in front of a whole command line helps too
+	c.ValidArgsFunction = func(h *cobra.Command, args []string, _ string) (names []string, _ cobra.ShellCompDirective) {
+		c, _, _ := commandOf(h.Root(), args)
+		for _, v := range c.Commands() {
+			if !v.Hidden {
+				names = append(names, cobra.CompletionWithDesc(v.Name(), v.Short))
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+	return c
 }
 
 // helpWidth is how wide help is: that of a terminal that nobody has made wider.
@@ -271,8 +328,13 @@ func longHelp(c *cobra.Command) string {
 	return strings.Join(parts, "\n\n")
 }
 
-// sentence makes one of the short help of a command.
-func sentence(short string) string { return strings.ToUpper(short[:1]) + short[1:] + "." }
+// sentence makes one of the short help of a command, nothing of none.
+func sentence(short string) string {
+	if short == "" {
+		return ""
+	}
+	return strings.ToUpper(short[:1]) + short[1:] + "."
+}
 
 // verbsOf returns what can be typed after a command: of the root the commands, of
 // others everything below that does something.

@@ -1,7 +1,10 @@
 package main
 
 import (
+	"encoding/json"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
@@ -89,9 +93,15 @@ func TestHelp(t *testing.T) {
 // it is now, which there is.
 func TestSpellings(t *testing.T) {
 	for old, now := range spellings {
-		_, errs, code := typed(append(strings.Fields(old), "DIR", "--yes", "--etcd=http://127.0.0.1:1")...)
-		if code != exitUsage || errs != "trestle: trestle "+old+" is "+now+" now\n" {
-			t.Errorf("%s: exit code %d, %s", old, code, errs)
+		first, second, _ := strings.Cut(old, " ")
+		for _, args := range [][]string{
+			append(strings.Fields(old), "DIR", "--yes", "--etcd=http://127.0.0.1:1"),
+			append([]string{first, "--etcd", "http://127.0.0.1:1", "--yes", "-table=t"}, append(strings.Fields(second), "DIR")...),
+		} {
+			_, errs, code := typed(args...)
+			if code != exitUsage || errs != "trestle: trestle "+old+" is "+now+" now\n" {
+				t.Errorf("%v: exit code %d, %s", args, code, errs)
+			}
 		}
 		words := strings.Fields(now)[1:]
 		found := false
@@ -101,6 +111,67 @@ func TestSpellings(t *testing.T) {
 		if !found {
 			t.Errorf("%s leads to %s, which is no command", old, now)
 		}
+	}
+}
+
+// TestCommandOf: flags may stand among the words of a command, whose own flags alone
+// are taken with one dash; what is a value, or behind "--", stays as it was typed.
+func TestCommandOf(t *testing.T) {
+	for line, want := range map[string]string{
+		"tablet split --table METADATA --key -wide":      "tablet split | --table METADATA --key -wide",
+		"tablet split -table METADATA -key --all":        "tablet split | --table METADATA --key --all",
+		"tablet split -key=-wide -wide":                  "tablet split | --key=-wide -wide",
+		"tablet flush 1f -json -- -all":                  "tablet flush | 1f --json -- -all",
+		"tablet list -wide -help -h":                     "tablet list | --wide --help -h",
+		"server --json list":                             "server list | --json",
+		"server -timeout list drain --json s":            "server drain | --timeout list --json s",
+		"iam -server h:1 policy --role=r get -plaintext": "iam policy get | --server h:1 --role=r --plaintext",
+		"cluster -etcd x drain y":                        "cluster drain | -etcd x y",
+		"server --nonsense lst x":                        "server lst | --nonsense x",
+		"dev-cluster -servers 1 -- -listen x":            "dev-cluster | --servers 1 -- -listen x",
+		"log drop-damaged -yes -dir":                     "log drop-damaged | --yes -dir",
+		"server list --timeout":                          "server list | --timeout",
+		"server --timeout":                               "server | --timeout",
+	} {
+		c, words, rest := commandOf(newRoot(&process{io.Discard, io.Discard, nil}), strings.Fields(line))
+		if got := strings.Join(words, " ") + " | " + strings.Join(settings.DoubleDash(c.Flags(), rest), " "); got != want {
+			t.Errorf("%s: %s, want %s", line, got, want)
+		}
+	}
+	// This is what lets a flag stand before the verb that it is of.
+	value := map[string]string{}
+	everyCommand(newRoot(&process{io.Discard, io.Discard, nil}), func(c *cobra.Command, path []string) {
+		if len(path) == 1 {
+			clear(value) // another group begins
+		}
+		c.Flags().VisitAll(func(f *pflag.Flag) {
+			if was, ok := value[f.Name]; ok && was != f.NoOptDefVal {
+				t.Errorf("--%s of %s takes a value, or takes none elsewhere", f.Name, c.CommandPath())
+			}
+			value[f.Name] = f.NoOptDefVal
+		})
+	})
+}
+
+// askedServer answers requests of commands as an admin service does.
+func askedServer(t *testing.T, answer http.HandlerFunc) (url string) {
+	t.Helper()
+	s := httptest.NewServer(answer)
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// TestFlagAsValue: a key that is spelled as the flag of another command is a key.
+func TestFlagAsValue(t *testing.T) {
+	var asked ops.Selection
+	url := askedServer(t, func(w http.ResponseWriter, r *http.Request) {
+		if err := json.NewDecoder(r.Body).Decode(&asked); err != nil {
+			t.Error(err)
+		}
+		_ = json.NewEncoder(w).Encode(ops.Changed{})
+	})
+	if _, errs, code := typed("tablet", "-admin", url, "split", "--table", "METADATA", "--key", "-wide"); code != exitOK || asked.Key == nil || *asked.Key != "-wide" {
+		t.Errorf("exit code %d, %s, %+v", code, errs, asked)
 	}
 }
 
@@ -135,15 +206,26 @@ func TestUnreachable(t *testing.T) {
 // TestMisuse: what cannot be meant is refused before anybody is asked.
 func TestMisuse(t *testing.T) {
 	for line, want := range map[string]string{
-		"tablet":                    "trestle tablet takes a verb: list, split, merge, move,",
-		"tablet splt --table t":     `there is no verb "splt"; did you mean split?`,
-		"server list x":             "takes only flags",
-		"server drain":              "takes SERVER",
-		"tablet split":              "either by its id TABLET, or by --table and --key",
-		"tablet split 1f --table t": "either by its id TABLET, or by --table and --key",
-		"tablet move server-1":      "either by its id TABLET, or by --table and --key",
-		"tablet move 1 2 3":         "takes [TABLET] SERVER",
-		"tablet split 1f --al":      "--al is not a flag of trestle tablet split",
+		"tablet":                                           "trestle tablet takes a verb: list, split, merge, move,",
+		"tablet splt --table t":                            `there is no verb "splt"; did you mean split?`,
+		"server list x":                                    "takes only flags",
+		"server drain":                                     "takes SERVER",
+		"tablet split":                                     "either by its id TABLET, or by --table and --key",
+		"tablet split 1f --table t":                        "either by its id TABLET, or by --table and --key",
+		"tablet move server-1":                             "either by its id TABLET, or by --table and --key",
+		"tablet move 1 2 3":                                "takes [TABLET] SERVER",
+		"tablet move --table t s":                          "give --key",
+		"tablet split --table t":                           "give --key",
+		"tablet merge 1f --key x":                          "--key goes with --table",
+		"tablet compact 1f --all":                          "--all goes with --table",
+		"tablet flush --table t":                           "give --key or --all",
+		"tablet flush --table t --key k --all":             "--key and --all exclude each other",
+		"tablet drop-damaged --table t --key k --object x": "--key is not a flag of trestle tablet drop-damaged",
+		"server --json lst":                                `there is no verb "lst"; did you mean list?`,
+		"no-help":                                          `"no-help" is not a command`,
+		"help tabl":                                        `"tabl" is not a command; did you mean table`,
+		"help server lst --json":                           `there is no verb "lst"; did you mean list?`,
+		"tablet split 1f --al":                             "--al is not a flag of trestle tablet split",
 		"server list --admin http://h:1 --etcd http://127.0.0.1:2": "exclude each other",
 		"table list --etcd http://127.0.0.1:2 --credentials /key":  "--credentials and --ca are for an admin service",
 		"tablet list --etcd http://etcd:2379":                      "set insecure to allow it",

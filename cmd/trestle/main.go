@@ -52,16 +52,15 @@ func run(p *process, argv []string) int {
 		args = []string{"version"}
 	case slices.Contains([]string{"-h", "-help", "--help"}, args[0]):
 		args = []string{"--help"}
-	case args[0] == "help":
-		args = append(args[1:], "--help")
 	case strings.HasPrefix(args[0], "-"):
 		return emulate(p, args)
 	}
-	if err := renamed(args); err != nil {
-		return p.misused(err)
-	}
-	if args[0] != cobra.ShellCompRequestCmd && args[0] != cobra.ShellCompNoDescRequestCmd {
-		args = settings.DoubleDash(longFlags(root), args)
+	if !slices.Contains([]string{"help", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd}, args[0]) {
+		c, words, rest := commandOf(root, args)
+		if err := renamed(words); err != nil {
+			return p.misused(err)
+		}
+		args = append(words, settings.DoubleDash(c.Flags(), rest)...)
 	}
 	root.SetArgs(args)
 	err := root.Execute()

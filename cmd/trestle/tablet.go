@@ -26,12 +26,12 @@ what was begun.`
 
 // tabletCommand shows tablets and changes them.
 func tabletCommand(p *process) *cobra.Command {
-	split := newTablets("split", false)
-	split.f.Lookup("key").Usage = "`KEY` of the row to split at, the first of the second part; if TABLET is given, its middle by default"
-	merge, move := newTablets("merge", false), newTablets("move", false)
+	split := newTablets("split")
+	split.splits = true
+	split.f.StringVar(&split.key, "key", "", "`KEY` of the row to split at, the first of the second part; if TABLET is given, its middle by default")
+	merge, move := newTablets("merge").one(), newTablets("move").one()
 	pin := move.f.Bool("pin", false, "leave it there until another move")
-	drop := newTablets("drop-damaged", false)
-	drop.f.Lookup("key").Hidden = true
+	drop := newTablets("drop-damaged") // any tablet of its table leads to the SSTable
 	object := drop.f.String("object", "", "`NAME` of the SSTable, as verify names it")
 	yes := drop.f.Bool("yes", false, "lose what the SSTable holds")
 	list := pflag.NewFlagSet("list", pflag.ContinueOnError)
@@ -43,7 +43,8 @@ func tabletCommand(p *process) *cobra.Command {
 			run: func(c *adminClient, args []string) error { return run(c, t.selection(args), args) }})
 	}
 	job := func(name, short string) *cobra.Command {
-		t := newTablets(name, true)
+		t := newTablets(name).one()
+		t.f.BoolVar(&t.all, "all", false, "all tablets of --table")
 		return p.asks(adminVerb{use: name + " [TABLET]", short: short, flags: t.f, check: t.check, run: func(c *adminClient, args []string) error {
 			sel := t.selection(args)
 			return c.await("/admin/tablets/"+name, sel, name+" "+called(sel))
@@ -78,25 +79,40 @@ type tablets struct {
 	f          *pflag.FlagSet
 	table, key string
 	all        bool
-	after      int // how many arguments follow that of a tablet
+	splits     bool // key is where the tablet is split, also that of an id
+	after      int  // how many arguments follow that of a tablet
 }
 
-// newTablets returns those of a verb, with --all if it is for several tablets.
-func newTablets(verb string, several bool) *tablets {
+// newTablets returns those of a verb that takes a tablet by its id, or a table.
+func newTablets(verb string) *tablets {
 	t := &tablets{f: pflag.NewFlagSet(verb, pflag.ContinueOnError)}
 	t.f.SortFlags = false
 	t.f.StringVar(&t.table, "table", "", "the `TABLE`")
+	return t
+}
+
+// one adds the flag that names one tablet of --table.
+func (t *tablets) one() *tablets {
 	t.f.StringVar(&t.key, "key", "", "`KEY` of a row of --table: the tablet that serves it is meant")
-	if several {
-		t.f.BoolVar(&t.all, "all", false, "all tablets of --table")
-	}
 	return t
 }
 
 // check returns what is wrong with them that needs no server to see.
 func (t *tablets) check(args []string) error {
-	if given := len(args) > t.after; given == (t.table != "") {
+	id, key := len(args) > t.after, t.f.Changed("key")
+	switch {
+	case id == (t.table != ""):
 		return errors.New("name a tablet: either by its id TABLET, or by --table and --key")
+	case id && key && !t.splits:
+		return errors.New("--key goes with --table: TABLET names the tablet already")
+	case id && t.all:
+		return errors.New("--all goes with --table: TABLET names one tablet")
+	case key && t.all:
+		return errors.New("--key and --all exclude each other: one tablet of --table, or all")
+	case !id && !key && !t.all && t.f.Lookup("all") != nil:
+		return errors.New("give --key or --all: which tablets of --table are meant")
+	case !id && !key && !t.all && t.f.Lookup("key") != nil:
+		return errors.New("give --key: which tablet of --table is meant")
 	}
 	return nil
 }

@@ -153,9 +153,9 @@ func TestTablets(t *testing.T) {
 	}
 	refused(`Table not found: nobody`, "list", "--table=nobody")
 	refused(`Table not found: nobody`, "verify", "--table=nobody", "--all")
-	refused(`give either the key of a row or all`, "compact", "--table=users")
+	refused(`give --key or --all`, "compact", "--table=users")
 	refused(`--all is not a flag of trestle tablet split`, "split", "--table=users", "--all")
-	refused(`give either the key of a row or all`, "split", "--table=users")
+	refused(`give --key: which tablet`, "split", "--table=users")
 	refused(`empty`, "split", "--table=users", "--key=user00100")
 	refused(`last of`, "merge", "--table=users", "--key=z")
 	refused(`backslash`, "split", "--table=users", `--key=\q`)

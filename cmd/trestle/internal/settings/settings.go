@@ -355,21 +355,33 @@ func readFile(path string, rows []setting) (map[string]fileValue, error) {
 	return out, errors.Join(errs...)
 }
 
-// DoubleDash returns args with "-name" written as "--name" where lookup finds a
-// long flag of that name, as Google's tools take them.
-func DoubleDash(lookup func(name string) *pflag.Flag, args []string) []string {
+// DoubleDash returns the arguments of a command with "-name" written as "--name" for
+// each long flag of f, as Google's tools take them. What is the value of the flag
+// before it stays as it is, and so does what is behind "--".
+func DoubleDash(f *pflag.FlagSet, args []string) []string {
 	out := slices.Clone(args)
-	for i, a := range out {
-		if a == "--" {
-			break
+	for i := 0; i < len(out) && out[i] != "--"; i++ {
+		flag, value := FlagAt(f.Lookup, out[i])
+		if flag != nil && !strings.HasPrefix(out[i], "--") {
+			out[i] = "-" + out[i]
 		}
-		if len(a) > 2 && a[0] == '-' && a[1] != '-' {
-			if name, _, _ := strings.Cut(a[1:], "="); lookup(name) != nil {
-				out[i] = "-" + a
-			}
+		if value {
+			i++
 		}
 	}
 	return out
+}
+
+// FlagAt returns the flag that lookup finds for arg, "--name", "-name" or either with
+// "=VALUE", nil if arg is none; and whether the next argument is its value.
+func FlagAt(lookup func(name string) *pflag.Flag, arg string) (flag *pflag.Flag, valueFollows bool) {
+	name, dashed := strings.CutPrefix(arg, "-")
+	name, _, inline := strings.Cut(strings.TrimPrefix(name, "-"), "=")
+	if !dashed || len(name) < 2 { // one letter is a shorthand
+		return nil, false
+	}
+	flag = lookup(name)
+	return flag, flag != nil && !inline && flag.NoOptDefVal == ""
 }
 
 // FlagError adds to an error of the parsing of f what the flag may have meant.

@@ -15,7 +15,7 @@ import (
 
 // Resolve parses args as a command does, and is Load.
 func (f *Flags) Resolve(args, environ []string) (*Set, error) {
-	err := f.Parse(DoubleDash(f.Lookup, args))
+	err := f.Parse(DoubleDash(f.FlagSet, args))
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 		return nil, err
@@ -285,7 +285,7 @@ func TestAdminRole(t *testing.T) {
 		}
 	}
 	flags = NewClusterFlags("list", Admin)
-	if err := flags.Parse(DoubleDash(flags.Lookup, []string{"-etcd", "https://etcd:2379", "TABLET"})); err != nil || flags.NArg() != 1 {
+	if err := flags.Parse(DoubleDash(flags.FlagSet, []string{"-etcd", "https://etcd:2379", "TABLET"})); err != nil || flags.NArg() != 1 {
 		t.Fatal(err)
 	}
 	if set, err := flags.Load(environ); err != nil || set.Etcd != "https://etcd:2379" {
