@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -67,6 +64,9 @@ func checkCommand(p *process) *cobra.Command {
 		if !cluster {
 			return c.run(cfg, args[0], 0, *asJSON)
 		}
+		if err := cfg.ValidateNode(); err != nil {
+			return p.misused(err)
+		}
 		limit := *timeout
 		if c.o.Blocks && !v.Flags().Changed("timeout") {
 			limit = 0
@@ -83,13 +83,8 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 		c.line = json.NewEncoder(p.stdout)
 		c.line.SetEscapeHTML(false)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := commandContext(limit)
 	defer stop()
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
 	var sum check.Summary
 	var err error
 	if dir == "" {
@@ -101,7 +96,7 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 	}
 	c.end(sum, err == nil)
 	if err != nil {
-		return p.failed(fmt.Errorf("check %s: %w", c.what, err))
+		return p.failed(fmt.Errorf("check %s: %w", c.what, explain(ctx, err)))
 	}
 	if sum.Damaged > 0 {
 		return exitFailure

@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/signal"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
@@ -119,29 +117,25 @@ func clusterCommand(p *process) *cobra.Command {
 // is 0.
 func (o *operator) over(cfg *settings.Set, limit time.Duration, v clusterVerb, args []string) int {
 	p := o.p
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := commandContext(limit)
 	defer stop()
-	if limit > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
 	o.cfg = cfg
 	// Who abandons an adoption asks no etcd, which may be gone.
 	if !v.alone && !(v.empty && o.abandon) {
-		reach, cancelReach := context.WithTimeout(ctx, reachLimit)
-		defer cancelReach()
-		var err error
+		err := cfg.ValidateNode()
+		if err != nil {
+			return p.misused(err)
+		}
 		if v.empty {
-			o.n, err = joinAny(reach, cfg)
+			o.n, err = joinAny(ctx, cfg)
 		} else {
-			o.n, err = joinNow(reach, cfg)
+			o.n, err = joinNow(ctx, cfg)
 		}
 		if err != nil {
 			return p.failed(err)
 		}
 		defer o.n.Close()
-		schemas, err := catalog.WatchSchemas(reach, o.n.Context(), o.n.Lock)
+		schemas, err := watchSchemas(ctx, cfg, o.n)
 		if err != nil {
 			return p.failed(err)
 		}
@@ -149,7 +143,7 @@ func (o *operator) over(cfg *settings.Set, limit time.Duration, v clusterVerb, a
 		o.meta = o.client.Metadata()
 	}
 	if err := v.run(o, ctx, args); err != nil {
-		return p.failed(err)
+		return p.failed(explain(ctx, err))
 	}
 	return exitOK
 }

@@ -3,18 +3,27 @@ package main
 import (
 	"encoding/json"
 	"io"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/metastore"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/metadata"
 )
 
 // typed runs a command line in this process.
@@ -175,6 +184,83 @@ func TestFlagAsValue(t *testing.T) {
 	}
 }
 
+// TestEnded: a command that was not done says what ended it: its time, or an interrupt.
+func TestEnded(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGINT) // which would end the test if no command waited for it
+	defer signal.Stop(signals)
+	interrupt := false
+	url := askedServer(t, func(_ http.ResponseWriter, r *http.Request) {
+		if interrupt {
+			_ = syscall.Kill(syscall.Getpid(), syscall.SIGINT)
+		}
+		_, _ = io.Copy(io.Discard, r.Body) // without which nobody sees that the client has gone
+		<-r.Context().Done()
+	})
+	// A cluster whose METADATA nobody serves, as there is neither master nor server.
+	e, err := startEtcd(t.TempDir(), "127.0.0.1:0", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.Close()
+	etcd := "http://" + e.Clients[0].Addr().String()
+	n, err := node.Join(t.Context(), node.Options{Cluster: "trestle", Etcd: []string{etcd}, TTL: 5 * time.Second, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if _, err := catalog.ClaimIncarnation(t.Context(), n.Lock); err != nil {
+		t.Fatal(err)
+	}
+	root := metadata.Row{Version: 1, Table: metastore.Table, Tablet: 1, Assignment: &metadata.Assignment{State: metadata.Unassigned}}
+	if _, err := n.Lock.Put(t.Context(), metastore.RootPrefix+"00", root.Marshal(), 0); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ line, want string }{
+		{"server list --timeout 100ms --admin " + url, "it was not done within 100ms (--timeout)"},
+		{"tablet compact 1f --timeout 100ms --admin " + url, "it was not done within 100ms (--timeout)"},
+		{"tablet compact 1f --timeout 1s --etcd " + etcd, "it was not done within 1s (--timeout)"},
+		{"cluster status --timeout 1s --etcd " + etcd, "etcd: it was not done within 1s (--timeout)"},
+		{"server list --timeout 1us --etcd " + etcd, "the lock service, etcd at " + etcd + ", has not answered: it was not done within 1µs (--timeout)"},
+	} {
+		if _, errs, code := typed(strings.Fields(c.line)...); code != exitFailure || errs != "trestle: "+c.want+"\n" {
+			t.Errorf("%s: exit code %d\n%s\nwant %s", c.line, code, errs, c.want)
+		}
+	}
+	interrupt = true
+	if _, errs, code := typed("server", "list", "--admin", url); code != exitFailure || errs != "trestle: interrupted\n" {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+	defer time.AfterFunc(time.Second, func() { _ = syscall.Kill(syscall.Getpid(), syscall.SIGINT) }).Stop()
+	if _, errs, code := typed("tablet", "compact", "1f", "--etcd", etcd); code != exitFailure || errs != "trestle: interrupted\n" {
+		t.Errorf("exit code %d, %s", code, errs)
+	}
+}
+
+// TestOperatorEnvironment: what repairs a server, or shows it, works in the server's
+// environment.
+func TestOperatorEnvironment(t *testing.T) {
+	dir := t.TempDir()
+	environ := []string{"TRESTLE_LISTEN=0.0.0.0:8086", "TRESTLE_HTTP_LISTEN=0.0.0.0:8087", "TRESTLE_DATA_DIR=" + dir, "TRESTLE_ETCD=http://etcd:2379", "TRESTLE_TLS_CERT=c"}
+	for line, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"log drop-damaged " + dir:                  {exitFailure, "trestle: "},
+		"check " + dir:                             {exitFailure, "trestle: check " + dir},
+		"cluster certs " + dir + " a":              {exitOK, ""},
+		"cluster status":                           {exitUsage, "etcd (env TRESTLE_ETCD): others could change"},
+		"cluster status --insecure --timeout 50ms": {exitFailure, "the lock service, etcd at http://etcd:2379, has not answered"},
+		"check --online --store file:///s":         {exitUsage, "etcd (env TRESTLE_ETCD): others could change"},
+		"check --listen x " + dir:                  {exitUsage, "--listen is not a flag of trestle check"},
+	} {
+		var out, errs strings.Builder
+		if code := run(&process{&out, &errs, environ}, append([]string{"trestle"}, strings.Fields(line)...)); code != want.code || !strings.Contains(errs.String(), want.says) || strings.Contains(errs.String(), "is not a setting") {
+			t.Errorf("%s: exit code %d, want %d\n%s%s", line, code, want.code, out.String(), errs.String())
+		}
+	}
+}
+
 // TestTakes: how many arguments a command takes is what its usage says.
 func TestTakes(t *testing.T) {
 	for use, want := range map[string][]bool{ // of none, one, two and three
@@ -191,11 +277,16 @@ func TestTakes(t *testing.T) {
 
 // TestUnreachable: a command says whom it could not reach, within its time.
 func TestUnreachable(t *testing.T) {
+	was := reachLimit
+	reachLimit = time.Second
+	defer func() { reachLimit = was }()
 	for line, want := range map[string]string{
-		"tablet list --etcd http://127.0.0.1:1 --timeout 1s":                                                  "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
-		"backup export b e --etcd http://127.0.0.1:1 --store file:///s --export-store file:///e --timeout 1s": "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
-		"cluster status --etcd http://127.0.0.1:1 --timeout 1s":                                               "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
-		"server list --admin http://127.0.0.1:1":                                                              "reach the admin service: ",
+		"tablet list --etcd http://127.0.0.1:1":                                                  "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"backup export b e --etcd http://127.0.0.1:1 --store file:///s --export-store file:///e": "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"cluster status --etcd http://127.0.0.1:1":                                               "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"check --online --store file:///s --etcd http://127.0.0.1:1":                             "the lock service, etcd at http://127.0.0.1:1, cannot be reached",
+		"cluster status --etcd http://127.0.0.1:1 --timeout 50ms":                                "etcd at http://127.0.0.1:1, has not answered: it was not done within 50ms (--timeout)",
+		"server list --admin http://127.0.0.1:1":                                                 "reach the admin service: ",
 	} {
 		if _, errs, code := typed(strings.Fields(line)...); code != exitFailure || !strings.Contains(errs, want) {
 			t.Errorf("%s: exit code %d\n%s\nwant %q", line, code, errs, want)

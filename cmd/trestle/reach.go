@@ -98,13 +98,8 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 		if err != nil {
 			return p.misused(err)
 		}
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := commandContext(*timeout)
 		defer stop()
-		if *timeout > 0 {
-			var cancel context.CancelFunc
-			ctx, cancel = context.WithTimeoutCause(ctx, *timeout, fmt.Errorf("it was not done within %v (--timeout)", *timeout))
-			defer cancel()
-		}
 		c := &adminClient{p: p, ctx: ctx, json: *asJSON, verb: cmd.Name()}
 		closeCluster := func() {}
 		if cluster {
@@ -117,11 +112,11 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 			err = c.logIn(&l, cfg.Insecure)
 		}
 		if err != nil {
-			return p.failed(err)
+			return p.failed(explain(ctx, err))
 		}
 		defer closeCluster()
 		if err := v.run(c, args); err != nil {
-			return p.failed(err)
+			return p.failed(explain(ctx, err))
 		}
 		return exitOK
 	})
@@ -157,9 +152,7 @@ func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), 
 		return nil, err
 	}
 	undo = append(undo, n.Close)
-	reach, cancel := context.WithTimeout(c.ctx, reachLimit)
-	defer cancel()
-	schemas, err := catalog.WatchSchemas(reach, n.Context(), n.Lock)
+	schemas, err := watchSchemas(c.ctx, cfg, n)
 	if err != nil {
 		return nil, err
 	}
@@ -191,19 +184,73 @@ func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), 
 	return release, nil
 }
 
-// reachLimit is how long a command tries to reach the lock service.
-const reachLimit = 15 * time.Second
+// commandContext returns what a command does its work within: it ends with an
+// interrupt, or after --timeout unless that is 0.
+func commandContext(timeout time.Duration) (context.Context, func()) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	if timeout <= 0 {
+		return ctx, stop
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, fmt.Errorf("it was not done within %v (--timeout)", timeout))
+	return ctx, func() { cancel(); stop() }
+}
+
+// whyEnded says what ended ctx, which may be below that of commandContext; nil if it
+// goes on.
+func whyEnded(ctx context.Context) error {
+	switch {
+	case ctx.Err() == nil:
+		return nil
+	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return context.Cause(ctx)
+	}
+	return errors.New("interrupted")
+}
+
+// explain returns the error of a command with what ended its context in place of the
+// words that Go has for that.
+func explain(ctx context.Context, err error) error {
+	why := whyEnded(ctx)
+	if why == nil || !strings.Contains(err.Error(), ctx.Err().Error()) {
+		return err
+	}
+	return errors.New(strings.ReplaceAll(err.Error(), ctx.Err().Error(), why.Error()))
+}
+
+// reachLimit is how long a command tries to reach the lock service. Tests have less
+// time.
+var reachLimit = 15 * time.Second
 
 // joinAny connects to the lock service for a command, even if it knows nothing of
 // the cluster.
 func joinAny(ctx context.Context, cfg *settings.Set) (*node.Node, error) {
-	ctx, cancel := context.WithTimeout(ctx, reachLimit)
+	reach, cancel := context.WithTimeout(ctx, reachLimit)
 	defer cancel()
-	n, err := join(ctx, cfg, slog.New(slog.DiscardHandler))
+	n, err := join(reach, cfg, slog.New(slog.DiscardHandler))
 	if err != nil {
-		return nil, fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
+		return nil, unreached(ctx, cfg, err)
 	}
 	return n, nil
+}
+
+// unreached is the error of a command that asked the lock service within ctx, and was
+// not answered. Who gave it little time, or no more, is not told that it is away.
+func unreached(ctx context.Context, cfg *settings.Set, err error) error {
+	if why := whyEnded(ctx); why != nil {
+		return fmt.Errorf("the lock service, etcd at %s, has not answered: %w", cfg.Etcd, why)
+	}
+	return fmt.Errorf("the lock service, etcd at %s, cannot be reached: %w", cfg.Etcd, err)
+}
+
+// watchSchemas reads the schemas of a cluster's tables for a command.
+func watchSchemas(ctx context.Context, cfg *settings.Set, n *node.Node) (*catalog.Schemas, error) {
+	reach, cancel := context.WithTimeout(ctx, reachLimit)
+	defer cancel()
+	schemas, err := catalog.WatchSchemas(reach, n.Context(), n.Lock)
+	if err != nil && reach.Err() != nil {
+		err = unreached(ctx, cfg, err)
+	}
+	return schemas, err
 }
 
 // joinNow is joinAny of a cluster that there is.
@@ -212,10 +259,13 @@ func joinNow(ctx context.Context, cfg *settings.Set) (*node.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, reachLimit)
+	reach, cancel := context.WithTimeout(ctx, reachLimit)
 	defer cancel()
-	if err := n.CheckExists(ctx); err != nil {
+	if err := n.CheckExists(reach); err != nil {
 		n.Close()
+		if reach.Err() != nil {
+			err = unreached(ctx, cfg, err)
+		}
 		return nil, err
 	}
 	return n, nil
@@ -294,16 +344,20 @@ func (c *adminClient) call(ctx context.Context, method, path string, in, out any
 		}
 	}
 	resp, err := c.http.Do(req)
-	if cause := context.Cause(ctx); err != nil && errors.Is(err, context.DeadlineExceeded) && cause != nil {
-		return cause
+	var answer []byte
+	if err != nil {
+		err = fmt.Errorf("reach the admin service: %w", err)
+	} else {
+		defer resp.Body.Close()
+		if answer, err = io.ReadAll(io.LimitReader(resp.Body, 256<<20)); err != nil {
+			err = fmt.Errorf("read the answer: %w", err)
+		}
+	}
+	if why := whyEnded(ctx); why != nil && (err != nil || resp.StatusCode >= 300) {
+		return why // what was answered, or by whom, tells no more than that
 	}
 	if err != nil {
-		return fmt.Errorf("reach the admin service: %w", err)
-	}
-	defer resp.Body.Close()
-	answer, err := io.ReadAll(io.LimitReader(resp.Body, 256<<20))
-	if err != nil {
-		return fmt.Errorf("read the answer: %w", err)
+		return err
 	}
 	if resp.StatusCode >= 300 {
 		var e struct{ Error string }
@@ -343,11 +397,7 @@ func (c *adminClient) await(path string, body any, what string) error {
 			// The interrupt is meant for the job.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
 			defer cancel()
-			why := context.Cause(c.ctx)
-			if errors.Is(why, context.Canceled) {
-				why = errors.New("interrupted")
-			}
-			return errors.Join(why, c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, &j))
+			return errors.Join(whyEnded(c.ctx), c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, &j))
 		}
 		if err != nil {
 			return err

@@ -37,7 +37,9 @@ const (
 	TabletServer Role = "tabletserver"
 	Master       Role = "master"
 	Gateway      Role = "gateway"
-	// Operator is a command that asks a cluster.
+	// Operator is a command that asks a cluster, or reads a data directory. It lives with
+	// the environment and the file of any role, of which it takes the settings that lead
+	// to the cluster. Only these are flags; who asks the cluster calls ValidateNode.
 	Operator Role = "cluster"
 	// Admin is a command that asks a server, or acts on a cluster if it has an etcd. It
 	// has the environment and the file of any role, and shows few of the flags.
@@ -121,8 +123,10 @@ func (n *Node) table() []setting {
 	}
 }
 
-// validateNode checks what no single value shows.
-func (s *Set) validateNode() (errs []error) {
+// ValidateNode returns what is wrong with the settings of Node that no single value
+// shows, nil if nothing is.
+func (s *Set) ValidateNode() error {
+	var errs []error
 	n := &s.Node
 	given := 0
 	for _, f := range []string{n.ClusterCert, n.ClusterKey, n.ClusterCA} {
@@ -150,7 +154,7 @@ func (s *Set) validateNode() (errs []error) {
 			errs = append(errs, fmt.Errorf("etcd (%s): others could change what %s answers: use https, or set insecure to allow it all the same", s.Origin("etcd"), e))
 		}
 	}
-	return errs
+	return errors.Join(errs...)
 }
 
 func endpoints(p *string) value {

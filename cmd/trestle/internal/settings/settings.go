@@ -92,6 +92,9 @@ func newFlags(command string, set *Set, rows []setting) *Flags {
 	return f
 }
 
+// every returns all settings that there are.
+func every() []setting { return append(new(Serve).table(), new(Node).table()...) }
+
 func (f *Flags) add(name, deflt, help, kind string) {
 	r := &recorder{text: deflt, kind: kind}
 	f.recorded[name] = r
@@ -150,19 +153,25 @@ func (f *Flags) Load(environ []string) (*Set, error) {
 		}
 		f.set.origins[s.name] = origin
 	}
+	role := f.set.role
+	if role == Operator {
+		for _, s := range every() {
+			known[s.env()] = true
+		}
+	}
 	for _, k := range slices.Sorted(maps.Keys(env)) {
 		if !known[k] && !kubernetes.MatchString(k) {
 			errs = append(errs, fmt.Errorf("environment variable %s is not a setting%s", k, suggest(k, known)))
 		}
 	}
 	// What a probe has of the settings is a part: together they need make no sense. To
-	// a command that asks a server only what leads there matters.
-	role := f.set.role
-	if len(errs) == 0 && role != Probe && role != Admin {
+	// a command that asks a server, or reads a directory, only what leads there matters.
+	serves := role != Probe && role != Admin && role != Operator
+	if len(errs) == 0 && serves {
 		errs = append(errs, f.set.validate()...)
 	}
-	if len(errs) == 0 && role != Probe && role != "" && (role != Admin || f.set.Origin("etcd") != Default) {
-		errs = append(errs, f.set.validateNode()...)
+	if len(errs) == 0 && role != "" && (serves || role == Admin && f.set.Origin("etcd") != Default) {
+		errs = append(errs, f.set.ValidateNode())
 	}
 	return f.set, errors.Join(errs...)
 }
@@ -329,7 +338,7 @@ func readFile(path string, rows []setting) (map[string]fileValue, error) {
 	}
 	// One file can be for all processes of a machine: what only other roles have is
 	// not for this one.
-	for _, s := range append(new(Serve).table(), new(Node).table()...) {
+	for _, s := range every() {
 		foreign[s.name] = !known[s.name]
 	}
 	var errs []error

@@ -268,6 +268,25 @@ func TestMachineMemory(t *testing.T) {
 	}
 }
 
+// TestOperatorRole: a command that asks a cluster lives with the environment of any
+// process, of which it judges nothing but where the cluster is.
+func TestOperatorRole(t *testing.T) {
+	flags := NewClusterFlags("status", Operator)
+	environ := []string{"TRESTLE_LISTEN=nowhere", "TRESTLE_TEMPORARY=true", "TRESTLE_DATA_DIR=d", "TRESTLE_STORE=file:///s", "TRESTLE_ETCD=http://etcd:2379"}
+	set, err := flags.Load(environ)
+	if err != nil || set.Store != "file:///s" || flags.Lookup("listen") != nil {
+		t.Fatalf("%+v %v", set, err)
+	}
+	if err := set.ValidateNode(); err == nil || !strings.Contains(err.Error(), "etcd (env TRESTLE_ETCD): others could change") {
+		t.Error(err)
+	}
+	for _, bad := range []string{"TRESTLE_LISTN=x", "TRESTLE_STORE=nowhere"} {
+		if _, err := NewClusterFlags("status", Operator).Load(append(environ, bad)); err == nil {
+			t.Errorf("%s is taken", bad)
+		}
+	}
+}
+
 // TestAdminRole: a command that asks a server lives with the environment of any
 // process, shows few flags, and judges etcd only if it is to be asked.
 func TestAdminRole(t *testing.T) {
