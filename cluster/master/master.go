@@ -68,9 +68,11 @@ type Options struct {
 	// MakeLimit is how long a table or backup may be pending, without a sign of life,
 	// before the master takes its creator for dead. Default 10 min.
 	MakeLimit time.Duration
-	// Abandoned, if not 0, is a revision of the lock service. What was pending then is of
-	// a process that has ended, and is purged at once.
-	Abandoned int64
+	// Abandoned is an incarnation. A pending table or backup whose id was claimed by an
+	// earlier one is of a process that has ended, and is purged at once. Not so by the
+	// version of its item: who creates a table of the same name writes the item anew.
+	// Default 0, for none.
+	Abandoned uint64
 	// Now is the clock of tables and backups. Default time.Now.
 	Now func() time.Time
 	// Counters count what the master does; they may be those of an earlier term. Default:

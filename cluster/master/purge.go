@@ -25,8 +25,8 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	pending := map[[2]int64]bool{}
 	// stale tells whether something has been pending for too long. It goes by this
 	// process's clock, as the creator's may be wrong.
-	stale := func(id uint64, version, item int64) bool {
-		if item <= m.o.Abandoned {
+	stale := func(id uint64, version int64) bool {
+		if id>>32 < m.o.Abandoned {
 			return true
 		}
 		k := [2]int64{int64(id), version}
@@ -44,7 +44,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	}
 	for _, b := range backups {
 		known[catalog.BackupTable(b.ID)] = true
-		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version, b.Version) {
+		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version) {
 			continue
 		}
 		err := m.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version)
@@ -59,7 +59,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 		}
 		left := slices.DeleteFunc(slices.Clone(n), func(t catalog.Entry) bool {
 			if t.Pending {
-				return stale(t.ID, 0, i.Version)
+				return stale(t.ID, 0)
 			}
 			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
 		})

@@ -80,7 +80,8 @@ func TestCallsAfterTheEnd(t *testing.T) {
 }
 
 // TestAbandoned: a table that a process was making when it died is forgotten by
-// the next one at once: nobody can be making it any more.
+// the next one at once, also if that has written the item of its name since: the
+// sweeper waits for all that is pending.
 func TestAbandoned(t *testing.T) {
 	ctx := t.Context()
 	o := Options{Dir: "d", FS: vfs.NewMem()}
@@ -89,7 +90,7 @@ func TestAbandoned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sch := &schema.Table{Name: table, ID: 7, Granularity: 1000, Families: map[string]schema.Family{}}
+	sch := &schema.Table{Name: table, ID: s.TabletServer().Incarnation()<<32 + 1<<31, Granularity: 1000, Families: map[string]schema.Family{}}
 	if _, err := catalog.WriteName(ctx, s.Lock(), table, catalog.Name{catalog.NewPending(sch, time.Now())}, 0); err != nil {
 		t.Fatal(err)
 	}
@@ -111,11 +112,24 @@ func TestAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(context.WithoutCancel(ctx))
-	for end := time.Now().Add(20 * time.Second); left() > 0; time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("what a dead process was making stays")
+	gone := func() {
+		t.Helper()
+		for end := time.Now().Add(20 * time.Second); left() > 0; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("what a dead process was making stays")
+			}
 		}
 	}
+	gone()
+	_, version, err := catalog.ReadName(ctx, s.Lock(), table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// As a client leaves it that writes the item for a table of its own.
+	if _, err := catalog.WriteName(ctx, s.Lock(), table, catalog.Name{catalog.NewPending(sch, time.Now())}, version); err != nil {
+		t.Fatal(err)
+	}
+	gone()
 }
 
 // TestPurgedAtTheEnd: a process that ends between the two halves of a purge, when the

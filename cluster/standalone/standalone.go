@@ -227,9 +227,7 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		return s, nil
 	}
 	mo := o.Master
-	if _, mo.Abandoned, err = s.lock.List(ctx, catalog.TablesPrefix); err != nil {
-		return nil, errors.Join(err, s.tablets.Close(ctx))
-	}
+	mo.Abandoned = s.tablets.Incarnation()
 	mo.Attend = -1 // the server is where the master is
 	mo.Garbage = garbage
 	mo.Name, mo.Lock, mo.Dialer, mo.Objects, mo.Log = Name, s.lock, dialer, objects, o.Logger
