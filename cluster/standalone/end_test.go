@@ -85,7 +85,7 @@ func TestCallsAfterTheEnd(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	ctx := t.Context()
 	o := Options{Dir: "d", FS: vfs.NewMem()}
-	o.Master.Purge = 10 * time.Millisecond
+	o.Master.Purge, o.Master.Interval = 10*time.Millisecond, 10*time.Millisecond
 	s, err := Open(ctx, o)
 	if err != nil {
 		t.Fatal(err)
@@ -165,7 +165,7 @@ func TestPurgedAtTheEnd(t *testing.T) {
 	if err := s.Close(now); err != nil {
 		t.Fatal(err)
 	}
-	o.Master.Purge = 10 * time.Millisecond
+	o.Master.Purge, o.Master.Interval = 10*time.Millisecond, 10*time.Millisecond
 	if s, err = Open(ctx, o); err != nil {
 		t.Fatal(err)
 	}
