@@ -69,9 +69,9 @@ type Options struct {
 	// before the master takes its creator for dead. Default 10 min.
 	MakeLimit time.Duration
 	// Abandoned is an incarnation. A pending table or backup whose id was claimed by an
-	// earlier one is of a process that has ended, and is purged at once. Not so by the
-	// version of its item: who creates a table of the same name writes the item anew.
-	// Default 0, for none.
+	// earlier one is of a process that has ended, and is purged at once. The version of
+	// its item would not tell: a client that creates a table of the same name writes the
+	// item anew. Default 0, for none.
 	Abandoned uint64
 	// Now is the clock of tables and backups. Default time.Now.
 	Now func() time.Time

@@ -243,11 +243,11 @@ func TestMonitorMaster(t *testing.T) {
 func TestStore(t *testing.T) {
 	t.Parallel()
 	ctx, dir := t.Context(), t.TempDir()
-	o := StoreOptions{URL: "file://" + filepath.Join(dir, "store"), Cluster: "c", Owner: "server-1", CacheDir: filepath.Join(dir, "cache"), Log: quiet}
+	o := StoreOptions{URL: "file://" + filepath.Join(dir, "the%20store"), Cluster: "c", Owner: "server-1", CacheDir: filepath.Join(dir, "cache"), Log: quiet}
 	if _, err := OpenMarkedStore(ctx, o); err == nil || !strings.Contains(err.Error(), "the store "+o.URL) {
 		t.Errorf("a command opens a store that is not there: %v", err)
 	}
-	if err := os.Mkdir(filepath.Join(dir, "store"), 0o755); err != nil {
+	if err := os.Mkdir(filepath.Join(dir, "the store"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := OpenMarkedStore(ctx, o); err == nil || !strings.Contains(err.Error(), "does not say that it is of cluster c") {
@@ -265,14 +265,14 @@ func TestStore(t *testing.T) {
 		if err := part.PutIfAbsent(ctx, "x", []byte(name)); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := os.ReadFile(filepath.Join(dir, "store", name)); err != nil || string(b) != name {
+		if b, err := os.ReadFile(filepath.Join(dir, "the store", name)); err != nil || string(b) != name {
 			t.Errorf("%s has %q, %v", name, b, err)
 		}
 	}
 	if b, err := s.Cached.Get(ctx, "x"); err != nil || string(b) != "sst/x" {
 		t.Errorf("through the disk cache: %q, %v", b, err)
 	}
-	for _, name := range []string{"store", "cache"} {
+	for _, name := range []string{"the store", "cache"} {
 		if info, err := os.Stat(filepath.Join(dir, name)); err != nil || info.Mode().Perm() != 0o700 {
 			t.Errorf("%s: %v, %v", name, info.Mode(), err)
 		}
@@ -289,7 +289,7 @@ func TestStore(t *testing.T) {
 	}
 	n.MonitorStore(s)
 	check(t, n, "shared store", "")
-	if err := os.Rename(filepath.Join(dir, "store", "cluster"), filepath.Join(dir, "mark")); err != nil {
+	if err := os.Rename(filepath.Join(dir, "the store", "cluster"), filepath.Join(dir, "mark")); err != nil {
 		t.Fatal(err)
 	}
 	check(t, n, "shared store", "does not say that it is of cluster c")
@@ -301,10 +301,10 @@ func TestStore(t *testing.T) {
 	if _, err := n.OpenStore(ctx, o); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), empty) {
 		t.Errorf("an empty store of a cluster with tables: %v", err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, "store", "cluster")); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(dir, "the store", "cluster")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it was marked: %v", err)
 	}
-	if err := os.Rename(filepath.Join(dir, "mark"), filepath.Join(dir, "store", "cluster")); err != nil {
+	if err := os.Rename(filepath.Join(dir, "mark"), filepath.Join(dir, "the store", "cluster")); err != nil {
 		t.Fatal(err)
 	}
 	again, err := n.OpenStore(ctx, o)

@@ -60,8 +60,8 @@ type StoreOptions struct {
 // cluster, an empty one of a cluster that has tables, as a share is that was not
 // mounted, and one that does not keep its promises (objectstore.Store.Probe).
 func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
-	// The first master marks the store before it makes METADATA: who sees that sees
-	// the mark.
+	// The first master marks the store before it makes METADATA: a process that sees
+	// METADATA sees the mark.
 	roots, err := metastore.New(n.Lock, n.Dialer).Roots(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("look whether cluster %s is new: %w", o.Cluster, err)
@@ -82,7 +82,7 @@ func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the store %s: %w", o.URL, err)
 	}
-	if dir, ok := s.dir(); ok {
+	if dir, ok := o.dir(); ok {
 		if err := datadir.MakePrivate(dir, []string{markName, sstablesDir, logsDir, copiesDir, ".tmp"}); err != nil {
 			o.Log.Warn("the store is open to others", "error", err)
 		}
@@ -110,7 +110,7 @@ func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 // OpenMarkedStore opens the store for a command: it has to be there, and marked as
 // the cluster's.
 func OpenMarkedStore(ctx context.Context, o StoreOptions) (*Store, error) {
-	if dir, ok := strings.CutPrefix(o.URL, "file://"); ok {
+	if dir, ok := o.dir(); ok {
 		if _, err := os.Stat(dir); err != nil {
 			return nil, fmt.Errorf("the store %s: %w", o.URL, err)
 		}
@@ -153,8 +153,8 @@ func OpenURL(ctx context.Context, at, owner string) (objectstore.Store, error) {
 }
 
 // dir returns the directory that the store is, if it is one.
-func (s *Store) dir() (dir string, ok bool) {
-	u, err := url.Parse(s.o.URL)
+func (o *StoreOptions) dir() (dir string, ok bool) {
+	u, err := url.Parse(o.URL)
 	if err != nil || u.Scheme != "file" {
 		return "", false
 	}
@@ -187,7 +187,7 @@ func (s *Store) check(ctx context.Context) error {
 	if err := s.checkMark(ctx); err != nil {
 		return err
 	}
-	dir, ok := s.dir()
+	dir, ok := s.o.dir()
 	if !ok {
 		return nil
 	}
