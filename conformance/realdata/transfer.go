@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/conformance/cluster"
-	"github.com/trestledb/trestle/conformance/target"
 )
 
 // transfer makes the stopped server's directory a cluster, and that another
@@ -42,7 +41,7 @@ func (b *bench) transfer(ctx context.Context, store string, want uint64) error {
 	fmt.Printf("  %.0f MB of SSTables; cp -r and sync: %.2f s, of the directory %.2f s\n", float64(size)/1e6, tables.Seconds(), all.Seconds())
 	timed := func(c *cluster.Cluster, verb, dir string) error {
 		start := time.Now()
-		out, err := c.Run(ctx, verb, "--data-dir="+dir, "--store="+c.StoreURL())
+		out, err := c.Run(ctx, "cluster", verb, "--data-dir="+dir, "--store="+c.StoreURL())
 		if err != nil {
 			return err
 		}
@@ -89,10 +88,7 @@ func (b *bench) transfer(ctx context.Context, store string, want uint64) error {
 	if err != nil {
 		return fmt.Errorf("trestle check: %w: %s", err, out)
 	}
-	if b.server, err = target.Start(ctx, target.Process{Binary: binary, Dir: b.dir, Args: []string{"--emulator"}}); err != nil {
-		return err
-	}
-	return b.dial(ctx, b.server.Addr)
+	return b.start(ctx)
 }
 
 // dial connects to a server.
