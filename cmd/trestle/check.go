@@ -150,7 +150,7 @@ func (c *checking) report(f check.Finding) {
 		_ = c.line.Encode(map[string]string{"finding": kind, "where": f.Where, "what": f.What, "do": f.Do})
 		return
 	}
-	fmt.Fprintf(c.p.stdout, "%-8s  %s: %s. To do: %s\n", kind, f.Where, f.What, f.Do)
+	fmt.Fprintf(c.p.screen(), "%-8s  %s: %s. To do: %s%s\n", kind, f.Where, f.What, f.Do, flaw(!f.Harmless))
 }
 
 // end prints the summary.
@@ -172,8 +172,8 @@ func (c *checking) end(sum check.Summary, complete bool) {
 	if c.o.Objects != nil {
 		logs = fmt.Sprintf("%d log segments read; %d objects (%s) are named by none", sum.LogSegments, sum.Unused, byteSize(sum.UnusedBytes))
 	}
-	fmt.Fprintf(c.p.stdout, "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s\n",
-		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs)
+	fmt.Fprintf(c.p.screen(), "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s%s\n",
+		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs, flaw(sum.Damaged > 0))
 }
 
 // byteSize writes n as a person reads it.

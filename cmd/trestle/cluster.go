@@ -262,7 +262,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		enc.SetIndent("", "  ")
 		return errors.Join(enc.Encode(out), missing)
 	}
-	if err := out.print(o.p.stdout, o.tablets); err != nil {
+	if err := out.print(o.p.screen(), o.tablets); err != nil {
 		return err
 	}
 	if missing != nil {
@@ -273,7 +273,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 
 func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 	if c.Master == "" {
-		fmt.Fprintln(out, "master: none")
+		fmt.Fprintln(out, "master: none"+wrong)
 	} else {
 		fmt.Fprintf(out, "master: %s\n", c.Master)
 	}
@@ -296,12 +296,12 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		if strings.HasSuffix(t.Table, deletedMark) {
 			notOpen = "-" // they are not served after a while
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\n", t.Table, len(t.Tablets), byteSize(bytes), notOpen)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s%s\n", t.Table, len(t.Tablets), byteSize(bytes), notOpen, flaw(notOpen != "-" && closed > 0))
 	}
 	if len(c.Damaged) > 0 {
-		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged\nTABLET\tSTART\tEND\tTABLE\tSERVER\tSEGMENT\n")
+		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged"+wrong+"\nTABLET\tSTART\tEND\tTABLE\tSERVER\tSEGMENT\n")
 		for _, d := range c.Damaged {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Tablet, d.Start, d.End, d.Table, d.Server, d.Object)
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", d.Tablet, d.Start, d.End, d.Table, d.Server, d.Object, wrong)
 		}
 		fmt.Fprintf(w, "Bring the segment back to its place in the store (log/%s), or ask what it costs to give it up: trestle log drop-damaged %[1]s\n", c.Damaged[0].Object)
 	}
@@ -309,7 +309,8 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		for _, t := range c.Tables {
 			fmt.Fprintf(w, "\n%s\nTABLET\tSTART\tEND\tSERVER\tSTATE\tEPOCH\tSIZE\n", t.Table)
 			for _, x := range t.Tablets {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s\n", x.Tablet, x.Start, x.End, x.Server, x.State, x.Epoch, byteSize(x.Bytes))
+				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s%s\n", x.Tablet, x.Start, x.End, x.Server, x.State, x.Epoch, byteSize(x.Bytes),
+					flaw(x.State != metadata.Open.String() && !strings.HasSuffix(t.Table, deletedMark)))
 			}
 		}
 	}

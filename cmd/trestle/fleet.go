@@ -35,7 +35,7 @@ func (c *adminClient) servers([]string) error {
 	if c.json {
 		return c.print(got)
 	}
-	return printServers(c.p.stdout, got.Servers)
+	return printServers(c.p.screen(), got.Servers)
 }
 
 func printServers(out io.Writer, list []ops.TabletServer) error {
@@ -46,8 +46,8 @@ func printServers(out io.Writer, list []ops.TabletServer) error {
 		if s.Draining {
 			state = "draining"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", s.Name, s.Address, s.Incarnation, s.Tablets, byteSize(s.Bytes),
-			rate(s.RowsReadPerSecond), rate(s.RowsWrittenPerSecond), cmp.Or(s.Error, state))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s%s\n", s.Name, s.Address, s.Incarnation, s.Tablets, byteSize(s.Bytes),
+			rate(s.RowsReadPerSecond), rate(s.RowsWrittenPerSecond), cmp.Or(s.Error, state), flaw(s.Error != ""))
 	}
 	return w.Flush()
 }

@@ -94,7 +94,8 @@ func (p *process) failed(err error) int {
 
 // report writes err to stderr, one line for each error that was joined.
 func (p *process) report(err error) {
+	s := p.screenOn(p.stderr)
 	for line := range strings.Lines(err.Error()) {
-		fmt.Fprintf(p.stderr, "trestle: %s\n", strings.TrimSuffix(line, "\n"))
+		fmt.Fprintf(s, "trestle: %s%s\n", strings.TrimSuffix(line, "\n"), wrong)
 	}
 }

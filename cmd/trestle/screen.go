@@ -1,0 +1,86 @@
+package main
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// wrong ends a line that says what is wrong. A screen paints such lines, and
+// takes the mark out. It stands last, where a tabwriter aligns nothing.
+const wrong = "\x01"
+
+// flaw returns wrong if bad is true.
+func flaw(bad bool) string {
+	if bad {
+		return wrong
+	}
+	return ""
+}
+
+// A screen passes on lines, and those that end with wrong in red if it is a
+// terminal that shows colours.
+type screen struct {
+	out     io.Writer
+	colours bool
+	line    []byte // not yet ended
+}
+
+// screen returns what a command for people writes its result to.
+func (p *process) screen() *screen { return p.screenOn(p.stdout) }
+
+// screenOn returns a screen on one of the process's outputs.
+func (p *process) screenOn(w io.Writer) *screen {
+	return &screen{out: w, colours: isTerminal(w) && showsColours(p.environ)}
+}
+
+// Write implements io.Writer. A line is passed on when it ends.
+func (s *screen) Write(b []byte) (int, error) {
+	s.line = append(s.line, b...)
+	var out []byte
+	for {
+		line, rest, ended := bytes.Cut(s.line, []byte("\n"))
+		if !ended {
+			break
+		}
+		text, bad := bytes.CutSuffix(line, []byte(wrong))
+		if bad && s.colours {
+			out = append(append(append(out, "\x1b[31m"...), text...), "\x1b[0m\n"...)
+		} else {
+			out = append(append(out, text...), '\n')
+		}
+		s.line = rest
+	}
+	if _, err := s.out.Write(out); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+// isTerminal tells whether w is a terminal.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// showsColours tells whether a terminal with that environment is to show colours:
+// no-color.org, and terminals that cannot. Windows' own shows none unless it is
+// asked to, which it is not.
+func showsColours(environ []string) bool {
+	value := func(name string) string {
+		i := slices.IndexFunc(environ, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+		if i < 0 {
+			return ""
+		}
+		return environ[i][len(name)+1:]
+	}
+	term := value("TERM")
+	return value("NO_COLOR") == "" && term != "" && term != "dumb" && runtime.GOOS != "windows"
+}
