@@ -97,6 +97,7 @@ func clusterCommand(p *process) *cobra.Command {
 		f.StringVar(&o.dataDir, "data-dir", "", "the data directory")
 		f.BoolVar(&o.done, "done", false, "make sure that what was copied is never served again where it was")
 		f.BoolVar(&o.abandon, "abandon", false, "let what was copied, or began to be, be served again where it is")
+		f.BoolVar(&o.json, "json", false, "print JSON")
 	}
 	const limit = 5 * time.Minute
 	return p.group("cluster", "show a cluster, recover it, or move it to and from a data directory", "Shows a cluster, and does to it what takes its etcd or its store.",
@@ -258,9 +259,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		return cmp.Or(cmp.Compare(a.Object, b.Object), cmp.Compare(a.Table, b.Table), cmp.Compare(a.Start, b.Start))
 	})
 	if o.json {
-		enc := json.NewEncoder(o.p.stdout)
-		enc.SetIndent("", "  ")
-		return errors.Join(enc.Encode(out), missing)
+		return errors.Join(o.print(out), missing)
 	}
 	if err := out.print(o.p.screen(), o.tablets); err != nil {
 		return err
@@ -269,6 +268,13 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		return fmt.Errorf("read METADATA: %w", missing)
 	}
 	return nil
+}
+
+// print writes what --json prints.
+func (o *operator) print(v any) error {
+	enc := json.NewEncoder(o.p.stdout)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
 }
 
 func (c *clusterStatus) print(out io.Writer, tablets bool) error {

@@ -101,8 +101,7 @@ func (o *operator) transfer(ctx context.Context, from, to transfer.Side, next st
 		if err := transfer.Done(ctx, from, to); err != nil {
 			return err
 		}
-		fmt.Fprintf(o.p.stdout, "%s is never served again: delete it when you like\n", from.Name)
-		return nil
+		return o.told(transferred{State: "done", From: from.Name, To: to.Name}, "%s is never served again: delete it when you like\n", from.Name)
 	}
 	begun, told := time.Now(), time.Now()
 	r, err := transfer.Run(ctx, from, to, transfer.Options{Command: o.command, Progress: func(bytes, of int64) {
@@ -114,14 +113,37 @@ func (o *operator) transfer(ctx context.Context, from, to transfer.Side, next st
 	if err != nil {
 		return err
 	}
-	if r.Again {
-		fmt.Fprintf(o.p.stdout, "%s has everything of %s: ", to.Name, from.Name)
-	} else {
-		fmt.Fprintf(o.p.stdout, "%s has %d tables, %d tablets, %d backups and %d SSTables (%s) of %s, each of which was read back, after %s: ",
-			to.Name, r.Tables, r.Tablets, r.Backups, r.SSTables, byteSize(r.Bytes), from.Name, time.Since(begun).Round(10*time.Millisecond))
+	has := fmt.Sprintf("everything of %s", from.Name)
+	if !r.Again {
+		has = fmt.Sprintf("%d tables, %d tablets, %d backups and %d SSTables (%s) of %s, each of which was read back, after %s",
+			r.Tables, r.Tablets, r.Backups, r.SSTables, byteSize(r.Bytes), from.Name, time.Since(begun).Round(10*time.Millisecond))
 	}
-	fmt.Fprintf(o.p.stdout, "%s. %s is not served any more. Say --done when you need it no longer, or --abandon to go back to it, without what was written since\n", next, from.Name)
-	return nil
+	return o.told(transferred{State: "complete", From: from.Name, To: to.Name, Again: r.Again, Tables: r.Tables, Tablets: r.Tablets, Backups: r.Backups,
+		SSTables: r.SSTables, Bytes: r.Bytes, Seconds: time.Since(begun).Seconds()},
+		"%s has %s: %s. %s is not served any more. Say --done when you need it no longer, or --abandon to go back to it, without what was written since\n", to.Name, has, next, from.Name)
+}
+
+// A transferred is what --json prints of adopt and release.
+type transferred struct {
+	State    string  `json:"state"` // complete, done or abandoned
+	From     string  `json:"from"`
+	To       string  `json:"to"`
+	Again    bool    `json:"again,omitempty"` // it was complete already, and nothing was counted
+	Tables   int     `json:"tables,omitempty"`
+	Tablets  int     `json:"tablets,omitempty"`
+	Backups  int     `json:"backups,omitempty"`
+	SSTables int     `json:"sstables,omitempty"`
+	Bytes    int64   `json:"bytes,omitempty"`
+	Seconds  float64 `json:"seconds,omitempty"`
+}
+
+// told prints how a transfer ended: v with --json, else the text.
+func (o *operator) told(v transferred, format string, args ...any) error {
+	if o.json {
+		return o.print(v)
+	}
+	_, err := fmt.Fprintf(o.p.stdout, format, args...)
+	return err
 }
 
 // abandonTransfer lets the source be served again.
@@ -130,10 +152,9 @@ func (o *operator) abandonTransfer(ctx context.Context, from transfer.Side) erro
 	if err != nil {
 		return err
 	}
+	v := transferred{State: "abandoned", From: from.Name, To: was.Peer}
 	if was.State == catalog.TransferComplete {
-		fmt.Fprintf(o.p.stdout, "%s can be served again. %s can be, too, since %s: stop it, or the two go apart\n", from.Name, was.Peer, was.Ended.Format(time.RFC3339))
-		return nil
+		return o.told(v, "%s can be served again. %s can be, too, since %s: stop it, or the two go apart\n", from.Name, was.Peer, was.Ended.Format(time.RFC3339))
 	}
-	fmt.Fprintf(o.p.stdout, "%s can be served again. %s has a part of it, and is not served: empty it before it is used for something else\n", from.Name, was.Peer)
-	return nil
+	return o.told(v, "%s can be served again. %s has a part of it, and is not served: empty it before it is used for something else\n", from.Name, was.Peer)
 }

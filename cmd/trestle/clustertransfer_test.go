@@ -262,6 +262,7 @@ func TestClusterAdopt(t *testing.T) {
 	half.exit()
 	tried(0, " of data directory "+first, adopt...)
 	tried(0, " has everything of data directory "+first, adopt...)
+	tried(0, `"state": "complete"`, append(adopt, "--json")...)
 	refused(t, "serve", serve(first), "is not served: it was copied to cluster test (etcd "+c.etcd+"), complete at ")
 	checkDir(first)
 
