@@ -54,6 +54,9 @@ type Node struct {
 	Label string
 	// Columns are qualifiers by family, as row.Union leaves ranges.
 	Columns map[string][]row.Range
+	// Kept says of the root of a filter that it is the same one for many reads and that
+	// nothing in it changes any more. What is worked out for it is worth keeping.
+	Kept bool
 }
 
 // A Bound is one end of a range of byte strings. The zero Bound is unbounded.

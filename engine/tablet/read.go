@@ -3,6 +3,7 @@ package tablet
 import (
 	"bytes"
 	"context"
+	"maps"
 	"math/rand/v2"
 	"runtime"
 	"slices"
@@ -47,9 +48,27 @@ type Query struct {
 	runs choice
 }
 
-// Queries keeps the query of one table that is asked for most. The zero value is
+// Queries keeps the queries of one table that are asked for most. The zero value is
 // ready, and safe for concurrent use.
-type Queries struct{ everything atomic.Pointer[everything] }
+type Queries struct {
+	everything atomic.Pointer[everything]
+	kept       atomic.Pointer[keptQueries]
+}
+
+// keptQueries are those for filters that are kept, under one schema. They do not
+// change.
+type keptQueries struct {
+	of *schema.Table
+	by map[keptFilter]*Query
+}
+
+type keptFilter struct {
+	filter   *filter.Node
+	reversed bool
+}
+
+// maxKeptQueries bounds the queries that are kept. One takes some 1 KiB.
+const maxKeptQueries = 64
 
 // everything is the query for all cells under one schema.
 type everything struct {
@@ -57,10 +76,14 @@ type everything struct {
 	query *Query
 }
 
-// For is NewQuery, but makes the query for everything, in ascending order, once
-// per schema.
+// For is NewQuery, but makes the query for everything, in ascending order, and those
+// of filters that are kept, once per schema: to make one costs some 2 µs, half of what
+// it costs to read a row.
 func (c *Queries) For(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
-	if f != nil || reversed {
+	switch {
+	case f != nil && f.Kept:
+		return c.keep(s, keptFilter{f, reversed})
+	case f != nil || reversed:
 		return NewQuery(s, f, reversed)
 	}
 	if e := c.everything.Load(); e != nil && e.of == s {
@@ -71,6 +94,26 @@ func (c *Queries) For(s *schema.Table, f *filter.Node, reversed bool) (*Query, e
 		c.everything.Store(&everything{of: s, query: q})
 	}
 	return q, err
+}
+
+// keep is For of a filter that is kept.
+func (c *Queries) keep(s *schema.Table, f keptFilter) (*Query, error) {
+	was := c.kept.Load()
+	if was != nil && was.of == s {
+		if q := was.by[f]; q != nil {
+			return q, nil
+		}
+	}
+	q, err := NewQuery(s, f.filter, f.reversed)
+	if err != nil {
+		return nil, err
+	}
+	now := &keptQueries{of: s, by: map[keptFilter]*Query{f: q}}
+	if was != nil && was.of == s && len(was.by) < maxKeptQueries {
+		maps.Copy(now.by, was.by)
+	}
+	c.kept.CompareAndSwap(was, now) // the query is made again if others came between
+	return q, nil
 }
 
 type family struct {
