@@ -42,3 +42,21 @@ func Encoded(w Writer) EncodedWriter {
 	}
 	return nil
 }
+
+// A FragmentWriter is an EncodedWriter that has a server not only encode rows, but
+// make something of them: a part of a query. Fragment says what, in bytes that only
+// the two ends understand. Its Encoding says so, and a server that does not know that
+// gives cells.
+type FragmentWriter interface {
+	EncodedWriter
+	// Fragment returns nil if there is none.
+	Fragment() []byte
+}
+
+// Fragment returns the fragment of w, nil if it has none.
+func Fragment(w Writer) []byte {
+	if f, ok := w.(FragmentWriter); ok && f.Encoding() != 0 {
+		return f.Fragment()
+	}
+	return nil
+}
