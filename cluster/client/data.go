@@ -43,7 +43,7 @@ type progressWriter struct {
 	err      error // of the Writer
 }
 
-var _ scan.EncodedWriter = (*progressWriter)(nil)
+var _ scan.FragmentWriter = (*progressWriter)(nil)
 
 func (w *progressWriter) StartRow(key []byte) {
 	w.open, w.done, w.cells, w.last = true, false, 0, append(w.last[:0], key...)
@@ -95,6 +95,9 @@ func (w *progressWriter) Encoding() uint64 {
 	}
 	return w.encoded.Encoding()
 }
+
+// Fragment implements scan.FragmentWriter.
+func (w *progressWriter) Fragment() []byte { return scan.Fragment(w.Writer) }
 
 // Room implements scan.EncodedWriter.
 func (w *progressWriter) Room(n int) (b []byte, err error) {

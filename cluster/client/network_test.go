@@ -78,7 +78,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	}
 	d.Here(at, ts)
 	n.dialers = append(n.dialers, d)
-	s := stream.NewServer(ts, stream.ServerOptions{Encoders: encoders})
+	s := stream.NewServer(ts, stream.ServerOptions{Encoders: encoders, Fragments: fragments})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	var once sync.Once

@@ -39,6 +39,7 @@ func (c *Client) startPrefetch(ctx context.Context, t *catalog.Table, ranges []r
 	if e := scan.Encoded(w); e != nil {
 		encoding = e.Encoding()
 	}
+	fragment := scan.Fragment(w)
 	ctx, cancel := context.WithCancel(ctx)
 	a := &prefetchedRead{cancel: cancel, located: make(chan struct{}), claimed: make(chan struct{}), done: make(chan struct{})}
 	ranges = slices.Clone(ranges)
@@ -58,7 +59,7 @@ func (c *Client) startPrefetch(ctx context.Context, t *catalog.Table, ranges []r
 		if len(a.ranges) == 0 {
 			return
 		}
-		w := &bufferedRows{a: a, ctx: ctx, encoding: encoding}
+		w := &bufferedRows{a: a, ctx: ctx, encoding: encoding, fragment: fragment}
 		at := rpc.Target{Tablet: l.tablet, Schema: sch.Version}
 		// A server in this process changes the ranges that it is given as it reads.
 		a.rest, a.stats, a.err = c.o.Dialer.Dial(l.addr).ReadRows(ctx, at, &rpc.Read{Ranges: slices.Clone(a.ranges), Filter: f.Filter}, w)
@@ -112,13 +113,14 @@ type bufferedRows struct {
 	a        *prefetchedRead
 	ctx      context.Context
 	encoding uint64 // of the writer that will take them
+	fragment []byte // likewise
 	events   []rowEvent
 	bytes    int
 	through  bool
 	err      error
 }
 
-var _ scan.EncodedWriter = (*bufferedRows)(nil)
+var _ scan.FragmentWriter = (*bufferedRows)(nil)
 
 // A rowEvent is a call of a scan.Writer.
 type rowEvent struct {
@@ -227,6 +229,9 @@ func (w *bufferedRows) Flush() error {
 
 // Encoding implements scan.EncodedWriter.
 func (w *bufferedRows) Encoding() uint64 { return w.encoding }
+
+// Fragment implements scan.FragmentWriter.
+func (w *bufferedRows) Fragment() []byte { return w.fragment }
 
 // Room implements scan.EncodedWriter.
 func (w *bufferedRows) Room(n int) ([]byte, error) {

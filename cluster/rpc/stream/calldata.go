@@ -55,8 +55,12 @@ func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
 	if r.encoded != nil {
 		encoding = r.encoded.Encoding()
 	}
+	asked := binary.AppendUvarint(body, encoding)
+	if f := scan.Fragment(r.to); f != nil {
+		asked = appendBytes(asked, f)
+	}
 	question := batches.Get(0)
-	*question = appendBytes((*question)[:0], binary.AppendUvarint(body, encoding))
+	*question = appendBytes((*question)[:0], asked)
 	known, err := p.scan(ctx, l, *question, r)
 	batches.Put(question)
 	if !known {

@@ -20,13 +20,14 @@
 //
 // and on a connection for scans
 //
-//	length | target, read, encoding                            the question
+//	length | target, read, encoding[, fragment]                the question
 //	length | kind | records                                    messages, the last
 //	                                                           with recordDone
 //
 // where the bytes of a recordPiece follow its message. They are rows that the server has
 // encoded for a scan.EncodedWriter with that encoding, which this package does not look
-// into. A reader without an encoding, or with one that the server has not, is sent cells.
+// into. With a fragment (scan.FragmentWriter) they are what the server has made of rows.
+// A reader without an encoding, or with one that the server has not, is sent cells.
 //
 // All integers are uvarints but op and kind, which are bytes. Bodies are those
 // of codec.go. A call that was never handed to the connection is

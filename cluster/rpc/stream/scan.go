@@ -40,6 +40,19 @@ type Encoder interface {
 // Pieces are given to pass, which owns the buffers.
 type Encoders func(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) Encoder
 
+// Fragments returns an Encoder that makes of rows what a fragment of a query says: see
+// scan.FragmentWriter. It is nil if it cannot: rows are sent then.
+type Fragments func(fragment []byte, pass func(*scan.Piece, mem.BufferSlice) error) Encoder
+
+// A gatherer is an Encoder that makes one piece of the rows of many reads.
+type gatherer interface {
+	// Holds tells whether there are rows of which nothing was passed on: no position
+	// behind them may be told.
+	Holds() bool
+	// Finish passes on what is left, as no more rows will come.
+	Finish() error
+}
+
 // An answerer makes messages of the rows of a scan.
 type answerer interface {
 	scan.Writer
@@ -89,8 +102,9 @@ func (s *Server) scanTo(ctx context.Context, at rpc.Target, req *rpc.Read, w ans
 // A pieceWriter sends rows as pieces.
 type pieceWriter struct {
 	Encoder
-	head rowWriter // of the next message
-	send func(head []byte, piece mem.BufferSlice) error
+	gather gatherer  // the Encoder, if it is one
+	head   rowWriter // of the next message
+	send   func(head []byte, piece mem.BufferSlice) error
 	// scanned is the key of the last Scanned, behind the rows that were sent.
 	scanned     []byte
 	scannedSent bool // there is nothing in scanned
@@ -134,6 +148,9 @@ func (w *pieceWriter) message(b mem.BufferSlice) error {
 // Flush implements scan.Writer.
 func (w *pieceWriter) Flush() error {
 	err := w.Encoder.Flush()
+	if w.gather != nil && w.gather.Holds() {
+		return err
+	}
 	if err == nil && (!w.scannedSent || w.last != nil) {
 		err = w.message(nil)
 	}
@@ -143,6 +160,11 @@ func (w *pieceWriter) Flush() error {
 func (w *pieceWriter) drop() {} // Flush does
 
 func (w *pieceWriter) end(stats *scan.Stats) error {
+	if w.gather != nil {
+		if err := w.gather.Finish(); err != nil {
+			return err
+		}
+	}
 	w.last = stats
 	return w.Flush()
 }
@@ -216,7 +238,14 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 	b := append(batches.empty(), answerOK)
 	var w answerer
 	pieces := &pieceWriter{head: rowWriter{b: b}, send: send, scannedSent: true}
-	if encoding != 0 && s.o.Encoders != nil {
+	switch {
+	case encoding != 0 && len(d.b) > 0:
+		// Bytes behind the encoding are a fragment.
+		if f := d.bytes(); !d.bad && s.o.Fragments != nil {
+			pieces.Encoder = s.o.Fragments(f, pieces.pass)
+			pieces.gather, _ = pieces.Encoder.(gatherer)
+		}
+	case encoding != 0 && s.o.Encoders != nil:
 		pieces.Encoder = s.o.Encoders(encoding, pieces.pass)
 	}
 	if pieces.Encoder != nil {

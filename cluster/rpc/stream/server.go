@@ -28,6 +28,8 @@ type ServerOptions struct {
 	Log *slog.Logger
 	// Encoders encode the rows of scans for callers with an EncodedWriter. Default: none.
 	Encoders Encoders
+	// Fragments runs parts of queries over the rows of scans. Default: none, rows are sent.
+	Fragments Fragments
 }
 
 // A Server lets other processes ask a tablet server.
