@@ -19,8 +19,10 @@ import (
 // calls are the requests that come by Server.Call.
 type calls struct {
 	unary   grpc.UnaryServerInterceptor // all of the server's
+	stream  grpc.StreamServerInterceptor
 	admit   tap.ServerInHandle
-	methods map[string]method // by full name
+	methods map[string]method       // by full name
+	streams map[string]streamMethod // likewise, those of one request and many answers
 
 	cut     context.Context // ends those that are under way
 	cancel  context.CancelFunc
@@ -45,6 +47,7 @@ type registrar struct {
 	*grpc.Server
 	gate    *gate
 	methods map[string]method
+	streams map[string]streamMethod
 }
 
 func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
@@ -58,6 +61,11 @@ func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
 			r.gate.begun(ctx)
 			var first head
 			return handler(service, ctx, func(m any) error { return r.gate.receive(ctx, true, m, &first, decoder(dec)) }, in)
+		}
+	}
+	for i := range own.Streams {
+		if m := &own.Streams[i]; m.ServerStreams && !m.ClientStreams {
+			r.streams["/"+d.ServiceName+"/"+m.StreamName] = streamMethod{service, m.Handler}
 		}
 	}
 	r.Server.RegisterService(&own, service)

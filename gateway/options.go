@@ -11,10 +11,12 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"github.com/trestledb/trestle/engine/budget"
+	"github.com/trestledb/trestle/engine/query"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/session"
+	"github.com/trestledb/trestle/gateway/sql"
 )
 
 // Options configure a Server. The zero value is a good server without TLS.
@@ -51,6 +53,12 @@ type Options struct {
 	// MaxConnectionAge is how long a connection may live before the client is
 	// asked to open another. Zero means 24 hours.
 	MaxConnectionAge time.Duration
+
+	// Query tunes the engine of queries, and SQL what is between it and clients. What
+	// connects them to the server is set here, but for SQL.Engine: if it is nil the
+	// engine is one over the backend.
+	Query query.Options
+	SQL   sql.Options
 
 	// Admin are the options of the admin services. Its Emulator, Zone and Log
 	// are set from those here.

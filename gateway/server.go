@@ -18,9 +18,11 @@ import (
 
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
+	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/backend"
 	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/session"
+	"github.com/trestledb/trestle/gateway/sql"
 )
 
 // A Server serves a backend over gRPC.
@@ -32,6 +34,7 @@ type Server struct {
 	sessions *session.Service // nil if there are none
 	log      *slog.Logger
 	admin    *admin.Admin
+	sql      *sql.Service
 	stop     sync.Once
 }
 
@@ -59,7 +62,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		}
 		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
 		b = o.Auth.Guard(b)
-		o.Admin.Permissions = o.Auth.TestPermissions
+		o.Admin.Permissions, o.Admin.Member = o.Auth.TestPermissions, auth.Member
 	case o.Auth.AuditsData():
 		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
 	case o.Auth != nil:
@@ -103,17 +106,20 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	}
 	opts = append(opts, o.ServerOptions...)
 	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g, log: o.Log,
-		calls: calls{unary: chain(unary), admit: admit, methods: map[string]method{}}}
+		calls: calls{unary: chain(unary), stream: chainStreams(stream), admit: admit, methods: map[string]method{}, streams: map[string]streamMethod{}}}
 	s.calls.cut, s.calls.cancel = context.WithCancel(context.Background())
-	services := registrar{s.grpc, g, s.calls.methods}
+	services := registrar{s.grpc, g, s.calls.methods, s.calls.streams}
 	a := admin.Register(services, b, o.Admin)
 	s.admin = a
+	s.sql = newSQL(b, a, o)
+	a.CheckViews(s.sql.CheckView)
 	d := data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
 		View:     a.View,
 		LaxNames: o.Emulator,
 		Budget:   o.Memory,
+		SQL:      s.sql,
 		Log:      o.Log,
 	})
 	data.Register(services, d)
@@ -207,6 +213,7 @@ func (s *Server) Stop(ctx context.Context) error {
 			s.sessions.Close()
 		}
 		s.calls.cancel()
+		s.sql.Close()
 		s.admin.Close()
 		s.gate.close()
 	})

@@ -36,6 +36,9 @@ type Options struct {
 	// Permissions returns those of permissions that the caller holds on a
 	// resource. Nil means all of them.
 	Permissions func(ctx context.Context, resource string, permissions []string) ([]string, error)
+	// Member returns the name of the caller as policies write it, "" if it has none: the
+	// definer of a logical view. Nil means that no caller has.
+	Member func(ctx context.Context) string
 	// Maintenance is how often the background looks for something to do, such as
 	// an automated backup that is due. Zero means 1 minute.
 	Maintenance time.Duration
@@ -57,6 +60,9 @@ func (o Options) WithDefaults() Options {
 		o.Permissions = func(_ context.Context, _ string, permissions []string) ([]string, error) {
 			return permissions, nil
 		}
+	}
+	if o.Member == nil {
+		o.Member = func(context.Context) string { return "" }
 	}
 	if o.Maintenance == 0 {
 		o.Maintenance = time.Minute
@@ -88,6 +94,8 @@ type Admin struct {
 	orphans  purgeClock
 	tasks    tasks
 	places   places
+	// checkView tells whether a query can be that of a logical view.
+	checkView func(ctx context.Context, instance, name, definer, query string) error
 }
 
 // New returns an Admin over b that serves nothing yet.

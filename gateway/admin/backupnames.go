@@ -151,7 +151,7 @@ func (a *Admin) newTableName(ctx context.Context, in, id string) (string, *insta
 	} else if fault.KindOf(err) != fault.NotFound {
 		return "", nil, err
 	}
-	return name, i, nil
+	return name, i, a.nameFree(ctx, "table_id", name)
 }
 
 // outcome returns the response of an operation that another server carried out,

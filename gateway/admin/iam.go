@@ -48,10 +48,15 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		}
 		return fmt.Sprintf("%s%s#%d", policyPrefix, t.Name, t.ID), nil
 	}
-	for _, f := range []form{logicalViewForm, materializedViewForm} {
-		if f.split(resource) != nil {
-			return "", a.noSQLView(ctx, field, f, resource)
+	switch {
+	case logicalViewForm.split(resource) != nil:
+		v, err := a.logicalViewAt(ctx, field, resource)
+		if err != nil {
+			return "", err
 		}
+		return policyOfLogicalView(v), nil
+	case materializedViewForm.split(resource) != nil:
+		return "", a.noMaterializedView(ctx, field, resource)
 	}
 	ids, err := a.parse(field, instanceForm, resource)
 	if err != nil {

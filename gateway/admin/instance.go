@@ -327,7 +327,7 @@ func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	return nil
+	return a.noProtectedLogicalViews(ctx, name)
 }
 
 // finishDelete removes what is left of an instance that is marked as deleted:
@@ -351,7 +351,7 @@ func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 			return err
 		}
 	}
-	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix, schedulePrefix} {
+	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix, schedulePrefix, logicalPrefix} {
 		if err := a.dropRecords(ctx, prefix+name); err != nil {
 			return err
 		}

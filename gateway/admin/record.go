@@ -168,12 +168,16 @@ func (a *Admin) assumed(name string) *instance {
 	}
 }
 
-// instancesIn returns the instances of a project, sorted by name. In emulator mode
-// those that have tables are among them.
+// instancesIn returns the instances of a project, or of all ("projects/-"), sorted
+// by name. In emulator mode those that have tables are among them.
 func (a *Admin) instancesIn(ctx context.Context, project string) ([]*instance, error) {
 	var out []*instance
 	known := map[string]bool{}
-	err := a.b.ListRecords(ctx, instancePrefix+project+"/instances/", func(_ string, b []byte, version uint64) error {
+	below := project + "/instances/"
+	if project == "projects/-" {
+		project, below = "projects", "projects/"
+	}
+	err := a.b.ListRecords(ctx, instancePrefix+below, func(_ string, b []byte, version uint64) error {
 		i, err := unmarshalInstance(b)
 		if err != nil {
 			return err

@@ -40,6 +40,9 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	if err != nil {
 		return nil, err
 	}
+	if err := s.nameFree(ctx, "table_id", t.Name); err != nil {
+		return nil, err
+	}
 	t, err = s.b.CreateTable(ctx, t, splits)
 	if fault.KindOf(err) == fault.AlreadyExists {
 		return nil, alreadyThere("table_id", "Table", in+"/tables/"+req.GetTableId())
@@ -47,8 +50,13 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	if err != nil {
 		return nil, err
 	}
-	// The instance may have been deleted, tables first, while this one came.
-	if _, err := s.instanceForTables(ctx, "parent", in); fault.KindOf(err) == fault.NotFound {
+	// The instance may have been deleted, tables first, while this one came, or a
+	// logical view of that name was made.
+	_, err = s.instanceForTables(ctx, "parent", in)
+	if err == nil {
+		err = s.nameFree(ctx, "table_id", t.Name)
+	}
+	if k := fault.KindOf(err); k == fault.NotFound || k == fault.AlreadyExists {
 		if e := s.b.DeleteTable(ctx, t.Name); e != nil && fault.KindOf(e) != fault.NotFound {
 			return nil, e
 		}
@@ -330,6 +338,9 @@ func (s *tableServer) UndeleteTable(ctx context.Context, req *adminpb.UndeleteTa
 		return nil, err
 	}
 	if _, err := s.instanceForTables(ctx, "name", parent(ids, tableForm, 2)); err != nil {
+		return nil, err
+	}
+	if err := s.nameFree(ctx, "name", name); err != nil {
 		return nil, err
 	}
 	t, err := s.b.UndeleteTable(ctx, name)

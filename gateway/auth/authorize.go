@@ -272,7 +272,9 @@ func (a *Auth) scope(c *call, what string) error {
 }
 
 func (a *Auth) denied(c *call, msg, reason string, metadata map[string]string) error {
-	c.denied.Store(true)
+	for d := c; d != nil; d = d.of {
+		d.denied.Store(true)
+	}
 	if a.o.Refused != nil {
 		a.o.Refused("permission")
 	}

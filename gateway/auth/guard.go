@@ -10,6 +10,7 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/auth/iam"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
@@ -27,21 +28,24 @@ type guard struct {
 	a *Auth
 }
 
-// table checks a table that a query uses.
-func (g *guard) table(ctx context.Context, c *call, name string) (families, error) {
+// table checks a table that a query uses, for readRows or mutateRows.
+func (g *guard) table(ctx context.Context, c *call, perm iam.Permission, name string) (families, error) {
 	var f families
 	res, ok := parseResource(name)
 	if !ok {
 		return f, errName("query", name)
 	}
-	always, some, err := g.a.held(ctx, c.principal, readRows, &res, c.start)
+	if perm == mutateRows && c.principal.scopes&dataWrite == 0 {
+		return f, g.a.scope(c, "statements that write")
+	}
+	always, some, err := g.a.held(ctx, c.principal, perm, &res, c.start)
 	switch {
 	case err != nil:
 		return f, err
 	case always:
 		return f, nil
 	case len(some) == 0:
-		return f, g.a.deniedOn(c, readRows, name)
+		return f, g.a.deniedOn(c, perm, name)
 	}
 	f.restrict(some)
 	return f, nil
@@ -51,7 +55,7 @@ func (g *guard) table(ctx context.Context, c *call, name string) (families, erro
 // read.
 func (g *guard) Table(ctx context.Context, name string) (*schema.Table, error) {
 	if c := callOf(ctx); c != nil && c.rule.tables {
-		f, err := g.table(ctx, c, name)
+		f, err := g.table(ctx, c, readRows, name)
 		if err != nil {
 			return nil, err
 		}
@@ -71,6 +75,40 @@ func (g *guard) Table(ctx context.Context, name string) (*schema.Table, error) {
 	return g.Backend.Table(ctx, name)
 }
 
+// ListTables returns, to a query, the tables that its caller may read.
+func (g *guard) ListTables(ctx context.Context, parent string) ([]*schema.Table, error) {
+	ts, err := g.Backend.ListTables(ctx, parent)
+	c := callOf(ctx)
+	if err != nil || c == nil || !c.rule.tables || c.principal.Root {
+		return ts, err
+	}
+	var out []*schema.Table
+	for _, t := range ts {
+		res, ok := parseResource(t.Name)
+		if !ok {
+			continue
+		}
+		always, some, err := g.a.held(ctx, c.principal, readRows, &res, c.start)
+		if err != nil {
+			return nil, err
+		}
+		if always || len(some) > 0 {
+			out = append(out, t)
+		}
+	}
+	return out, nil
+}
+
+// SampleRowKeys gives a query the boundaries of a table that its caller may read.
+func (g *guard) SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error {
+	if c := callOf(ctx); c != nil && c.rule.tables {
+		if _, err := g.table(ctx, c, readRows, table); err != nil {
+			return err
+		}
+	}
+	return g.Backend.SampleRowKeys(ctx, table, within, emit)
+}
+
 // ReadRows leaves out the cells that may not be read.
 func (g *guard) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
 	c := callOf(ctx)
@@ -80,7 +118,7 @@ func (g *guard) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) 
 	f := c.read
 	if c.rule.tables {
 		var err error
-		if f, err = g.table(ctx, c, req.Table); err != nil {
+		if f, err = g.table(ctx, c, readRows, req.Table); err != nil {
 			return scan.Stats{}, err
 		}
 	}
@@ -117,14 +155,22 @@ func (g *guard) outside(c *call, family string) error {
 	return g.a.denied(c, "The caller may not use the column family '"+shorten(family)+"' so.", "COLUMN_FAMILY_DENIED", map[string]string{"family": shorten(family)})
 }
 
-// check returns nil if muts touch only what may be written.
-func (g *guard) check(c *call, muts []row.Mutation) error {
+// writable returns the families of a table that the call may write.
+func (g *guard) writable(ctx context.Context, c *call, table string) (families, error) {
+	if c.rule.tables {
+		return g.table(ctx, c, mutateRows, table)
+	}
+	return c.write, nil
+}
+
+// check returns nil if muts touch only families of f.
+func (g *guard) check(c *call, f *families, muts []row.Mutation) error {
 	for i := range muts {
 		m := &muts[i]
 		if m.Op == row.DeleteRow {
 			return g.outside(c, "")
 		}
-		if !c.write.allows(m.Family) {
+		if !f.allows(m.Family) {
 			return g.outside(c, m.Family)
 		}
 	}
@@ -133,8 +179,12 @@ func (g *guard) check(c *call, muts []row.Mutation) error {
 
 // MutateRow refuses a change of what may not be written.
 func (g *guard) MutateRow(ctx context.Context, table string, e *row.Entry) error {
-	if c := callOf(ctx); c != nil && c.write.some {
-		if err := g.check(c, e.Mutations); err != nil {
+	if c := callOf(ctx); c != nil {
+		f, err := g.writable(ctx, c, table)
+		if err == nil && f.some {
+			err = g.check(c, &f, e.Mutations)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -144,14 +194,21 @@ func (g *guard) MutateRow(ctx context.Context, table string, e *row.Entry) error
 // MutateRows refuses the entries that change what may not be written.
 func (g *guard) MutateRows(ctx context.Context, table string, entries []row.Entry, done func(int, error)) error {
 	c := callOf(ctx)
-	if c == nil || !c.write.some {
+	if c == nil {
+		return g.Backend.MutateRows(ctx, table, entries, done)
+	}
+	f, err := g.writable(ctx, c, table)
+	if err != nil {
+		return err
+	}
+	if !f.some {
 		return g.Backend.MutateRows(ctx, table, entries, done)
 	}
 	refused := map[int]error{}
 	var allowed []row.Entry
 	var index []int
 	for i := range entries {
-		if err := g.check(c, entries[i].Mutations); err != nil {
+		if err := g.check(c, &f, entries[i].Mutations); err != nil {
 			refused[i] = err
 			continue
 		}
@@ -178,7 +235,7 @@ func (g *guard) CheckAndMutateRow(ctx context.Context, table string, key []byte,
 	if c := callOf(ctx); c != nil {
 		if c.write.some {
 			for _, muts := range [][]row.Mutation{then, otherwise} {
-				if err := g.check(c, muts); err != nil {
+				if err := g.check(c, &c.write, muts); err != nil {
 					return false, err
 				}
 			}
@@ -207,7 +264,7 @@ func (g *guard) UpdateRow(ctx context.Context, table string, key, token []byte, 
 	return u.UpdateRow(ctx, table, key, token, read, func(cells []row.Cell) ([]row.Mutation, error) {
 		muts, err := decide(cells)
 		if err == nil && c.write.some {
-			err = g.check(c, muts)
+			err = g.check(c, &c.write, muts)
 		}
 		return muts, err
 	})

@@ -39,6 +39,7 @@ type call struct {
 	inert       bool // the handler is not for this caller, see handle
 	keep        bool // fill checked
 	checked     []checked
+	of          *call // whose work this is with other rights, see As
 }
 
 // A checked is a name that was authorized.

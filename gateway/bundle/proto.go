@@ -32,6 +32,15 @@ func ParseProto(b []byte) (*Proto, error) {
 	return &Proto{files}, nil
 }
 
+// Find returns the message or enum of that full name, or nil.
+func (p *Proto) Find(name string) protoreflect.Descriptor {
+	d, err := p.files.FindDescriptorByName(protoreflect.FullName(name))
+	if err != nil {
+		return nil
+	}
+	return d
+}
+
 // clean returns the text of an error of the protobuf library, which starts in
 // one of two ways so that no caller comes to depend on it.
 func clean(err error) string {

@@ -12,6 +12,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/sql"
 	"github.com/trestledb/trestle/gateway/view"
 	"github.com/trestledb/trestle/gateway/wire"
 )
@@ -42,6 +43,8 @@ type Options struct {
 	// NotFound. It is on the path of every request that names one. A nil func
 	// knows none.
 	View func(ctx context.Context, name string) (*schema.Table, *view.View, error)
+	// SQL answers queries. Nil means that there are none.
+	SQL *sql.Service
 	// LaxNames accepts any project and instance id, and takes any instance to
 	// exist, as the emulator does.
 	LaxNames bool
@@ -91,6 +94,7 @@ var desc = func() grpc.ServiceDesc {
 	method("ReadModifyWriteRow").Handler = unary(bigtablepb.Bigtable_ReadModifyWriteRow_FullMethodName, (*Service).readModifyWriteRow)
 	stream("ReadRows").Handler = serverStream((*Service).readRows)
 	stream("MutateRows").Handler = serverStream((*Service).mutateRows)
+	stream("ExecuteQuery").Handler = serverStream((*Service).executeQuery)
 	stream("OpenTable").Handler = openSession("OpenTable", Sessions.OpenTable)
 	stream("OpenAuthorizedView").Handler = openSession("OpenAuthorizedView", Sessions.OpenAuthorizedView)
 	return d

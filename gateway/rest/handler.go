@@ -38,6 +38,14 @@ type Caller interface {
 	Call(ctx context.Context, method string, md metadata.MD, decode func(proto.Message) error) (proto.Message, error)
 }
 
+// A Streamer is a Caller that calls methods with many answers too.
+type Streamer interface {
+	Caller
+	// Stream is Call for such a method. send gets each answer encoded, and may not keep
+	// it; its error ends the call.
+	Stream(ctx context.Context, method string, md metadata.MD, decode func(proto.Message) error, send func(encoded []byte) error) error
+}
+
 // Options bound what a handler does at a time. The zero value is good.
 type Options struct {
 	// MaxBody is the length in bytes of the longest body that is read. Zero means
@@ -70,6 +78,13 @@ func New(c Caller, o Options) (*Handler, error) {
 	routes, err := routesOf(services)
 	if err != nil {
 		return nil, err
+	}
+	if _, ok := c.(Streamer); ok {
+		more, err := queryRoutes()
+		if err != nil {
+			return nil, err
+		}
+		routes = append(more, routes...)
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 16 << 20
@@ -107,7 +122,10 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b, err := []byte(nil), error(nil)
 	if h.o.Memory.Try(n) {
-		b, err = h.serve(w, r)
+		if b, err = h.serve(w, r); errors.Is(err, errSent) {
+			h.o.Memory.Release(n)
+			return
+		}
 		h.o.Memory.Release(n)
 	} else {
 		err = budget.Busy()
@@ -144,7 +162,7 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 			md[strings.ToLower(name)] = v
 		}
 	}
-	resp, err := h.caller.Call(peer.NewContext(r.Context(), peerOf(r)), rt.rpc, md, func(m proto.Message) error {
+	decode := func(m proto.Message) error {
 		body, err := h.body(w, r)
 		if err == nil {
 			err = rt.bindBody(m, body)
@@ -156,7 +174,12 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 			rt.bindPath(m, values)
 		}
 		return err
-	})
+	}
+	ctx := peer.NewContext(r.Context(), peerOf(r))
+	if rt.answers != nil {
+		return nil, h.stream(ctx, w, rt, md, decode, out)
+	}
+	resp, err := h.caller.Call(ctx, rt.rpc, md, decode)
 	if err != nil {
 		return nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"google.golang.org/genproto/googleapis/api/annotations"
+	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -48,6 +49,8 @@ type route struct {
 	rpc   string // full name of the gRPC method
 	input protoreflect.MessageDescriptor
 	body  string // the field that the body is, "*" for the whole request, empty for none
+	// answers makes what writes the answers of a method that has many; nil if it has one.
+	answers func(protojson.MarshalOptions) answers
 }
 
 // routesOf returns the routes of services, the more specific first.

@@ -135,6 +135,9 @@ var roleList = []struct {
 		bigtable.authorizedViews.* bigtable.logicalViews.* bigtable.materializedViews.* bigtable.schemaBundles.*
 		bigtable.memoryLayers.* bigtable.hotTablets.* bigtable.keyvisualizer.* bigtable.locations.*
 		resourcemanager.projects.get`},
+	// For callers that are to reach tables through logical views only, where Cloud
+	// Bigtable needs a custom role.
+	{"roles/trestle.queryUser", "", "bigtable.instances.executeQuery bigtable.instances.ping"},
 	{"roles/viewer", "roles/bigtable.viewer", ""},
 	{"roles/iam.serviceAccountAdmin", "", "iam.serviceAccounts.* resourcemanager.projects.get"},
 	{"roles/iam.serviceAccountKeyAdmin", "", "iam.serviceAccountKeys.* iam.serviceAccounts.get iam.serviceAccounts.list resourcemanager.projects.get"},
