@@ -11,6 +11,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/rest"
+	"github.com/trestledb/trestle/gateway/sql"
 )
 
 // gatewayOver puts over tables everything that clients reach: the Bigtable APIs,
@@ -63,6 +64,8 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 		NoSessions:    cfg.Sessions == settings.Off,
 		Reflection:    true, // what it tells is public
 		Memory:        budgetOf(cfg),
+		Query:         queryOptions(cfg),
+		SQL:           sql.Options{Dir: cfg.DataDir},
 		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
 		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Observer:      m,

@@ -26,6 +26,7 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/query/exec"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/chunk"
@@ -249,7 +250,7 @@ func openTabletServer(set *settings.Set) opener {
 			return nil, err
 		}
 		n.Dialer.Here(set.ClusterAddress, ts)
-		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders})
+		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders, Fragments: fragments(exec.NewPool(exec.Limits{}))})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
 		stopServer = func() {
@@ -369,6 +370,20 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 		}
 	}
 	return nil
+}
+
+// fragments runs parts of queries over the rows of this server's tablets. All of them
+// together take the memory of pool at most.
+func fragments(pool *exec.Pool) stream.Fragments {
+	return func(fragment []byte, pass func(*scan.Piece, mem.BufferSlice) error) stream.Encoder {
+		e, err := exec.NewFragmentEncoder(pool, fragment, func(p *scan.Piece, b []byte) error {
+			return pass(p, mem.BufferSlice{mem.SliceBuffer(b)})
+		})
+		if err != nil {
+			return nil // it is of another version: rows are sent
+		}
+		return e
+	}
 }
 
 // encoders encode rows as the gateways of a cluster send them to their clients.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/query"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/engine/tempfs"
@@ -61,6 +63,7 @@ const (
 	callShare     = 0.2    // requests and answers: see budgetOf
 	hbaseShare    = 0.0625 // HBase's responses, which requests wait for
 	unaskedShare  = 0.1    // requests of 64 KiB and less, which nobody asks for
+	queryShare    = 0.25   // queries, which spill what is more to the data directory
 	heapShare     = 1 - cacheShare
 )
 
@@ -112,6 +115,18 @@ func storeOptions(cfg *settings.Serve, disk int64, m *ops.Metrics, log *slog.Log
 // budgetOf returns the budget of requests and answers.
 func budgetOf(cfg *settings.Serve) *budget.Budget {
 	return budget.New(int64(callShare * float64(cfg.Memory)))
+}
+
+// queryOptions bounds what queries hold before they spill, each and all together, and
+// what of the disk they leave to the tables: four times what these keep for flushes.
+func queryOptions(cfg *settings.Serve) query.Options {
+	all := int64(queryShare * float64(cfg.Memory))
+	free := func() int64 {
+		free, _ := datadir.Space(vfs.Default, cmp.Or(cfg.DataDir, os.TempDir()))
+		return free
+	}
+	size, used := datadir.Space(vfs.Default, cmp.Or(cfg.DataDir, os.TempDir()))
+	return query.Options{QueryMemory: min(64<<20, all), Memory: all, Dir: cfg.DataDir, DiskFree: free, KeepFree: 4 * datadir.KeepFree(size+used)}
 }
 
 func statsOf(s tablet.Summary) ops.Stats {

@@ -25,6 +25,8 @@ type worker struct {
 	minimum   []uint64
 	reader    rowReader
 	check     check
+	sqlBatch  []byte
+	sqlValues []sqlValue
 	samples   *samples // where to gather answers to reads, or nil
 
 	cursor, cursorEnd uint64 // of sequence

@@ -18,10 +18,11 @@ type workload struct {
 
 // A state is what the workers of one workload on one server share.
 type state struct {
-	d    *dataset
-	o    *Options
-	next atomic.Uint64 // of sequential workloads
-	zipf *zipf
+	d        *dataset
+	o        *Options
+	next     atomic.Uint64 // of sequential workloads
+	prepared prepared      // of a workload of SQL
+	zipf     *zipf
 
 	round uint64 // slices so far; only the runner touches it
 }
@@ -47,6 +48,12 @@ var workloads = []workload{
 	{"wide-row-column", "shape", "read one column of a row of 1,000", wide, wideRowColumn, false},
 	{"many-versions", "shape", "read the newest of 1,000 versions", versions, manyVersions, false},
 	{"rows-limit-1", "shape", "read the first row from a random key on (rows_limit 1)", full, rowsLimitOne, false},
+	{"sql-point", "sql", "SELECT a column of a random row, prepared", full, sqlPoint, false},
+	{"sql-scan", "sql", "SELECT keys and a column of ranges of rows", full, sqlScan, false},
+	{"sql-count", "sql", "COUNT the rows of the table", full, sqlWhole(countQuery, firstCount), false},
+	{"sql-group", "sql", "COUNT and SUM in ten groups of the table", full, sqlWhole(groupQuery, secondCount), false},
+	{"sql-sort", "sql", "all keys ORDERed BY a column", full, sqlWhole(sortQuery, oneRow), false},
+	{"sql-join", "sql", "COUNT the matches of the table JOINed with itself", full, sqlWhole(joinQuery, firstCount), false},
 }
 
 // The tables.
