@@ -39,7 +39,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance realdata memory backups cluster hdfs hbase connectors bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql realdata memory backups cluster hdfs hbase connectors bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -104,6 +104,16 @@ conformance: sweep ## Check a server (CLUSTER=1: a cluster): all RPCs, abuse, hi
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, make it a cluster and back, import them with cbt
 	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
+
+SQL_CASES ?= # GoogleSQL's compliance cases, one JSON object a line
+SQL_JARS ?= $(CURDIR)/bin/googlesql
+SQL_QUERIES ?= 100000 # random queries compared with GoogleSQL's reference implementation
+$(SQL_JARS):
+	cd conformance/sql/reference/testdata && mvn -q -B dependency:copy-dependencies -DoutputDirectory=$@
+
+conformance-sql: $(SQL_JARS) ## Compare SQL with GoogleSQL: cases (SQL_CASES=FILE), functions, SQL_QUERIES random queries; fetches it from Maven Central; wants Java 17 and Maven
+	$(GO) test ./conformance/sql -count=1 -v -timeout 30m $(if $(strip $(SQL_CASES)),-sql.cases=$(abspath $(strip $(SQL_CASES))))
+	$(GO) test ./conformance/sql/reference -count=1 -v -timeout 120m -reference.jars=$(SQL_JARS) -reference.queries=$(strip $(SQL_QUERIES))
 
 MEMORY ?= 128,512,2048 # MiB
 memory: build ## Abuse servers with --memory of MEMORY, measure what they take
