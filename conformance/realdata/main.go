@@ -41,11 +41,12 @@ func main() {
 	cbt := flag.String("cbt", "cbt", "the cbt CLI; empty leaves it out")
 	rows := flag.Int("rows", 1_000_000, "load at least so many rows")
 	dir := flag.String("dir", "", "data directory; empty means a temporary one")
+	python := flag.String("python", "python3", "the Python whose SQLite answers the same SQL; empty leaves it out")
 	kills := flag.Int("kills", 1, "how often to kill the server")
 	cluster := flag.Bool("cluster", target.OnCluster(), "run a cluster of processes, all of which are killed at once")
 	transfer := flag.String("transfer", conformance.Directory, "where the store of a cluster is that adopts the directory, and releases another: directory, memory (S3), the path of a MinIO; empty leaves it out")
 	flag.Parse()
-	if err := run(*binary, *cbt, *dir, *transfer, *rows, *kills, *cluster); err != nil {
+	if err := run(*binary, *cbt, *python, *dir, *transfer, *rows, *kills, *cluster); err != nil {
 		fmt.Fprintln(os.Stderr, "realdata:", err)
 		os.Exit(1)
 	}
@@ -124,7 +125,7 @@ type bench struct {
 	table   *bigtable.Table
 }
 
-func run(bin, cbt, dir, transfer string, rows, kills int, cluster bool) (err error) {
+func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) (err error) {
 	ctx := context.Background()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "realdata"); err != nil {
@@ -156,6 +157,11 @@ func run(bin, cbt, dir, transfer string, rows, kills int, cluster bool) (err err
 	}
 	if err := b.step("filters, ranges, point reads", b.queries); err != nil {
 		return err
+	}
+	if python != "" {
+		if err := b.step("SQL, compared with SQLite", func(ctx context.Context) error { return b.sql(ctx, python) }); err != nil {
+			return err
+		}
 	}
 	for i := range kills {
 		if err := b.step(fmt.Sprintf("kill -9 under load (%d)", i+1), b.kill); err != nil {

@@ -84,7 +84,7 @@ var gcloudSteps = []step{
 	{"backups/delete", "backups delete gc-backup --instance=gc-inst --cluster=gc-one", "Deleted"},
 	{"backups/delete-copy", "backups delete gc-copy --instance=gc-inst --cluster=gc-two", "Deleted"},
 
-	{"logical-views/create", "logical-views create gc-logical --instance=gc-inst --query='SELECT _key FROM `gc-table`'", "Created"},
+	{"logical-views/create", "logical-views create gc-logical --instance=gc-inst --query='SELECT _key FROM `gc-table`'", "Creating logical view gc-logical"},
 	{"logical-views/list", "logical-views list --instance=gc-inst --format=value(name)", "gc-logical"},
 	{"logical-views/missing", "logical-views describe gc-none --instance=gc-inst", "!NOT_FOUND"},
 	{"materialized-views/create", "materialized-views create gc-mat --instance=gc-inst --query='SELECT _key, COUNT(a[`q`]) AS n FROM `gc-table` GROUP BY _key'", "Created"},
