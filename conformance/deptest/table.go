@@ -11,13 +11,13 @@ const Module = "github.com/trestledb/trestle"
 
 // leaves are the packages that give the engine's words their types. Everybody
 // may import them.
-var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan"}
+var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan", "engine/stamp", "engine/changes"}
 
 func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
 // below are the parts of a tablet.
 var below = and(leaves, []string{"engine/mutex", "engine/aggregate", "engine/objectstore", "engine/commitlog", "engine/memtable", "engine/sstable",
-	"engine/rowcache", "engine/metadata", "engine/merge", "engine/compaction"})
+	"engine/rowcache", "engine/metadata", "engine/merge", "engine/compaction", "engine/changes"})
 
 // allowed says which of our packages a package may import outside its tests.
 // A name ending in /... stands for a package and all below it.
@@ -27,6 +27,8 @@ var allowed = map[string][]string{
 	"engine/fault":               {},
 	"engine/budget":              {"engine/fault"},
 	"engine/cell":                {},
+	"engine/stamp":               {"engine/cell"},
+	"engine/changes":             {"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/stamp"},
 	"engine/schema":              {"engine/fault", "engine/cell"},
 	"engine/row":                 {"engine/fault", "engine/cell", "engine/schema"},
 	"engine/filter":              {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
@@ -46,12 +48,13 @@ var allowed = map[string][]string{
 	"engine/objectstore/hdfs":      {"engine/fault", "engine/objectstore"},
 	"engine/objectstore/hdfs/hdfstest": {
 		"engine/objectstore/hdfs", "engine/loopback"},
-	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/datadir", "engine/objectstore"},
+	// How far the numbers of a record are apart depends on what they are.
+	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/datadir", "engine/objectstore", "engine/cell", "engine/stamp"},
 	"engine/memtable":  {"engine/cell"},
 	"engine/rowcache":  {"engine/cell"},
 	"engine/sstable":   {"engine/fault", "engine/budget", "engine/mutex", "engine/cell", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
-	"engine/metadata":   {"engine/fault", "engine/cell", "engine/row", "engine/commitlog", "engine/sstable"},
+	"engine/metadata":   {"engine/fault", "engine/cell", "engine/changes", "engine/row", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/compaction": {"engine/fault", "engine/cell", "engine/schema", "engine/merge", "engine/sstable"},
 	"engine/locality":   {"engine/fault", "engine/schema", "engine/sstable"},
@@ -83,14 +86,14 @@ var allowed = map[string][]string{
 	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
 	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
 	"cluster/export":        {"engine/fault", "engine/commitlog", "engine/objectstore", "engine/sstable", "engine/schema", "engine/metadata"},
-	"cluster/standalone":    {"engine/fault", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
+	"cluster/standalone":    {"engine/fault", "engine/cell", "engine/stamp", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
 	"cluster/check": and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metastore",
 		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),
 	"cluster/membership": {"engine/fault", "cluster/lock"},
 	"cluster/recovery":   {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "cluster/lock", "cluster/catalog"},
 	"cluster/node": {"engine/fault", "engine/datadir", "engine/metadata", "engine/objectstore/...", "cluster/lock", "cluster/lock/etcd", "cluster/rpc/stream",
 		"cluster/metastore", "cluster/catalog", "cluster/client"},
-	"cluster/transfer": {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
+	"cluster/transfer": {"engine/fault", "engine/changes", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
 	"cluster/sim":      and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  leaves,

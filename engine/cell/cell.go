@@ -40,6 +40,10 @@ const (
 	// its column as a deletion would: the value that it replaced does not come
 	// back.
 	SetUntil Kind = 2
+	// Recorded is what only the record of changes needs: the input of an aggregate,
+	// of which the operation behind it has the result. It is in commit logs, and in
+	// memtables beside their order. No SSTable has it, and Valid does not know it.
+	Recorded Kind = 3
 )
 
 // AppendUntil appends the value of a SetUntil: the time until which the cell

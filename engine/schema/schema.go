@@ -99,10 +99,23 @@ type Table struct {
 	DeleteTime time.Time
 	// Version grows by one with each change.
 	Version uint64
+	// Stream is nil unless the table's changes are kept.
+	Stream *Stream `json:",omitempty"`
 	// Extra is what the gateway keeps with a table and the engine does not read.
 	Extra []byte `json:",omitempty"`
 
 	unsound []string // what Unsound returns
+}
+
+// A Stream says that the changes of a table are kept, to be read in order.
+type Stream struct {
+	// Life is another number each time that the stream is enabled: what was kept,
+	// and positions in it, are of one life only. It is never 0.
+	Life uint64
+	// Retention is for how long a change is kept, by its commit time.
+	Retention time.Duration
+	// Since is when the stream was enabled, by the clock of the gateway.
+	Since time.Time
 }
 
 // A Family is a column family of a table.
@@ -146,6 +159,10 @@ func (t *Table) Clone() *Table {
 	}
 	c.Extra = slices.Clone(t.Extra)
 	c.Groups = slices.Clone(t.Groups)
+	if t.Stream != nil {
+		s := *t.Stream
+		c.Stream = &s
+	}
 	return &c
 }
 
