@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -62,8 +63,10 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 	for _, i := range infos {
 		there[i.Name] = true
 		var id uint64
-		if _, err := fmt.Sscanf(i.Name, "%016x.sst", &id); err == nil {
-			last = max(last, id>>32)
+		for _, form := range []string{"%016x.sst", "%016x.chg"} {
+			if _, err := fmt.Sscanf(i.Name, form, &id); err == nil {
+				last = max(last, id>>32)
+			}
 		}
 	}
 	for _, r := range roots {
@@ -171,7 +174,7 @@ func (cp *Copy) checkMetadataUnchanged(ctx context.Context, logs objectstore.Sto
 			return err
 		}
 		i := slices.IndexFunc(roots, func(r *metadata.Row) bool { return len(r.End) == 0 || bytes.Compare(key, r.End) < 0 })
-		if last := rec.FirstSeq + uint64(rec.N) - 1; last > uint64(roots[i].FlushedSeq) {
+		if last := stamp.Last(cell.Seq(rec.FirstSeq), rec.N); last > roots[i].FlushedSeq {
 			return fault.New(fault.FailedPrecondition, "METADATA tablet %x was written to log %v after it (change %d; tablet %v had been flushed up to %d)",
 				rec.Tablet, l.ID, last, roots[i].Tablet, roots[i].FlushedSeq)
 		}

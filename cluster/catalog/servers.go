@@ -88,7 +88,8 @@ func PinKey(id metadata.TabletID) string { return fmt.Sprintf("%s%016x", PinsPre
 const IncarnationKey = "incarnation"
 
 // ClaimIncarnation returns a number that is unique in the lock service. It is less than
-// 2^31. The first process to claim one writes the format version.
+// 2^31. The first process to claim one writes the format version, and the first
+// of a later version writes that.
 func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 	for attempt := 0; ; attempt++ {
 		var n uint64
@@ -104,6 +105,9 @@ func ClaimIncarnation(ctx context.Context, l lock.Service) (uint64, error) {
 		default:
 			if err := json.Unmarshal(item.Value, &n); err != nil {
 				return 0, fault.New(fault.Corruption, "item %s: %w", IncarnationKey, err)
+			}
+			if err := raiseFormat(ctx, l); err != nil {
+				return 0, err
 			}
 		}
 		n++

@@ -216,7 +216,11 @@ func (c *cluster) replaced(ctx context.Context, u *usedObject) (bool, error) {
 		if err != nil && !errors.Is(err, fault.NotFound) {
 			return false, err
 		}
-		if err == nil && slices.ContainsFunc(now.Files, func(f metadata.FileRef) bool { return f.Object == u.ref.Object }) {
+		named := false
+		if err == nil {
+			now.Objects(func(object string) { named = named || object == u.ref.Object })
+		}
+		if named {
 			return false, nil
 		}
 	}

@@ -22,6 +22,8 @@ type Summary struct {
 	Tables, Tablets   int // deleted tables that can be undeleted included
 	Backups           int // snapshots included
 	SSTables          int // that METADATA names
+	ChangeFiles       int // that METADATA names
+	ChangeFileBytes   int64
 	SSTableBytes      int64
 	Entries           int64 // of the SSTables that were read
 	LogRecords        int64 // of the commit logs in files

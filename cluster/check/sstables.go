@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // A pacedReader reads objects from end to end, at a bounded rate.
@@ -123,10 +125,15 @@ func (t *tables) stored(ctx context.Context, dir string, s objectstore.Store, kn
 		u := t.objects[path]
 		switch {
 		case u != nil:
-			t.sum.SSTables++
-			t.sum.SSTableBytes += i.Size
+			if u.changes == nil {
+				t.sum.SSTables++
+				t.sum.SSTableBytes += i.Size
+			} else {
+				t.sum.ChangeFiles++
+				t.sum.ChangeFileBytes += i.Size
+			}
 			if i.Size != u.ref.Size {
-				t.damage(path, t.doRestore, "has %d bytes instead of %d, an SSTable of %s", i.Size, u.ref.Size, t.users(u))
+				t.damage(path, t.doRestore, "has %d bytes instead of %d, %s of %s", i.Size, u.ref.Size, u.kind(), t.users(u))
 			}
 		case known:
 			t.unused(path, i.Size, 1, i.Modified, "no tablet or backup names it")
@@ -183,6 +190,18 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 			}
 			continue
 		}
+		if u != nil && u.changes != nil {
+			if err == nil {
+				err = verifyChanges(ctx, f, u.changes)
+			}
+			if fault.KindOf(err) == fault.Corruption {
+				t.damage(path, t.doRestore+"; until then readers of changes between "+stamp.Time(u.changes.Lo).Format(time.RFC3339)+" and "+
+					stamp.Time(u.changes.Hi).Format(time.RFC3339)+" answer DATA_LOSS, and all rows are served", "%v; it is a change file%s", err, of)
+			} else if err != nil {
+				return fmt.Errorf("read %s: %w", path, err)
+			}
+			continue
+		}
 		var v sstable.Verdict
 		if err == nil {
 			v, err = sstable.Check(ctx, r.cache, f, info.Name, says)
@@ -200,6 +219,20 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 		}
 	}
 	return nil
+}
+
+// verifyChanges reads a change file, which it closes. fault.Corruption says that it is
+// not what ref says, or not what was written.
+func verifyChanges(ctx context.Context, f changes.Readable, ref *changes.Ref) (err error) {
+	c, err := changes.Open(ctx, f, ref.Object)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	if i := c.Info(); i.Records != ref.Records || ref.At == 0 && (i.Lo != ref.Lo || i.Hi != ref.Hi) {
+		return fault.New(fault.Corruption, "it has %d records from %d to %d instead of %d from %d to %d", i.Records, i.Lo, i.Hi, ref.Records, ref.Lo, ref.Hi)
+	}
+	return c.Verify(ctx)
 }
 
 // users names the tablets that an SSTable belongs to.

@@ -11,6 +11,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -33,10 +34,20 @@ type tables struct {
 	objects map[string]*usedObject
 }
 
-// A usedObject is an SSTable with the rows that name it: several after a split.
+// A usedObject is an SSTable, or a change file, with the rows that name it: several
+// after a split.
 type usedObject struct {
-	ref metadata.FileRef
-	by  []*metadata.Row
+	ref     metadata.FileRef
+	changes *changes.Ref // nil of an SSTable; ref has its object and size only
+	by      []*metadata.Row
+}
+
+// kind says what it is.
+func (u *usedObject) kind() string {
+	if u.changes != nil {
+		return "a change file"
+	}
+	return "an SSTable"
 }
 
 func newTables(r *reporter) *tables {
@@ -120,6 +131,11 @@ func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*m
 				}
 			}
 		}
+		if r.Stream != nil {
+			for i := range r.Stream.Files {
+				t.noteChanges(tabletsDir, &r.Stream.Files[i], r)
+			}
+		}
 		return nil
 	})
 	if ctx.Err() != nil {
@@ -187,6 +203,27 @@ func (t *tables) noteUse(dir string, f *metadata.FileRef, r *metadata.Row) {
 	if want := metadata.ObjectName(f.ID); f.Object != want {
 		t.damage(where, t.doRestore, "calls SSTable %x %s instead of %s", f.ID, f.Object, want)
 	}
+}
+
+// noteChanges notes that row r names a change file.
+func (t *tables) noteChanges(dir string, f *changes.Ref, r *metadata.Row) {
+	where, path := t.tabletName(r), dir+"/"+f.Object
+	u := t.objects[path]
+	if u == nil {
+		u = &usedObject{changes: f, ref: metadata.FileRef{Object: f.Object, ID: f.ID}}
+		u.ref.Size = f.Bytes
+		t.objects[path] = u
+	} else if slices.Contains(u.by, r) {
+		t.damage(where, t.doRestore, "names change file %s twice", f.Object)
+		return
+	} else if u.changes == nil || *u.changes != *f {
+		t.damage(where, t.doRestore, "says other things of change file %s than %s does", f.Object, t.tabletName(u.by[0]))
+	}
+	u.by = append(u.by, r)
+	if want := metadata.ChangesName(f.ID); f.Object != want {
+		t.damage(where, t.doRestore, "calls change file %x %s instead of %s", f.ID, f.Object, want)
+	}
+	t.checkID(where, "change file", f.ID)
 }
 
 func (t *tables) tabletName(r *metadata.Row) string {

@@ -87,6 +87,13 @@ func (l *locations) remove(n location) {
 	})
 }
 
+// removeOverlapping drops the locations of tablets with rows of a range.
+func (l *locations) removeOverlapping(rows row.Range) {
+	l.replace(func(list []location) []location {
+		return slices.DeleteFunc(list, func(o location) bool { return !o.rows.Intersect(rows).Empty() })
+	})
+}
+
 // Counters count what the location cache does.
 type Counters struct {
 	// Hits are calls that went to a cached location. Lookups had to read METADATA first.

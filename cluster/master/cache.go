@@ -47,6 +47,8 @@ type tabletHint struct {
 	Start, End []byte
 	Op         *metadata.Op
 	Assignment *metadata.Assignment
+	// Stream says that changes of the tablet are kept.
+	Stream bool
 	// row is the whole row of a METADATA tablet, and of any other that has no server
 	// in the round that reads it; else nil.
 	row *metadata.Row
@@ -54,7 +56,7 @@ type tabletHint struct {
 
 // hintOf returns the hint of a row, without the row.
 func hintOf(r *metadata.Row) *tabletHint {
-	return &tabletHint{Version: r.Version, Table: r.Table, Tablet: r.Tablet, Start: r.Start, End: r.End, Op: r.Op, Assignment: r.Assignment}
+	return &tabletHint{Version: r.Version, Table: r.Table, Tablet: r.Tablet, Start: r.Start, End: r.End, Op: r.Op, Assignment: r.Assignment, Stream: r.Stream != nil}
 }
 
 // wholeHint returns the hint of a row, with the row.

@@ -20,6 +20,11 @@ const mergesAtOnce = 8
 // split and merged by turns.
 const small = 0.25
 
+// streamMerge is how long tablets whose changes are kept must have been idle to be merged:
+// each merge and split makes the readers of their changes begin anew, which costs a client
+// as Beam two conditional writes and some seconds.
+const streamMerge = 24 * time.Hour
+
 // A pair are two neighbours that are to be one.
 type pair struct{ left, right metadata.TabletID }
 
@@ -72,7 +77,11 @@ func (m *master) merge(v *view, rows []*tabletHint, movable map[metadata.TabletI
 	}
 	ready := func(r *tabletHint) (where, bool) {
 		t, ok := at[r.Tablet]
-		return t, ok && movable[r.Tablet] != nil && (m.o.Merge <= time.Since(t.Since) || m.together(r.Tablet))
+		idle := m.o.Merge
+		if r.Stream {
+			idle = max(idle, streamMerge)
+		}
+		return t, ok && movable[r.Tablet] != nil && (idle <= time.Since(t.Since) || m.together(r.Tablet))
 	}
 	chosen := pairs(rows, func(l, r *tabletHint) bool {
 		a, ok := ready(l)

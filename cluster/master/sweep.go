@@ -62,9 +62,7 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 	s := &seen{objects: map[string]bool{}, owners: map[uint64]bool{}, logs: map[uint64]bool{}}
 	tables := map[uint64][]*metadata.Row{}
 	take := func(r *metadata.Row) error {
-		for _, f := range r.Files {
-			s.objects[f.Object] = true
-		}
+		r.Objects(func(object string) { s.objects[object] = true })
 		if a := r.Assignment; a != nil {
 			s.logs[a.Log] = true
 			if a.State != metadata.Unassigned {
@@ -239,10 +237,13 @@ func (w *sweeper) collectLitter(ctx context.Context, s *seen, logs map[commitlog
 	return nil
 }
 
-// writerOf returns the incarnation that wrote an SSTable; ok is false of other
+// writerOf returns the incarnation that wrote an SSTable or a change file; ok is false of other
 // objects.
 func writerOf(object string) (incarnation uint64, ok bool) {
 	hex, ok := strings.CutSuffix(object, ".sst")
+	if !ok {
+		hex, ok = strings.CutSuffix(object, ".chg")
+	}
 	id, err := strconv.ParseUint(hex, 16, 64)
 	return id >> 32, ok && err == nil && len(hex) == 16
 }

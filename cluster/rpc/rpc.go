@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -70,6 +72,21 @@ type Data interface {
 	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became UpdateOutcome, err error)
 	// DropRange deletes the rows of r, which is within the tablet.
 	DropRange(ctx context.Context, at Target, r row.Range) error
+	// ReadChanges gives the changes of req to w, as backend.ChangeStreamer does, until the
+	// tablet is served no longer: that is ErrNotServing, also after something was given.
+	// It returns nil once all up to req.Until was given. What w has taken counts, whatever
+	// the error is.
+	ReadChanges(ctx context.Context, at Target, req *ChangesRead, w changes.Writer) error
+}
+
+// A ChangesRead asks for the changes of rows of one tablet. Its fields are those of
+// changes.Request. Within may be more than the tablet has.
+type ChangesRead struct {
+	Life   uint64
+	Within row.Range
+	From   changes.Position
+	Until  cell.Seq
+	Every  time.Duration
 }
 
 // UpdateOutcome says what became of an update.

@@ -1,13 +1,16 @@
 package sim
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -184,9 +187,9 @@ var _ rpc.TabletServer = (*link)(nil)
 type nature int
 
 const (
-	reads   nature = iota
-	changes        // and its answer matters
-	hints          // may be lost, come late, and come twice
+	reads  nature = iota
+	alters        // and its answer matters
+	hints         // may be lost, come late, and come twice
 )
 
 func call[T any](ctx context.Context, l *link, kind string, is nature, do func(context.Context, rpc.TabletServer) (T, error)) (T, error) {
@@ -206,7 +209,7 @@ func call[T any](ctx context.Context, l *link, kind string, is nature, do func(c
 		return out, err
 	case ctx.Err() != nil:
 		return out, context.Cause(ctx)
-	case is == changes && !errors.Is(err, ErrRefused):
+	case is == alters && !errors.Is(err, ErrRefused):
 		return out, errors.Join(rpc.ErrUnknown, err)
 	}
 	return out, fault.New(fault.Unavailable, "call of %s: %w", l.to, err)
@@ -239,21 +242,21 @@ func (l *link) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 }
 
 func (l *link) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
-	return tell(ctx, l, "MutateRow", changes, func(ctx context.Context, s rpc.TabletServer) error { return s.MutateRow(ctx, at, e) })
+	return tell(ctx, l, "MutateRow", alters, func(ctx context.Context, s rpc.TabletServer) error { return s.MutateRow(ctx, at, e) })
 }
 
 func (l *link) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) ([]error, error) {
-	return call(ctx, l, "MutateRows", changes, func(ctx context.Context, s rpc.TabletServer) ([]error, error) { return s.MutateRows(ctx, at, entries) })
+	return call(ctx, l, "MutateRows", alters, func(ctx context.Context, s rpc.TabletServer) ([]error, error) { return s.MutateRows(ctx, at, entries) })
 }
 
 func (l *link) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
-	return call(ctx, l, "CheckAndMutateRow", changes, func(ctx context.Context, s rpc.TabletServer) (bool, error) {
+	return call(ctx, l, "CheckAndMutateRow", alters, func(ctx context.Context, s rpc.TabletServer) (bool, error) {
 		return s.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 	})
 }
 
 func (l *link) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
-	return call(ctx, l, "ReadModifyWriteRow", changes, func(ctx context.Context, s rpc.TabletServer) ([]row.Cell, error) {
+	return call(ctx, l, "ReadModifyWriteRow", alters, func(ctx context.Context, s rpc.TabletServer) ([]row.Cell, error) {
 		return s.ReadModifyWriteRow(ctx, at, key, rules)
 	})
 }
@@ -264,7 +267,7 @@ type updateAnswer struct {
 }
 
 func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.UpdateOutcome, error) {
-	is := changes
+	is := alters
 	if len(seen) == 0 {
 		is = reads
 	}
@@ -276,7 +279,75 @@ func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, 
 }
 
 func (l *link) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
-	return tell(ctx, l, "DropRange", changes, func(ctx context.Context, s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
+	return tell(ctx, l, "DropRange", alters, func(ctx context.Context, s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
+}
+
+// errMessage ends a read of changes where a message is full.
+var errMessage = errors.New("a message of changes")
+
+// A changesMessage keeps what comes up to the first Flush or Watermark.
+type changesMessage struct {
+	recs []changes.Record
+	mark *changes.Position
+}
+
+func (m *changesMessage) Record(r *changes.Record, _ changes.Position) (bool, error) {
+	c := *r
+	c.Key, c.Changes = bytes.Clone(r.Key), slices.Clone(r.Changes)
+	for i := range c.Changes {
+		c.Changes[i].Qualifier, c.Changes[i].Value = bytes.Clone(c.Changes[i].Qualifier), bytes.Clone(c.Changes[i].Value)
+	}
+	m.recs = append(m.recs, c)
+	return len(m.recs) == 16, nil
+}
+
+func (m *changesMessage) Flush() error { return errMessage }
+
+func (m *changesMessage) Watermark(at changes.Position) error {
+	at.Row = bytes.Clone(at.Row)
+	m.mark = &at
+	return errMessage
+}
+
+// ReadChanges asks again after each message: nothing but messages may be lost.
+func (l *link) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error {
+	read := *req
+	for {
+		ended := false
+		m, err := call(ctx, l, "ReadChanges", reads, func(ctx context.Context, s rpc.TabletServer) (*changesMessage, error) {
+			m := new(changesMessage)
+			err := s.ReadChanges(ctx, at, &read, m)
+			if errors.Is(err, errMessage) {
+				return m, nil
+			}
+			ended = err == nil
+			return m, err
+		})
+		if err != nil {
+			return err
+		}
+		for i := range m.recs {
+			after := m.recs[i].After()
+			if _, err := w.Record(&m.recs[i], after); err != nil {
+				return err
+			}
+			read.From = after
+		}
+		if len(m.recs) > 0 {
+			if err := w.Flush(); err != nil {
+				return err
+			}
+		}
+		if m.mark != nil {
+			if err := w.Watermark(*m.mark); err != nil {
+				return err
+			}
+			read.From = *m.mark
+		}
+		if ended {
+			return nil
+		}
+	}
 }
 
 func (l *link) Load(ctx context.Context, keys []rpc.TabletKey) error {
@@ -308,7 +379,7 @@ func (l *link) Pause(ctx context.Context, number uint64, tablets []metadata.Tabl
 }
 
 func (l *link) Cut(ctx context.Context, number uint64) ([]*metadata.Row, error) {
-	return call(ctx, l, "Cut", changes, func(ctx context.Context, s rpc.TabletServer) ([]*metadata.Row, error) { return s.Cut(ctx, number) })
+	return call(ctx, l, "Cut", alters, func(ctx context.Context, s rpc.TabletServer) ([]*metadata.Row, error) { return s.Cut(ctx, number) })
 }
 
 func (l *link) Resume(ctx context.Context, number uint64) error {
@@ -348,7 +419,7 @@ func (l *link) Verify(ctx context.Context, tablet metadata.TabletID) ([]rpc.Veri
 }
 
 func (l *link) DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*rpc.Loss, error) {
-	return call(ctx, l, "DropDamaged", changes, func(ctx context.Context, s rpc.TabletServer) (*rpc.Loss, error) {
+	return call(ctx, l, "DropDamaged", alters, func(ctx context.Context, s rpc.TabletServer) (*rpc.Loss, error) {
 		return s.DropDamaged(ctx, tablet, object)
 	})
 }

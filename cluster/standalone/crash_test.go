@@ -17,11 +17,14 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -205,8 +208,13 @@ func crash(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
 	fs := vfs.NewCrashableMem()
 	first := openOn(t, fs)
+	// Of every third seed the table has no stream.
+	var stream *schema.Stream
+	if seed%3 > 0 {
+		stream = &schema.Stream{Life: 1, Retention: 24 * time.Hour, Since: time.Now()}
+	}
 	_, err := first.CreateTable(t.Context(), &schema.Table{Name: table, Granularity: 1000,
-		Families: map[string]schema.Family{"f": {Name: "f"}}}, [][]byte{[]byte("w1"), []byte("w2")})
+		Families: map[string]schema.Family{"f": {Name: "f"}}, Stream: stream}, [][]byte{[]byte("w1"), []byte("w2")})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -322,5 +330,59 @@ func check(t *testing.T, s *Server, writers []*writer) map[string]int {
 			found[k] = n
 		}
 	}
+	checkChanges(t, s, found)
 	return found
 }
+
+// checkChanges compares the changes of the table, if they are kept, with the last value of
+// each row: it was written with each number up to that.
+func checkChanges(t *testing.T, s *Server, found map[string]int) {
+	t.Helper()
+	parts, err := s.StreamPartitions(t.Context(), table)
+	if fault.KindOf(err) == fault.FailedPrecondition {
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	sch, err := s.Table(t.Context(), table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := changeCounter{t: t, last: map[string]int{}}
+	for _, p := range parts {
+		req := &changes.Request{Table: table, Life: 1, Within: p, From: changes.Position{Through: stamp.At(sch.Stream.Since) - stamp.Stride},
+			Until: stamp.At(time.Now()), Every: 10 * time.Millisecond}
+		if c, err := s.ReadChanges(t.Context(), req, &w); err != nil || c != nil {
+			t.Fatalf("read the changes of %q: %+v, %v", p, c, err)
+		}
+	}
+	for k, n := range found {
+		if w.last[k] != n {
+			t.Errorf("row %s holds value %d, its last change made it %d", k, n, w.last[k])
+		}
+	}
+}
+
+// A changeCounter sees to it that each change adds one to its row.
+type changeCounter struct {
+	t    *testing.T
+	last map[string]int
+}
+
+func (c *changeCounter) Record(r *changes.Record, _ changes.Position) (bool, error) {
+	n := 0
+	if len(r.Changes) != 1 || r.Changes[0].Op != changes.SetCell {
+		c.t.Errorf("change of row %s: %+v", r.Key, r.Changes)
+	} else if _, err := fmt.Sscanf(string(r.Changes[0].Value[:6]), "%d", &n); err != nil {
+		c.t.Errorf("row %s was set to %q", r.Key, r.Changes[0].Value[:6])
+	}
+	if key := string(r.Key); n != c.last[key]+1 {
+		c.t.Errorf("row %s was set to %d after %d", r.Key, n, c.last[key])
+	} else {
+		c.last[key] = n
+	}
+	return len(c.last)%7 == 0, nil
+}
+func (*changeCounter) Flush() error                     { return nil }
+func (*changeCounter) Watermark(changes.Position) error { return nil }

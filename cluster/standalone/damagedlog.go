@@ -7,15 +7,18 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // The commit logs of a data directory.
@@ -77,19 +80,21 @@ type DamagedLog struct {
 	Gaps []commitlog.Gap
 	// Kept is the number of records that can be read, before gaps and after.
 	Kept int
-	// Lost are the tablets that are known to have had records in a gap, as later ones
-	// tell. What others had in a gap is not known.
+	// Lost are the tablets of which there are records behind a gap, and the time in
+	// which each may have had others in it. How many, if any, is not known; nor is it
+	// known what others had in a gap.
 	Lost []LostChanges
 	// Interrupted says that a call of DropDamagedLog has put the damaged log aside
 	// and did not come to its end.
 	Interrupted bool
 }
 
-// LostChanges are those of one tablet: Changes at most, fewer if some were of
-// dropped row ranges.
+// LostChanges are those that one tablet may have lost: they were committed after After
+// and before Before. After is the zero time if all that was committed before has
+// no time, being of format 2.
 type LostChanges struct {
-	Tablet  metadata.TabletName
-	Changes uint64
+	Tablet        metadata.TabletName
+	After, Before time.Time
 }
 
 // FindDamagedLog looks at the commit log of all tables of a directory that no process has
@@ -173,20 +178,28 @@ func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 		d.Interrupted, err = exists(fs, dir, newTablesLog)
 		return d, err
 	}
-	last, lost := map[uint64]uint64{}, map[uint64]uint64{}
+	last, lost := map[uint64]cell.Seq{}, map[uint64]LostChanges{}
+	gaps := map[uint64]int{} // how many there were before the last record
 	for id, r := range rows {
-		last[id] = uint64(r.FlushedSeq)
+		last[id] = r.FlushedSeq
 	}
 	err = commitlog.Salvage(fs, d.Log, func(rec commitlog.Record) error {
 		d.Kept++
-		end := rec.FirstSeq + uint64(rec.N) - 1
+		first := cell.Seq(rec.FirstSeq)
+		end := stamp.Last(first, rec.N)
 		if rows[rec.Tablet] == nil || end <= last[rec.Tablet] {
 			return nil // of a tablet that is gone, or in SSTables already
 		}
-		if len(d.Gaps) > 0 && rec.FirstSeq > last[rec.Tablet]+1 {
-			lost[rec.Tablet] += rec.FirstSeq - last[rec.Tablet] - 1
+		// A counter of format 2 that follows the last one tells that nothing is lost.
+		follows := first < stamp.Least && first == last[rec.Tablet]+1
+		if len(d.Gaps) > gaps[rec.Tablet] && !follows {
+			l, again := lost[rec.Tablet]
+			if l.Before = stamp.Time(first); !again && last[rec.Tablet] >= stamp.Least {
+				l.After = stamp.Time(last[rec.Tablet])
+			}
+			lost[rec.Tablet] = l
 		}
-		last[rec.Tablet] = end
+		last[rec.Tablet], gaps[rec.Tablet] = end, len(d.Gaps)
 		return ctx.Err()
 	}, func(g commitlog.Gap) { d.Gaps = append(d.Gaps, g) })
 	if err != nil {
@@ -195,8 +208,9 @@ func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 	if len(d.Gaps) == 0 {
 		return nil, fault.New(fault.NotFound, "nothing is damaged in commit log %s: it stays", d.Log)
 	}
-	for id, n := range lost {
-		d.Lost = append(d.Lost, LostChanges{rows[id].Name(names[rows[id].Table]), n})
+	for id, l := range lost {
+		l.Tablet = rows[id].Name(names[rows[id].Table])
+		d.Lost = append(d.Lost, l)
 	}
 	slices.SortFunc(d.Lost, func(a, b LostChanges) int { return strings.Compare(a.Tablet.String(), b.Tablet.String()) })
 	return d, nil

@@ -53,7 +53,7 @@ func TestFormat(t *testing.T) {
 		want string
 	}{
 		"a version to come": {func(fs *vfs.MemFS) error {
-			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 3\n"))
+			datadirtest.WriteFile(t, fs, "d/FORMAT", []byte("trestle data format 4\n"))
 			return nil
 		}, "use the version of trestle that wrote it"},
 		"the version before": {func(fs *vfs.MemFS) error {

@@ -19,7 +19,8 @@ const (
 	FormatName   = "FORMAT"
 	LockDir      = "lock" // of the lock service
 	SSTablesDir  = "sst"
-	formatLine   = "trestle data format %d\n"
+	formatScan   = "trestle data format %d"
+	formatLine   = formatScan + "\n"
 	rootName     = LockDir + "/ROOT"
 	doCopyRoot   = "copy " + rootName + ".copy, which is sound, over " + rootName
 	otherVersion = "use the version of trestle that wrote it, or another directory"
@@ -68,16 +69,16 @@ func CheckFormat(fs vfs.FS, dir string) (fresh bool, err error) {
 		return true, err
 	}
 	var v int
-	if _, err := fmt.Sscanf(string(b), "trestle data format %d", &v); err != nil {
+	if _, err := fmt.Sscanf(string(b), formatScan, &v); err != nil {
 		return false, fault.New(fault.FailedPrecondition, "%s does not belong to a trestle data directory", name)
 	}
-	if v != catalog.FormatVersion {
+	if v < catalog.OldestFormat || v > catalog.FormatVersion {
 		return false, fault.New(fault.FailedPrecondition, "%s holds data of format %d; this program reads format %d: %s", dir, v, catalog.FormatVersion, otherVersion)
 	}
 	return false, nil
 }
 
-// writeFormat marks a new directory.
+// writeFormat marks a directory that is new, or of an earlier version.
 func writeFormat(fs vfs.FS, dir string) error {
 	name := fs.PathJoin(dir, FormatName)
 	f, err := fs.Create(name+".tmp", "trestle-metadata")
@@ -100,6 +101,23 @@ func writeFormat(fs vfs.FS, dir string) error {
 		return fmt.Errorf("sync the parent of %s: %w", dir, err)
 	}
 	return datadir.Sync(fs, dir)
+}
+
+// raiseFormat says in a directory of an earlier version, which CheckFormat has judged,
+// that this program writes to it: programs of that version refuse it from now on.
+func raiseFormat(fs vfs.FS, dir string) error {
+	f, err := fs.Open(fs.PathJoin(dir, FormatName))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", FormatName, err)
+	}
+	b, err := io.ReadAll(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("read %s: %w", FormatName, err)
+	}
+	if string(b) == fmt.Sprintf(formatLine, catalog.FormatVersion) {
+		return nil
+	}
+	return writeFormat(fs, dir)
 }
 
 // CheckRoot is fault.Corruption if the lock service of a directory that is not new has

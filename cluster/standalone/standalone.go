@@ -168,7 +168,10 @@ func prepare(fs vfs.FS, dir string) error {
 	if err != nil {
 		return err
 	}
-	return checkLogs(fs, dir)
+	if err := checkLogs(fs, dir); err != nil {
+		return err
+	}
+	return raiseFormat(fs, dir)
 }
 
 // OpenMetadata opens a data directory to look into it: the Server knows the lock service

@@ -12,11 +12,13 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -108,8 +110,9 @@ func (s *Server) claim(r *metadata.Row) bool {
 }
 
 // recover opens tablets whose newest changes are in the log of a former owner,
-// or, if log is 0 or our own, in no log.
-func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata.Row) error {
+// or, if log is 0 or our own, in no log. clock says that the log's clock records are to be
+// read; otherwise all up to the present may have been promised to readers of changes.
+func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata.Row, clock bool) error {
 	start := time.Now()
 	opened := map[uint64]*served{}
 	abandon := func() {
@@ -135,14 +138,22 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, group: h, servedSince: time.Now()}
 	}
 	records := 0
+	var promised cell.Seq
+	if !clock {
+		promised = stamp.At(s.o.Now())
+	}
 	if log != 0 {
 		l, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
 			if len(l.GivenUp) > 0 {
 				s.o.Log.Warn("recovers from a commit log without what was given up of it", "server", s.serverName(), "log", log.String(), "segments", len(l.GivenUp), "tablets", len(opened))
 			}
-			want := func(id uint64) bool { return opened[id] != nil }
+			want := func(id uint64) bool { return opened[id] != nil || clock && id == ClockTablet }
 			err = commitlog.ReplaySealed(ctx, s.o.Logs, log, l.From, l.End, l.GivenUp, want, func(rec commitlog.Record) error {
+				if rec.Tablet == ClockTablet {
+					promised = max(promised, cell.Seq(rec.FirstSeq))
+					return nil
+				}
 				records++
 				// The position is one of another log: it holds up no trimming of ours.
 				rec.Pos = commitlog.Pos{}
@@ -156,6 +167,10 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	}
 	var errs []error
 	for _, t := range opened {
+		if promised > 0 {
+			t.Promise(promised)
+			t.promised = promised
+		}
 		t.Start()
 		if err := s.open(ctx, t); err != nil {
 			errs = append(errs, fmt.Errorf("open %v: %w", t.Name(), err))
@@ -190,6 +205,8 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 		a.State, a.Log = metadata.Open, uint64(t.group.log.ID())
 		r.Assignment = &a
 		r.Redo = commitlog.Pos{}
+		// The log that has the promise will be deleted.
+		r.MaxSeq = max(r.MaxSeq, t.promised)
 	})
 	if err != nil {
 		return err
@@ -252,6 +269,11 @@ func (s *Server) finishSplit(ctx context.Context, t *served) (*served, error) {
 	var right *metadata.Row
 	err := t.Replace(func(parent *metadata.Row) error {
 		var left *metadata.Row
+		parent = parent.Clone()
+		parent.MaxSeq = max(parent.MaxSeq, t.promised)
+		if parent.Stream != nil {
+			parent.MaxSeq = stamp.Next(parent.MaxSeq, s.o.Now())
+		}
 		left, right = tablet.SplitRows(parent)
 		left.Assignment = &metadata.Assignment{State: metadata.Unassigned, Epoch: t.epoch, Master: parent.Assignment.Master}
 		if err := s.meta.CAS(ctx, left); err != nil && !errors.Is(err, fault.Fenced) {

@@ -32,7 +32,7 @@ func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []
 	if len(rows) == 0 {
 		return err
 	}
-	failed := s.recover(ctx, log, rows)
+	failed := s.recover(ctx, log, rows, true)
 	if _, ok := errors.AsType[*commitlog.DamagedError](failed); !ok {
 		if failed == nil && log != 0 {
 			s.noteOpened(ctx, log, rows)
@@ -87,7 +87,8 @@ func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []
 	if len(sound) == 0 {
 		return errors.Join(err, failed)
 	}
-	rerr := s.recover(ctx, log, sound)
+	// Perhaps it is clock records that are damaged. None promises more than the time.
+	rerr := s.recover(ctx, log, sound, false)
 	if rerr == nil {
 		s.noteOpened(ctx, log, sound)
 		if len(waiting) > 0 {

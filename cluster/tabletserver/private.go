@@ -10,6 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -157,7 +158,7 @@ func (s *Server) openRoots(ctx context.Context) error {
 		if err := s.meta.CAS(ctx, next); err != nil {
 			return fmt.Errorf("take METADATA tablet %v: %w", r.Tablet, err)
 		}
-		if err := s.recover(ctx, 0, []*metadata.Row{next}); err != nil {
+		if err := s.recover(ctx, 0, []*metadata.Row{next}, true); err != nil {
 			return err
 		}
 	}
@@ -204,7 +205,13 @@ func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, 
 		opened[uint64(r.Tablet)] = &served{Tablet: tablet.Open(h.env, r, table.Schema), table: table, epoch: r.Assignment.Epoch, group: h, servedSince: now}
 	}
 	var last *served
-	return gone, l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+	var promised cell.Seq
+	err = l.Replay(commitlog.Pos{}, func(rec commitlog.Record) error {
+		if rec.Tablet == ClockTablet && h.clock != nil {
+			promised = max(promised, cell.Seq(rec.FirstSeq))
+			h.clock.found(rec.Pos)
+			return nil
+		}
 		if last == nil || uint64(last.ID()) != rec.Tablet {
 			if last = opened[rec.Tablet]; last == nil {
 				return nil // it was flushed, and then split, merged, given up or purged
@@ -212,6 +219,14 @@ func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, 
 		}
 		return last.Replay(&rec)
 	})
+	if err == nil && promised > 0 {
+		s.promises.found(promised)
+		for _, t := range opened {
+			t.Promise(promised)
+			t.promised = promised
+		}
+	}
+	return gone, err
 }
 
 // resolvedRows returns the METADATA rows of the tablets of one half, once no merge

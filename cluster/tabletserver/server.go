@@ -14,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -99,6 +100,10 @@ type Options struct {
 	// Reading is the clock by which the server keeps promises (catalog.Promise):
 	// the time since some instant. Default: the monotonic clock.
 	Reading func() time.Duration
+	// ClockEvery is how often a server with readers of changes writes to its log up to where
+	// there will be no later change, at least if readers do not ask for it more often.
+	// Default 250 ms, or ten commit intervals if that is more.
+	ClockEvery time.Duration
 	// Held, if set, is called with how long writes of a tablet waited for a "split" or
 	// until it was given up ("unload"), and how long opening a tablet took ("load").
 	Held func(why string, d time.Duration)
@@ -140,6 +145,9 @@ func (o Options) WithDefaults() Options {
 	}
 	o.Tablet = o.Tablet.WithDefaults()
 	set(&o.MetadataMemtableBytes, min(4<<20, o.Tablet.MemtableBytes))
+	if o.ClockEvery == 0 {
+		o.ClockEvery = max(250*time.Millisecond, min(10*o.Segments.CommitInterval, 2500*time.Millisecond))
+	}
 	if o.MajorCheck == 0 {
 		o.MajorCheck = time.Minute
 	}
@@ -183,6 +191,8 @@ type Server struct {
 	loading map[metadata.TabletID]bool
 	damaged map[commitlog.ID]*damagedLog
 	pauses  pauses
+	// promises are those to readers of changes.
+	promises promises
 	// stopping says that nothing new is to run.
 	stopping bool
 	stopped  chan struct{} // closed when nothing runs any more
@@ -201,6 +211,8 @@ type logGroup struct {
 	env  *tablet.Env
 	work *worker.Worker
 	log  ownLog
+	// clock is log with clock records; nil of METADATA's.
+	clock *clockedLog
 	// closed says that it takes no tablets any more. Server.mu guards it.
 	closed bool
 }
@@ -213,6 +225,8 @@ type served struct {
 	epoch       uint64
 	group       *logGroup
 	servedSince time.Time
+	// promised is what the former owner may have promised to readers of changes.
+	promised cell.Seq
 }
 
 // Start begins a new incarnation. It returns once the server may be given
@@ -223,6 +237,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.promise.wake = make(chan struct{}, 1)
 	s.promise.until.Store(unbound)
+	s.promises.init()
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err == nil {
@@ -333,6 +348,7 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	s.running.Go(s.watchRollback)
 	s.running.Go(s.publishSchemas)
+	s.running.Go(s.promiseLoop)
 	if background {
 		s.running.Go(func() { s.splitLoop(s.ctx) })
 	}
@@ -350,6 +366,10 @@ func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("create commit log: %w", err)
+	}
+	if id == catalog.UserLog(s.owner) {
+		h.clock = &clockedLog{ownLog: h.log, wake: s.promises.signal}
+		h.log = h.clock
 	}
 	h.env = &tablet.Env{
 		Options: s.o.Tablet, Commit: h.log, Meta: detachedMeta{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,

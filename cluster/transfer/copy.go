@@ -17,7 +17,9 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
 )
@@ -280,6 +282,13 @@ func verify(ctx context.Context, s objectstore.Store, name string, size int64, c
 	}
 	whole := chunks.Get().(*[chunkBytes]byte)
 	defer chunks.Put(whole)
+	if metadata.IsChanges(name) {
+		c, err := changes.Open(ctx, &readaheadFile{Readable: f, whole: whole}, name)
+		if err != nil {
+			return err
+		}
+		return errors.Join(c.Verify(ctx), c.Close())
+	}
 	r, err := sstable.Open(ctx, cache, &readaheadFile{Readable: f, whole: whole}, name)
 	if err != nil {
 		return err

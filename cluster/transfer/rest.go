@@ -51,7 +51,7 @@ type quiescing struct {
 // namedObjects is what METADATA rows name.
 type namedObjects struct {
 	tablets map[metadata.TabletID]bool // but for METADATA's own
-	sizes   map[string]int64           // of SSTables, backups' included
+	sizes   map[string]int64           // of SSTables, backups' included, and change files
 }
 
 func newNamedObjects() *namedObjects {
@@ -64,6 +64,11 @@ func (f *namedObjects) add(r *metadata.Row) {
 	}
 	for _, file := range r.Files {
 		f.sizes[file.Object] = file.Size
+	}
+	if r.Stream != nil {
+		for _, file := range r.Stream.Files {
+			f.sizes[file.Object] = file.Bytes
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -85,7 +86,27 @@ func (c counted) HotTablets(ctx context.Context, parent string) ([]backend.HotTa
 	return nil, fault.New(fault.Unimplemented, "this server does not measure the load of tablets")
 }
 
+// StreamPartitions and ReadChanges implement backend.ChangeStreamer as far as the
+// backend does.
+func (c counted) StreamPartitions(ctx context.Context, table string) ([]row.Range, error) {
+	if b, ok := c.Backend.(backend.ChangeStreamer); ok {
+		return b.StreamPartitions(ctx, table)
+	}
+	return nil, errNoChanges
+}
+
+// ReadChanges is described at StreamPartitions.
+func (c counted) ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error) {
+	if b, ok := c.Backend.(backend.ChangeStreamer); ok {
+		return b.ReadChanges(ctx, req, w)
+	}
+	return nil, errNoChanges
+}
+
+var errNoChanges = fault.New(fault.Unimplemented, "This server does not keep changes")
+
 var (
 	_ backend.HotTabletLister = counted{}
 	_ backend.RowUpdater      = counted{}
+	_ backend.ChangeStreamer  = counted{}
 )

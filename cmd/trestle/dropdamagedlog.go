@@ -104,7 +104,12 @@ func (p *process) printDamagedLog(d *standalone.DamagedLog) {
 		fmt.Fprintf(p.stdout, "%v\n", g)
 	}
 	for _, l := range d.Lost {
-		fmt.Fprintf(p.stdout, "  lost: up to %d changes of %v; deletions among them too: older values show again\n", l.Changes, l.Tablet)
+		after := ""
+		if !l.After.IsZero() {
+			after = " after " + l.After.Format(time.RFC3339Nano)
+		}
+		fmt.Fprintf(p.stdout, "  lost: what was committed%s and before %s of %v; deletions among it too: older values show again\n",
+			after, l.Before.Format(time.RFC3339Nano), l.Tablet)
 	}
 	fmt.Fprintln(p.stdout, "  lost: what it has there of any other tablet, of which no later record tells: changes that were acknowledged and are in no SSTable; nobody can tell which. Deletions among them too")
 }

@@ -49,7 +49,7 @@ func TestDropDamagedLog(t *testing.T) {
 	want(exitUsage, `trestle drop-damaged-log is trestle log drop-damaged now`, "drop-damaged-log", "trestle-data", "--yes")
 	want(exitUsage, `takes DIR`, "log", "drop-damaged")
 	want(exitUsage, `takes one data directory`, "log", "drop-damaged", "a", "b")
-	const told = `(?s)\d+ records of it can be read, and are kept\n000000000001.log, bytes \d+ to \d+: .*lost: up to \d+ changes of tablet [0-9a-f]+ of projects/project/instances/instance/tables/users, rows \[, \)`
+	const told = `(?s)\d+ records of it can be read, and are kept\n000000000001.log, bytes \d+ to \d+: .*lost: what was committed and before 20\S+Z of tablet [0-9a-f]+ of projects/project/instances/instance/tables/users, rows \[, \)`
 	want(exitFailure, told+`.*give --yes.\ntrestle: nothing was changed`, "log", "drop-damaged", "trestle-data")
 	if now, err := os.ReadFile(logs[0]); err != nil || string(now) != string(b) {
 		t.Error("it was changed")

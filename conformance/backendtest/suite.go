@@ -47,6 +47,7 @@ func RunExcept(t *testing.T, open OpenFunc, except map[string]string) {
 		{"Concurrent", concurrentTests},
 		{"Records", recordTests},
 		{"Backups", backupTests},
+		{"Changes", changeTests},
 		{"Context", contextTests},
 	} {
 		t.Run(group.name, func(t *testing.T) {

@@ -54,7 +54,9 @@ func tableName(id string) string { return instance + "/tables/" + id }
 // schemas, deleted tables, backups, records. pages has three tablets of which one
 // is split.
 func fill(ctx context.Context, c *client.Client) error {
-	pages := &schema.Table{Name: tableName("pages"), Granularity: 1000, Families: map[string]schema.Family{
+	// Its changes are kept.
+	stream := &schema.Stream{Life: 1, Retention: 7 * 24 * time.Hour, Since: time.Now()}
+	pages := &schema.Table{Name: tableName("pages"), Granularity: 1000, Stream: stream, Families: map[string]schema.Family{
 		"contents": {GC: &schema.GCRule{MaxVersions: 2}},
 		"anchor":   {GC: &schema.GCRule{Union: []*schema.GCRule{{MaxVersions: 3}, {Intersection: []*schema.GCRule{{MaxVersions: 1}, {MaxAge: 1 << 62 / 1000 * 1000}}}}}},
 		"hits":     {Aggregate: schema.Sum},
@@ -309,7 +311,7 @@ func recovered(t *testing.T, dir string) lock.Service {
 }
 
 // versions are those of which there is something in testdata.
-var versions = []int{2}
+var versions = []int{2, 3}
 
 // TestContent: what is expected is what this build stores and reads.
 func TestContent(t *testing.T) {
@@ -399,10 +401,11 @@ func TestOtherVersions(t *testing.T) {
 		"none yet":       {nil, ""},
 		"this one":       {map[string]string{catalog.FormatKey: fmt.Sprint(catalog.FormatVersion), catalog.IncarnationKey: "7"}, ""},
 		"being made":     {map[string]string{catalog.FormatKey: fmt.Sprint(catalog.FormatVersion)}, ""},
-		"the first":      {map[string]string{catalog.IncarnationKey: "7"}, "format 1; this program reads format 2: use the version of trestle that wrote it"},
-		"one to come":    {map[string]string{catalog.FormatKey: "3", catalog.IncarnationKey: "7"}, "format 3; this program reads format 2"},
+		"the first":      {map[string]string{catalog.IncarnationKey: "7"}, "format 1; this program reads format 3: use the version of trestle that wrote it"},
+		"one to come":    {map[string]string{catalog.FormatKey: "4", catalog.IncarnationKey: "7"}, "format 4; this program reads format 3"},
 		"damaged":        {map[string]string{catalog.FormatKey: "x", catalog.IncarnationKey: "7"}, "item format"},
-		"one being made": {map[string]string{catalog.FormatKey: "3"}, "format 3"},
+		"the one before": {map[string]string{catalog.FormatKey: "2", catalog.IncarnationKey: "7"}, ""},
+		"one being made": {map[string]string{catalog.FormatKey: "4"}, "format 4"},
 	} {
 		l := memory.New().Client(nil, nil)
 		for k, v := range c.items {

@@ -117,6 +117,7 @@ func (b *Backend) mutateLocked(t *table, e *row.Entry) error {
 	}
 	t.spend(e.Key, e.Token.Token, now)
 	t.set(string(e.Key), c)
+	t.log(e.Key, t.changesOf(e.Mutations, now), now)
 	return nil
 }
 
@@ -164,10 +165,12 @@ func (b *Backend) CheckAndMutateRow(ctx context.Context, name string, key []byte
 		muts = otherwise
 	}
 	c := t.rows[string(key)].clone()
-	if err := t.apply(c, muts, b.now()); err != nil {
+	now := b.now()
+	if err := t.apply(c, muts, now); err != nil {
 		return false, err
 	}
 	t.set(string(key), c)
+	t.log(key, t.changesOf(muts, now), now)
 	return len(left) > 0, nil
 }
 
@@ -182,7 +185,8 @@ func (b *Backend) ReadModifyWriteRow(ctx context.Context, name string, key []byt
 		return nil, err
 	}
 	c := t.rows[string(key)].clone()
-	changed, err := t.modify(c, key, rules, b.now())
+	now := b.now()
+	changed, err := t.modify(c, key, rules, now)
 	if err != nil {
 		return nil, err
 	}
@@ -191,7 +195,13 @@ func (b *Backend) ReadModifyWriteRow(ctx context.Context, name string, key []byt
 	for col, ts := range changed {
 		only.put(col, ts, bytes.Clone(c[col][ts]))
 	}
-	return t.cellsOf(only), nil
+	out := t.cellsOf(only)
+	var set []row.Mutation
+	for _, c := range out {
+		set = append(set, row.Mutation{Op: row.SetCell, Family: c.Family, Qualifier: c.Qualifier, Timestamp: c.Timestamp, Value: c.Value})
+	}
+	t.log(key, t.changesOf(set, now), now)
+	return out, nil
 }
 
 // SampleRowKeys implements backend.Data. The boundaries are the splits that

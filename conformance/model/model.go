@@ -53,6 +53,8 @@ type table struct {
 	keys   []string // of rows, ascending
 	rows   map[string]cells
 	tokens map[string]map[string]time.Time // by row, then token: when it was seen
+	stream stream
+	last   cell.Seq // given to a change
 }
 
 // cells is the content of one row. It is never changed once it is in a table,
@@ -226,7 +228,9 @@ func (b *Backend) UpdateTable(ctx context.Context, name string, change func(*sch
 		}
 	}
 	s.Version = t.schema.Version + 1
+	old := t.schema
 	t.schema = s
+	t.streamChanged(old)
 	for _, key := range slices.Clone(t.keys) {
 		c := t.rows[key].clone()
 		for col := range c {
@@ -253,6 +257,7 @@ func (b *Backend) DeleteTable(ctx context.Context, name string) error {
 	t.schema.DeleteTime = b.now()
 	t.schema.Version++
 	delete(b.mu.live, name)
+	t.woken()
 	b.mu.deleted = append(b.mu.deleted, t)
 	return nil
 }
@@ -289,11 +294,7 @@ func (b *Backend) DropRowRange(ctx context.Context, name string, prefix []byte) 
 		return err
 	}
 	defer unlock()
-	for _, key := range slices.Clone(t.keys) {
-		if strings.HasPrefix(key, string(prefix)) {
-			t.set(key, nil)
-		}
-	}
+	t.dropRows(string(prefix), b.now())
 	return nil
 }
 

@@ -157,12 +157,7 @@ func (t *table) apply(c cells, muts []row.Mutation, now time.Time) error {
 		m := &muts[i]
 		f := t.schema.Families[m.Family]
 		col := column{family: f.ID, qualifier: string(m.Qualifier)}
-		ts := m.Timestamp
-		if ts == row.ServerTime {
-			ts = t.serverTime(now)
-		} else if m.Truncate {
-			ts -= ts % t.schema.Granularity
-		}
+		ts := t.timestamp(m, now)
 		switch m.Op {
 		case row.SetCell:
 			c.put(col, ts, bytes.Clone(m.Value))
@@ -194,6 +189,17 @@ func (t *table) apply(c cells, muts []row.Mutation, now time.Time) error {
 		}
 	}
 	return nil
+}
+
+// timestamp returns that of a cell that m sets at now.
+func (t *table) timestamp(m *row.Mutation, now time.Time) int64 {
+	if m.Timestamp == row.ServerTime {
+		return t.serverTime(now)
+	}
+	if m.Truncate {
+		return m.Timestamp - m.Timestamp%t.schema.Granularity
+	}
+	return m.Timestamp
 }
 
 func (c cells) put(col column, ts int64, value []byte) {

@@ -45,7 +45,7 @@ func (p Pos) String() string {
 // A Record is one record as replayed. Payload is valid during the call only.
 type Record struct {
 	Tablet   uint64
-	FirstSeq uint64 // the first of N consecutive sequence numbers
+	FirstSeq uint64 // the first of N sequence numbers, stamp.Step apart
 	N        int
 	Payload  []byte
 	Pos      Pos

@@ -239,7 +239,7 @@ func (b *builder) add(tablet, firstSeq uint64, most int, recs Records) (ordinal 
 		buf, n = encodeRecord(buf, 0, next, recs, i)
 		binary.LittleEndian.PutUint64(buf[at+8:], uint64(len(b.recs))) // the ordinal
 		b.recs = append(b.recs, builtRecord{tablet, at, len(buf)})
-		next += uint64(n)
+		next = after(next, n)
 	}
 	size = len(buf) - start
 	if size < recordHeaderLen || size > recordHeaderLen+most {

@@ -261,7 +261,7 @@ func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Reco
 		signal(w.wake) // need not wait for its time
 	}
 	if sink != nil {
-		g.sinks.add(sink, max(next, firstSeq+1)-1)
+		g.sinks.add(sink, lastBefore(next, firstSeq))
 	}
 	return Pos{Log: w.id, Segment: g.index, Offset: ordinal}
 }

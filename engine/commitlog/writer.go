@@ -11,7 +11,9 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // reserveOverhead is what a record may need beside its payload: its own
@@ -249,7 +251,7 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records
 		var n int
 		buf, n = encodeRecord(buf, tablet, next, recs, i)
 		g.records++
-		next += uint64(n)
+		next = after(next, n)
 	}
 	size := len(buf) - start
 	if size < recordHeaderLen || uint64(size)+frameHeaderLen > uint64(r) {
@@ -260,7 +262,7 @@ func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records
 	g.seg.tail = g.end()
 	w.mu.pending += int64(size)
 	if sink != nil {
-		g.sinks.add(sink, max(next, firstSeq+1)-1)
+		g.sinks.add(sink, lastBefore(next, firstSeq))
 	}
 	if w.mu.idle {
 		w.mu.idle = false
@@ -277,6 +279,20 @@ func encodeRecord(dst []byte, tablet, firstSeq uint64, recs Records, i int) ([]b
 	dst, n := recs.AppendRecord(append(dst, header[:]...), i)
 	putRecordHeader(dst[start:], uint32(len(dst)-start-recordHeaderLen), uint32(n), tablet, firstSeq)
 	return dst, n
+}
+
+// after returns the sequence number that follows n operations from first on.
+func after(first uint64, n int) uint64 {
+	return first + uint64(n)*uint64(stamp.Step(cell.Seq(first)))
+}
+
+// lastBefore returns the last sequence number of records from first on that next
+// follows; first if they have none.
+func lastBefore(next, first uint64) uint64 {
+	if next == first {
+		return first
+	}
+	return next - uint64(stamp.Step(cell.Seq(first)))
 }
 
 // A sinkList is the sinks of a group, with what becomes durable for each.

@@ -11,14 +11,17 @@
 // first chunk is allocated by the first Add, so an idle tablet's memtable costs
 // a few hundred bytes. A node is:
 //
-//	+--------------+----------------+---------------+-----------------+-----+-------+
-//	| key len (4B) | value len (4B) | seq<<8|kind 8B | next (4B) × height | key | value |
-//	+--------------+----------------+---------------+-----------------+-----+-------+
+//	+--------------+----------------+---------------+------------+-----------------+--------------------+-----+-------+
+//	| key len (4B) | value len (4B) | value at (4B) | later (4B) | seq<<8|kind (8B) | next (4B) × height | key | value |
+//	+--------------+----------------+---------------+------------+-----------------+--------------------+-----+-------+
 //
 // and its address is chunk number << 17 | offset / 8 in 32 bits; address 0 is
 // the end of the list. Readers and the writer agree through the next links
 // alone: a node and its chunk are complete before the atomic store that links
 // the node, at the lowest level first.
+//
+// A memtable that records (NewRecording) links its nodes in the order of commit too,
+// through later, which is 0 in others. Nodes of height 0 are in that list alone.
 //
 // The package knows keys as bytes with a sequence number. It does not know
 // what they mean.

@@ -37,15 +37,20 @@ type header struct {
 	keyLen   uint32
 	valueLen uint32
 	valueAt  addr // of a value that does not follow the key
-	_        uint32
-	// trailer is seq<<8 | height<<2 | kind. A height is below 64 and a kind is
-	// below 4.
+	// later is the node that was committed after this one, if the memtable records.
+	later atomic.Uint32
+	// trailer is seq<<8 | begins<<7 | height<<2 | kind. A height is below 32 and a
+	// kind is below 4.
 	trailer uint64
 }
 
+// beginsBit says that the node is the first of a record.
+const beginsBit = 1 << 7
+
 func (h *header) seq() cell.Seq   { return cell.Seq(h.trailer >> 8) }
 func (h *header) kind() cell.Kind { return cell.Kind(h.trailer & 3) }
-func (h *header) height() int     { return int(h.trailer >> 2 & 63) }
+func (h *header) height() int     { return int(h.trailer >> 2 & 31) }
+func (h *header) begins() bool    { return h.trailer&beginsBit != 0 }
 
 func (h *header) link(level int) *atomic.Uint32 {
 	return (*atomic.Uint32)(unsafe.Add(unsafe.Pointer(h), headerSize+linkSize*level))
@@ -90,12 +95,22 @@ type Memtable struct {
 		prev, next [maxHeight]*header
 	}
 	rng *rand.PCG
+
+	commits *commits // nil if the memtable does not record
 }
 
 // New returns an empty Memtable.
 func New() *Memtable {
 	m := &Memtable{rng: rand.NewPCG(rand.Uint64(), rand.Uint64())}
 	m.height.Store(1)
+	return m
+}
+
+// NewRecording returns an empty Memtable that also keeps the order in which entries
+// are added: see BeginRecord and Commits.
+func NewRecording() *Memtable {
+	m := New()
+	m.commits = new(commits)
 	return m
 }
 
@@ -122,13 +137,19 @@ func (m *Memtable) MaxSeq() cell.Seq { return cell.Seq(m.maxSeq.Load()) }
 // does, as two entries would then claim to be the same version.
 func (m *Memtable) Add(e *cell.Entry) { m.AddParts(e.Key, nil, e.Value, e.Seq, e.Kind) }
 
-// AddParts is Add of an entry whose key is prefix followed by suffix.
+// AddParts is Add of an entry whose key is prefix followed by suffix. One of the kind
+// cell.Recorded is found by Commits only.
 func (m *Memtable) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind) {
 	if seq > cell.MaxSeq || kind > 3 || len(value) > math.MaxInt32 || len(prefix)+len(suffix) > math.MaxInt32 {
 		panic(fmt.Sprintf("memtable: no room for an entry with sequence number %d, kind %d, %d bytes of key and %d of value",
 			seq, kind, len(prefix)+len(suffix), len(value)))
 	}
-	height := m.randomHeight()
+	height := 0
+	if kind != cell.Recorded {
+		height = m.randomHeight()
+	} else if m.commits == nil {
+		return
+	}
 	keyLen := len(prefix) + len(suffix)
 	size := headerSize + linkSize*height + keyLen
 	if len(value) <= inlineValue {
@@ -148,7 +169,16 @@ func (m *Memtable) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cel
 		v, nd.valueAt = m.arena.alloc(&m.arena.values, len(value))
 		copy(unsafe.Slice((*byte)(v), len(value)), value)
 	}
-
+	if m.commits != nil {
+		if m.commits.begin {
+			nd.trailer |= beginsBit
+		}
+		if height == 0 {
+			m.setSeqs(uint64(seq))
+			m.commits.add(m, nd, at)
+			return
+		}
+	}
 	if h := m.height.Load(); int32(height) > h {
 		// The levels between are empty: the splice there is head and end.
 		m.height.Store(int32(height))
@@ -167,6 +197,9 @@ func (m *Memtable) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cel
 		s.prev[i] = nd
 	}
 	m.count.Add(1)
+	if m.commits != nil {
+		m.commits.add(m, nd, at)
+	}
 }
 
 // setSeqs widens the range of sequence numbers before the entry can be seen.

@@ -396,3 +396,82 @@ func BenchmarkSeekGE(b *testing.B) {
 		})
 	}
 }
+
+// TestCommits compares the order of commit with a plain list, from every place.
+func TestCommits(t *testing.T) {
+	type op struct {
+		e      cell.Entry
+		begins bool
+	}
+	rnd := rand.New(rand.NewPCG(7, 8))
+	m, plain := NewRecording(), New()
+	var want []op
+	var starts []cell.Seq
+	seq := cell.Seq(1 << 50)
+	check := func(after, through cell.Seq) {
+		t.Helper()
+		it := m.Commits(after, through)
+		var got []op
+		for it.Next() {
+			got = append(got, op{*it.Entry(), it.Begins()})
+		}
+		if it.Next() {
+			t.Fatalf("after %d there is more behind the end", after)
+		}
+		var expect []op
+		begun := false
+		for _, o := range want {
+			if begun = begun || o.begins && o.e.Seq > after; begun && o.e.Seq <= through {
+				expect = append(expect, o)
+			}
+		}
+		if !slices.EqualFunc(got, expect, func(a, b op) bool {
+			return a.begins == b.begins && equal([]cell.Entry{a.e}, []cell.Entry{b.e})
+		}) {
+			t.Fatalf("after %d through %d there are %d operations, want %d", after, through, len(got), len(expect))
+		}
+	}
+	check(0, cell.MaxSeq)
+	for range 5000 {
+		m.BeginRecord()
+		plain.BeginRecord()
+		row := cell.AppendRow(nil, fmt.Appendf(nil, "%03d", rnd.IntN(300)))
+		for i := range 1 + rnd.IntN(3) {
+			seq += 32 * cell.Seq(1+rnd.IntN(3))
+			e := cell.Entry{Key: cell.AppendCell(slices.Clone(row), 1, []byte{byte(i)}, 7), Value: make([]byte, rnd.IntN(50)), Seq: seq, Kind: cell.Set}
+			if rnd.IntN(4) == 0 {
+				e.Kind = cell.Recorded
+			}
+			m.Add(&e)
+			plain.Add(&e)
+			want = append(want, op{e, i == 0})
+		}
+		starts = append(starts, seq)
+	}
+	check(0, cell.MaxSeq)
+	check(seq, cell.MaxSeq)
+	for range 50 {
+		after := starts[rnd.IntN(len(starts))] + cell.Seq(rnd.IntN(3)) - 1
+		check(after, after+cell.Seq(rnd.IntN(10_000)))
+	}
+	// What is recorded only is in no order of keys, and costs others nothing.
+	a, b := m.Iterator(cell.MaxSeq), plain.Iterator(cell.MaxSeq)
+	defer a.Close()
+	defer b.Close()
+	if x, y := collect(a, a.First()), collect(b, b.First()); !equal(x, y) || len(x) != m.Count() || len(x) >= len(want) {
+		t.Errorf("%d and %d entries, counted %d", len(x), len(y), m.Count())
+	}
+	if m.MaxSeq() != seq {
+		t.Errorf("the largest number is %d, want %d", m.MaxSeq(), seq)
+	}
+	// One that waits at the end sees what comes.
+	it := m.Commits(seq, cell.MaxSeq)
+	if it.Next() {
+		t.Error("there is something at the end")
+	}
+	m.BeginRecord()
+	m.Add(&cell.Entry{Key: []byte("k"), Seq: seq + 32, Kind: cell.Set})
+	if it := m.Commits(seq, cell.MaxSeq); !it.Next() || it.Entry().Seq != seq+32 || !it.Begins() || it.Next() {
+		t.Error("what comes is not seen")
+	}
+}

@@ -118,6 +118,8 @@ type Row struct {
 	// Files and RangeDel hold.
 	MaxSeq   cell.Seq
 	RangeDel []RangeTombstone `json:",omitempty"`
+	// Stream is what is kept of the tablet's changes, nil if nothing is.
+	Stream *StreamState `json:",omitempty"`
 	// Op is a change of several rows that is under way, nil if there is none.
 	Op *Op `json:",omitempty"`
 	// MajorTime is when the last major compaction of the default locality group
@@ -209,7 +211,20 @@ func (r *Row) Clone() *Row {
 	c.Files = slices.Clone(r.Files)
 	c.RangeDel = slices.Clone(r.RangeDel)
 	c.GroupMajors = maps.Clone(r.GroupMajors)
+	c.Stream = r.Stream.Clone()
 	return &c
+}
+
+// Objects calls f with the name of each object that the row refers to.
+func (r *Row) Objects(f func(object string)) {
+	for i := range r.Files {
+		f(r.Files[i].Object)
+	}
+	if r.Stream != nil {
+		for i := range r.Stream.Files {
+			f(r.Stream.Files[i].Object)
+		}
+	}
 }
 
 // Tile tells whether rows, ascending, are those of all tablets of a table: there
@@ -297,6 +312,11 @@ func (r *Row) Check() error {
 	for _, d := range r.RangeDel {
 		if d.Seq > r.MaxSeq {
 			return bad("a range tombstone has sequence number %d, the largest is %d", d.Seq, r.MaxSeq)
+		}
+	}
+	if r.Stream != nil {
+		if what := r.Stream.check(r); what != "" {
+			return bad("%s", what)
 		}
 	}
 	if r.FlushedSeq > r.MaxSeq {

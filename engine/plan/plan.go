@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/aggregate"
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
@@ -184,6 +185,13 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 				sums = map[string][]byte{}
 			}
 			sums[at] = next
+			if p.table.Stream != nil {
+				op := changes.AddToCell
+				if m.Op == row.MergeToCell {
+					op = changes.MergeToCell
+				}
+				b.Input(op, f.ID, m.Qualifier, ts, changes.AppendInput(nil, m.Input))
+			}
 			b.Set(f.ID, m.Qualifier, ts, next)
 			continue
 		}

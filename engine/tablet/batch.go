@@ -5,8 +5,10 @@ import (
 	"sync"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // A Batch is the changes of rows: for each its operations in order, all or none
@@ -127,6 +129,13 @@ func markerValue(r cell.TimeRange, sticky bool) []byte {
 	return cell.AppendRanges(nil, r)
 }
 
+// Input notes the input of an aggregate, as changes.AppendInput made it, for the record
+// of changes. The operation that is added next has the result.
+func (b *Batch) Input(op changes.Op, f cell.FamilyID, qualifier []byte, ts int64, input []byte) {
+	b.suffix = cell.AppendCell(b.suffix, f, qualifier, ts)
+	b.add(cell.Recorded, append([]byte{byte(op)}, input...))
+}
+
 // Records implements commitlog.Records: a row is a record.
 func (b *Batch) Records() int { return len(b.rows) }
 
@@ -172,17 +181,25 @@ type adder interface {
 	AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cell.Kind)
 }
 
+// A recorder is an adder that keeps the order of records.
+type recorder interface{ BeginRecord() }
+
 func (b *Batch) insert(m adder, first cell.Seq) { b.insertFrom(0, m, first) }
 
 // insertFrom leaves out the operations before n. The first of all, not of those
 // given to m, has the sequence number first.
 func (b *Batch) insertFrom(n int, m adder, first cell.Seq) {
+	step := stamp.Step(first)
+	rec, _ := m.(recorder)
 	for r := range b.rows {
 		prefix, from, start := b.row(r)
+		if rec != nil {
+			rec.BeginRecord()
+		}
 		for i := from; i < b.rows[r].opsEnd; i++ {
 			o := &b.ops[i]
 			if i >= n {
-				m.AddParts(prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i), o.kind)
+				m.AddParts(prefix, b.suffix[start:o.end], o.value, first+cell.Seq(i)*step, o.kind)
 			}
 			start = o.end
 		}
@@ -194,6 +211,9 @@ func (b *Batch) insertFrom(n int, m adder, first cell.Seq) {
 func DecodeRecord(payload []byte, first cell.Seq, n int, m adder) error {
 	if err := walkRecord(payload, first, n, func(_, _, _ []byte, _ cell.Seq, _ cell.Kind) {}); err != nil {
 		return err
+	}
+	if r, ok := m.(recorder); ok {
+		r.BeginRecord()
 	}
 	return walkRecord(payload, first, n, m.AddParts)
 }
@@ -224,9 +244,10 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 		payload = payload[w+int(l):]
 		return part, true
 	}
-	if n < 0 || first+cell.Seq(n) > cell.MaxSeq || first > cell.MaxSeq {
+	if !stamp.Fits(first, n) {
 		return bad("no such sequence number")
 	}
+	step := stamp.Step(first)
 	prefix, ok := take()
 	if !ok || cell.EscapedLen(prefix) != len(prefix) {
 		return bad("malformed row")
@@ -245,10 +266,10 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 		if !ok {
 			return bad("malformed value")
 		}
-		if !kind.Valid(len(value)) {
+		if !kind.Valid(len(value)) && (kind != cell.Recorded || len(value) == 0) {
 			return bad("unknown kind")
 		}
-		f(prefix, suffix, value, first+cell.Seq(i), kind)
+		f(prefix, suffix, value, first+cell.Seq(i)*step, kind)
 	}
 	if len(payload) > 0 {
 		return bad("bytes behind the last operation")

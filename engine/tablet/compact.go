@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/compaction"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -77,6 +78,7 @@ type work struct {
 	asked    uint64 // the last request for a major compaction before it
 	long     bool   // it has a place among the server's long ones
 	out      *output
+	removed  *changes.Ref // what it collected; nil if nothing is to be known of that
 	progress progress
 }
 
@@ -327,6 +329,10 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	if err := out.cut(); err != nil {
 		return err
 	}
+	var err error
+	if w.removed, err = out.removed.finish(ctx); err != nil {
+		return err
+	}
 	for _, f := range out.files {
 		if !out.carried[f.Object] {
 			t.env.Stats.CompactionOut.Add(f.Size)
@@ -376,11 +382,13 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 	}
 	t.jobs.narrow(w, nil) // its output is in next
 	t.trimRanges(next, v.mems)
+	pass := t.placeRemoved(next, out, w.removed, false)
+	defer pass()
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(out, err)
 	}
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
-	t.env.decided(out.begun)
+	out.named()
 	return nil
 }
 

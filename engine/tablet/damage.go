@@ -19,11 +19,11 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 )
 
-// A Damage is an SSTable in which reads of a tablet met bytes that were not
-// what was written.
+// A Damage is an SSTable, or a change file, in which reads of a tablet met bytes that
+// were not what was written.
 type Damage struct {
 	Tablet metadata.TabletID
-	// Object is the SSTable, "" if the error did not tell.
+	// Object is the file, "" if the error did not tell.
 	Object string
 	// Reads counts the reads that failed for it, compactions included, from First
 	// to Last.
@@ -71,12 +71,11 @@ func (e *Env) damage(t *Tablet, err error) {
 	text := err.Error()
 	// The error is one of many packages' and Pebble's own; what names the file
 	// in all of them is the text.
-	for _, f := range t.Row().Files {
-		if strings.Contains(text, f.Object) {
-			d.object = f.Object
-			break
+	t.Row().Objects(func(object string) {
+		if d.object == "" && strings.Contains(text, object) {
+			d.object = object
 		}
-	}
+	})
 	now := e.Now()
 	e.damages.mu.Lock()
 	defer e.damages.mu.Unlock()
@@ -234,8 +233,9 @@ func DamageOf(met []Damage, tablets []*Tablet, name func(*Tablet) string) []Tabl
 		// A tablet that was split left its files to its children.
 		for _, tt := range tablets {
 			r := tt.Row()
-			if d.Failed && tt.Failure() == nil || d.Object == "" && tt.ID() != d.Tablet ||
-				d.Object != "" && !slices.ContainsFunc(r.Files, func(f metadata.FileRef) bool { return f.Object == d.Object }) {
+			named := false
+			r.Objects(func(object string) { named = named || object == d.Object })
+			if d.Failed && tt.Failure() == nil || d.Object == "" && tt.ID() != d.Tablet || d.Object != "" && !named {
 				continue
 			}
 			one := TableDamage{Table: name(tt), Rows: tt.Bounds(), Damage: d}

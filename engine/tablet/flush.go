@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/metadata"
 )
@@ -15,11 +16,12 @@ import (
 func (t *Tablet) Flush(ctx context.Context) (bool, error) {
 	t.change.Lock()
 	defer t.change.Unlock()
-	return t.flushLocked(ctx)
+	return t.flushLocked(ctx, false)
 }
 
-// flushLocked is Flush for a caller that holds the change lock.
-func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
+// flushLocked is Flush for a caller that holds the change lock, and with still the write
+// lock too.
+func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	v := t.pin()
 	if v == nil {
 		return false, t.gone()
@@ -37,14 +39,29 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 		return false, err
 	}
 	var out *output
-	err := t.guard("flush", func() error {
+	var recorded, removed *changes.Ref
+	err := t.guard("flush", func() (err error) {
 		out = t.newOutput(v, t.layout(), v.row.NextRun, m.instant)
 		out.byFamily(v)
 		out.pace = t.env.Pace.pacer(1)
 		if err := out.take(ctx, m.Iterator(cell.MaxSeq), len(v.runs) == 0); err != nil {
 			return err
 		}
-		return out.cut()
+		if err := out.cut(); err != nil {
+			return err
+		}
+		if removed, err = out.removed.finish(ctx); err != nil {
+			return err
+		}
+		if out.recorded = t.newChangeFile(m.life); m.life == 0 || out.recorded == nil {
+			out.recorded = nil
+			return nil
+		}
+		if err := out.recorded.record(ctx, m); err != nil {
+			return err
+		}
+		recorded, err = out.recorded.finish()
+		return err
 	})
 	if err != nil {
 		t.abort(out)
@@ -77,13 +94,16 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 		}
 	}
 	t.trimRanges(next, newer)
+	t.keep(next, m.life, recorded)
+	pass := t.placeRemoved(next, out, removed, still)
+	defer pass()
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return false, t.lost(out, err)
 	}
 	t.install(func(old *version) *version {
 		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
 	})
-	t.env.decided(out.begun)
+	out.named()
 	t.env.Memory.add(-m.Bytes())
 	var size int64
 	for _, f := range out.files {
@@ -94,6 +114,30 @@ func (t *Tablet) flushLocked(ctx context.Context) (bool, error) {
 	t.env.Stats.FlushBytes.Add(size)
 	t.env.Log.Debug("flushed", "tablet", t.Name(), "entries", m.Count(), "bytes", size, "files", len(out.files))
 	return true, nil
+}
+
+// placeRemoved gives what was collected a stamp and adds it to next. What it returns is
+// called once next is the tablet's row, or will not be. The caller holds the change lock,
+// and with still the write lock.
+func (t *Tablet) placeRemoved(next *metadata.Row, out *output, removed *changes.Ref, still bool) (pass func()) {
+	if removed == nil {
+		return func() {}
+	}
+	lock, unlock := t.write.Lock, t.write.Unlock
+	if still {
+		lock, unlock = func() {}, func() {}
+	}
+	lock()
+	at := t.instantLocked()
+	unlock()
+	place(removed, at)
+	next.MaxSeq = max(next.MaxSeq, at)
+	t.keep(next, out.removed.life, removed)
+	return func() {
+		lock()
+		defer unlock()
+		t.passLocked()
+	}
 }
 
 // lost handles a failed compare-and-set. Unless the row is certain not to

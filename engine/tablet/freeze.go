@@ -8,7 +8,7 @@ import (
 )
 
 // A Frozen is what a tablet held at one instant: SSTables and range tombstones,
-// and nothing in a log. Its objects stay until it is released.
+// and nothing in a log, nor the record of changes. Its objects stay until it is released.
 type Frozen struct{ v *version }
 
 // Hold returns the Frozen of a METADATA row that does not change any more. All
@@ -89,7 +89,7 @@ func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 	for i, t := range p.ts {
 		// Not one more: newer memtables may have come, with what came later.
 		for range p.behind[i] {
-			if _, err = t.flushLocked(ctx); err != nil {
+			if _, err = t.flushLocked(ctx, false); err != nil {
 				break
 			}
 		}
@@ -99,7 +99,7 @@ func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 		// Held before the change lock is given back, when a compaction may put
 		// other files in the place of these.
 		r := t.Row().Clone()
-		r.Version, r.Redo, r.Op, r.Assignment = 0, commitlog.Pos{}, nil, nil
+		r.Version, r.Redo, r.Op, r.Assignment, r.Stream = 0, commitlog.Pos{}, nil, nil, nil
 		out = append(out, Hold(t.env, r))
 	}
 	if err != nil {

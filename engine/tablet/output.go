@@ -36,6 +36,10 @@ type output struct {
 	// carried names the files that it did not write, begun all others.
 	carried map[string]bool
 	begun   []string
+	// recorded is the change file of a flush, and removed that of what was collected;
+	// nil of a table without a stream.
+	recorded *changeFile
+	removed  *collection
 }
 
 type groupOutput struct {
@@ -61,6 +65,7 @@ func (t *Tablet) newOutput(v *version, l *layout, run uint64, instant metadata.I
 		o.cleared = max(o.cleared, d.Seq)
 	}
 	o.gc.Rows = t.bounds
+	o.removed = t.newCollection()
 	return o
 }
 
@@ -100,9 +105,15 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 		}
 		e := it.Entry()
 		done += int64(len(e.Key) + len(e.Value))
+		collected := o.gc.Collected
 		action, err := o.gc.Decide(e)
 		if err != nil {
 			return o.t.fatal(err)
+		}
+		if o.removed != nil && o.gc.Collected > collected {
+			if err := o.removed.take(ctx, e); err != nil {
+				return err
+			}
 		}
 		if action == merge.Drop {
 			continue
@@ -218,6 +229,10 @@ func (o *output) abort() {
 		}
 	}
 	o.files = nil
+	o.recorded.abort()
+	if o.removed != nil {
+		o.removed.abort()
+	}
 	o.t.env.decided(o.begun)
 }
 
@@ -264,4 +279,13 @@ func (w *tableWriter) finish(run uint64) (metadata.FileRef, error) {
 		return metadata.FileRef{}, fmt.Errorf("write SSTable %s: %w", w.name, err)
 	}
 	return metadata.FileRef{Object: w.name, ID: w.id, Run: run, Info: info}, nil
+}
+
+// named says that the METADATA row names what was written.
+func (o *output) named() {
+	o.t.env.decided(o.begun)
+	o.recorded.decided()
+	if o.removed != nil {
+		o.removed.decided()
+	}
 }

@@ -3,6 +3,7 @@ package tablet
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -68,7 +69,19 @@ func covers(d, old metadata.RangeTombstone) bool {
 // DropRange deletes the rows in r that were written before it was called, by a
 // range tombstone in the METADATA row: no data is read or written. Files that
 // hold nothing else go at once.
+//
+// If the table has a stream, the rows that are there are listed first, for readers of
+// changes. That reads the data, while writes go on.
 func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
+	list, err := t.list(ctx, r)
+	if err != nil {
+		return err
+	}
+	return t.drop(ctx, r, list)
+}
+
+// drop is DropRange after the rows were listed.
+func (t *Tablet) drop(ctx context.Context, r row.Range, list *dropList) error {
 	t.change.Lock()
 	defer t.change.Unlock()
 	// Whatever got a smaller sequence number was written before; a write that
@@ -81,11 +94,16 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	t.write.Lock()
 	if t.write.closed {
 		t.write.Unlock()
+		list.abort()
 		return t.gone()
 	}
-	t.write.seq++
-	d := metadata.RangeTombstone{Start: r.Start, End: r.End, Seq: t.write.seq}
+	d := metadata.RangeTombstone{Start: r.Start, End: r.End, Seq: t.instantLocked()}
 	t.write.Unlock()
+	defer func() {
+		t.write.Lock()
+		defer t.write.Unlock()
+		t.passLocked()
+	}()
 	v := t.pin()
 	defer v.release()
 	next := v.row.Clone()
@@ -94,9 +112,21 @@ func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
 	next.MaxSeq = max(next.MaxSeq, d.Seq)
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool { return f.MaxSeq < d.Seq && within(&f, d) })
 	t.trimRanges(next, v.mems)
-	if err := t.env.Meta.CAS(ctx, next); err != nil {
-		return t.lost(nil, err)
+	if list != nil {
+		files, err := list.rest(ctx, v, d.Seq)
+		if err != nil {
+			list.abort()
+			return fmt.Errorf("list the rows that are dropped: %w", err)
+		}
+		t.keep(next, list.life(), files...)
 	}
+	if err := t.env.Meta.CAS(ctx, next); err != nil {
+		if err = t.lost(nil, err); notApplied(err) {
+			list.abort()
+		}
+		return err
+	}
+	defer list.decided()
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
 	t.env.Work(t)
 	return nil

@@ -39,6 +39,11 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	defer unlock()
 	next := t.Row().Clone()
 	next.Op = &metadata.Op{Kind: metadata.Split, At: at, Left: left, Right: right}
+	t.write.Lock()
+	if !t.write.closed {
+		next.Stream = t.streamNowLocked()
+	}
+	t.write.Unlock()
 	if m, ok := t.env.Meta.(metadata.Retirer); ok {
 		if next.Op.Version, err = m.RetiredVersion(ctx, next.Table, at); err != nil {
 			return err
@@ -53,7 +58,14 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	if err := t.emptyLocked(ctx); err != nil {
 		return err // the mark in the row does no harm
 	}
-	l, r := SplitRows(t.Row())
+	// What was promised to readers of changes holds for the children.
+	parent := t.Row().Clone()
+	parent.MaxSeq = max(parent.MaxSeq, t.write.seq)
+	if parent.Stream != nil {
+		// Each event has a stamp of its own, by which readers tell them apart.
+		parent.MaxSeq = t.env.next(parent.MaxSeq)
+	}
+	l, r := SplitRows(parent)
 	if err := t.env.Meta.CAS(ctx, l); err != nil {
 		return t.leave(t.lost(nil, err))
 	}
@@ -81,6 +93,7 @@ func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error 
 	}
 	next := t.Row().Clone()
 	next.Op = nil // a split or merge that was given up
+	next.MaxSeq = max(next.MaxSeq, t.write.seq)
 	change(next)
 	if err := t.change1(ctx, next); err != nil {
 		return t.leave(err)
@@ -226,7 +239,7 @@ func (t *Tablet) emptyLocked(ctx context.Context) error {
 		t.rotateLocked()
 	}
 	for {
-		if more, err := t.flushLocked(ctx); err != nil || !more {
+		if more, err := t.flushLocked(ctx, true); err != nil || !more {
 			return err
 		}
 	}
@@ -278,6 +291,12 @@ func SplitRows(parent *metadata.Row) (left, right *metadata.Row) {
 	right.Tablet, right.Start, right.Op = op.Right, op.At, nil
 	clip(left)
 	clip(right)
+	if parent.Stream != nil {
+		e := metadata.Event{Stamp: parent.MaxSeq, Parents: []row.Range{{Start: parent.Start, End: parent.End}},
+			Children: []row.Range{{Start: left.Start, End: left.End}, {Start: right.Start, End: right.End}}}
+		left.Stream.Note(e)
+		right.Stream.Note(e)
+	}
 	return left, right
 }
 
@@ -356,6 +375,16 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	old := a.Row()
 	m := mergeRows(old, b.Row())
 	m.Tablet = id
+	m.MaxSeq = max(m.MaxSeq, a.write.seq, b.write.seq)
+	if b.schema().Stream != nil {
+		m.MaxSeq = b.env.next(m.MaxSeq)
+	}
+	if sa, sb := a.streamNowLocked(), b.streamNowLocked(); sa != nil && sb != nil && sa.Life == sb.Life {
+		m.Stream = metadata.MergeStreams(sa, sb)
+		m.Stream.Note(metadata.Event{Stamp: m.MaxSeq, Parents: []row.Range{a.bounds, b.bounds}, Children: []row.Range{{Start: m.Start, End: m.End}}})
+	} else {
+		m.Stream = nil
+	}
 	m.Op = &metadata.Op{Kind: metadata.Merge, Left: a.id, Start: old.Start, At: old.End}
 	if err := b.env.Meta.CAS(ctx, m); err != nil {
 		err = b.leave(b.lost(nil, err), a)

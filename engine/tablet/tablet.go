@@ -14,7 +14,6 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -22,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // Options are the settings of tablets. The zero value of a field stands for
@@ -99,6 +99,9 @@ type Env struct {
 	Fatal func(error)
 	// Held, if set, is told how long the writes of a tablet were held up for what.
 	Held func(why string, d time.Duration)
+	// ClockJump, if set, is told when the clock is found to be set forward by more
+	// than an hour, and when it is not any more: 0. Commit times do not follow it.
+	ClockJump func(ahead time.Duration)
 
 	Stats Stats
 	// Pace holds back the compactions of all tablets.
@@ -107,9 +110,27 @@ type Env struct {
 	objects objects
 	damages damages
 	states  atomic.Uint64 // the last one of any version
+	clock   stamp.Clock
+	jumped  atomic.Bool // ClockJump was told so
 	reads   tableReads
 	// readable counts the versions that a reader may still use.
 	readable sync.WaitGroup
+}
+
+// next returns the sequence number that follows last: the time, if that is later.
+func (e *Env) next(last cell.Seq) cell.Seq {
+	now, ahead := e.clock.Read(e.Now())
+	if (ahead > 0) != e.jumped.Load() && e.jumped.CompareAndSwap(ahead == 0, ahead > 0) {
+		if ahead > 0 {
+			e.Log.Error("the clock was set forward; commit times do not follow it until it is right or the process starts again", "ahead", ahead)
+		} else {
+			e.Log.Info("the clock is followed again")
+		}
+		if e.ClockJump != nil {
+			e.ClockJump(ahead)
+		}
+	}
+	return stamp.Next(last, now)
 }
 
 // Stats counts what the tablets of a server did.
@@ -155,6 +176,8 @@ type Tablet struct {
 	// visible is the sequence number up to which everything is durable and in
 	// the memtables.
 	visible atomic.Uint64
+	// ready is closed when there may be more changes to read; nil if no reader waits.
+	ready atomic.Pointer[chan struct{}]
 
 	// rows are the row locks: a row's is the one its key hashes to. A write of a
 	// row by what it holds has its lock from before it looks until the change is in
@@ -167,6 +190,10 @@ type Tablet struct {
 	write struct {
 		mutex.Mutex
 		seq    cell.Seq // the last one given out
+		logged cell.Seq // the last one of a record that was queued for the log
+		// gate, if it is not 0, is a stamp that no reader of changes comes to: what has it
+		// is not in files yet.
+		gate   cell.Seq
 		last   commitlog.Pos
 		mem    *mem
 		closed bool
@@ -207,8 +234,16 @@ type Tablet struct {
 // serve. table returns the current schema.
 func Open(env *Env, r *metadata.Row, table func() *schema.Table) *Tablet {
 	t := &Tablet{env: env, id: r.Tablet, bounds: row.Range{Start: r.Start, End: r.End}, schema: table, seed: maphash.MakeSeed()}
-	t.write.mem = &mem{Memtable: memtable.New()}
 	t.write.seq = max(r.MaxSeq, r.FlushedSeq)
+	// What is to be replayed is behind the redo point.
+	t.write.mem = t.newMem(r.FlushedSeq)
+	if s := table().Stream; s != nil && (r.Stream == nil || r.Stream.Life != s.Life) {
+		t.write.seq = t.sinceOf(s, t.write.seq)
+		t.write.mem.since = min(t.write.seq, t.sinceOf(s, r.FlushedSeq))
+	} else if s != nil {
+		// By the clock of the gateway that enabled the stream: ours may not be there yet.
+		t.write.seq = max(t.write.seq, r.Stream.Since)
+	}
 	t.mu.version, t.mu.row = newVersion(env, r, []*mem{t.write.mem}), r
 	env.Memory.add(t.write.mem.Bytes())
 	return t
@@ -246,17 +281,17 @@ func (t *Tablet) Bytes() int64 {
 // are skipped, so replaying twice does no harm.
 func (t *Tablet) Replay(rec *commitlog.Record) error {
 	first := cell.Seq(rec.FirstSeq)
-	end := first + cell.Seq(rec.N)
+	end := stamp.Last(first, rec.N)
 	t.write.Lock()
 	defer t.write.Unlock()
 	t.mu.Lock()
 	flushed := t.mu.row.FlushedSeq
 	t.mu.Unlock()
-	if end-1 <= flushed {
+	if end <= flushed {
 		return nil
 	}
 	if first <= flushed {
-		return fault.New(fault.Corruption, "%v: log record %d to %d straddles the redo point %d", t.Name(), first, end-1, flushed)
+		return fault.New(fault.Corruption, "%v: log record %d to %d straddles the redo point %d", t.Name(), first, end, flushed)
 	}
 	m := t.write.mem
 	if !m.Empty() && first <= m.MaxSeq() {
@@ -267,7 +302,7 @@ func (t *Tablet) Replay(rec *commitlog.Record) error {
 		return err
 	}
 	t.note(m, rec.Pos, before)
-	t.write.seq = max(t.write.seq, end-1)
+	t.write.seq = max(t.write.seq, end)
 	return nil
 }
 
@@ -294,7 +329,10 @@ func (t *Tablet) Start() {
 }
 
 // Durable implements commitlog.Sink.
-func (t *Tablet) Durable(seq uint64) { t.visible.Store(seq) }
+func (t *Tablet) Durable(seq uint64) {
+	t.visible.Store(seq)
+	t.wake()
+}
 
 // pin returns the current version, which the caller releases; nil if the
 // tablet is closed.
@@ -407,10 +445,12 @@ func (t *Tablet) commitLocked(room commitlog.Reservation, b *Batch) (commitlog.P
 		t.env.Commit.Release(room)
 		return commitlog.Pos{}, t.gone()
 	}
+	t.recordLocked()
 	m := t.write.mem
-	first, before := t.write.seq+1, m.Bytes()
+	first, before := t.env.next(t.write.seq), m.Bytes()
 	b.insert(m, first)
-	t.write.seq += cell.Seq(b.Len())
+	t.write.seq = max(t.write.seq, stamp.Last(first, b.Len()))
+	t.write.logged = t.write.seq
 	pos := t.env.Commit.Append(room, uint64(t.id), uint64(first), b, t)
 	t.note(m, pos, before)
 	t.load.wrote(b)
@@ -546,7 +586,12 @@ func (t *Tablet) rotateLocked() {
 	if t.started.Load() {
 		t.write.mem.instant = metadata.Instant{Time: t.env.Now().UnixMicro(), Schema: t.schema().Version}
 	}
-	m := &mem{Memtable: memtable.New()}
+	old := t.write.mem
+	m := t.newMem(t.write.seq)
+	if m.life == old.life {
+		// What is replayed may be below a stamp that METADATA has.
+		m.since = max(old.since, old.MaxSeq())
+	}
 	t.write.mem = m
 	t.env.Memory.add(m.Bytes())
 	t.install(func(old *version) *version {
@@ -627,6 +672,7 @@ func (t *Tablet) closeLocked() {
 		t.env.Memory.add(-m.Bytes())
 	}
 	v.release()
+	t.wake()
 }
 
 // fatal reports an error after which the tablet cannot be trusted.

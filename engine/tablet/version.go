@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/merge"
@@ -18,17 +19,21 @@ type mem struct {
 	*memtable.Memtable
 	first atomic.Pointer[commitlog.Pos] // of the oldest record in it
 	last  commitlog.Pos                 // of the newest; the write lock guards it until the memtable is immutable
+	// life is that of the stream whose changes it records, 0 if it records none. All
+	// that come behind since are in it, or in older ones of that life.
+	life  uint64
+	since cell.Seq
 	// instant is when it became immutable, its entries and older ones being all
 	// there were. Not known of one that was filled by replay.
 	instant metadata.Instant
 }
 
-// An object is an SSTable in the object store that versions refer to, of one
-// tablet or, after a split, of several.
+// An object is an SSTable, or a change file, in the object store that versions refer
+// to, of one tablet or, after a split, of several.
 type object struct {
 	name   string
-	reader *sstable.Reader
-	refs   int // guarded by objects.mu, as what follows
+	reader *sstable.Reader // nil of a change file
+	refs   int             // guarded by objects.mu, as what follows
 
 	// resident is the whole file, nil if it is not in memory; the owner that replaces it
 	// holds objects.mu. It was loaded for table.
@@ -52,8 +57,11 @@ type objects struct {
 	resident int64
 }
 
-// acquire returns the object of that name, with one reference more.
-func (e *Env) acquire(name string) *object {
+// acquire returns the object of an SSTable, with one reference more.
+func (e *Env) acquire(name string) *object { return e.refer(name, true) }
+
+// refer is acquire of an SSTable, or of a change file.
+func (e *Env) refer(name string, table bool) *object {
 	e.objects.mu.Lock()
 	defer e.objects.mu.Unlock()
 	o := e.objects.m[name]
@@ -61,7 +69,9 @@ func (e *Env) acquire(name string) *object {
 		if e.objects.m == nil {
 			e.objects.m = map[string]*object{}
 		}
-		o = &object{name: name, reader: e.Cache.Acquire(name, e.open)}
+		if o = (&object{name: name}); table {
+			o.reader = e.Cache.Acquire(name, e.open)
+		}
 		e.objects.m[name] = o
 	}
 	o.refs++
@@ -81,8 +91,10 @@ func (e *Env) release(o *object) {
 	if !gone {
 		return
 	}
-	if err := o.reader.Close(); err != nil {
-		e.Log.Error("close SSTable", "object", o.name, "error", err)
+	if o.reader != nil {
+		if err := o.reader.Close(); err != nil {
+			e.Log.Error("close SSTable", "object", o.name, "error", err)
+		}
 	}
 	if !keep {
 		e.Remove(o.name)
@@ -158,6 +170,7 @@ type version struct {
 	runs     []run  // newest first
 	depth    int    // how many runs a read of one group looks into at most
 	rangeDel merge.Ranges
+	changes  []*object // the change files of the row
 }
 
 // newVersion builds the version of a METADATA row.
@@ -172,6 +185,11 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 		}
 		u := &v.runs[len(v.runs)-1]
 		u.files = append(u.files, file{env.acquire(ref.Object), ref})
+	}
+	if r.Stream != nil {
+		for i := range r.Stream.Files {
+			v.changes = append(v.changes, env.refer(r.Stream.Files[i].Object, false))
+		}
 	}
 	v.depth = depth(v.runs)
 	dels := make([]merge.RangeTombstone, len(r.RangeDel))
@@ -209,6 +227,9 @@ func (v *version) release() {
 		for _, f := range u.files {
 			v.env.release(f.object)
 		}
+	}
+	for _, o := range v.changes {
+		v.env.release(o)
 	}
 	v.env.readable.Done()
 }

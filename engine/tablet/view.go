@@ -9,6 +9,7 @@ import (
 	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // A View is the present state of one row. While the row is locked that is
@@ -31,7 +32,7 @@ func (t *Tablet) View(ctx context.Context, key []byte) *View {
 }
 
 // overlaySeq is above every sequence number of a tablet.
-const overlaySeq = cell.MaxSeq >> 1
+const overlaySeq = stamp.Most
 
 // open returns a reader of the row as it would be once b (nil for none) is
 // applied, as far as it is in the runs of c. It is always the same batch, or nil.

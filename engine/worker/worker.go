@@ -261,6 +261,9 @@ func (w *Worker) tick() {
 		case <-majors.C:
 			for _, t := range w.o.Tablets() {
 				w.compactions.put(t)
+				if err := ignoreClosed(t.TrimStream(w.ctx)); err != nil && w.ctx.Err() == nil && w.o.Failed() == nil {
+					w.o.Log.Warn("let go of old changes", "tablet", t.Name(), "error", err)
+				}
 			}
 			if w.o.Checked != nil {
 				w.o.Checked(w.ctx)

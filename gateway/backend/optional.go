@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -35,4 +36,18 @@ type RowUpdater interface {
 	// token does nothing then, from any caller, and repeated is true. It is
 	// schema.MinTokenBytes long at least.
 	UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error)
+}
+
+// A ChangeStreamer is a Backend that keeps the changes of tables that have a
+// schema.Stream.
+type ChangeStreamer interface {
+	// StreamPartitions returns the ranges in which the changes of a table are best
+	// read at present: ascending, disjoint, together the whole key space.
+	StreamPartitions(ctx context.Context, table string) ([]row.Range, error)
+	// ReadChanges gives the changes of req to w. It returns when ctx is done, with
+	// its error; after req.Until; when the range is to be read in other partitions,
+	// with a Close; or with the error of w as it is. A range that moves to another
+	// server is read on without the caller's knowledge. An error whose Reason is
+	// changes.ExpiredReason says that req.From is older than what is kept.
+	ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error)
 }

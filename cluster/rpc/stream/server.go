@@ -67,12 +67,13 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 		grpc.WaitForHandlers(true),
 	}
 	s.grpc = grpc.NewServer(opts...)
-	scan := scanDesc
+	scan, changes := scanDesc, changesDesc
+	changes.Handler = func(_ any, st grpc.ServerStream) error { return s.changes(st) }
 	scan.Handler = func(_ any, st grpc.ServerStream) error { return s.scan(st) }
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: service[1 : len(service)-1],
 		HandlerType: (*any)(nil),
-		Streams:     []grpc.StreamDesc{scan},
+		Streams:     []grpc.StreamDesc{scan, changes},
 		Methods: []grpc.MethodDesc{{MethodName: "Call", Handler: func(_ any, ctx context.Context, dec func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 			var in raw
 			if err := dec(&in); err != nil {

@@ -24,6 +24,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -41,6 +42,8 @@ type fake struct {
 	modify func(key []byte, rules []row.Rule) ([]row.Cell, error)
 	drop   func(r row.Range) error
 	ctl    func(what string, args ...any) error
+
+	changes func(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error
 }
 
 func (f *fake) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
@@ -107,6 +110,13 @@ func (f *fake) DropRange(_ context.Context, _ rpc.Target, r row.Range) error {
 		return nil
 	}
 	return f.drop(r)
+}
+
+func (f *fake) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error {
+	if f.changes == nil {
+		return nil
+	}
+	return f.changes(ctx, at, req, w)
 }
 
 func (f *fake) call(what string, args ...any) error {

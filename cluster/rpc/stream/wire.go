@@ -40,6 +40,8 @@ const (
 	service    = "/trestle.cluster.v1.Tablets/"
 	methodScan = service + "Scan"
 	methodCall = service + "Call"
+	// methodChanges gives the changes of a tablet for as long as the caller listens.
+	methodChanges = service + "Changes"
 
 	// smallBytes is how long a question may be to travel among others.
 	smallBytes = 64 << 10
@@ -200,5 +202,7 @@ func (s *sender) run(ctx context.Context, c net.Conn) error {
 		}
 	}
 }
+
+var changesDesc = grpc.StreamDesc{StreamName: "Changes", ServerStreams: true}
 
 var scanDesc = grpc.StreamDesc{StreamName: "Scan", ServerStreams: true}

@@ -1,0 +1,126 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/stamp"
+)
+
+// errEnough ends a read of changes.
+var errEnough = errors.New("enough")
+
+// upTo is a changes.Writer that ends at a watermark, or after a record.
+type upTo struct {
+	mark cell.Seq
+	recs []cell.Seq
+	at   changes.Position
+}
+
+func (w *upTo) Record(r *changes.Record, _ changes.Position) (bool, error) {
+	w.recs = append(w.recs, r.Stamp)
+	return false, nil
+}
+
+func (w *upTo) Flush() error { return nil }
+
+func (w *upTo) Watermark(at changes.Position) error {
+	if w.at = at; at.Through >= w.mark && (w.mark > 0 || len(w.recs) > 0) {
+		return errEnough
+	}
+	return nil
+}
+
+// TestPromiseSurvives: what was promised to readers holds after a crash, though the clock is
+// put back meanwhile, and though everything was flushed and the log trimmed. The log does
+// not stay long for the promise.
+func TestPromiseSurvives(t *testing.T) {
+	const ahead = 10 * time.Minute
+	ctx := t.Context()
+	fs := vfs.NewCrashableMem()
+	open := func(ahead time.Duration) *Server {
+		t.Helper()
+		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true, Log: commitlog.Options{SegmentBytes: 1 << 20},
+			TabletServer: tabletserver.Options{Now: func() time.Time { return time.Now().Add(ahead) }, ClockEvery: 10 * time.Millisecond}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	write := func(s *Server, table, key string, bytes int) {
+		t.Helper()
+		v := make([]byte, bytes)
+		rand.NewChaCha8([32]byte{1}).Read(v)
+		if err := s.MutateRow(ctx, table, &row.Entry{Key: []byte(key), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(s *Server, from changes.Position, mark cell.Seq) *upTo {
+		t.Helper()
+		w := &upTo{mark: mark}
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if _, err := s.ReadChanges(ctx, &changes.Request{Table: table, Life: 1, From: from, Every: 20 * time.Millisecond}, w); !errors.Is(err, errEnough) {
+			t.Fatalf("read changes: %v", err)
+		}
+		return w
+	}
+	s := open(ahead)
+	begin := time.Now()
+	for _, name := range []string{table, table + "2"} {
+		sch := &schema.Table{Name: name, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}}
+		if name == table {
+			sch.Stream = &schema.Stream{Life: 1, Retention: time.Hour, Since: begin}
+		}
+		if _, err := s.CreateTable(ctx, sch, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mark := read(s, changes.Position{Through: stamp.At(begin) - 1}, stamp.At(begin.Add(ahead))).at
+	for round := range 4 {
+		if round > 0 { // all is flushed and trimmed, but for the promise
+			for i := range 40 {
+				write(s, table+"2", fmt.Sprintf("%d-%d", round, i), 100<<10)
+			}
+			if err := s.TabletServer().FlushAll(ctx); err != nil {
+				t.Fatal(err)
+			}
+			if round > 1 { // and the promise is renewed
+				for begin := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+					if err := s.TabletServer().FlushAll(ctx); err != nil {
+						t.Fatal(err)
+					}
+					if n := s.TabletServer().Stats().LogBytes; n <= 2<<20 {
+						break
+					} else if time.Since(begin) > time.Minute {
+						t.Fatalf("%d bytes of log stay for the promise", n)
+					}
+				}
+			}
+		}
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		_ = s.Close(ctx)
+		s = open(0)
+		write(s, table, fmt.Sprint("r", round), 1)
+		w := read(s, mark, 0)
+		if len(w.recs) != 1 || w.recs[0] <= mark.Through {
+			t.Fatalf("round %d: after the watermark %d come changes %d", round, mark.Through, w.recs)
+		}
+		mark = changes.Position{Through: w.recs[0]}
+	}
+	if err := s.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

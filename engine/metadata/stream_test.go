@@ -1,0 +1,82 @@
+package metadata
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+)
+
+func ref(id uint64, lo, hi cell.Seq) changes.Ref {
+	return changes.Ref{Object: ChangesName(id), ID: id, Lo: lo, Hi: hi, Records: 1, Bytes: 10}
+}
+
+func rows(start, end string) row.Range { return row.Range{Start: []byte(start), End: []byte(end)} }
+
+// TestStream: a row with a stream is stored and read as it is, a clone is one's own, and
+// what is kept too long goes.
+func TestStream(t *testing.T) {
+	s := &StreamState{Life: 3, Since: 5}
+	s.Add(ref(2, 20, 30))
+	s.Add(ref(1, 6, 10))
+	s.Note(Event{Stamp: 12, Parents: []row.Range{rows("", "")}, Children: []row.Range{rows("", "m"), rows("m", "")}})
+	r := &Row{Table: 1, Tablet: 2, MaxSeq: 30, Files: []FileRef{}, Stream: s}
+	got, err := Unmarshal(r.Marshal())
+	if err != nil || fmt.Sprint(got.Stream) != fmt.Sprint(s) || got.Stream.Files[0].ID != 1 {
+		t.Fatalf("%+v, %v", got.Stream, err)
+	}
+	c := r.Clone()
+	c.Stream.Files[0].ID, c.Stream.Since = 9, 9
+	c.Stream.Note(Event{Stamp: 40})
+	if r.Stream.Files[0].ID != 1 || len(r.Stream.Lineage) != 1 || r.Stream.Since != 5 {
+		t.Error("a clone is not its own")
+	}
+	var objects []string
+	r.Objects(func(o string) { objects = append(objects, o) })
+	if strings.Join(objects, " ") != ChangesName(1)+" "+ChangesName(2) {
+		t.Errorf("it names %q", objects)
+	}
+	if e := s.Ended(rows("", ""), 12); e == nil || len(e.Children) != 2 || s.Ended(rows("", ""), 13) != nil || s.Ended(rows("", "m"), 0) != nil {
+		t.Error("what became of a partition")
+	}
+	if s.Forget(9) || s.Since != 5 || !s.Forget(12) || s.Since != 10 || len(s.Files) != 1 || len(s.Lineage) != 0 {
+		t.Errorf("%+v", s)
+	}
+	for n := range MaxLineage + 5 {
+		s.Note(Event{Stamp: cell.Seq(100 + n)})
+	}
+	if len(s.Lineage) != MaxLineage || s.Lineage[0].Stamp != 105 {
+		t.Errorf("%d events from %d", len(s.Lineage), s.Lineage[0].Stamp)
+	}
+	for name, change := range map[string]func(s *StreamState){
+		"no life":      func(s *StreamState) { s.Life = 0 },
+		"beyond":       func(s *StreamState) { s.Files[0].Hi = 31 },
+		"inverted":     func(s *StreamState) { s.Files[0].Lo = 31 },
+		"out of order": func(s *StreamState) { s.Files = append(s.Files, ref(7, 1, 2)) },
+	} {
+		bad := r.Clone()
+		change(bad.Stream)
+		if _, err := Unmarshal(bad.Marshal()); fault.KindOf(err) != fault.Corruption {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestMergeStreams: what two tablets share is there once, in order.
+func TestMergeStreams(t *testing.T) {
+	split := Event{Stamp: 10, Parents: []row.Range{rows("", "")}, Children: []row.Range{rows("", "m"), rows("m", "")}}
+	a := &StreamState{Life: 1, Since: 3, Files: []changes.Ref{ref(1, 4, 9), ref(3, 15, 20)}, Lineage: []Event{split}}
+	b := &StreamState{Life: 1, Since: 2, Files: []changes.Ref{ref(1, 4, 9), ref(2, 11, 14)}, Lineage: []Event{split, {Stamp: 8}}}
+	m := MergeStreams(a, b)
+	var ids []uint64
+	for _, f := range m.Files {
+		ids = append(ids, f.ID)
+	}
+	if fmt.Sprint(ids) != "[1 2 3]" || m.Since != 3 || len(m.Lineage) != 2 || m.Lineage[0].Stamp != 8 || len(a.Files) != 2 {
+		t.Errorf("%+v", m)
+	}
+}

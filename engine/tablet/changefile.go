@@ -1,0 +1,340 @@
+package tablet
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+)
+
+// A changeFile is a change file that is being written: begun by its first record.
+type changeFile struct {
+	env  *Env
+	life uint64
+	w    *changes.FileWriter
+	id   uint64
+	// stored says that the object is there, and begun that it may be.
+	stored, begun bool
+}
+
+func (f *changeFile) name() string { return metadata.ChangesName(f.id) }
+
+func (f *changeFile) add(ctx context.Context, r *changes.Record) error {
+	if f.w == nil {
+		f.id = f.env.NewID()
+		f.env.begin(f.name())
+		f.begun = true
+		object, err := f.env.Objects.Create(ctx, f.name())
+		if err != nil {
+			return fmt.Errorf("create change file %s: %w", f.name(), err)
+		}
+		f.w = changes.NewFileWriter(object)
+	}
+	if err := f.w.Add(r); err != nil {
+		return fmt.Errorf("change file %s: %w", f.name(), err)
+	}
+	return nil
+}
+
+// finish stores the file and returns what names it; nil if it has no record.
+func (f *changeFile) finish() (*changes.Ref, error) {
+	if f == nil || f.w == nil {
+		return nil, nil
+	}
+	info, err := f.w.Finish()
+	f.w = nil
+	if err != nil {
+		return nil, fmt.Errorf("change file %s: %w", f.name(), err)
+	}
+	f.stored = true
+	return &changes.Ref{Object: f.name(), ID: f.id, Lo: info.Lo, Hi: info.Hi, Records: info.Records, Bytes: info.Bytes}, nil
+}
+
+// abort gives the file up.
+func (f *changeFile) abort() {
+	if f == nil {
+		return
+	}
+	if f.w != nil {
+		f.w.Abort()
+		f.w = nil
+	}
+	if f.stored {
+		f.env.Remove(f.name())
+		f.stored = false
+	}
+	f.decided()
+}
+
+// decided says that the row names the file, or never will.
+func (f *changeFile) decided() {
+	if f != nil && f.begun {
+		f.env.decided([]string{f.name()})
+		f.begun = false
+	}
+}
+
+// record writes the changes that m has recorded.
+func (f *changeFile) record(ctx context.Context, m *mem) error {
+	walk := newRecordWalk(m.Memtable, m.since, cell.MaxSeq)
+	for n := 1; walk.next(); n++ {
+		if err := f.add(ctx, &walk.rec); err != nil {
+			return err
+		}
+		if n%1024 == 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+		}
+	}
+	return walk.err
+}
+
+// newChangeFile returns a file of the changes of a stream; nil if the table has none, or
+// has one of another life than life, if that is not 0.
+func (t *Tablet) newChangeFile(life uint64) *changeFile {
+	s := t.schema().Stream
+	if s == nil || life != 0 && s.Life != life {
+		return nil
+	}
+	return &changeFile{env: t.env, life: s.Life}
+}
+
+// someStamp is that of records whose stamp is in what names their file.
+const someStamp cell.Seq = 1
+
+// A collection is what garbage collection removes, to be told to readers of changes.
+type collection struct {
+	*changeFile
+	grain  int64
+	prefix []byte // of the row of rec
+	rec    changes.Record
+}
+
+// newCollection returns a collection; nil if the table has no stream.
+func (t *Tablet) newCollection() *collection {
+	f := t.newChangeFile(0)
+	if f == nil {
+		return nil
+	}
+	return &collection{changeFile: f, grain: max(1, t.schema().Granularity), rec: changes.Record{Stamp: someStamp, Collected: true}}
+}
+
+// take notes a cell that was collected. Cells come in the order of their keys.
+func (c *collection) take(ctx context.Context, e *cell.Entry) error {
+	n, _ := e.RowPart()
+	if n < 0 {
+		return fault.New(fault.Corruption, "malformed key %x", e.Key)
+	}
+	if !bytes.Equal(c.prefix, e.Key[:n]) {
+		if err := c.row(ctx); err != nil {
+			return err
+		}
+		c.prefix = append(c.prefix[:0], e.Key[:n]...)
+	}
+	s, err := cell.ParseSuffix(e.Key[n:])
+	if err != nil {
+		return fault.New(fault.Corruption, "%w", err)
+	}
+	c.rec.Changes = append(c.rec.Changes, changes.Change{Op: changes.DeleteColumn, Family: s.Family, Qualifier: cell.Qualifier(nil, s.Column),
+		Times: cell.TimeRange{Start: s.Timestamp, End: s.Timestamp + c.grain}})
+	return nil
+}
+
+// row writes the row that take was at.
+func (c *collection) row(ctx context.Context) (err error) {
+	if len(c.rec.Changes) == 0 {
+		return nil
+	}
+	if c.rec.Key, err = cell.RowOf(c.rec.Key[:0], c.prefix); err != nil {
+		return fault.New(fault.Corruption, "%w", err)
+	}
+	err = c.add(ctx, &c.rec)
+	clear(c.rec.Changes)
+	c.rec.Changes = c.rec.Changes[:0]
+	return err
+}
+
+// finish is that of the file, after the last row.
+func (c *collection) finish(ctx context.Context) (*changes.Ref, error) {
+	if c == nil {
+		return nil, nil
+	}
+	if err := c.row(ctx); err != nil {
+		return nil, err
+	}
+	return c.changeFile.finish()
+}
+
+// place gives a stamp to what a file has.
+func place(f *changes.Ref, at cell.Seq) { f.Lo, f.Hi, f.At = at, at, at }
+
+// A dropList is the rows that a DropRange deletes, as changes.
+type dropList struct {
+	t      *Tablet
+	within row.Range
+	// Those up to upTo are in first.
+	upTo          cell.Seq
+	first, second *changeFile
+	named         *changes.Ref // the first file, nil if it has no row
+}
+
+// list writes the rows of within that are there: of a table without a stream none, and
+// dropList is nil. The caller holds no lock. Rows that come later are added by rest.
+func (t *Tablet) list(ctx context.Context, within row.Range) (_ *dropList, err error) {
+	if t.schema().Stream == nil {
+		return nil, nil
+	}
+	t.write.Lock()
+	if t.write.closed {
+		t.write.Unlock()
+		return nil, t.gone()
+	}
+	t.recordLocked()
+	last := t.write.last
+	t.write.Unlock()
+	if err := t.Wait(ctx, last); err != nil {
+		return nil, err
+	}
+	l := &dropList{t: t, within: within, upTo: cell.Seq(t.visible.Load()), first: t.newChangeFile(0), second: t.newChangeFile(0)}
+	if l.first == nil || l.second == nil {
+		return nil, nil // the stream has been disabled
+	}
+	defer func() {
+		if err != nil {
+			l.abort()
+		}
+	}()
+	q, err := NewQuery(t.schema(), &filter.Node{Op: filter.CellsPerRowLimit, N: 1}, false)
+	if err != nil {
+		return nil, err
+	}
+	w := &rowLister{ctx: ctx, f: l.first}
+	var stats scan.Stats
+	for rest := []row.Range{within}; len(rest) > 0; {
+		if rest, _, err = t.Read(ctx, q, rest, 0, w, &stats); err != nil {
+			return nil, err
+		}
+	}
+	l.named, err = l.first.finish()
+	return l, err
+}
+
+// rest writes the rows that were changed between list and at, and are not in its file.
+// Nothing is written to them up to at any more. It returns both files.
+func (l *dropList) rest(ctx context.Context, v *version, at cell.Seq) (files []*changes.Ref, err error) {
+	state := l.t.streamOf(v.row)
+	if state == nil || state.Life != l.first.life {
+		return nil, nil // the stream has been disabled
+	}
+	var keys []string
+	r := changeReader{t: l.t, v: v, state: state, within: l.within, at: changes.Position{Through: l.upTo}, to: func(rec *changes.Record) (bool, error) {
+		if !rec.Collected {
+			keys = append(keys, string(rec.Key))
+		}
+		return true, nil
+	}}
+	if err := r.read(ctx, at-1); err != nil {
+		return nil, err
+	}
+	slices.Sort(keys)
+	for _, key := range slices.Compact(keys) {
+		listed, err := l.listed(ctx, []byte(key))
+		if err != nil {
+			return nil, err
+		}
+		if listed {
+			continue
+		}
+		if err := l.second.add(ctx, &changes.Record{Stamp: someStamp, Key: []byte(key), Changes: []changes.Change{{Op: changes.DeleteRow}}}); err != nil {
+			return nil, err
+		}
+	}
+	second, err := l.second.finish()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range []*changes.Ref{l.named, second} {
+		if f != nil {
+			place(f, at)
+			files = append(files, f)
+		}
+	}
+	return files, nil
+}
+
+// listed tells whether a row is in the first file.
+func (l *dropList) listed(ctx context.Context, key []byte) (found bool, err error) {
+	if l.named == nil {
+		return false, nil
+	}
+	src := changes.Source{Lo: l.named.Lo, Hi: l.named.Hi, Open: func(ctx context.Context) (*changes.File, error) {
+		o, err := l.t.env.Objects.Open(ctx, l.named.Object)
+		if err != nil {
+			return nil, err
+		}
+		return changes.Open(ctx, o, l.named.Object)
+	}}
+	_, err = changes.Iterate(ctx, []changes.Source{src}, changes.Position{}, cell.MaxSeq, row.Range{Start: key, End: append(slices.Clip(key), 0)}, func(*changes.Record) (bool, error) {
+		found = true
+		return false, nil
+	})
+	return found, err
+}
+
+func (l *dropList) life() uint64 {
+	if l == nil {
+		return 0
+	}
+	return l.first.life
+}
+
+func (l *dropList) abort() {
+	if l != nil {
+		l.first.abort()
+		l.second.abort()
+	}
+}
+
+func (l *dropList) decided() {
+	if l != nil {
+		l.first.decided()
+		l.second.decided()
+	}
+}
+
+// A rowLister writes the keys of rows as their deletions.
+type rowLister struct {
+	ctx context.Context
+	f   *changeFile
+	key []byte
+	any bool
+}
+
+// StartRow implements scan.Writer.
+func (w *rowLister) StartRow(key []byte) { w.key, w.any = append(w.key[:0], key...), false }
+
+// Cell implements scan.Writer.
+func (w *rowLister) Cell(*row.Cell) { w.any = true }
+
+// EndRow implements scan.Writer.
+func (w *rowLister) EndRow() (bool, error) {
+	if !w.any {
+		return false, nil
+	}
+	return false, w.f.add(w.ctx, &changes.Record{Stamp: someStamp, Key: w.key, Changes: []changes.Change{{Op: changes.DeleteRow}}})
+}
+
+// Scanned implements scan.Writer.
+func (w *rowLister) Scanned([]byte) {}
+
+// Flush implements scan.Writer.
+func (w *rowLister) Flush() error { return nil }
