@@ -33,6 +33,7 @@ const (
 // A stub is the model with hooks in front of it.
 type stub struct {
 	backend.Backend
+	backend.ChangeStreamer
 	readRows  func(context.Context, *scan.Request, scan.Writer) (scan.Stats, error)
 	mutateRow func(context.Context, string, *row.Entry) error
 }
@@ -70,7 +71,9 @@ const strict = true
 // sums agg.
 func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	t.Helper()
-	f := &fixture{t: t, stub: &stub{Backend: model.New(model.Options{})}, seen: &recorder{}, log: &lockedBuffer{}}
+	f := &fixture{t: t, stub: &stub{}, seen: &recorder{}, log: &lockedBuffer{}}
+	m := model.New(model.Options{})
+	f.stub.Backend, f.stub.ChangeStreamer = m, m
 	families := map[string]schema.Family{}
 	for _, n := range []string{"cf", "cf2"} {
 		families[n] = schema.Family{Name: n}

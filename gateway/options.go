@@ -50,6 +50,9 @@ type Options struct {
 	// ReceiveTimeout is how long a client may take to send one request message
 	// after it opened the stream. Zero means 5 minutes.
 	ReceiveTimeout time.Duration
+	// MaxChangeStreams bounds the change streams that are read at a time. Zero means
+	// 10,000.
+	MaxChangeStreams int
 	// MaxConnectionAge is how long a connection may live before the client is
 	// asked to open another. Zero means 24 hours.
 	MaxConnectionAge time.Duration
@@ -136,6 +139,9 @@ func (o Options) Validate() error {
 	}
 	if o.ReceiveTimeout < 0 {
 		errs = append(errs, fmt.Errorf("ReceiveTimeout is %v", o.ReceiveTimeout))
+	}
+	if o.MaxChangeStreams < 0 {
+		errs = append(errs, fmt.Errorf("MaxChangeStreams is %d", o.MaxChangeStreams))
 	}
 	if o.MaxConnectionAge < 0 {
 		errs = append(errs, fmt.Errorf("MaxConnectionAge is %v", o.MaxConnectionAge))

@@ -31,6 +31,7 @@ type Server struct {
 	health   *health.Server
 	gate     *gate
 	calls    calls
+	data     *data.Service
 	sessions *session.Service // nil if there are none
 	log      *slog.Logger
 	admin    *admin.Admin
@@ -118,10 +119,15 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		Instance: a.Instance,
 		View:     a.View,
 		LaxNames: o.Emulator,
+		Cluster:  o.Cluster,
+		TokenKey: a.TokenKey,
 		Budget:   o.Memory,
 		SQL:      s.sql,
 		Log:      o.Log,
+
+		MaxChangeStreams: int64(o.MaxChangeStreams),
 	})
+	s.data = d
 	data.Register(services, d)
 	if !o.Emulator && !o.NoSessions {
 		var err error
@@ -158,7 +164,7 @@ func profileOf(a *admin.Admin, in *interceptor) func(context.Context, string, st
 			return data.Profile{}, err
 		}
 		in.served(ctx, place{p.Zone, p.ClusterID})
-		return data.Profile{Transactions: p.AllowTransactionalWrites, ReadOnly: p.ReadOnly}, nil
+		return data.Profile{Transactions: p.AllowTransactionalWrites, ReadOnly: p.ReadOnly, SingleCluster: p.SingleCluster, Cluster: p.ClusterID}, nil
 	}
 }
 
@@ -191,8 +197,10 @@ func (s *Server) Stop(ctx context.Context) error {
 	var err error
 	s.stop.Do(func() {
 		s.health.Shutdown()
+		// Streams that would not end by themselves.
+		s.data.Drain()
 		if s.sessions != nil {
-			s.sessions.Drain() // streams that would not end by themselves
+			s.sessions.Drain()
 		}
 		drained := make(chan struct{})
 		go func() {

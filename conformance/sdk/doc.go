@@ -12,6 +12,9 @@
 // all suites run against clusters of their own instead (`make conformance
 // CLUSTER=1`), with the same lists of what is expected.
 //
+// beam/run.sh runs Beam's own test of its change stream connector, unchanged, against
+// the server that it is given.
+//
 // TestGohbase runs the integration tests of an HBase client, gohbase; package hbase
 // has those of HBase itself.
 //

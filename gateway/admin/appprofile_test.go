@@ -247,10 +247,10 @@ func TestProfile(t *testing.T) {
 	// Own changes show at once; those of another gateway after a while.
 	s.profile(t, "tx", single("cluster-two", true))
 	s.profile(t, "boost", boosted(single("cluster-two", false)))
-	if p := profile(s.admin, "tx"); p != (Profile{AllowTransactionalWrites: true, ClusterID: "cluster-two", Zone: "z2"}) {
+	if p := profile(s.admin, "tx"); p != (Profile{AllowTransactionalWrites: true, SingleCluster: true, ClusterID: "cluster-two", Zone: "z2"}) {
 		t.Error(p)
 	}
-	if p := profile(s.admin, "boost"); p != (Profile{ReadOnly: true, ClusterID: "cluster-two", Zone: "z2"}) {
+	if p := profile(s.admin, "boost"); p != (Profile{ReadOnly: true, SingleCluster: true, ClusterID: "cluster-two", Zone: "z2"}) {
 		t.Error(p)
 	}
 	c.add(time.Minute)

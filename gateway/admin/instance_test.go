@@ -548,7 +548,7 @@ func TestEnsureDefaults(t *testing.T) {
 		t.Error(c)
 	}
 	p := must(s.admin.Profile(ctx, DefaultInstance, ""))(t)
-	if p != (Profile{AllowTransactionalWrites: true, ClusterID: "default", Zone: "here"}) {
+	if p != (Profile{AllowTransactionalWrites: true, SingleCluster: true, ClusterID: "default", Zone: "here"}) {
 		t.Error(p)
 	}
 	must(s.inst.DeleteInstance(ctx, &adminpb.DeleteInstanceRequest{Name: DefaultInstance}))(t)

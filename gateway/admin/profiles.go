@@ -16,6 +16,8 @@ type Profile struct {
 	AllowTransactionalWrites bool
 	// ReadOnly refuses every write (Data Boost).
 	ReadOnly bool
+	// SingleCluster says that the profile routes to ClusterID and no other.
+	SingleCluster bool
 	// ClusterID and Zone are where the request is served, for response metadata.
 	ClusterID, Zone string
 }
@@ -93,7 +95,7 @@ func (a *Admin) Profile(ctx context.Context, instance, id string) (Profile, erro
 	case r.exists:
 		return Profile{}, missing("app_profile_id", "App profile", id)
 	case a.o.Emulator:
-		return Profile{AllowTransactionalWrites: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
+		return Profile{AllowTransactionalWrites: true, SingleCluster: true, ClusterID: defaultCluster, Zone: a.o.Zone}, nil
 	}
 	return Profile{}, missingInstance("", instance)
 }
@@ -182,7 +184,7 @@ func newRoute(i *instance) *route {
 		p := Profile{ReadOnly: pb.GetDataBoostIsolationReadOnly() != nil}
 		switch rp := pb.GetRoutingPolicy().(type) {
 		case *adminpb.AppProfile_SingleClusterRouting_:
-			p.ClusterID = rp.SingleClusterRouting.GetClusterId()
+			p.ClusterID, p.SingleCluster = rp.SingleClusterRouting.GetClusterId(), true
 			p.AllowTransactionalWrites = rp.SingleClusterRouting.GetAllowTransactionalWrites()
 		case *adminpb.AppProfile_MultiClusterRoutingUseAny_:
 			// All clusters are here; the first of them served the request.

@@ -87,7 +87,7 @@ func (a *Admin) restore(ctx context.Context, i *instance, from, name string, inf
 			x.TieredStorageConfig = old.GetTieredStorageConfig()
 		}
 		t.DeletionProtection = false
-		return setConfig(t, x, i)
+		return setConfig(t, x, i, a.o.Now())
 	})
 	if fault.KindOf(err) == fault.AlreadyExists {
 		return nil, alreadyThere("table_id", "Table", name)

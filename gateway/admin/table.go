@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"strconv"
+	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
@@ -32,7 +33,7 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	if err != nil {
 		return nil, err
 	}
-	t, err := newTable(in+"/tables/"+req.GetTableId(), req.GetTable(), i)
+	t, err := newTable(in+"/tables/"+req.GetTableId(), req.GetTable(), i, s.o.Now())
 	if err != nil {
 		return nil, within("table", -1, err)
 	}
@@ -65,8 +66,8 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	return tableProto(t, adminpb.Table_SCHEMA_VIEW, nil)
 }
 
-// newTable returns the schema that a request describes.
-func newTable(name string, pb *adminpb.Table, i *instance) (*schema.Table, error) {
+// newTable returns the schema that a request describes which came at now.
+func newTable(name string, pb *adminpb.Table, i *instance, now time.Time) (*schema.Table, error) {
 	t := &schema.Table{Name: name, Families: map[string]schema.Family{}, DeletionProtection: pb.GetDeletionProtection()}
 	switch pb.GetGranularity() {
 	case adminpb.Table_TIMESTAMP_GRANULARITY_UNSPECIFIED, adminpb.Table_MILLIS:
@@ -89,14 +90,16 @@ func newTable(name string, pb *adminpb.Table, i *instance) (*schema.Table, error
 		}
 		t.Families[id] = f // the backend gives ids
 	}
-	return t, setConfig(t, configOf(pb), i)
+	return t, setConfig(t, configOf(pb), i, now)
 }
 
-// setConfig checks settings of a table and stores them in t.
-func setConfig(t *schema.Table, x *adminpb.Table, i *instance) error {
+// setConfig checks settings of a table, which came at now, and stores them in t.
+func setConfig(t *schema.Table, x *adminpb.Table, i *instance, now time.Time) error {
 	if err := checkConfig(x, i, t.Families); err != nil {
 		return err
 	}
+	setStream(t, x.GetChangeStreamConfig(), now)
+	x.ChangeStreamConfig = nil
 	var err error
 	t.Extra, err = deterministic.Marshal(x)
 	return err
@@ -258,7 +261,7 @@ func (s *tableServer) UpdateTable(ctx context.Context, req *adminpb.UpdateTableR
 	if err != nil {
 		return nil, err
 	}
-	if masks(mask, "deletion_protection") {
+	if masks(mask, "deletion_protection") || masks(mask, "change_stream_config") {
 		l := s.protectionOf(in.GetName())
 		l.Lock()
 		defer l.Unlock()
@@ -272,7 +275,7 @@ func (s *tableServer) UpdateTable(ctx context.Context, req *adminpb.UpdateTableR
 		x.DeletionProtection = t.DeletionProtection
 		applyMask(x, in, mask, tableMask)
 		t.DeletionProtection, x.DeletionProtection = x.DeletionProtection, false
-		if err := setConfig(t, x, i); err != nil {
+		if err := setConfig(t, x, i, s.o.Now()); err != nil {
 			return within("table", -1, err)
 		}
 		return checkRowKeyChange(was.GetRowKeySchema(), x.GetRowKeySchema(), req.GetIgnoreWarnings())
@@ -319,6 +322,9 @@ func (s *tableServer) DeleteTable(ctx context.Context, req *adminpb.DeleteTableR
 	}
 	if t.DeletionProtection {
 		return nil, errProtected("name", "Table", t.Name)
+	}
+	if t.Stream != nil {
+		return nil, refuse(fault.FailedPrecondition, "name", "Disable the change stream of table %s first: deleting the table ends it", t.Name)
 	}
 	if err := s.noProtectedViews(ctx, "Table "+t.Name, t); err != nil {
 		return nil, err

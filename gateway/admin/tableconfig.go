@@ -13,21 +13,43 @@ import (
 
 const day = 24 * time.Hour
 
-// tableExtra decodes what the engine keeps for the gateway with a table: a
-// google.bigtable.admin.v2.Table of which only change_stream_config,
-// automated_backup_policy, tiered_storage_config, row_key_schema and
-// restore_info are set.
+// tableExtra returns the settings of a table: a google.bigtable.admin.v2.Table of
+// which only change_stream_config, automated_backup_policy, tiered_storage_config,
+// row_key_schema and restore_info are set. The engine keeps them for the gateway,
+// but for the first, on which it acts. Versions that did not keep changes wrote that
+// one too, which enabled nothing.
 func tableExtra(t *schema.Table) (*adminpb.Table, error) {
 	x := new(adminpb.Table)
 	if err := proto.Unmarshal(t.Extra, x); err != nil {
 		return nil, fault.New(fault.Corruption, "read settings of table %s: %w", t.Name, err)
 	}
+	x.ChangeStreamConfig = nil
+	if t.Stream != nil {
+		x.ChangeStreamConfig = &adminpb.ChangeStreamConfig{RetentionPeriod: durationpb.New(t.Stream.Retention)}
+	}
 	return x, nil
 }
 
-// Settings returns the settings of a table that the engine does not act on:
-// change stream, automated backups, tiered storage and row key schema. No other
-// field of the answer is set.
+// setStream enables, changes or, if c is nil, disables the change stream of t, which
+// is to be stored as its next version. What was kept of an earlier stream is no part
+// of a new one.
+func setStream(t *schema.Table, c *adminpb.ChangeStreamConfig, now time.Time) {
+	switch {
+	case c == nil:
+		t.Stream = nil
+	case t.Stream == nil:
+		// No version comes twice, so no life does.
+		t.Stream = &schema.Stream{Life: t.Version + 1, Retention: c.GetRetentionPeriod().AsDuration(), Since: now.UTC().Truncate(time.Microsecond)}
+	default:
+		s := *t.Stream
+		s.Retention = c.GetRetentionPeriod().AsDuration()
+		t.Stream = &s
+	}
+}
+
+// Settings returns the settings of a table beside its families: change stream,
+// automated backups, tiered storage and row key schema. No other field of the answer
+// is set.
 func Settings(t *schema.Table) (*adminpb.Table, error) { return tableExtra(t) }
 
 // configOf picks from a table of a request what tableExtra keeps.

@@ -52,6 +52,9 @@ func (a *Admin) signingKey(ctx context.Context) ([]byte, error) {
 	return a.key.key, nil
 }
 
+// TokenKey returns the secret that signs what clients carry.
+func (a *Admin) TokenKey(ctx context.Context) ([]byte, error) { return a.signingKey(ctx) }
+
 func tokenMAC(key []byte, purpose string, body []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(purpose))

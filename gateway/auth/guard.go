@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -281,3 +282,22 @@ func (g *guard) ReadModifyWriteRow(ctx context.Context, table string, key []byte
 	}
 	return g.Backend.ReadModifyWriteRow(ctx, table, key, rules)
 }
+
+// StreamPartitions and ReadChanges implement backend.ChangeStreamer as far as the
+// backend does. Their callers may read every family of the table: the rules see to it.
+func (g *guard) StreamPartitions(ctx context.Context, table string) ([]row.Range, error) {
+	if b, ok := g.Backend.(backend.ChangeStreamer); ok {
+		return b.StreamPartitions(ctx, table)
+	}
+	return nil, errNoChanges
+}
+
+// ReadChanges is described at StreamPartitions.
+func (g *guard) ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error) {
+	if b, ok := g.Backend.(backend.ChangeStreamer); ok {
+		return b.ReadChanges(ctx, req, w)
+	}
+	return nil, errNoChanges
+}
+
+var errNoChanges = fault.New(fault.Unimplemented, "This server does not keep changes")

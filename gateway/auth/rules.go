@@ -266,6 +266,8 @@ func (c *check) get(msg any) (string, bool) {
 			t = &m.Target
 		case *wire.ReadModifyWriteRowRequest:
 			t = &m.Target
+		case *wire.ReadChangeStreamRequest:
+			t = &m.Target
 		}
 		if t != nil {
 			switch c.source {

@@ -1,5 +1,6 @@
 // Package chunk encodes the rows of a read straight into the bytes of
-// google.bigtable.v2.ReadRowsResponse.
+// google.bigtable.v2.ReadRowsResponse, and changes into those of
+// ReadChangeStreamResponse.
 //
 // A message is a sequence of chunks, one per cell, or per MiB of a large one:
 //
@@ -18,4 +19,8 @@
 // In a cluster the server that has the rows writes the chunks, and the one that
 // has the client puts them into its messages as they come: see
 // scan.EncodedWriter.
+//
+// A ChangeWriter encodes the records of a change stream in the same segments, as
+// messages of ReadChangeStreamResponse. One message is one record, or about 1 MiB of
+// it, and lies in one segment.
 package chunk

@@ -2,8 +2,11 @@ package data
 
 import (
 	"context"
+	"crypto/rand"
 	"log/slog"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
@@ -23,6 +26,10 @@ type Profile struct {
 	Transactions bool
 	// ReadOnly refuses everything that writes.
 	ReadOnly bool
+	// SingleCluster allows to read changes: their order is that of one cluster, which
+	// is Cluster; an empty one stands for Options.Cluster.
+	SingleCluster bool
+	Cluster       string
 }
 
 // DefaultProfile is the id of the profile that every instance has and that an
@@ -48,8 +55,19 @@ type Options struct {
 	// LaxNames accepts any project and instance id, and takes any instance to
 	// exist, as the emulator does.
 	LaxNames bool
+	// Cluster is the id of the cluster that changes come from where the profile does
+	// not tell. Empty means "default".
+	Cluster string
+	// TokenKey returns the secret by which tokens of change streams are known. It is
+	// called often. Nil makes one that lasts as long as the service.
+	TokenKey func(context.Context) ([]byte, error)
+	// MaxChangeStreams bounds the change streams that are read at a time. Zero means
+	// 10,000.
+	MaxChangeStreams int64
 	// Budget bounds the memory of large rows on their way to clients.
 	Budget *budget.Budget
+	// Now is the clock. Nil means time.Now.
+	Now func() time.Time
 	// Log gets what clients are not told. Nil is slog.Default.
 	Log *slog.Logger
 }
@@ -62,6 +80,11 @@ type Service struct {
 	tables   backend.Tables
 	sessions Sessions // nil if there are none
 	opt      Options
+	now      func() time.Time
+
+	streams atomic.Int64    // that are read
+	drained context.Context // done once they are to end
+	drain   context.CancelCauseFunc
 }
 
 // New returns a Service over b.
@@ -69,7 +92,23 @@ func New(b backend.Backend, o Options) *Service {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	return &Service{backend: b, tables: b, opt: o}
+	if o.Cluster == "" {
+		o.Cluster = "default"
+	}
+	if o.MaxChangeStreams == 0 {
+		o.MaxChangeStreams = maxStreams
+	}
+	if o.TokenKey == nil {
+		key := make([]byte, 32)
+		rand.Read(key)
+		o.TokenKey = func(context.Context) ([]byte, error) { return key, nil }
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	s := &Service{backend: b, tables: b, opt: o, now: o.Now}
+	s.drained, s.drain = context.WithCancelCause(context.Background())
+	return s
 }
 
 // Register registers s.
@@ -95,6 +134,7 @@ var desc = func() grpc.ServiceDesc {
 	stream("ReadRows").Handler = serverStream((*Service).readRows)
 	stream("MutateRows").Handler = serverStream((*Service).mutateRows)
 	stream("ExecuteQuery").Handler = serverStream((*Service).executeQuery)
+	stream("ReadChangeStream").Handler = serverStream((*Service).readChangeStream)
 	stream("OpenTable").Handler = openSession("OpenTable", Sessions.OpenTable)
 	stream("OpenAuthorizedView").Handler = openSession("OpenAuthorizedView", Sessions.OpenAuthorizedView)
 	return d
