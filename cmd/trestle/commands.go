@@ -32,7 +32,7 @@ func newRoot(p *process) *cobra.Command {
 	helpVerb := helpCommand(p)
 	root := p.group("trestle", "store wide-column tables and speak the Cloud Bigtable API", rootHelp,
 		serveCommand(p), tabletServerCommand(p), masterCommand(p), gatewayCommand(p), devClusterCommand(p),
-		tabletCommand(p), tableCommand(p), serverCommand(p), backupCommand(p), logCommand(p), clusterCommand(p), iamCommand(p),
+		tabletCommand(p), tableCommand(p), serverCommand(p), backupCommand(p), streamCommand(p), logCommand(p), clusterCommand(p), iamCommand(p),
 		sqlCommand(p), configCommand(p), checkCommand(p), inspectCommand(p), benchCommand(p), healthcheckCommand(p),
 		completionCommand(p), manualCommand(p), versionCommand(p), helpVerb)
 	root.RunE = func(_ *cobra.Command, args []string) error {

@@ -61,14 +61,15 @@ func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m
 func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gateway.Options {
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
-		NoSessions:    cfg.Sessions == settings.Off,
-		Reflection:    true, // what it tells is public
-		Memory:        budgetOf(cfg),
-		Query:         queryOptions(cfg),
-		SQL:           sql.Options{Dir: cfg.DataDir},
-		RequestMemory: int64(unaskedShare * float64(cfg.Memory)),
-		Stream:        []grpc.StreamServerInterceptor{m.StreamInterceptor},
-		Observer:      m,
-		Log:           log,
+		NoSessions:       cfg.Sessions == settings.Off,
+		Reflection:       true, // what it tells is public
+		Memory:           budgetOf(cfg),
+		RequestMemory:    int64(unaskedShare * float64(cfg.Memory)),
+		MaxChangeStreams: int(cfg.Streams),
+		Stream:           []grpc.StreamServerInterceptor{m.StreamInterceptor},
+		Observer:         m,
+		Log:              log,
+		Query:            queryOptions(cfg),
+		SQL:              sql.Options{Dir: cfg.DataDir},
 	}
 }

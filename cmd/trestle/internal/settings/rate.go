@@ -30,6 +30,22 @@ func rate(p *int64) value {
 	}
 }
 
+// count is a positive number.
+func count(p *int64) value {
+	return value{
+		set: func(s string) error {
+			n, err := strconv.ParseInt(s, 10, 32)
+			if err != nil || n <= 0 {
+				return fmt.Errorf("%q is no positive number", s)
+			}
+			*p = n
+			return nil
+		},
+		get:  func() string { return strconv.FormatInt(*p, 10) },
+		kind: "N",
+	}
+}
+
 // A ByteRate is a size for each second, as a flag.
 type ByteRate int64
 

@@ -17,6 +17,7 @@ type Serve struct {
 	SplitRate    int64  // rows per second; -1: off
 	Emulator     bool
 	Sessions     string // On or Off
+	Streams      int64  // change streams that are read at a time
 	Insecure     bool
 	TLSAuto      bool
 	TLSCert      string // empty: none, as for the files below
@@ -86,6 +87,7 @@ func (c *Serve) table() []setting {
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},
 		{"split-rate", "10000", "rows read or written per second from which on a tablet that takes most of the load for a minute is split; \"off\" for never", rate(&c.SplitRate)},
 		{"sessions", On, "on: clients that know sessions use them for single rows; off: none can be opened", oneOf(&c.Sessions, On, Off)},
+		{"max-change-streams", "10000", "change streams that can be read at a time", count(&c.Streams)},
 		{"emulator", "false", "accept any project and instance without creating it first", boolean(&c.Emulator)},
 		{"insecure", "false", "allow to listen on addresses that others can reach, without TLS and authentication", boolean(&c.Insecure)},
 		{"tls-auto", "false", "speak TLS with a certificate that is made in the data directory, signed by an authority that is made there too; the processes of a cluster share one", boolean(&c.TLSAuto)},
