@@ -333,7 +333,7 @@ func TestViewElsewhere(t *testing.T) {
 }
 
 // TestResumeOfAnother resumes a query with the token of somebody else, who may read the
-// same: what is kept of a result is for who asked for it.
+// same: what is kept of a result is for its caller.
 func TestResumeOfAnother(t *testing.T) {
 	f := newFixture(t, auth.Options{})
 	a, b := f.account("some-acc", false), f.account("other-acc", false)
