@@ -33,6 +33,7 @@ type aggregate struct {
 	out            types.Batch
 	results        []*types.Vector
 	nulls          []*types.Vector // of keys that are not in a set
+	sel            []int32         // rows that are taken in at a time
 }
 
 // aggSet is the groups of one grouping set.
@@ -198,34 +199,70 @@ func (a *aggregate) consume(ctx context.Context) error {
 				return err
 			}
 		}
-		for _, c := range a.calls {
-			if err := c.load(b); err != nil {
+		part := *b
+		for at, rows, take := 0, b.Rows(), a.portion(b); at < rows; at += take {
+			if take < rows {
+				part.Sel = a.rows(b, at, min(take, rows-at))
+			}
+			if err := a.take(&part); err != nil {
 				return err
 			}
 		}
-		for _, s := range a.sets {
-			var groups []int32
-			if s.table != nil {
-				for i, k := range s.keys {
-					s.cols[i] = a.vecs[k]
-				}
-				groups = s.table.number(s.cols, b.Sel, b.Len)
-				if len(s.table.fresh) > 0 {
-					for _, state := range s.states {
-						state.resize(s.table.len())
-					}
-				}
-			}
-			for i, c := range a.calls {
-				if err := c.add(s.states[i], groups, b); err != nil {
-					return err
-				}
-			}
-		}
-		if err := a.account(); err != nil {
+	}
+}
+
+// portionBytes is how many bytes of keys are taken in before memory is asked for.
+const portionBytes = 1 << 20
+
+// portion returns how many rows of b are taken in at a time: all, unless their keys are
+// long. A constant of 1 MB is one in the batch, and 1,024 as the keys of its groups.
+func (a *aggregate) portion(b *types.Batch) int {
+	rows := b.Rows()
+	if size := batchBytes(a.vecs, b.Sel, b.Len); size > portionBytes {
+		return max(1, int(int64(rows)*portionBytes/size))
+	}
+	return max(1, rows)
+}
+
+// rows returns the selection of n rows of b, from the at'th on.
+func (a *aggregate) rows(b *types.Batch, at, n int) []int32 {
+	if b.Sel != nil {
+		return b.Sel[at : at+n]
+	}
+	a.sel = a.sel[:0]
+	for i := range n {
+		a.sel = append(a.sel, int32(at+i))
+	}
+	return a.sel
+}
+
+// take puts rows whose keys are in a.vecs into their groups.
+func (a *aggregate) take(b *types.Batch) error {
+	for _, c := range a.calls {
+		if err := c.load(b); err != nil {
 			return err
 		}
 	}
+	for _, s := range a.sets {
+		var groups []int32
+		if s.table != nil {
+			for i, k := range s.keys {
+				s.cols[i] = a.vecs[k]
+			}
+			groups = s.table.number(s.cols, b.Sel, b.Len)
+			if len(s.table.fresh) > 0 {
+				for _, state := range s.states {
+					state.resize(s.table.len())
+				}
+			}
+		}
+		for i, c := range a.calls {
+			if err := c.add(s.states[i], groups, b); err != nil {
+				return err
+			}
+		}
+	}
+	return a.account()
 }
 
 // account takes memory for what the groups have become, and spills if there is none.

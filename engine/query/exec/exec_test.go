@@ -574,3 +574,59 @@ func FuzzPosition(f *testing.F) {
 		}
 	})
 }
+
+// TestLongConstantKeys: a constant of 300 KB is one value in a batch, and one for each row as
+// the keys of its groups.
+func TestLongConstantKeys(t *testing.T) {
+	const budget, most = 16 << 20, 120 << 20
+	for _, sql := range []string{
+		"SELECT DISTINCT REPEAT('x', 300000) AS s, n FROM UNNEST(GENERATE_ARRAY(1, 1000)) AS n",
+		"SELECT REPEAT('x', 300000) AS s, n FROM UNNEST(GENERATE_ARRAY(1, 500)) AS n UNION DISTINCT SELECT 'y', n FROM UNNEST(GENERATE_ARRAY(1, 500)) AS n",
+	} {
+		runtime.GC()
+		var before runtime.MemStats
+		runtime.ReadMemStats(&before)
+		done, peak := make(chan struct{}), make(chan uint64)
+		go func() {
+			var most uint64
+			for {
+				var m runtime.MemStats
+				runtime.ReadMemStats(&m)
+				most = max(most, m.HeapAlloc-min(m.HeapAlloc, before.HeapAlloc))
+				select {
+				case <-done:
+					peak <- most
+					return
+				case <-time.After(time.Millisecond):
+				}
+			}
+		}()
+		r, err := Query(t.Context(), Config{Pool: NewPool(Limits{Query: budget, Memory: budget, Dir: t.TempDir()})}, prepare(t, nil, sql, false).Query, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows := 0
+		for {
+			b, err := r.Next(t.Context())
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			rows += b.Rows()
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+		close(done)
+		if p := <-peak; p > most {
+			t.Errorf("%s: %d rows took %d MiB of memory, of %d", sql, rows, p>>20, budget>>20)
+		} else {
+			t.Logf("%d rows, %d MiB", rows, p>>20)
+		}
+		if rows != 1000 {
+			t.Errorf("%s: %d rows", sql, rows)
+		}
+	}
+}
