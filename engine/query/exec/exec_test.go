@@ -408,13 +408,23 @@ func TestSharedMemory(t *testing.T) {
 	}
 }
 
+func TestEndlessRecursion(t *testing.T) {
+	for _, union := range []string{"ALL", "DISTINCT"} {
+		stmt := prepare(t, nil, "WITH RECURSIVE w AS (SELECT 1 AS i UNION "+union+" SELECT i + 1 FROM w) SELECT COUNT(*) FROM w", false)
+		_, err := run(t, stmt, Limits{})
+		if fault.KindOf(err) != fault.Exhausted || !strings.Contains(err.Error(), "WITH RECURSIVE w ") {
+			t.Errorf("%s: %v", union, err)
+		}
+	}
+}
+
 func TestCancel(t *testing.T) {
 	c := numbers(5000)
 	for _, sql := range []string{
 		"SELECT COUNT(*) FROM t a, t b, t c WHERE a.i + b.i + c.i < 0",
 		"SELECT COUNT(*) FROM t a WHERE (SELECT COUNT(*) FROM t b WHERE b.i > a.i) > 10000",
 		"SELECT SUM(x) FROM (SELECT BIT_AND(i) OVER (ORDER BY i ROWS BETWEEN 4000 PRECEDING AND 10 PRECEDING) AS x FROM t)",
-		"WITH RECURSIVE w AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM w) SELECT COUNT(*) FROM w",
+		"WITH RECURSIVE w AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM w WHERE (SELECT COUNT(*) FROM t WHERE t.i < w.i) < 10000) SELECT COUNT(*) FROM w",
 		"SELECT COUNT(*) FROM t, t b, UNNEST(GENERATE_ARRAY(1, 16000)) e WHERE e < 0",
 		"SELECT a.i FROM t a, t b ORDER BY a.i * b.i DESC",
 		"SELECT a.i, b.i, COUNT(*) FROM t a, t b GROUP BY a.i, b.i",

@@ -13,6 +13,7 @@ import (
 // definition is one query of a WITH. Its rows are kept when they are first read.
 type definition struct {
 	x     *execution
+	name  string
 	op    Operator // of one that is not recursive
 	slots []int
 	types []*types.Type
@@ -59,7 +60,7 @@ func newWith(x *execution, r *algebra.With, outer *frame) (Operator, error) {
 }
 
 func newDefinition(x *execution, def *algebra.Definition, outer *frame) (*definition, error) {
-	d := &definition{x: x, share: x.share("WITH " + def.Name), stats: x.statsOf(def.Rel)}
+	d := &definition{x: x, name: def.Name, share: x.share("WITH " + def.Name), stats: x.statsOf(def.Rel)}
 	if x.defs == nil {
 		x.defs = map[string]*definition{}
 	}
@@ -233,6 +234,10 @@ func (d *definition) collect(ctx context.Context, op Operator, slots []int, to .
 	}
 }
 
+// maxRounds is how often a recursive definition is computed from its last rows. One that
+// does not end would go on until a disk is full. BigQuery has 500.
+const maxRounds = 10_000
+
 // recurse computes the rows of a recursive definition.
 func (d *definition) recurse(ctx context.Context) error {
 	r := d.recursive
@@ -253,7 +258,11 @@ func (d *definition) recurse(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for next.n > 0 {
+	for n := 1; next.n > 0; n++ {
+		if n > maxRounds {
+			next.close()
+			return fault.New(fault.Exhausted, "WITH RECURSIVE %s has not ended after %d rounds. Add a condition that some round does not meet", d.name, maxRounds)
+		}
 		if r.delta != nil {
 			r.delta.close()
 		}
