@@ -138,3 +138,43 @@ func BenchmarkStart(b *testing.B) {
 		r.Close()
 	}
 }
+
+// BenchmarkSortSpilled sorts rows of 120 bytes by 100 of them, 25 times the memory there is.
+func BenchmarkSortSpilled(b *testing.B) {
+	const n, memory = 1 << 20, 8 << 20
+	c := tables{}
+	c.add("t", nil, algebra.TableColumn{Name: "k", Type: types.BytesType}, algebra.TableColumn{Name: "v", Type: types.BytesType})
+	stmt := prepare(b, c, "SELECT k FROM t ORDER BY v", false)
+	table, r := &batchRel{}, rand.New(rand.NewPCG(1, 1))
+	for range n / types.BatchRows {
+		batch := &types.Batch{Len: types.BatchRows, Cols: []*types.Vector{types.NewVector(types.BytesType, types.BatchRows), types.NewVector(types.BytesType, types.BatchRows)}}
+		for i := range types.BatchRows {
+			key, value := make([]byte, 20), make([]byte, 100)
+			for k := range key {
+				key[k] = byte(r.Uint32())
+			}
+			for k := range value {
+				value[k] = byte(r.Uint32())
+			}
+			batch.Cols[0].Strs[i], batch.Cols[1].Strs[i] = string(key), string(value)
+		}
+		table.batches = append(table.batches, batch)
+	}
+	rel := replaceScans(stmt.Query, table)
+	pool := NewPool(Limits{Query: memory, Dir: b.TempDir()})
+	b.ResetTimer()
+	for range b.N {
+		r, err := Query(b.Context(), Config{Pool: pool}, rel, stmt.Columns)
+		if err != nil {
+			b.Fatal(err)
+		}
+		for err == nil {
+			_, err = r.Next(b.Context())
+		}
+		if !errors.Is(err, io.EOF) {
+			b.Fatal(err)
+		}
+		r.Close()
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/row")
+}

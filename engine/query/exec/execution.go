@@ -2,6 +2,7 @@ package exec
 
 import (
 	"context"
+	"sync"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
@@ -44,6 +45,8 @@ type execution struct {
 	account account
 	defs    map[string]*definition
 	stats   map[algebra.Rel]*algebra.Stats
+	// files are the spills that have one. A run of a sort may be written beside.
+	filesMu sync.Mutex
 	files   map[*spill]struct{}
 	stream  *stream // nil if the rows do not come in the order of a scan
 	depth   int

@@ -77,7 +77,7 @@ func (x *execution) buildRel(r algebra.Rel, outer *frame) (Operator, error) {
 	case *algebra.Aggregate:
 		return newAggregate(x, r, outer)
 	case *algebra.Sort:
-		return newSort(x, r, outer, nil, nil)
+		return newSort(x, r, outer, nil, nil, nil)
 	case *algebra.Limit:
 		return newLimit(x, r, outer)
 	case *algebra.SetOperation:

@@ -171,6 +171,12 @@ type keep struct {
 }
 
 func newKeep(x *execution, r *algebra.Keep, outer *frame) (Operator, error) {
+	if sorted, ok := r.Input.(*algebra.Sort); ok && len(r.Cols) > 0 {
+		// Columns that are only sorted by need not be kept.
+		stats := x.statsOf(sorted)
+		op, err := newSort(x, sorted, outer, nil, nil, r.Cols)
+		return &measured{op: op, stats: stats, timed: x.Measure}, err
+	}
 	in, s, err := x.build(r.Input, outer)
 	if err != nil {
 		return nil, err
@@ -218,7 +224,7 @@ func newLimit(x *execution, r *algebra.Limit, outer *frame) (Operator, error) {
 	if sorted, ok := r.Input.(*algebra.Sort); ok && l.count != nil {
 		// Sort keeps no more rows than are passed.
 		stats := x.statsOf(sorted)
-		op, err := newSort(x, sorted, outer, l.count, l.offset)
+		op, err := newSort(x, sorted, outer, l.count, l.offset, nil)
 		l.Operator = &measured{op: op, stats: stats, timed: x.Measure}
 		return l, err
 	}

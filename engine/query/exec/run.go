@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"maps"
+	"slices"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
@@ -221,7 +223,7 @@ func (r *Run) Close() error {
 
 // close gives back what operators left behind.
 func (x *execution) close() {
-	for s := range x.files {
+	for _, s := range slices.Collect(maps.Keys(x.files)) {
 		s.close()
 	}
 	x.account.release(x.account.used.Load())

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"io"
 	"slices"
+	"sync/atomic"
+	"unsafe"
 
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
@@ -25,6 +27,8 @@ type sorter struct {
 	entries []sortEntry
 	arena   byteArena
 	runs    []*spill
+	// flying is the run that is being written beside.
+	flying *flyingRun
 	// generations has of each run how often its rows were merged.
 	generations []int
 	// top is how many rows are wanted, negative for all. bound is the key of the last of
@@ -114,8 +118,20 @@ func newSorter(x *execution, stats *algebra.Stats, name string, ts []*types.Type
 		out: types.Batch{Cols: newVectors(ts)}}
 }
 
+// flyingRun is a run that a goroutine writes.
+type flyingRun struct {
+	done    chan error
+	abandon atomic.Bool
+	bytes   int64 // of the share, until it is written
+}
+
 // reset forgets all rows and gives back all memory.
 func (s *sorter) reset() {
+	if f := s.flying; f != nil {
+		f.abandon.Store(true)
+		_ = <-f.done // of rows that nobody wants
+		s.flying = nil
+	}
 	s.dropRows()
 	for _, r := range s.runs {
 		r.close()
@@ -135,13 +151,8 @@ func (s *sorter) dropRows() {
 func (s *sorter) add(b *types.Batch, key func(i int) []byte) error {
 	n := b.Rows()
 	size := batchBytes(b.Cols, b.Sel, b.Len) + int64(n)*(entryBytes+32)
-	if !s.share.grow(size) {
-		if err := s.spillRun(); err != nil {
-			return err
-		}
-		if err := s.share.need(size); err != nil {
-			return err
-		}
+	if err := s.room(size); err != nil {
+		return err
 	}
 	sel, base := b.Sel, s.rows.n
 	if s.bound != nil {
@@ -174,6 +185,9 @@ func (s *sorter) add(b *types.Batch, key func(i int) []byte) error {
 		if err := s.spillRun(); err != nil {
 			return err
 		}
+	}
+	if s.flying == nil && s.top < 0 && s.share.held >= s.x.Pool.limits.Query/2 {
+		s.startRun()
 	}
 	if s.top >= 0 && int64(len(s.entries)) >= 2*s.top+types.BatchRows {
 		return s.prune()
@@ -223,39 +237,88 @@ func (s *sorter) prune() error {
 	return nil
 }
 
-// spillRun sorts what is in memory and writes it to a file.
-func (s *sorter) spillRun() error {
-	if len(s.entries) == 0 {
+// room takes size bytes, and spills for them if it has to.
+func (s *sorter) room(size int64) error {
+	if s.share.grow(size) {
 		return nil
 	}
-	s.sort()
-	if s.top >= 0 && int64(len(s.entries)) > s.top {
-		s.entries = s.entries[:s.top]
+	if s.flying != nil {
+		if err := s.awaitRun(); err != nil || s.share.grow(size) {
+			return err
+		}
 	}
-	run := s.newRun()
+	if err := s.spillRun(); err != nil {
+		return err
+	}
+	return s.share.need(size)
+}
+
+// spillRun sorts what is in memory and writes it to a file.
+func (s *sorter) spillRun() error {
+	if err := s.awaitRun(); err != nil {
+		return err
+	}
+	s.startRun()
+	return s.awaitRun()
+}
+
+// startRun has a goroutine sort what is in memory and write it to a file, while rows are
+// added. awaitRun must follow.
+func (s *sorter) startRun() {
+	if len(s.entries) == 0 {
+		return
+	}
+	f := &flyingRun{done: make(chan error, 1), bytes: s.share.held}
+	run, entries, kept := s.newRun(), s.entries, s.rows
+	s.rows, s.entries = rows{types: s.types}, nil
+	s.arena.reset()
+	s.flying = f
+	go func() { f.done <- s.writeRun(f, run, entries, kept) }()
+}
+
+// writeRun sorts rows and writes them to a run. It changes nothing else.
+func (s *sorter) writeRun(f *flyingRun, run *spill, entries []sortEntry, from rows) error {
+	slices.SortFunc(entries, compareEntries)
+	if s.top >= 0 && int64(len(entries)) > s.top {
+		entries = entries[:s.top]
+	}
 	cols := append(newVectors(s.types), &types.Vector{Type: types.BytesType})
-	for from := 0; from < len(s.entries); from += types.BatchRows {
+	var ids []int32
+	for at := 0; at < len(entries); at += types.BatchRows {
 		if err := s.x.ctx.Err(); err != nil {
 			return err
 		}
-		part := s.entries[from:min(len(s.entries), from+types.BatchRows)]
-		s.ids = s.ids[:0]
+		if f.abandon.Load() {
+			return context.Canceled
+		}
+		part := entries[at:min(len(entries), at+types.BatchRows)]
+		ids = ids[:0]
 		keys := cols[len(s.types)]
 		keys.Resize(len(part))
 		for k, e := range part {
-			s.ids = append(s.ids, e.row)
-			keys.Strs[k] = string(e.key)
+			ids = append(ids, e.row)
+			keys.Strs[k] = unsafe.String(unsafe.SliceData(e.key), len(e.key)) // the arena does not change
 		}
 		for c := range s.types {
-			s.rows.gather(cols[c], c, s.ids)
+			from.gather(cols[c], c, ids)
 		}
 		if err := run.append(cols, nil, len(part)); err != nil {
 			return err
 		}
 	}
-	s.dropRows()
-	s.share.free()
-	if err := run.finish(); err != nil {
+	return run.finish()
+}
+
+// awaitRun waits until the run that is being written is there, and gives its memory back.
+func (s *sorter) awaitRun() error {
+	f := s.flying
+	if f == nil {
+		return nil
+	}
+	err := <-f.done
+	s.flying = nil
+	s.share.grow(-f.bytes)
+	if err != nil {
 		return err
 	}
 	// Runs of one generation are merged when there are many, so that no row is written
@@ -324,6 +387,9 @@ func (s *sorter) mergeRuns(k int) error {
 // finish ends the adding of rows.
 func (s *sorter) finish() error {
 	s.at = 0
+	if err := s.awaitRun(); err != nil {
+		return err
+	}
 	if len(s.runs) == 0 {
 		s.sort()
 		if s.top >= 0 && int64(len(s.entries)) > s.top {
@@ -527,13 +593,16 @@ type sortOp struct {
 	keys          *sortKeys
 	sorter        *sorter
 	count, offset evaluator
-	done          bool
-	stats         *algebra.Stats
+	// slots are the columns of the input that are kept, in cols; nil keeps all.
+	slots []int
+	kept  types.Batch
+	done  bool
+	stats *algebra.Stats
 }
 
 // newSort returns the operator of r. If count is set, no more rows than count and offset
-// are wanted.
-func newSort(x *execution, r *algebra.Sort, outer *frame, count, offset evaluator) (Operator, error) {
+// are wanted. If keep is set, these columns are wanted, and others only to sort by.
+func newSort(x *execution, r *algebra.Sort, outer *frame, count, offset evaluator, keep []algebra.Column) (Operator, error) {
 	in, s, err := x.build(r.Input, outer)
 	if err != nil {
 		return nil, err
@@ -542,9 +611,17 @@ func newSort(x *execution, r *algebra.Sort, outer *frame, count, offset evaluato
 	if err != nil {
 		return nil, err
 	}
-	stats := x.statsOf(r)
-	return &sortOp{in: in, keys: keys, count: count, offset: offset, stats: stats,
-		sorter: newSorter(x, stats, "ORDER BY", columnTypes(r.Columns()))}, nil
+	op := &sortOp{in: in, keys: keys, count: count, offset: offset, stats: x.statsOf(r)}
+	if keep == nil {
+		keep = r.Columns()
+	} else {
+		if op.slots, err = s.find(keep); err != nil {
+			return nil, err
+		}
+		op.kept.Cols = make([]*types.Vector, len(keep))
+	}
+	op.sorter = newSorter(x, op.stats, "ORDER BY", columnTypes(keep))
+	return op, nil
 }
 
 func (s *sortOp) Open(ctx context.Context) error {
@@ -575,6 +652,13 @@ func (s *sortOp) Next(ctx context.Context) (*types.Batch, error) {
 			}
 			if err := s.keys.load(b, b.Sel); err != nil {
 				return nil, err
+			}
+			if s.slots != nil {
+				s.kept.Len, s.kept.Sel = b.Len, b.Sel
+				for i, slot := range s.slots {
+					s.kept.Cols[i] = b.Cols[slot]
+				}
+				b = &s.kept
 			}
 			if err := s.sorter.add(b, s.keys.row); err != nil {
 				return nil, err

@@ -88,10 +88,12 @@ func (s *spill) flush() error {
 			return spillError(s.name, err)
 		}
 		s.file = f
+		s.x.filesMu.Lock()
 		if s.x.files == nil {
 			s.x.files = map[*spill]struct{}{}
 		}
 		s.x.files[s] = struct{}{}
+		s.x.filesMu.Unlock()
 		if err := os.Remove(f.Name()); err != nil {
 			return spillError(s.name, err)
 		}
@@ -140,7 +142,9 @@ func (s *spill) close() {
 	}
 	s.file.Close()
 	s.file = nil
+	s.x.filesMu.Lock()
 	delete(s.x.files, s)
+	s.x.filesMu.Unlock()
 	s.x.Pool.spills.Add(-s.size)
 }
 
