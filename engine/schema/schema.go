@@ -1,12 +1,14 @@
 package schema
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"math"
 	"reflect"
 	"slices"
 	"sort"
+	"strings"
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -101,6 +103,10 @@ type Table struct {
 	Version uint64
 	// Stream is nil unless the table's changes are kept.
 	Stream *Stream `json:",omitempty"`
+	// View is nil unless the table belongs to a materialized view.
+	View *View `json:",omitempty"`
+	// Views are the materialized views of the table, by name.
+	Views []ViewOf `json:",omitempty"`
 	// Extra is what the gateway keeps with a table and the engine does not read.
 	Extra []byte `json:",omitempty"`
 
@@ -116,6 +122,8 @@ type Stream struct {
 	Retention time.Duration
 	// Since is when the stream was enabled, by the clock of the gateway.
 	Since time.Time
+	// Hidden says that changes are kept for the table's views only: clients see no stream.
+	Hidden bool `json:",omitempty"`
 }
 
 // A Family is a column family of a table.
@@ -163,6 +171,7 @@ func (t *Table) Clone() *Table {
 		s := *t.Stream
 		c.Stream = &s
 	}
+	c.View, c.Views = t.View.Clone(), cloneViews(t.Views)
 	return &c
 }
 
@@ -210,10 +219,17 @@ func Unmarshal(b []byte) (*Table, error) {
 	return t, nil
 }
 
-// UnmarshalJSON implements json.Unmarshaler.
+// UnmarshalJSON implements json.Unmarshaler. A field that this version does not know is
+// FailedPrecondition: a schema is written anew with each change, which would drop it, and
+// what it says of the table would not be heeded.
 func (t *Table) UnmarshalJSON(b []byte) error {
 	type plain Table
-	if err := json.Unmarshal(b, (*plain)(t)); err != nil {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode((*plain)(t)); err != nil {
+		if strings.HasPrefix(err.Error(), "json: unknown field") {
+			return fault.New(fault.FailedPrecondition, "the schema of table %s was written by a later version of trestle (%w): use that version", t.Name, err)
+		}
 		return err
 	}
 	if t.Families == nil {

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 func example() *Table {
@@ -144,5 +146,26 @@ func TestGroups(t *testing.T) {
 	}
 	if gs := got.AllGroups(); len(gs) != 2 || gs[0].Compression != "none" || gs[1].ID != b {
 		t.Errorf("groups %+v", gs)
+	}
+}
+
+// TestUnknownField: a schema that a later version has written is refused, wherever it has
+// something that this one does not know. Its change would drop that.
+func TestUnknownField(t *testing.T) {
+	good := `{"Name":"t","ID":7,"Families":{"f":{"Name":"f","ID":0}},"NextFamily":1,"Granularity":1}`
+	if _, err := Unmarshal([]byte(good)); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []string{
+		strings.Replace(good, `"ID":7`, `"ID":7,"Later":{}`, 1),
+		strings.Replace(good, `"Name":"f"`, `"Name":"f","Later":1`, 1),
+		strings.Replace(good, `"ID":7`, `"ID":7,"Views":[{"Name":"v","Later":true}]`, 1),
+	} {
+		if _, err := Unmarshal([]byte(s)); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), "later version") {
+			t.Errorf("%s: %v", s, err)
+		}
+		if _, err := UnmarshalBackup([]byte(`{"Name":"b","Table":` + s + `}`)); fault.KindOf(err) != fault.FailedPrecondition {
+			t.Errorf("a backup of %s: %v", s, err)
+		}
 	}
 }
