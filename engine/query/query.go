@@ -11,6 +11,7 @@ import (
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/analyze"
 	"github.com/trestledb/trestle/engine/query/exec"
+	"github.com/trestledb/trestle/engine/query/materialize"
 	"github.com/trestledb/trestle/engine/query/plan"
 	"github.com/trestledb/trestle/engine/query/syntax"
 	"github.com/trestledb/trestle/engine/query/types"
@@ -69,7 +70,8 @@ func New(source Source, o Options) *Engine {
 // files.
 func (e *Engine) Used() (memory, spilled int64) { return e.pool.Used() }
 
-// Prepare analyzes text, whose tables are those of cat. params has the types of its
+// Prepare analyzes text, whose tables are those of cat. If cat is a materialize.Catalog, and
+// the text asks for it by a hint, its materialized views may answer. params has the types of its
 // parameters by name, in lower case. Errors of the text are fault.Invalid.
 func (e *Engine) Prepare(ctx context.Context, cat algebra.Catalog, text string, params map[string]*types.Type) (*Prepared, error) {
 	tree, err := syntax.Parse(text)
@@ -79,6 +81,11 @@ func (e *Engine) Prepare(ctx context.Context, cat algebra.Catalog, text string, 
 	stmt, err := analyze.Statement(ctx, cat, tree, text, params)
 	if err != nil {
 		return nil, err
+	}
+	if c, ok := cat.(materialize.Catalog); ok {
+		if err := materialize.Use(ctx, c, stmt); err != nil {
+			return nil, err
+		}
 	}
 	return newPrepared(text, stmt, plan.Options{}), nil
 }

@@ -156,6 +156,11 @@ type Statement struct {
 	NextColumn ColumnID
 	// Volatile tells whether it calls a function that is not fixed by the statement's time.
 	Volatile bool
+	// UseViews is set by the hint use_materialized_views=true: materialized views may answer
+	// in place of the tables that they are made of.
+	UseViews bool
+	// Views are the names of materialized views that answer a part of it, or could.
+	Views []string
 }
 
 // An ExplainMode is what EXPLAIN asks for.

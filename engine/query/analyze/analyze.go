@@ -150,6 +150,7 @@ func (a *analyzer) statement(stmt syntax.Statement) {
 	case *syntax.QueryStatement:
 		r := a.query(stmt.Query, nil)
 		a.st.Query = a.foldRel(keep(r))
+		a.st.UseViews = a.useViews(stmt.Hints)
 		a.st.Ordered = r.ordered
 		a.st.ValueTable = r.value
 		for _, c := range r.cols {
@@ -176,6 +177,21 @@ func (a *analyzer) statement(stmt syntax.Statement) {
 	default:
 		a.fail(stmt.At(), "Statement not supported: %T", stmt)
 	}
+}
+
+// useViews tells what the hint use_materialized_views says. Other hints change nothing.
+func (a *analyzer) useViews(hints []syntax.Hint) (use bool) {
+	for _, h := range hints {
+		if !strings.EqualFold(joined(h.Name.Names), "use_materialized_views") {
+			continue
+		}
+		b, ok := h.Value.(*syntax.BoolLiteral)
+		if !ok {
+			a.fail(h.Value.At(), "Hint use_materialized_views must be TRUE or FALSE")
+		}
+		use = b.Value
+	}
+	return use
 }
 
 // table returns the table called name, or nil if there is none.

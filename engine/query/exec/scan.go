@@ -31,6 +31,8 @@ type tableScan struct {
 	fragment func() []byte
 	// position is set if the keys of the rows that were given out are asked for.
 	position bool
+	// within bounds what is read: see Isolate. Nil does not.
+	within []row.Range
 	// after is the key behind which a run goes on that was resumed.
 	after   []byte
 	resumed bool
@@ -144,6 +146,9 @@ func (t *tableScan) Open(ctx context.Context) error {
 			// The rows that a LIMIT still wants are counted by its operator.
 			read.Limit = 0
 		}
+	}
+	if t.within != nil {
+		read.Ranges = plan.Intersect(read.Ranges, t.within)
 	}
 	t.ctx, t.open = ctx, true
 	t.read, t.done = read, len(read.Ranges) == 0

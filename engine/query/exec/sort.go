@@ -120,7 +120,8 @@ func newSorter(x *execution, stats *algebra.Stats, name string, ts []*types.Type
 
 // flyingRun is a run that a goroutine writes.
 type flyingRun struct {
-	done    chan error
+	done    chan struct{}
+	err     error // once done is closed
 	abandon atomic.Bool
 	bytes   int64 // of the share, until it is written
 }
@@ -129,7 +130,7 @@ type flyingRun struct {
 func (s *sorter) reset() {
 	if f := s.flying; f != nil {
 		f.abandon.Store(true)
-		_ = <-f.done // of rows that nobody wants
+		<-f.done
 		s.flying = nil
 	}
 	s.dropRows()
@@ -268,12 +269,15 @@ func (s *sorter) startRun() {
 	if len(s.entries) == 0 {
 		return
 	}
-	f := &flyingRun{done: make(chan error, 1), bytes: s.share.held}
+	f := &flyingRun{done: make(chan struct{}), bytes: s.share.held}
 	run, entries, kept := s.newRun(), s.entries, s.rows
 	s.rows, s.entries = rows{types: s.types}, nil
 	s.arena.reset()
 	s.flying = f
-	go func() { f.done <- s.writeRun(f, run, entries, kept) }()
+	go func() {
+		defer close(f.done)
+		f.err = s.writeRun(f, run, entries, kept)
+	}()
 }
 
 // writeRun sorts rows and writes them to a run. It changes nothing else.
@@ -315,11 +319,11 @@ func (s *sorter) awaitRun() error {
 	if f == nil {
 		return nil
 	}
-	err := <-f.done
+	<-f.done
 	s.flying = nil
 	s.share.grow(-f.bytes)
-	if err != nil {
-		return err
+	if f.err != nil {
+		return f.err
 	}
 	// Runs of one generation are merged when there are many, so that no row is written
 	// more often than there are generations.

@@ -44,6 +44,13 @@ func Explain(stmt *algebra.Statement, x Explanation) ([][]types.Value, error) {
 		e.add(0, []string{algebra.InsertRows: "Insert", algebra.UpdateRows: "Update", algebra.DeleteRows: "Delete"}[m.Kind], m.Table.Name)
 		return e.rows, e.rel(m.Input, 1, "")
 	}
+	if len(stmt.Views) > 0 {
+		detail := strings.Join(stmt.Views, ", ") + " could answer a part: @{use_materialized_views=true}"
+		if stmt.UseViews {
+			detail = "answered by " + strings.Join(stmt.Views, ", ")
+		}
+		e.add(0, "Materialized views", detail)
+	}
 	return e.rows, e.rel(stmt.Query, 0, "")
 }
 

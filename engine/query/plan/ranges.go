@@ -35,13 +35,13 @@ func ranges(k *algebra.KeySchema, c *algebra.KeyCondition, eval Eval) ([]row.Ran
 			if err != nil {
 				return nil, err
 			}
-			out = intersect(out, r)
+			out = Intersect(out, r)
 		}
 		if len(fields) == 0 {
 			return out, nil
 		}
 		r, err := fieldRanges(k, fields, eval)
-		return intersect(out, r), err
+		return Intersect(out, r), err
 	case c.Field != algebra.RowKey:
 		return fieldRanges(k, []*algebra.KeyCondition{c}, eval)
 	}
@@ -82,8 +82,8 @@ func operands(c *algebra.KeyCondition, eval Eval) ([]types.Value, error) {
 	return out, nil
 }
 
-// intersect returns what is in both lists.
-func intersect(a, b []row.Range) []row.Range {
+// Intersect returns what is in both lists, each sorted and disjoint.
+func Intersect(a, b []row.Range) []row.Range {
 	var out []row.Range
 	for len(a) > 0 && len(b) > 0 {
 		if r := a[0].Intersect(b[0]); !r.Empty() {
@@ -252,9 +252,9 @@ func partRanges(k *algebra.KeySchema, field int, conds []*algebra.KeyCondition, 
 			return nil, err
 		}
 		if f.Encoding == algebra.BigEndian || f.Encoding == algebra.OrderedInt {
-			out = intersect(out, intRanges(f.Encoding, c.Op, values))
+			out = Intersect(out, intRanges(f.Encoding, c.Op, values))
 		} else {
-			out = intersect(out, row.Union(stringRanges(c.Op, values)))
+			out = Intersect(out, row.Union(stringRanges(c.Op, values)))
 		}
 	}
 	return out, nil

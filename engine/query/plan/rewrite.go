@@ -191,6 +191,21 @@ func rewriteAll(r algebra.Rel, f func(algebra.Expr) algebra.Expr) algebra.Rel {
 	return mapRel(r, func(e algebra.Expr) algebra.Expr { return rewrite(e, f, rel) }, rel)
 }
 
+// RewriteRel returns r with parts of its expressions replaced, those of what is below it and
+// of subqueries included: f returns what stands in the place of one, or nil to go on inside.
+func RewriteRel(r algebra.Rel, f func(algebra.Expr) algebra.Expr) algebra.Rel {
+	return rewriteAll(r, f)
+}
+
+// ReplaceRel returns r with relations replaced: f returns what stands in the place of one,
+// or nil to go on below it. Subqueries stay.
+func ReplaceRel(r algebra.Rel, f func(algebra.Rel) algebra.Rel) algebra.Rel {
+	if out := f(r); out != nil {
+		return out
+	}
+	return mapRel(r, func(e algebra.Expr) algebra.Expr { return e }, func(in algebra.Rel) algebra.Rel { return ReplaceRel(in, f) })
+}
+
 // walkExprs calls f for each expression that stands in r itself, not in its inputs.
 func walkExprs(r algebra.Rel, f func(algebra.Expr)) {
 	same := func(r algebra.Rel) algebra.Rel { return r }

@@ -41,6 +41,13 @@ type (
 	QueryStatement struct {
 		Pos
 		Query *Query
+		// Hints are those in front of it: @{name=value}.
+		Hints []Hint
+	}
+	// Hint is name=value.
+	Hint struct {
+		Name  *Path
+		Value Expr
 	}
 	// Explain is EXPLAIN [ANALYZE] statement.
 	Explain struct {

@@ -365,28 +365,30 @@ func (p *parser) atHint() bool {
 	return p.is(tHint) || p.is(tAt) && p.at(1).kind == tInt
 }
 
-// hint reads @{…} and @1, which change nothing here.
-func (p *parser) hint() {
+// hint reads @{…} and @1. Those of a statement are returned; others change nothing.
+func (p *parser) hint() (list []Hint) {
 	if !p.atHint() {
-		return
+		return nil
 	}
 	if p.accept(tAt) {
 		p.next()
 	}
 	if !p.accept(tHint) {
-		return
+		return nil
 	}
 	for {
-		p.path()
+		h := Hint{Name: p.path()}
 		if !p.accept(tEqual) {
 			p.expected(kindTexts[tDot], kindTexts[tEqual])
 		}
-		p.parseExpr()
+		h.Value = p.parseExpr()
+		list = append(list, h)
 		if !p.accept(tComma) {
 			break
 		}
 	}
 	p.expectAfterList(tRBrace)
+	return list
 }
 
 // Statements.
@@ -405,10 +407,10 @@ func (p *parser) endOfInput() {
 }
 
 func (p *parser) statement() Statement {
-	p.hint()
+	hints := p.hint()
 	t := p.cur()
 	if p.startsQuery() {
-		return &QueryStatement{Pos: t.pos, Query: p.parseQuery()}
+		return &QueryStatement{Pos: t.pos, Query: p.parseQuery(), Hints: hints}
 	}
 	switch t.word {
 	case wEXPLAIN:
@@ -416,7 +418,11 @@ func (p *parser) statement() Statement {
 		defer p.leave()
 		p.next()
 		analyze := p.acceptWord(wANALYZE)
-		return &Explain{Pos: t.pos, Analyze: analyze, Statement: p.statement()}
+		inner := p.statement()
+		if q, ok := inner.(*QueryStatement); ok {
+			q.Hints = append(hints, q.Hints...)
+		}
+		return &Explain{Pos: t.pos, Analyze: analyze, Statement: inner}
 	case wINSERT:
 		return p.parseInsert()
 	case wUPDATE:
