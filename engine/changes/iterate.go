@@ -23,7 +23,8 @@ type Source struct {
 
 // Iterate gives the records of sources that are behind after, with stamps up to through
 // and rows in within, to to, until that returns false or an error. It reads what
-// overlaps as one chunk. It returns the position behind the last record given, and
+// overlaps as one chunk. Records of one row and one stamp are one, given once: the rows that a
+// range's deletion found are in several files. It returns the position behind the last record given, and
 // one with Through at least through when there is none left.
 //
 // A position within a chunk must have come from sources with the same records; in
@@ -205,16 +206,18 @@ func (it *iteration) chunk(ctx context.Context) (more bool, err error) {
 			return true, nil
 		}
 		u := active[least]
-		u.rec.Through, u.rec.ChunkEnd = through, end
-		more, err := it.to(&u.rec)
-		if err != nil {
-			return false, err
-		}
-		it.rows = append(it.rows[:0], u.key...)
-		it.at = Position{Through: through, ChunkEnd: end, Row: it.rows, Stamp: u.rec.Stamp}
-		if !more {
-			it.at.Row = bytes.Clone(it.rows)
-			return false, nil
+		if u.rec.Stamp != it.at.Stamp || !bytes.Equal(u.key, it.at.Row) {
+			u.rec.Through, u.rec.ChunkEnd = through, end
+			more, err := it.to(&u.rec)
+			if err != nil {
+				return false, err
+			}
+			it.rows = append(it.rows[:0], u.key...)
+			it.at = Position{Through: through, ChunkEnd: end, Row: it.rows, Stamp: u.rec.Stamp}
+			if !more {
+				it.at.Row = bytes.Clone(it.rows)
+				return false, nil
+			}
 		}
 		ok, err := u.advance(ctx)
 		if err != nil {

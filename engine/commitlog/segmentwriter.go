@@ -237,7 +237,8 @@ func (w *SegmentWriter) Reserve(ctx context.Context, n int) (Reservation, error)
 // Release implements Writer.
 func (w *SegmentWriter) Release(Reservation) {}
 
-// Append implements Writer.
+// Append implements Writer. All records of the call go into one segment: cluster/views relies
+// on that, as FileWriter.Append says.
 func (w *SegmentWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()

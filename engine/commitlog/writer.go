@@ -235,7 +235,9 @@ func (w *FileWriter) Release(r Reservation) {
 	w.mu.Unlock()
 }
 
-// Append implements Writer.
+// Append implements Writer. All records of the call go into one group, which becomes one
+// frame: cluster/views relies on that, as a tablet's contributions and its outbox must not
+// be torn apart.
 func (w *FileWriter) Append(r Reservation, tablet, firstSeq uint64, recs Records, sink Sink) Pos {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -36,6 +36,12 @@ const (
 	// does not count against the limits of filters, and names no family: see
 	// LiteralFamilies.
 	Columns
+
+	// Ends is no filter of clients, and the root if it is anywhere. It leaves the cells that
+	// come to an end of their own (row.Mutation.Until), and puts in the place of the value
+	// when, in eight bytes, big-endian, of microseconds since the epoch. Tablets know it;
+	// Compile does not.
+	Ends
 )
 
 // A Node is a filter as the client sent it. Which fields count depends on Op.

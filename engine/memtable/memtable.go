@@ -86,6 +86,7 @@ type Memtable struct {
 	count  atomic.Int64
 	minSeq atomic.Uint64
 	maxSeq atomic.Uint64
+	ends   atomic.Bool // one is of the kind cell.SetUntil
 
 	// splice is where the last Add linked its node: at each level below height,
 	// prev[i] and next[i] are neighbours and that node is prev[i] or lies
@@ -124,6 +125,9 @@ func (m *Memtable) Count() int { return int(m.count.Load()) }
 // Empty tells whether there are no entries. Safe at any time.
 func (m *Memtable) Empty() bool { return m.count.Load() == 0 }
 
+// Ends tells whether a cell comes to an end of its own. Safe at any time.
+func (m *Memtable) Ends() bool { return m.ends.Load() }
+
 // MinSeq returns the smallest sequence number of any entry, or 0 if there is
 // none. Safe at any time.
 func (m *Memtable) MinSeq() cell.Seq { return cell.Seq(m.minSeq.Load()) }
@@ -149,6 +153,9 @@ func (m *Memtable) AddParts(prefix, suffix, value []byte, seq cell.Seq, kind cel
 		height = m.randomHeight()
 	} else if m.commits == nil {
 		return
+	}
+	if kind == cell.SetUntil {
+		m.ends.Store(true)
 	}
 	keyLen := len(prefix) + len(suffix)
 	size := headerSize + linkSize*height + keyLen

@@ -58,8 +58,9 @@ type GC struct {
 	column  uint64
 	rank    int
 	outside bool // the current row is not in Rows
-	// Collected counts the cells that went by rule.
-	Collected int64
+	// Collected counts the cells that went by rule, and Ended those that had an end of their
+	// own and are past it: they go once nothing older can hide behind them.
+	Collected, Ended int64
 }
 
 // Decide judges the next entry.
@@ -90,6 +91,9 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 		return Drop, nil
 	case Tombstone:
 		if g.Complete {
+			if e.Kind == cell.SetUntil {
+				g.Ended++
+			}
 			return Drop, nil
 		}
 		return Keep, nil

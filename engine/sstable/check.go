@@ -63,6 +63,8 @@ func (r *Reader) check(ctx context.Context, info *Info) (Verdict, error) {
 		got.MinSeq != says.MinSeq || got.MaxSeq != says.MaxSeq || !bytes.Equal(got.Lo, says.Lo) || !bytes.Equal(got.Hi, says.Hi):
 		wrong = fmt.Sprintf("holds %d entries with sequence numbers %d to %d and says it holds %d with %d to %d",
 			got.Entries, got.MinSeq, got.MaxSeq, says.Entries, says.MinSeq, says.MaxSeq)
+	case says.Ends != 0 && got.Ends != says.Ends:
+		wrong = fmt.Sprintf("holds %d cells that come to an end of their own and says it holds %d", got.Ends, says.Ends)
 	case says.PlainRows && !got.PlainRows:
 		wrong = "says that no row key has a byte 00, and has one that does"
 	}
@@ -121,6 +123,9 @@ func readEntries(ctx context.Context, r *Reader) (got Info, wrong string, err er
 		}
 		if suffix.Shape != cell.Cell || e.Kind == cell.Delete {
 			got.Tombstones++
+		}
+		if e.Kind == cell.SetUntil {
+			got.Ends++
 		}
 		got.Entries++
 		got.RawBytes += uint64(len(e.Key) + len(e.Value))

@@ -17,6 +17,8 @@ type Info struct {
 	Entries    uint64
 	Tombstones uint64 `json:",omitempty"`
 	Shadowed   uint64 `json:",omitempty"`
+	// Ends counts the entries of kind SetUntil. A file from before it was counted has 0.
+	Ends uint64 `json:",omitempty"`
 	// PlainRows says that no row key has a byte 00, which would be escaped.
 	PlainRows bool `json:",omitempty"`
 	// FilterColumns says that the Bloom filter holds columns, beside rows.

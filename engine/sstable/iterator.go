@@ -30,7 +30,12 @@ type IterOptions struct {
 	// from storage as the cache lets one read fill in, further blocks are left out
 	// of a cache that is full: see Cache.
 	Blocks *BlockStats
+	// Bloom, if set, counts what Bloom filters were asked.
+	Bloom *BloomStats
 }
+
+// BloomStats counts lookups that a Bloom filter ended, and those that it let through.
+type BloomStats struct{ Skips, Passes int64 }
 
 // BlockStats counts index and data blocks: BlockBytes is their length in the
 // file, BlockBytesInCache that of those which were in the cache.
@@ -46,7 +51,8 @@ type Iterator struct {
 	entry   cell.Entry
 	cur     cursor // in a data block
 	maxSeq  cell.Seq
-	inRow   bool // since SeekRow
+	bloom   *BloomStats // may be nil
+	inRow   bool        // since SeekRow
 	compact bool
 	column  bool   // SeekColumn's key is all that is wanted
 	open    bool   // the top of the index is there
@@ -89,6 +95,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error)
 	i.ctx, i.t, i.maxSeq, i.env.Stats, i.cur.plain = ctx, t, o.MaxSeq, o.Blocks, t.plain
 	i.column = o.OneColumn && t.info.FilterColumns
 	i.fillUntil = math.MaxUint64
+	i.bloom = o.Bloom
 	if o.Blocks != nil {
 		i.fillUntil = r.cache.fill
 	}
@@ -373,7 +380,7 @@ func (i *Iterator) SeekColumn(row, key []byte) bool {
 		if i.column && len(key) > len(row) {
 			column = key
 		}
-		if ok, err := i.t.mayHave(i.ctx, row, column); err != nil || !ok {
+		if ok, err := i.t.mayHave(i.ctx, row, column, i.bloom); err != nil || !ok {
 			i.fail(err)
 			return i.end()
 		}

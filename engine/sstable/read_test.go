@@ -540,6 +540,32 @@ func TestMidRowOfWideRows(t *testing.T) {
 	}
 }
 
+// TestLargestRow: of rows of several blocks the largest is found, wherever it is.
+func TestLargestRow(t *testing.T) {
+	for _, c := range []struct {
+		rows  []int
+		want  string
+		share float64
+	}{
+		{[]int{1000}, "a", 1}, {[]int{1000, 1}, "a", 1}, {[]int{1, 1000}, "b", 1}, {[]int{10, 1000, 10}, "b", 0.98}, {[]int{300, 100, 600}, "c", 0.6}, {[]int{300, 400, 300}, "b", 0.4},
+	} {
+		var es []cell.Entry
+		for i, n := range c.rows {
+			for k := range n {
+				es = append(es, cell.Entry{Key: cellKey(string(rune('a'+i)), 1, fmt.Sprintf("%06d", k), 1), Value: make([]byte, 100), Seq: 1, Kind: cell.Set})
+			}
+		}
+		f, info := write(t, Options{BlockBytes: 500, Compression: NoCompression}, es)
+		row, size, err := open(t, newCache(t), f).LargestRow(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if share := float64(size) / float64(info.Size); string(row) != string(cell.AppendRow(nil, []byte(c.want))) || math.Abs(share-c.share) > 0.03 {
+			t.Errorf("%v: row %s has %.2f of the bytes, want %s and %.2f", c.rows, appendKey(nil, row), share, c.want, c.share)
+		}
+	}
+}
+
 // files is a store whose files are counted as they are opened and closed.
 type files struct {
 	mu   sync.Mutex

@@ -258,8 +258,8 @@ func (t *table) findBlocks(ctx context.Context, footer []byte) error {
 }
 
 // mayHave tells whether the file may have entries of a row prefix, and of a
-// column if that is not nil.
-func (t *table) mayHave(ctx context.Context, row, column []byte) (bool, error) {
+// column if that is not nil. It counts in bloom too, unless that is nil.
+func (t *table) mayHave(ctx context.Context, row, column []byte, bloom *BloomStats) (bool, error) {
 	if bytes.Compare(row, t.info.Lo) < 0 || bytes.Compare(row, t.info.Hi) > 0 {
 		return false, nil
 	}
@@ -273,10 +273,15 @@ func (t *table) mayHave(ctx context.Context, row, column []byte) (bool, error) {
 	ok := bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), row) &&
 		(column == nil || bloomPolicy.MayContain(sstable.TableFilter, h.BlockData(), column))
 	h.Release()
+	if bloom == nil {
+		bloom = new(BloomStats)
+	}
 	if ok {
 		t.r.cache.bloomPasses.Add(1)
+		bloom.Passes++
 	} else {
 		t.r.cache.bloomSkips.Add(1)
+		bloom.Skips++
 	}
 	return ok, nil
 }
@@ -459,6 +464,35 @@ func rowAtOrBefore(key []byte) []byte {
 		panic(err) // escapes were just checked
 	}
 	return cell.AppendRow(nil, row)
+}
+
+// LargestRow returns the prefix of the row with most bytes of the file, and about how many
+// they are. It reads index blocks only, so it does not tell apart rows that share a block.
+func (r *Reader) LargestRow(ctx context.Context) (row []byte, size int64, err error) {
+	t, err := r.pin(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer t.unpin()
+	last, from, all := t.info.Lo, int64(0), int64(0)
+	note := func(to int64) {
+		if to-from > size {
+			row, size = last, to-from
+		}
+	}
+	err = t.eachPlace(ctx, func(place []byte, before, of int64) bool {
+		note(before)
+		last, from, all = place, before, of
+		return true
+	})
+	if err != nil {
+		return nil, 0, readFailure(r.name, err)
+	}
+	if all == 0 { // there is one row, or one block
+		return last, t.info.Size, nil
+	}
+	note(all)
+	return row, int64(float64(size) / float64(all) * float64(t.info.Size)), nil
 }
 
 // MidRow returns a row prefix that parts what the file has of the rows between lo

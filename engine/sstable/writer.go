@@ -238,6 +238,9 @@ func (w *Writer) add(e *cell.Entry) error {
 	if !isCell || e.Kind == cell.Delete {
 		in.Tombstones++
 	}
+	if e.Kind == cell.SetUntil {
+		in.Ends++
+	}
 	if isCell {
 		if in.MaxTS < in.MinTS {
 			in.MinTS, in.MaxTS = s.Timestamp, s.Timestamp

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -177,21 +178,24 @@ func (c *collection) finish(ctx context.Context) (*changes.Ref, error) {
 // place gives a stamp to what a file has.
 func place(f *changes.Ref, at cell.Seq) { f.Lo, f.Hi, f.At = at, at, at }
 
-// A dropList is the rows that a DropRange deletes, as changes.
+// A dropList is the rows that a DropRange deletes, as changes. A row may be in several files:
+// changes.Iterate gives it once.
 type dropList struct {
 	t      *Tablet
 	within row.Range
-	// Those up to upTo are in first.
-	upTo          cell.Seq
-	first, second *changeFile
-	named         *changes.Ref // the first file, nil if it has no row
+	life   uint64
+	// Rows that were changed up to a stamp are in files.
+	upTo  cell.Seq
+	files []*changeFile
+	refs  []*changes.Ref // of those with rows
 }
 
-// list writes the rows of within that are there: of a table without a stream none, and
-// dropList is nil. The caller holds no lock. Rows that come later are added by rest.
+// list writes the rows of within that are there: of a table without a stream none. The caller
+// holds no lock. Rows that come later are added by catchUp.
 func (t *Tablet) list(ctx context.Context, within row.Range) (_ *dropList, err error) {
+	l := &dropList{t: t, within: within}
 	if t.schema().Stream == nil {
-		return nil, nil
+		return l, nil
 	}
 	t.write.Lock()
 	if t.write.closed {
@@ -199,15 +203,16 @@ func (t *Tablet) list(ctx context.Context, within row.Range) (_ *dropList, err e
 		return nil, t.gone()
 	}
 	t.recordLocked()
+	l.life = t.write.mem.life
 	last := t.write.last
 	t.write.Unlock()
+	if l.life == 0 {
+		return l, nil
+	}
 	if err := t.Wait(ctx, last); err != nil {
 		return nil, err
 	}
-	l := &dropList{t: t, within: within, upTo: cell.Seq(t.visible.Load()), first: t.newChangeFile(0), second: t.newChangeFile(0)}
-	if l.first == nil || l.second == nil {
-		return nil, nil // the stream has been disabled
-	}
+	l.upTo = cell.Seq(t.visible.Load())
 	defer func() {
 		if err != nil {
 			l.abort()
@@ -217,97 +222,119 @@ func (t *Tablet) list(ctx context.Context, within row.Range) (_ *dropList, err e
 	if err != nil {
 		return nil, err
 	}
-	w := &rowLister{ctx: ctx, f: l.first}
+	w := &rowLister{ctx: ctx, f: l.file()}
 	var stats scan.Stats
 	for rest := []row.Range{within}; len(rest) > 0; {
 		if rest, _, err = t.Read(ctx, q, rest, 0, w, &stats); err != nil {
 			return nil, err
 		}
 	}
-	l.named, err = l.first.finish()
-	return l, err
+	if err := l.finish(w.f); err != nil {
+		return nil, err
+	}
+	for range catchUps {
+		end := t.lastGiven()
+		n, err := l.catchUp(ctx, end)
+		if err != nil || n < fewRows {
+			return l, err
+		}
+	}
+	return l, nil
 }
 
-// rest writes the rows that were changed between list and at, and are not in its file.
-// Nothing is written to them up to at any more. It returns both files.
-func (l *dropList) rest(ctx context.Context, v *version, at cell.Seq) (files []*changes.Ref, err error) {
+const (
+	// catchUps is how often rows that were changed since are added before flushes wait for
+	// it, unless there were fewer than fewRows.
+	catchUps, fewRows = 4, 1000
+	// listBatch bounds the rows of a catchUp that are in memory at a time.
+	listBatch = 100_000
+)
+
+// lastGiven returns the newest sequence number.
+func (t *Tablet) lastGiven() cell.Seq {
+	t.write.Lock()
+	defer t.write.Unlock()
+	return t.write.seq
+}
+
+// file begins a file of the list.
+func (l *dropList) file() *changeFile {
+	f := &changeFile{env: l.t.env, life: l.life}
+	l.files = append(l.files, f)
+	return f
+}
+
+func (l *dropList) finish(f *changeFile) error {
+	ref, err := f.finish()
+	if ref != nil {
+		l.refs = append(l.refs, ref)
+	}
+	return err
+}
+
+// catchUp adds the rows that were changed up to a stamp, after those that the list has, and
+// tells how many. The caller holds the write lock, or has seen the stamp with it held.
+// Nothing is read of files if the caller has held the change lock since an earlier catchUp.
+func (l *dropList) catchUp(ctx context.Context, end cell.Seq) (n int, err error) {
+	if l.life == 0 {
+		return 0, nil
+	}
+	v := l.t.pin()
+	if v == nil {
+		return 0, l.t.gone()
+	}
+	defer v.release()
 	state := l.t.streamOf(v.row)
-	if state == nil || state.Life != l.first.life {
-		return nil, nil // the stream has been disabled
+	if state == nil || state.Life != l.life {
+		return 0, nil // the stream has been disabled
 	}
-	var keys []string
-	r := changeReader{t: l.t, v: v, state: state, within: l.within, at: changes.Position{Through: l.upTo}, to: func(rec *changes.Record) (bool, error) {
+	keys := map[string]struct{}{}
+	r := changeReader{t: l.t, v: v, state: state, within: l.within, at: changes.Position{Through: l.upTo}}
+	r.to = func(rec *changes.Record) (bool, error) {
 		if !rec.Collected {
-			keys = append(keys, string(rec.Key))
+			keys[string(rec.Key)] = struct{}{}
 		}
-		return true, nil
-	}}
-	if err := r.read(ctx, at-1); err != nil {
-		return nil, err
+		return len(keys) < listBatch, nil
 	}
-	slices.Sort(keys)
-	for _, key := range slices.Compact(keys) {
-		listed, err := l.listed(ctx, []byte(key))
-		if err != nil {
-			return nil, err
+	for more := true; more; {
+		r.done = false
+		if err := r.read(ctx, end); err != nil {
+			return n, err
 		}
-		if listed {
-			continue
+		more = r.done
+		n += len(keys)
+		f := l.file()
+		for _, key := range slices.Sorted(maps.Keys(keys)) {
+			if err := f.add(ctx, &changes.Record{Stamp: someStamp, Key: []byte(key), Changes: []changes.Change{{Op: changes.DeleteRow}}}); err != nil {
+				return n, err
+			}
 		}
-		if err := l.second.add(ctx, &changes.Record{Stamp: someStamp, Key: []byte(key), Changes: []changes.Change{{Op: changes.DeleteRow}}}); err != nil {
-			return nil, err
+		if err := l.finish(f); err != nil {
+			return n, err
 		}
+		clear(keys)
 	}
-	second, err := l.second.finish()
-	if err != nil {
-		return nil, err
-	}
-	for _, f := range []*changes.Ref{l.named, second} {
-		if f != nil {
-			place(f, at)
-			files = append(files, f)
-		}
-	}
-	return files, nil
+	l.upTo = max(l.upTo, end)
+	return n, nil
 }
 
-// listed tells whether a row is in the first file.
-func (l *dropList) listed(ctx context.Context, key []byte) (found bool, err error) {
-	if l.named == nil {
-		return false, nil
+// place gives the list a stamp and returns its files.
+func (l *dropList) place(at cell.Seq) []*changes.Ref {
+	for _, f := range l.refs {
+		place(f, at)
 	}
-	src := changes.Source{Lo: l.named.Lo, Hi: l.named.Hi, Open: func(ctx context.Context) (*changes.File, error) {
-		o, err := l.t.env.Objects.Open(ctx, l.named.Object)
-		if err != nil {
-			return nil, err
-		}
-		return changes.Open(ctx, o, l.named.Object)
-	}}
-	_, err = changes.Iterate(ctx, []changes.Source{src}, changes.Position{}, cell.MaxSeq, row.Range{Start: key, End: append(slices.Clip(key), 0)}, func(*changes.Record) (bool, error) {
-		found = true
-		return false, nil
-	})
-	return found, err
-}
-
-func (l *dropList) life() uint64 {
-	if l == nil {
-		return 0
-	}
-	return l.first.life
+	return l.refs
 }
 
 func (l *dropList) abort() {
-	if l != nil {
-		l.first.abort()
-		l.second.abort()
+	for _, f := range l.files {
+		f.abort()
 	}
 }
 
 func (l *dropList) decided() {
-	if l != nil {
-		l.first.decided()
-		l.second.decided()
+	for _, f := range l.files {
+		f.decided()
 	}
 }
 

@@ -130,7 +130,7 @@ func (t *Tablet) expired() cell.Seq {
 	if s == nil || s.Retention <= 0 {
 		return 0
 	}
-	now, _ := t.env.clock.Read(t.env.Now())
+	now, _ := t.env.Clock.Read(t.env.Now())
 	return stamp.At(now.Add(-s.Retention)) - stamp.Stride
 }
 

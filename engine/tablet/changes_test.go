@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -463,7 +464,7 @@ func TestStreamSplitMerge(t *testing.T) {
 			t.Errorf("child %d has %d records up to %d, promised were %d: %v", i, n, end, w, err)
 		}
 		e := c.Lineage(row.All, start.Through)
-		if e == nil || len(e.Children) != 2 || string(e.Children[0].End) != "row6" || e.Stamp < w {
+		if e == nil || len(e.Children) != 2 || string(e.Children[0].End) != "row6" || e.Stamp <= w {
 			t.Errorf("child %d comes of %+v", i, e)
 		}
 		if e := c.Lineage(c.Bounds(), start.Through); e != nil {
@@ -478,6 +479,13 @@ func TestStreamSplitMerge(t *testing.T) {
 	}
 	if left.write.seq <= w {
 		t.Errorf("a change of a child has stamp %d, %d was promised", left.write.seq, w)
+	}
+	// Each of the two has promised something of its own.
+	later := []cell.Seq{left.write.seq + 2_000_000*stamp.Stride, left.write.seq + 1_000_000*stamp.Stride}
+	for i, c := range children {
+		if !c.Promise(later[i]) {
+			t.Errorf("a promise of child %d is none", i)
+		}
 	}
 	var merged *Tablet
 	err = Merge(t.Context(), left, children[1], 4, func(r *metadata.Row) error {
@@ -498,6 +506,15 @@ func TestStreamSplitMerge(t *testing.T) {
 		if e := merged.Lineage(p, start.Through); e == nil {
 			t.Errorf("what became of %q is not known", p)
 		}
+	}
+	// A reader that was told a watermark looks for the event behind it.
+	for i, c := range children {
+		if e := merged.Lineage(c.Bounds(), later[i]); e == nil || e.Stamp <= later[i] {
+			t.Errorf("child %d has promised %d, and ended by %+v", i, later[i], e)
+		}
+	}
+	if merged.write.seq <= later[0] {
+		t.Errorf("the merged tablet goes on behind %d, %d was promised", merged.write.seq, later[0])
 	}
 	if e := merged.Lineage(left.Bounds(), start.Through); len(e.Children) != 1 || len(e.Children[0].Start)+len(e.Children[0].End) > 0 {
 		t.Errorf("the left child became %+v", e)
@@ -848,7 +865,11 @@ func TestChangesInFiles(t *testing.T) {
 			}
 			set(s, "d") // after it was listed
 			set(s, "b") // was listed
-			return s.drop(t.Context(), row.Range{Start: []byte("b")}, l)
+			done, err := s.drop(t.Context(), row.Range{Start: []byte("b")}, l)
+			if !done && err == nil {
+				t.Error("a list of this stream is not good for it")
+			}
+			return err
 		}, []string{`"a"set`, `"b"set`, `"b"set`, `"d"set`, `"b"set`, `"b"row`, `"d"row`, `"e"set`}},
 		"flush": {func(s *streamed) error { return s.FlushAll(t.Context()) },
 			[]string{`"a"set`, `"b"set`, `"b"set`, `"b"col`, `"e"set`}},
@@ -915,6 +936,191 @@ func TestChangesInFiles(t *testing.T) {
 				t.Errorf("after a restart: %q, want %q", got, c.want)
 			}
 		})
+	}
+}
+
+// An openHook is told what is opened.
+type openHook struct {
+	objectstore.Store
+	opens func(name string)
+}
+
+func (h *openHook) Open(ctx context.Context, name string) (objstorage.Readable, error) {
+	h.opens(name)
+	return h.Store.Open(ctx, name)
+}
+
+// TestDropRangeReads: what is dropped is found before rows are locked, though what was written
+// meanwhile is in files.
+func TestDropRangeReads(t *testing.T) {
+	s := newStreamed(t)
+	write := func(from, to int) {
+		for i := from; i < to; i++ {
+			b := NewBatch(fmt.Appendf(nil, "row%04d", i))
+			b.Set(1, []byte("q"), 1000, nil)
+			s.apply(b)
+		}
+	}
+	opened := 0
+	s.env.Objects = &openHook{s.objects, func(name string) {
+		if !metadata.IsChanges(name) {
+			return
+		}
+		opened++
+		for i := range s.rows {
+			if !s.rows[i].TryLock() {
+				t.Fatalf("%s is opened with rows locked", name)
+			}
+			s.rows[i].Unlock()
+		}
+	}}
+	start := changes.Position{Through: stamp.At(s.sch.Load().Stream.Since)}
+	write(0, 100)
+	l, err := s.list(t.Context(), row.All)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(50, 150)
+	s.flush()
+	write(140, 200)
+	if done, err := s.drop(t.Context(), row.All, l); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	if opened == 0 {
+		t.Error("no change file was opened")
+	}
+	deleted := map[string]int{}
+	if _, _, err := s.ReadChanges(t.Context(), start, row.All, func(r *changes.Record) (bool, error) {
+		if r.Changes[0].Op == changes.DeleteRow {
+			deleted[string(r.Key)]++
+		}
+		return true, nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 200 {
+		if n := deleted[fmt.Sprintf("row%04d", i)]; n != 1 {
+			t.Errorf("row %d is deleted %d times", i, n)
+		}
+	}
+}
+
+// TestDropRangeUnderNewStream: a stream that is enabled while a range is dropped has the
+// deletions, or begins behind them; one that is disabled does no harm.
+func TestDropRangeUnderNewStream(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		first, later uint64 // lives
+	}{{"enabled", 0, 1}, {"anew", 1, 2}, {"disabled", 1, 0}} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStreamed(t)
+			since := time.Now()
+			live := func(life uint64) *schema.Stream {
+				if life == 0 {
+					return nil
+				}
+				return &schema.Stream{Life: life, Retention: 24 * time.Hour, Since: since}
+			}
+			s.stream(live(c.first))
+			b := NewBatch([]byte("before"))
+			b.Set(1, []byte("q"), 1000, nil)
+			s.apply(b)
+			l, err := s.list(t.Context(), row.All)
+			if err != nil {
+				t.Fatal(err)
+			}
+			since = time.Now()
+			s.stream(live(c.later))
+			b = NewBatch([]byte("after"))
+			b.Set(1, []byte("q"), 1000, nil)
+			s.apply(b)
+			if done, err := s.drop(t.Context(), row.All, l); done || err != nil {
+				t.Fatalf("a list of another stream is used: %v, %v", done, err)
+			}
+			if err := s.DropRange(t.Context(), row.All); err != nil {
+				t.Fatal(err)
+			}
+			if n := len(s.content()); n != 0 {
+				t.Errorf("%d cells are left", n)
+			}
+			if c.later == 0 {
+				return
+			}
+			got, _ := s.all(changes.Position{Through: s.write.mem.since}, row.All, -1, nil)
+			if want := []string{`"after" set 1:"q"@1000=""`, `"after" row`, `"before" row`}; !slices.Equal(got, want) {
+				t.Errorf("the stream has %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestCellsEnd: readers of changes are told that a cell of its own end has come to it, once.
+func TestCellsEnd(t *testing.T) {
+	s := newStreamed(t)
+	start := changes.Position{Through: stamp.At(s.sch.Load().Stream.Since)}
+	write := func(until time.Time) {
+		b := NewBatch([]byte("row"))
+		b.SetUntil(1, []byte("q"), 1000, []byte("v"), until.UnixMicro())
+		s.apply(b)
+		s.flush()
+	}
+	compact := func() {
+		t.Helper()
+		s.RequestMajor()
+		if _, err := s.Compact(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(time.Now().Add(time.Hour))
+	compact()
+	const set, gone = `"row" set 1:"q"@1000="v"`, `"row" column 1:"q"[1000,1001)`
+	if got, _ := s.all(start, row.All, -1, nil); !slices.Equal(got, []string{set}) {
+		t.Errorf("before its end the stream has %q", got)
+	}
+	write(time.Now().Add(-time.Hour))
+	compact()
+	compact()
+	if got, _ := s.all(start, row.All, -1, nil); !slices.Equal(got, []string{set, set, gone}) {
+		t.Errorf("after its end the stream has %q", got)
+	}
+	if n := len(s.content()); n != 0 {
+		t.Errorf("%d cells are left", n)
+	}
+}
+
+// TestDropOldChanges: the oldest change files of all tablets go until the rest is small enough,
+// and readers that are behind are told.
+func TestDropOldChanges(t *testing.T) {
+	s := newStreamed(t)
+	start := changes.Position{Through: stamp.At(s.sch.Load().Stream.Since)}
+	var marks []cell.Seq
+	for i := range 5 {
+		b := NewBatch(fmt.Appendf(nil, "row%d", i))
+		b.Set(1, []byte("q"), 1000, bytes.Repeat([]byte{byte(i)}, 1000))
+		s.apply(b)
+		s.flush()
+		marks = append(marks, s.write.seq)
+	}
+	all := KeptBy([]*Tablet{s.Tablet})
+	if len(all) != 1 || all[0].Files != 5 || all[0].Table != "t" || all[0].Newest != stamp.Time(marks[4]) || all[0].Bytes != KeptOf(s.Row()).Bytes {
+		t.Fatalf("%+v", all)
+	}
+	if d := DropOldChanges(t.Context(), []*Tablet{s.Tablet}, all[0].Bytes); len(d) != 0 {
+		t.Errorf("%+v is dropped of what is small enough", d)
+	}
+	d := DropOldChanges(t.Context(), []*Tablet{s.Tablet}, all[0].Bytes/2)
+	if len(d) != 1 || d[0].Files != 3 || d[0].Err != nil || d[0].Until != stamp.Time(marks[2]) || d[0].Bytes+KeptOf(s.Row()).Bytes != all[0].Bytes {
+		t.Fatalf("%+v of %+v", d, all)
+	}
+	s.reopen()
+	for _, from := range []changes.Position{start, {Through: marks[1]}} {
+		var f *fault.Error
+		if _, _, err := s.ReadChanges(t.Context(), from, row.All, nil); !errors.As(err, &f) || f.Kind != fault.OutOfRange || f.Reason != changes.ExpiredReason {
+			t.Errorf("from %d on: %v", from.Through, err)
+		}
+	}
+	if got, _ := s.all(changes.Position{Through: marks[2]}, row.All, -1, nil); len(got) != 2 {
+		t.Errorf("what is kept is %q", got)
 	}
 }
 

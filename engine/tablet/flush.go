@@ -95,6 +95,7 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	}
 	t.trimRanges(next, newer)
 	t.keep(next, m.life, recorded)
+	t.placeFollowed(next)
 	pass := t.placeRemoved(next, out, removed, still)
 	defer pass()
 	if err := t.env.Meta.CAS(ctx, next); err != nil {

@@ -35,7 +35,7 @@ const sampleSize = 64
 // load counts what a tablet is asked for. Counting a call takes two or three atomic additions
 // and, for sampleSize rows of a window's many, a lock.
 type load struct {
-	reads, rowsRead, rowsWritten, bytes atomic.Int64
+	reads, rowsRead, rowsWritten, bytesRead, bytesWritten atomic.Int64
 	// sampled is the number of rows of this window.
 	sampled atomic.Int64
 
@@ -43,13 +43,98 @@ type load struct {
 		sync.Mutex
 		start time.Time // of watching
 		at    time.Time // of rates
-		last  [4]int64  // the counts at that time
+		last  Counts    // at that time
 		rates Load      // as if there had been no load before start
 		// Every row of the window is in sample with the same probability
 		// (reservoir sampling); before has that of the window before.
 		window         time.Time
-		sample, before [][]byte
+		sample, before []Sampled
+		// ended are the windows that no recorder has taken yet; nil if there is none.
+		recorded bool
+		ended    []Window
+		taken    Counts // what earlier windows have
 	}
+}
+
+// Counts is what a tablet was asked for since it was opened, or in a window.
+type Counts struct {
+	Reads       int64 // calls that read
+	RowsRead    int64 // rows they looked at
+	BytesRead   int64 // of values
+	RowsWritten int64
+	// BytesWritten are those of changes.
+	BytesWritten int64
+}
+
+// Busy estimates the time in seconds that processors spend on what is counted.
+func (c Counts) Busy() float64 {
+	return Load{Reads: float64(c.Reads), RowsRead: float64(c.RowsRead), RowsWritten: float64(c.RowsWritten), Bytes: float64(c.BytesRead + c.BytesWritten)}.Busy()
+}
+
+// Add adds what another count has.
+func (c *Counts) Add(o Counts) {
+	c.Reads += o.Reads
+	c.RowsRead += o.RowsRead
+	c.BytesRead += o.BytesRead
+	c.RowsWritten += o.RowsWritten
+	c.BytesWritten += o.BytesWritten
+}
+
+func (c Counts) minus(o Counts) Counts {
+	return Counts{c.Reads - o.Reads, c.RowsRead - o.RowsRead, c.BytesRead - o.BytesRead, c.RowsWritten - o.RowsWritten, c.BytesWritten - o.BytesWritten}
+}
+
+// A Sampled is the key of a row that was read or written.
+type Sampled struct {
+	Key     []byte
+	Written bool
+}
+
+// A Window is what a tablet was asked for in a LoadWindow, and keys of the rows. Each
+// row that was read or written was as likely to be among them.
+type Window struct {
+	Counts
+	Sample []Sampled
+}
+
+// maxEnded is how many windows wait for the recorder. More become one.
+const maxEnded = 4
+
+func (l *load) counts() Counts {
+	return Counts{l.reads.Load(), l.rowsRead.Load(), l.bytesRead.Load(), l.rowsWritten.Load(), l.bytesWritten.Load()}
+}
+
+// endWindowLocked begins a new window at now.
+func (l *load) endWindowLocked(now time.Time, counts Counts) {
+	if l.mu.recorded {
+		if w := (Window{counts.minus(l.mu.taken), l.mu.sample}); len(l.mu.ended) < maxEnded {
+			l.mu.ended = append(l.mu.ended, w)
+		} else {
+			last := &l.mu.ended[maxEnded-1]
+			last.Add(w.Counts)
+			last.Sample = w.Sample
+		}
+		l.mu.taken = counts
+	}
+	l.mu.before, l.mu.sample, l.mu.window = l.mu.sample, nil, now
+	l.sampled.Store(0)
+}
+
+// TakeWindows returns the windows that have ended since the last call; with all, also
+// the one that has not. The first call begins the first window that is returned. There
+// is one caller. It does not change what it gets.
+func (t *Tablet) TakeWindows(now time.Time, all bool) []Window {
+	t.load.observe(now)
+	l := &t.load
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.mu.recorded = true
+	if all {
+		l.endWindowLocked(now, l.counts())
+	}
+	out := l.mu.ended
+	l.mu.ended = nil
+	return out
 }
 
 // read counts a call that looked at rows, the last of which is key.
@@ -57,8 +142,8 @@ func (l *load) read(rows, bytes int64, key []byte) {
 	l.reads.Add(1)
 	if rows > 0 {
 		l.rowsRead.Add(rows)
-		l.bytes.Add(bytes)
-		l.note(rows, key)
+		l.bytesRead.Add(bytes)
+		l.note(rows, key, false)
 	}
 }
 
@@ -66,19 +151,19 @@ func (l *load) read(rows, bytes int64, key []byte) {
 func (l *load) wrote(b *Batch) {
 	n := len(b.rows)
 	l.rowsWritten.Add(int64(n))
-	l.bytes.Add(int64(b.size))
+	l.bytesWritten.Add(int64(b.size))
 	of := 0
 	if n > 1 {
 		of = rand.IntN(n)
 	}
-	l.note(int64(n), b.rows[of].key)
+	l.note(int64(n), b.rows[of].key, true)
 }
 
 // Requests returns how many calls to read and changes of rows there were.
 func (t *Tablet) Requests() int64 { return t.load.reads.Load() + t.load.rowsWritten.Load() }
 
 // note puts key into the sample as often as rows of a window's rows should be.
-func (l *load) note(rows int64, key []byte) {
+func (l *load) note(rows int64, key []byte, written bool) {
 	n := l.sampled.Add(rows)
 	if n > sampleSize*rows && rand.Int64N(n) >= sampleSize*rows {
 		return
@@ -86,11 +171,11 @@ func (l *load) note(rows int64, key []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.mu.sample) < sampleSize {
-		l.mu.sample = append(l.mu.sample, bytes.Clone(key))
+		l.mu.sample = append(l.mu.sample, Sampled{bytes.Clone(key), written})
 		return
 	}
-	i := rand.IntN(sampleSize)
-	l.mu.sample[i] = append(l.mu.sample[i][:0], key...)
+	s := &l.mu.sample[rand.IntN(sampleSize)]
+	s.Key, s.Written = append(s.Key[:0], key...), written
 }
 
 // observe returns the rates as of now. Between two calls the load is taken to
@@ -99,7 +184,7 @@ func (l *load) note(rows int64, key []byte) {
 func (l *load) observe(now time.Time) Load {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	counts := [4]int64{l.reads.Load(), l.rowsRead.Load(), l.rowsWritten.Load(), l.bytes.Load()}
+	counts := l.counts()
 	if l.mu.at.IsZero() {
 		l.mu.start, l.mu.at, l.mu.window, l.mu.last = now, now, now, counts
 		return l.mu.rates
@@ -109,13 +194,17 @@ func (l *load) observe(now time.Time) Load {
 		return l.sinceStartLocked() // too short to tell, or the clock was set back
 	}
 	weight := 1 - math.Exp(-dt/LoadWindow.Seconds())
-	for i, rate := range []*float64{&l.mu.rates.Reads, &l.mu.rates.RowsRead, &l.mu.rates.RowsWritten, &l.mu.rates.Bytes} {
-		*rate += weight * (float64(counts[i]-l.mu.last[i])/dt - *rate)
+	since := counts.minus(l.mu.last)
+	for _, r := range []struct {
+		rate *float64
+		n    int64
+	}{{&l.mu.rates.Reads, since.Reads}, {&l.mu.rates.RowsRead, since.RowsRead}, {&l.mu.rates.RowsWritten, since.RowsWritten},
+		{&l.mu.rates.Bytes, since.BytesRead + since.BytesWritten}} {
+		*r.rate += weight * (float64(r.n)/dt - *r.rate)
 	}
 	l.mu.at, l.mu.last = now, counts
 	if now.Sub(l.mu.window) >= LoadWindow {
-		l.mu.before, l.mu.sample, l.mu.window = l.mu.sample, nil, now
-		l.sampled.Store(0)
+		l.endWindowLocked(now, counts)
 	}
 	return l.sinceStartLocked()
 }
@@ -140,9 +229,9 @@ func (t *Tablet) Load(now time.Time) Load { return t.load.observe(now) }
 // row: most of the load is on one row, or there is hardly any.
 func (t *Tablet) HotKey() ([]byte, bool) {
 	t.load.mu.Lock()
-	keys := slices.Concat(t.load.mu.before, t.load.mu.sample)
-	for i := range keys {
-		keys[i] = bytes.Clone(keys[i]) // the sample overwrites them
+	var keys [][]byte
+	for _, s := range slices.Concat(t.load.mu.before, t.load.mu.sample) {
+		keys = append(keys, bytes.Clone(s.Key)) // the sample overwrites them
 	}
 	t.load.mu.Unlock()
 	if len(keys) < sampleSize/2 {

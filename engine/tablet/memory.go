@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 )
 
 // Memory is the budget that the memtables of all tablets share. Writers wait
@@ -73,6 +74,7 @@ func (m *Memory) wait(ctx context.Context) (float64, error) {
 		m.mu.Lock()
 		m.stalled += time.Since(start)
 		m.mu.Unlock()
+		request.From(ctx).AddMemoryWait(time.Since(start))
 	}()
 	timeout := time.NewTimer(stallLimit)
 	defer timeout.Stop()

@@ -105,12 +105,12 @@ func (o *output) add(ctx context.Context, it cell.Iterator, complete bool) error
 		}
 		e := it.Entry()
 		done += int64(len(e.Key) + len(e.Value))
-		collected := o.gc.Collected
+		removed := o.gc.Collected + o.gc.Ended
 		action, err := o.gc.Decide(e)
 		if err != nil {
 			return o.t.fatal(err)
 		}
-		if o.removed != nil && o.gc.Collected > collected {
+		if o.removed != nil && o.gc.Collected+o.gc.Ended > removed {
 			if err := o.removed.take(ctx, e); err != nil {
 				return err
 			}

@@ -73,17 +73,33 @@ func covers(d, old metadata.RangeTombstone) bool {
 // If the table has a stream, the rows that are there are listed first, for readers of
 // changes. That reads the data, while writes go on.
 func (t *Tablet) DropRange(ctx context.Context, r row.Range) error {
-	list, err := t.list(ctx, r)
-	if err != nil {
-		return err
+	for {
+		list, err := t.list(ctx, r)
+		if err != nil {
+			return err
+		}
+		if done, err := t.drop(ctx, r, list); done || err != nil {
+			return err
+		}
 	}
-	return t.drop(ctx, r, list)
 }
 
-// drop is DropRange after the rows were listed.
-func (t *Tablet) drop(ctx context.Context, r row.Range, list *dropList) error {
+// drop is DropRange after the rows were listed. It is not done, and has done nothing, if the
+// stream was enabled or disabled since.
+func (t *Tablet) drop(ctx context.Context, r row.Range, list *dropList) (done bool, err error) {
+	named := false
+	defer func() {
+		if !named {
+			list.abort()
+		}
+	}()
 	t.change.Lock()
 	defer t.change.Unlock()
+	// Nothing is flushed from here on, so what is written from here on is read from memory
+	// below, with rows locked.
+	if _, err := list.catchUp(ctx, t.lastGiven()); err != nil {
+		return false, fmt.Errorf("list the rows that are dropped: %w", err)
+	}
 	// Whatever got a smaller sequence number was written before; a write that
 	// comes in between gets a larger one and stays. But none may be computed from
 	// what is deleted here, so rows are locked until no write sees that any more.
@@ -94,8 +110,11 @@ func (t *Tablet) drop(ctx context.Context, r row.Range, list *dropList) error {
 	t.write.Lock()
 	if t.write.closed {
 		t.write.Unlock()
-		list.abort()
-		return t.gone()
+		return false, t.gone()
+	}
+	if t.recordLocked(); t.write.mem.life != list.life {
+		t.write.Unlock()
+		return false, nil
 	}
 	d := metadata.RangeTombstone{Start: r.Start, End: r.End, Seq: t.instantLocked()}
 	t.write.Unlock()
@@ -112,24 +131,22 @@ func (t *Tablet) drop(ctx context.Context, r row.Range, list *dropList) error {
 	next.MaxSeq = max(next.MaxSeq, d.Seq)
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool { return f.MaxSeq < d.Seq && within(&f, d) })
 	t.trimRanges(next, v.mems)
-	if list != nil {
-		files, err := list.rest(ctx, v, d.Seq)
-		if err != nil {
-			list.abort()
-			return fmt.Errorf("list the rows that are dropped: %w", err)
+	if list.life != 0 {
+		if _, err := list.catchUp(ctx, d.Seq-1); err != nil {
+			return false, fmt.Errorf("list the rows that are dropped: %w", err)
 		}
-		t.keep(next, list.life(), files...)
+		t.keep(next, list.life, list.place(d.Seq)...)
 	}
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
-		if err = t.lost(nil, err); notApplied(err) {
-			list.abort()
-		}
-		return err
+		err = t.lost(nil, err)
+		named = !notApplied(err) // perhaps
+		return false, err
 	}
+	named = true
 	defer list.decided()
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
 	t.env.Work(t)
-	return nil
+	return true, nil
 }
 
 // dropped estimates the bytes of f in the rows of a range tombstone. It is never

@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/merge"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/scan"
@@ -37,6 +38,8 @@ type Query struct {
 	rows row.Range
 	// none says that there is no output at all.
 	none bool
+	// ends says that what is wanted is filter.Ends.
+	ends bool
 	// first and last are the least and the largest id of the families that are
 	// wanted.
 	first, last cell.FamilyID
@@ -128,6 +131,10 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	if err := s.CheckSound(); err != nil {
 		return nil, err
 	}
+	ends := f != nil && f.Op == filter.Ends
+	if ends {
+		f = nil
+	}
 	for _, name := range f.LiteralFamilies() {
 		if _, ok := s.Families[name]; !ok {
 			return nil, schema.NoFamily(name, "Error while reading table '%s' : Requested column family not found: %s", s.Name, name)
@@ -137,7 +144,7 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	if err != nil {
 		return nil, err
 	}
-	q := &Query{reversed: reversed, program: p, families: make([]family, s.NextFamily), inOrder: true}
+	q := &Query{reversed: reversed, program: p, families: make([]family, s.NextFamily), inOrder: true, ends: ends}
 	h := p.Hints()
 	for name, f := range s.Families {
 		q.families[f.ID] = family{name, h.Families == nil || h.Families(name)}
@@ -188,8 +195,10 @@ type reader struct {
 	hot    []cell.Iterator
 	cached rowcache.Iterator
 	inHot  bool
-	// blocks are those that were read.
-	blocks sstable.BlockStats
+	// blocks are those that were read since they were counted last, the rest all of them.
+	blocks                  sstable.BlockStats
+	blockBytes, cachedBytes int64
+	bloom                   sstable.BloomStats
 
 	rowKey []byte
 	qual   []byte
@@ -228,8 +237,8 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 		r.runs = make([]runIterator, len(v.runs))
 	}
 	r.runs = r.runs[:len(v.runs)]
-	r.blocks = sstable.BlockStats{}
-	opts := sstable.IterOptions{MaxSeq: seq, Blocks: &r.blocks}
+	r.blocks, r.blockBytes, r.cachedBytes, r.bloom = sstable.BlockStats{}, 0, 0, sstable.BloomStats{}
+	opts := sstable.IterOptions{MaxSeq: seq, Blocks: &r.blocks, Bloom: &r.bloom}
 	if q != nil {
 		opts.Times, opts.OneColumn = q.times, q.oneColumn
 	}
@@ -253,6 +262,10 @@ func (r *reader) close() error {
 	r.useAll()
 	err := r.it.Close()
 	r.countBlocks()
+	r.version.reads.bloom(&r.bloom)
+	if n := len(r.sources) - r.mems; n > 0 {
+		request.From(r.ctx).AddRead(n, r.blockBytes, r.cachedBytes)
+	}
 	r.version.release()
 	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
 	r.out = emitter{}
@@ -273,6 +286,8 @@ func (r *reader) close() error {
 // the block cache is counted from here.
 func (r *reader) countBlocks() {
 	r.version.reads.blocks(&r.blocks)
+	r.blockBytes += int64(r.blocks.BlockBytes)
+	r.cachedBytes += int64(r.blocks.BlockBytesInCache)
 	r.blocks = sstable.BlockStats{}
 }
 
@@ -316,6 +331,10 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 	v := t.pin()
 	if v == nil {
 		return ranges, false, t.gone()
+	}
+	if q.ends && !v.ends() {
+		v.release()
+		return nil, false, nil
 	}
 	// The version first, the sequence number second: see the package comment.
 	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, q.runs, nil)
@@ -541,9 +560,16 @@ func (r *reader) cells() (seen int64, err error) {
 			continue
 		case verdict == merge.Live:
 			seen++
+			if q.ends {
+				if _, ok := e.Until(); !ok {
+					break
+				}
+			}
 			r.cell.Family = q.families[s.Family].name
 			r.cell.Timestamp = s.Timestamp
-			r.cell.Value = e.Content()
+			if r.cell.Value = e.Content(); q.ends {
+				r.cell.Value = e.Value[:len(e.Value)-len(r.cell.Value)]
+			}
 			if s.Plain {
 				r.cell.Qualifier = s.Column[:len(s.Column)-2]
 			} else {

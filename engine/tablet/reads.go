@@ -17,11 +17,23 @@ type CacheStats struct {
 	// they are in the files; CachedBytes those of them that were in the block
 	// cache. Compactions do not count.
 	BlockBytes, CachedBytes int64
+	// BloomSkips counts lookups in an SSTable that its Bloom filter ended, BloomPasses
+	// those that it let through.
+	BloomSkips, BloomPasses int64
 }
 
 // reads counts what CacheStats has.
 type reads struct {
-	rowHits, rowMisses, blockBytes, cachedBytes atomic.Int64
+	rowHits, rowMisses, blockBytes, cachedBytes, bloomSkips, bloomPasses atomic.Int64
+}
+
+func (r *reads) bloom(s *sstable.BloomStats) {
+	if s.Skips > 0 {
+		r.bloomSkips.Add(s.Skips)
+	}
+	if s.Passes > 0 {
+		r.bloomPasses.Add(s.Passes)
+	}
 }
 
 func (r *reads) blocks(s *sstable.BlockStats) {
@@ -58,5 +70,6 @@ func (e *Env) CacheStats(table uint64) CacheStats {
 	return CacheStats{
 		RowHits: r.rowHits.Load(), RowMisses: r.rowMisses.Load(),
 		BlockBytes: r.blockBytes.Load(), CachedBytes: r.cachedBytes.Load(),
+		BloomSkips: r.bloomSkips.Load(), BloomPasses: r.bloomPasses.Load(),
 	}
 }

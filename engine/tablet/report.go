@@ -77,6 +77,8 @@ type Info struct {
 	// Server names the tablet server that has the tablet, in a cluster; empty if
 	// none has.
 	Server string
+	// Changes is what is kept of its changes.
+	Changes Kept
 	// Redo is the place in the commit log from which on a restart would replay
 	// for this tablet, as "segment:offset", "" if nothing would be.
 	Redo string

@@ -61,6 +61,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	// What was promised to readers of changes holds for the children.
 	parent := t.Row().Clone()
 	parent.MaxSeq = max(parent.MaxSeq, t.write.seq)
+	t.placeFollowed(parent)
 	if parent.Stream != nil {
 		// Each event has a stamp of its own, by which readers tell them apart.
 		parent.MaxSeq = t.env.next(parent.MaxSeq)
@@ -222,6 +223,7 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 // change1 stores a METADATA row that differs from the present one in nothing
 // that a version holds.
 func (t *Tablet) change1(ctx context.Context, next *metadata.Row) error {
+	t.placeFollowed(next)
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(nil, err)
 	}
@@ -373,7 +375,9 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 		return err // the mark alone does no harm
 	}
 	old := a.Row()
-	m := mergeRows(old, b.Row())
+	right := b.Row().Clone()
+	b.placeFollowed(right)
+	m := mergeRows(old, right)
 	m.Tablet = id
 	m.MaxSeq = max(m.MaxSeq, a.write.seq, b.write.seq)
 	if b.schema().Stream != nil {
@@ -444,6 +448,7 @@ func mergeRows(a, b *metadata.Row) *metadata.Row {
 	m.RangeDel = append(m.RangeDel, a.RangeDel...)
 	m.MaxSeq = max(a.MaxSeq, b.MaxSeq)
 	m.FlushedSeq = max(a.FlushedSeq, b.FlushedSeq)
+	m.Followed = metadata.MergeFollowed(a.Followed, b.Followed)
 	m.MajorTime = min(a.MajorTime, b.MajorTime)
 	for group, at := range a.GroupMajors {
 		if other, ok := b.GroupMajors[group]; !ok || at < other {
@@ -500,6 +505,53 @@ func (t *Tablet) SplitKey(ctx context.Context) ([]byte, bool, error) {
 		return nil, false, fault.New(fault.Corruption, "%w", err)
 	}
 	return key, t.splits(key), nil
+}
+
+// Cuts returns up to 7 ascending rows that cut the tablet's largest SSTable into parts
+// of about one size. They say where most rows are.
+func (t *Tablet) Cuts(ctx context.Context) ([][]byte, error) {
+	v := t.pin()
+	if v == nil {
+		return nil, t.gone()
+	}
+	defer v.release()
+	var largest *file
+	for _, u := range v.runs {
+		for i := range u.files {
+			if f := &u.files[i]; largest == nil || f.ref.Size > largest.ref.Size {
+				largest = f
+			}
+		}
+	}
+	if largest == nil {
+		return nil, nil
+	}
+	var out [][]byte
+	var cut func(lo, hi []byte, depth int) error
+	cut = func(lo, hi []byte, depth int) error {
+		mid, err := largest.reader.MidRow(ctx, lo, hi)
+		if err != nil || len(mid) == 0 || bytes.Equal(mid, lo) || depth == 0 {
+			return err
+		}
+		mid = bytes.Clone(mid)
+		if err := cut(lo, mid, depth-1); err != nil {
+			return err
+		}
+		key, err := cell.RowOf(nil, mid)
+		if err != nil {
+			return fault.New(fault.Corruption, "%w", err)
+		}
+		if t.splits(key) && (len(out) == 0 || bytes.Compare(out[len(out)-1], key) < 0) {
+			out = append(out, key)
+		}
+		return cut(mid, hi, depth-1)
+	}
+	hi := []byte(nil)
+	if len(t.bounds.End) > 0 {
+		hi = cell.AppendRow(nil, t.bounds.End)
+	}
+	err := cut(cell.AppendRow(nil, t.bounds.Start), hi, 3)
+	return out, t.readError(err)
 }
 
 func (t *Tablet) splits(key []byte) bool {

@@ -48,10 +48,15 @@ type Summary struct {
 	Recovery time.Duration
 }
 
-// TableReads tells what reads of a table found in the caches.
+// TableReads tells what is kept of a table, and what reads of it found in the caches.
 type TableReads struct {
 	Table string // full resource name
 	CacheStats
+	// Tablets that are served and their SSTables; the bytes of these, and RawBytes before
+	// compression.
+	Tablets, SSTables, Bytes, RawBytes int64
+	// MemtableBytes is what the table has in memtables.
+	MemtableBytes int64
 }
 
 // Summarize reads the counters of a server whose tables' tablets are in one Env
@@ -59,8 +64,10 @@ type TableReads struct {
 func Summarize(users, system *Env, tables []*schema.Table, tablets []*Tablet, cache *sstable.Cache, rows *rowcache.Cache) Summary {
 	st := Summary{Tables: len(tables), Cache: cache.Metrics(), MemtableLimit: users.Memory.Limit() + system.Memory.Limit()}
 	slices.SortFunc(tables, func(a, b *schema.Table) int { return cmp.Compare(a.ID, b.ID) })
-	for _, t := range tables {
-		st.Reads = append(st.Reads, TableReads{t.Name, users.CacheStats(t.ID)})
+	of := make(map[uint64]int, len(tables))
+	for i, t := range tables {
+		st.Reads = append(st.Reads, TableReads{Table: t.Name, CacheStats: users.CacheStats(t.ID)})
+		of[t.ID] = i
 	}
 	if rows != nil {
 		st.RowCacheRows, st.RowCacheBytes = rows.Rows(), rows.Bytes()
@@ -69,9 +76,20 @@ func Summarize(users, system *Env, tables []*schema.Table, tablets []*Tablet, ca
 		if t.env == users {
 			st.Tablets++
 		}
-		for _, f := range t.Row().Files {
+		row := t.Row()
+		var bytes, raw int64
+		for _, f := range row.Files {
 			st.SSTables++
 			st.SSTableBytes += f.Size
+			bytes, raw = bytes+f.Size, raw+int64(f.RawBytes)
+		}
+		if i, ok := of[row.Table]; ok && t.env == users {
+			r := &st.Reads[i]
+			r.Tablets++
+			r.SSTables += int64(len(row.Files))
+			r.Bytes += bytes
+			r.RawBytes += raw
+			r.MemtableBytes += t.MemtableBytes()
 		}
 	}
 	mems, stalled := users.Memory.Used()

@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
@@ -99,9 +100,8 @@ type Env struct {
 	Fatal func(error)
 	// Held, if set, is told how long the writes of a tablet were held up for what.
 	Held func(why string, d time.Duration)
-	// ClockJump, if set, is told when the clock is found to be set forward by more
-	// than an hour, and when it is not any more: 0. Commit times do not follow it.
-	ClockJump func(ahead time.Duration)
+	// Clock guards commit times against one that is set forward; nil: nothing does.
+	Clock *stamp.Clock
 
 	Stats Stats
 	// Pace holds back the compactions of all tablets.
@@ -110,8 +110,7 @@ type Env struct {
 	objects objects
 	damages damages
 	states  atomic.Uint64 // the last one of any version
-	clock   stamp.Clock
-	jumped  atomic.Bool // ClockJump was told so
+	jumped  atomic.Bool   // the log says that the clock was set forward
 	reads   tableReads
 	// readable counts the versions that a reader may still use.
 	readable sync.WaitGroup
@@ -119,15 +118,12 @@ type Env struct {
 
 // next returns the sequence number that follows last: the time, if that is later.
 func (e *Env) next(last cell.Seq) cell.Seq {
-	now, ahead := e.clock.Read(e.Now())
+	now, ahead := e.Clock.Read(e.Now())
 	if (ahead > 0) != e.jumped.Load() && e.jumped.CompareAndSwap(ahead == 0, ahead > 0) {
 		if ahead > 0 {
 			e.Log.Error("the clock was set forward; commit times do not follow it until it is right or the process starts again", "ahead", ahead)
 		} else {
 			e.Log.Info("the clock is followed again")
-		}
-		if e.ClockJump != nil {
-			e.ClockJump(ahead)
 		}
 	}
 	return stamp.Next(last, now)
@@ -223,6 +219,9 @@ type Tablet struct {
 	majors   majors
 	// layouts caches the layout of the current schema.
 	layouts atomic.Pointer[layout]
+
+	// followed is what Follow noted, nil if it was not called.
+	followed atomic.Pointer[*metadata.Followed]
 
 	load load
 	// slow delays writers while compactions are behind.
@@ -379,7 +378,10 @@ func (t *Tablet) admit(ctx context.Context) (float64, error) {
 		return 0, nil
 	}
 	start := time.Now()
-	defer func() { t.env.Stats.Stalled.Add(int64(time.Since(start))) }()
+	defer func() {
+		t.env.Stats.Stalled.Add(int64(time.Since(start)))
+		request.From(ctx).AddCompactionWait(time.Since(start))
+	}()
 	if d := min(t.slow.wait(), slowLimit); d > 0 {
 		if err := sleep(ctx, d); err != nil {
 			return 0, err
@@ -519,7 +521,10 @@ func (t *Tablet) Update(ctx context.Context, key []byte, decide func(v *View, b 
 	if err != nil {
 		return err
 	}
-	return t.Wait(ctx, pos)
+	wait := request.From(ctx).BeginLogWait()
+	err = t.Wait(ctx, pos)
+	wait.End(err)
+	return err
 }
 
 // Wait returns nil once what ApplyAsync or UpdateAsync returned pos for is

@@ -40,6 +40,9 @@ type object struct {
 	resident atomic.Pointer[[]byte]
 	loading  bool
 	table    uint64
+
+	// largest is the file's largest row, once somebody has looked for it.
+	largest atomic.Pointer[LargeRow]
 }
 
 // objects are those that the versions of a server's tablets refer to. The
@@ -171,6 +174,23 @@ type version struct {
 	depth    int    // how many runs a read of one group looks into at most
 	rangeDel merge.Ranges
 	changes  []*object // the change files of the row
+}
+
+// ends tells whether a cell may come to an end of its own.
+func (v *version) ends() bool {
+	for _, m := range v.mems {
+		if m.Ends() {
+			return true
+		}
+	}
+	for i := range v.runs {
+		for k := range v.runs[i].files {
+			if v.runs[i].files[k].ref.Ends > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // newVersion builds the version of a METADATA row.

@@ -1,0 +1,68 @@
+package tablet
+
+import (
+	"context"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/metadata"
+)
+
+// Follow notes up to where a tablet of a materialized view has seen changes, nil if there
+// are rows that it has not seen. What it made of them is durable. The note is in the METADATA
+// row once that is changed for another reason, or SaveFollowed is called: what comes after a
+// crash may begin earlier.
+func (t *Tablet) Follow(f *metadata.Followed) { t.followed.Store(&f) }
+
+// Followed returns what Follow noted, or what is in the METADATA row.
+func (t *Tablet) Followed() *metadata.Followed {
+	if f := t.followed.Load(); f != nil {
+		return *f
+	}
+	return t.Row().Followed
+}
+
+// placeFollowed makes next say what Follow noted.
+func (t *Tablet) placeFollowed(next *metadata.Row) {
+	if f := t.followed.Load(); f != nil {
+		next.Followed = *f
+	}
+}
+
+// SaveFollowed stores what Follow noted, if the METADATA row does not say it.
+func (t *Tablet) SaveFollowed(ctx context.Context) error {
+	f, was := t.Followed(), t.Row().Followed
+	if f == was || f != nil && was != nil && *f == *was {
+		return nil
+	}
+	return t.Change(ctx, func(*metadata.Row) {})
+}
+
+// Visible returns the sequence number up to which everything is durable, and read by those
+// that begin now.
+func (t *Tablet) Visible() cell.Seq { return cell.Seq(t.visible.Load()) }
+
+// ChangesBegin returns a stamp from which on ReadChanges gives all that a read which
+// begins now does not see; 0 if there is none at this moment, as something is on its way to
+// the log, or the table has no stream.
+func (t *Tablet) ChangesBegin() cell.Seq {
+	if t.schema().Stream == nil {
+		return 0
+	}
+	t.write.Lock()
+	defer t.write.Unlock()
+	if t.write.closed || t.visible.Load() < uint64(t.write.logged) || t.write.gate != 0 {
+		return 0
+	}
+	t.recordLocked()
+	s := t.streamOf(t.Row())
+	if s == nil {
+		return 0
+	}
+	return max(cell.Seq(t.visible.Load()), s.Since)
+}
+
+// Latest returns the state of a row with every change that was applied, durable or not.
+// The caller sees to it that nobody changes the row until it has applied its own.
+func (t *Tablet) Latest(ctx context.Context, key []byte) *View {
+	return &View{t: t, ctx: ctx, key: key, seq: cell.MaxSeq}
+}
