@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -21,6 +22,9 @@ import (
 type LogState struct {
 	Kept   commitlog.Pos // everything at or after it is there; zero: everything
 	Frozen bool
+	// Promised is a bound of the promises to readers of changes that are in the log: no clock
+	// record has a larger number. It is for a log whose clock records cannot all be read.
+	Promised cell.Seq `json:",omitempty"`
 	// Server is the name of its owner, for operators.
 	Server string `json:",omitempty"`
 	// GivenUp is the part of a frozen log that an operator has given up. Every server that
@@ -108,6 +112,8 @@ func GiveUp(ctx context.Context, l lock.Service, id commitlog.ID, what commitlog
 type SealedLog struct {
 	From, End commitlog.Pos
 	GivenUp   commitlog.GivenUp
+	// Promised is that of the LogState.
+	Promised cell.Seq
 }
 
 // SealLog makes sure that no server writes to a log any more and returns the part to
@@ -125,7 +131,7 @@ func SealLog(ctx context.Context, l lock.Service, store objectstore.Store, id co
 		if err != nil {
 			return SealedLog{}, err
 		}
-		s := SealedLog{From: state.Kept, GivenUp: state.GivenUp}
+		s := SealedLog{From: state.Kept, GivenUp: state.GivenUp, Promised: state.Promised}
 		s.End, err = commitlog.Seal(ctx, store, id, s.From, s.GivenUp)
 		return s, err
 	}

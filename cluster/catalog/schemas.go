@@ -36,6 +36,18 @@ type Entry struct {
 	Pending bool
 }
 
+// stagedPrefix begins the names of staged tables.
+const stagedPrefix = "restores/"
+
+// StagedName returns the name of a staged table: one that is served like others while it
+// is brought to a time, and that no client of an API can name. It is live, and gives a
+// sign of life by a new version. The master removes it when it has given none for
+// master.Options.MakeLimit.
+func StagedName(id uint64) string { return fmt.Sprintf("%s%016x", stagedPrefix, id) }
+
+// IsStaged tells whether a table's name is that of a staged one.
+func IsStaged(name string) bool { return strings.HasPrefix(name, stagedPrefix) }
+
 // NewPending returns the entry of a table that is about to be created.
 func NewPending(t *schema.Table, now time.Time) Entry {
 	t = t.Clone()
@@ -87,6 +99,9 @@ func ReadName(ctx context.Context, l lock.Service, name string) (Name, int64, er
 func ParseName(i lock.Item) (Name, error) {
 	var n Name
 	if err := json.Unmarshal(i.Value, &n); err != nil {
+		if fault.KindOf(err) == fault.FailedPrecondition {
+			return nil, err // a later version's
+		}
 		return nil, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
 	}
 	return n, nil

@@ -171,9 +171,22 @@ func (c *Client) consistentCut(ctx context.Context, b *catalog.Backup, name stri
 }
 
 func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *schema.Table, error) {
-	sch, err := c.liveSchema(ctx, name)
+	n, version, err := catalog.ReadName(ctx, c.o.Lock, name)
 	if err != nil {
 		return nil, nil, err
+	}
+	sch := n.Live()
+	if sch == nil {
+		return nil, nil, fault.New(fault.NotFound, "Table not found: %s", name)
+	}
+	if sch.View != nil {
+		return nil, nil, fault.New(fault.FailedPrecondition, "%s is a materialized view, of which there are no backups: make one of table %s", name, sch.View.Source)
+	}
+	if sch.Stream != nil {
+		// What is not in the backup is among the changes: see RestoreTableAt.
+		if err := c.waitApplied(ctx, version); err != nil {
+			return nil, nil, err
+		}
 	}
 	servers := map[string][]metadata.TabletID{}
 	err = c.tabletRows(ctx, sch.ID, row.All, func(r *metadata.Row) error {
@@ -501,6 +514,7 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 		return nil, err
 	}
 	sch := b.Table.Clone()
+	sch.ForgetViews()
 	if err := change(sch); err != nil {
 		return nil, err
 	}
@@ -511,14 +525,19 @@ func (c *Client) RestoreTable(ctx context.Context, from, name string, change fun
 		return nil, err
 	}
 	sch.NoteRules(b.Table)
+	return c.restoreRows(ctx, b, sch, newID)
+}
+
+// restoreRows makes the table sch of what the backup b holds.
+func (c *Client) restoreRows(ctx context.Context, b *catalog.Backup, sch *schema.Table, newID func() uint64) (*schema.Table, error) {
 	return c.makeTable(ctx, sch, func() ([]*metadata.Row, error) {
 		// Read again: the SSTables that it names are kept from now on.
-		now, err := c.backup(ctx, from)
+		now, err := c.backup(ctx, b.Name)
 		if err != nil {
 			return nil, err
 		}
 		if now.ID != b.ID {
-			return nil, fault.New(fault.NotFound, "Backup not found: %s", from)
+			return nil, fault.New(fault.NotFound, "Backup not found: %s", b.Name)
 		}
 		rows, err := c.backupRows(ctx, b)
 		for _, r := range rows {

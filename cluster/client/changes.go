@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"context"
+	"sync"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -19,7 +21,7 @@ func (c *Client) StreamPartitions(ctx context.Context, table string) ([]row.Rang
 	if err != nil {
 		return nil, err
 	}
-	if sch := t.Schema(); sch.Stream == nil {
+	if sch := t.Schema(); sch.ChangeStream() == nil {
 		return nil, fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s", sch.Name)
 	}
 	var ranges []row.Range
@@ -62,9 +64,9 @@ func rangesOf(rows []*metadata.Row) []row.Range {
 }
 
 // ReadChanges implements backend.ChangeStreamer. A tablet that is moved or taken over is read
-// on at its new place. When the partition has ended, in a split or merge, the Close names
-// the children of that event, also if they have been split or merged since: so all
-// parents of one child name the same.
+// on at its new place; meanwhile the last watermark is told again. When the partition has
+// ended, in a split or merge, the Close names the children of that event, also if they have
+// been split or merged since: so all parents of one child name the same.
 func (c *Client) ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error) {
 	t, err := c.o.Schemas.Named(ctx, req.Table)
 	if err != nil {
@@ -73,10 +75,14 @@ func (c *Client) ReadChanges(ctx context.Context, req *changes.Request, w change
 	if req.Every <= 0 {
 		return nil, fault.New(fault.Internal, "a read of changes does not say how often to tell watermarks")
 	}
-	r := changesCall{Writer: w, c: c, t: t, req: req, partition: req.Within, born: req.From.Born, at: req.From}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	r := &changesCall{Writer: w, cancel: cancel, c: c, t: t, req: req, partition: req.Within, born: req.From.Born, at: req.From}
 	if req.Partition != nil {
 		r.partition = *req.Partition
 	}
+	r.watch()
+	defer r.end()
 	for attempt := 0; ; attempt++ {
 		before := r.at
 		closed, done, err := r.tablet(ctx)
@@ -112,13 +118,74 @@ type changesCall struct {
 
 	at  changes.Position
 	row []byte // what at.Row is in
-	err error  // of the Writer
+
+	// mu is held during calls of the Writer.
+	mu  sync.Mutex
+	err error // of the Writer
 	// unflushed says that the Writer has something that it was not told to pass on.
 	unflushed bool
+	// told is when the Writer was last told something, and silence calls remind when that is
+	// too long ago. over says that the Writer is not to be called any more.
+	told    time.Time
+	silence *time.Timer
+	over    bool
+	cancel  context.CancelCauseFunc
+}
+
+// watch begins to call remind.
+func (r *changesCall) watch() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.told = time.Now()
+	r.silence = time.AfterFunc(r.patience(), r.remind)
+}
+
+// patience is how long the Writer is told nothing: a little longer than a server takes to tell
+// a newer watermark.
+func (r *changesCall) patience() time.Duration { return r.req.Every + r.req.Every/8 }
+
+// remind tells the last watermark again while no server tells any: while the tablet is moved,
+// taken over, split or merged.
+func (r *changesCall) remind() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.over || r.err != nil {
+		return
+	}
+	next := r.patience()
+	if silent := time.Since(r.told); silent < next {
+		next -= silent
+	} else {
+		if r.unflushed {
+			r.err = r.flushLocked()
+		}
+		if r.err == nil {
+			r.err = r.Writer.Watermark(r.at)
+		}
+		if r.err != nil {
+			r.cancel(r.err)
+			return
+		}
+		r.told, next = time.Now(), r.req.Every
+	}
+	r.silence.Reset(next)
+}
+
+// end waits until remind does not call the Writer, and will not.
+func (r *changesCall) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	r.silence.Stop()
 }
 
 // Record implements changes.Writer.
 func (r *changesCall) Record(rec *changes.Record, at changes.Position) (bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return false, r.err
+	}
 	at.Born = r.born
 	full, err := r.Writer.Record(rec, at)
 	if r.err = err; err != nil {
@@ -138,20 +205,36 @@ func (r *changesCall) note(at changes.Position) {
 
 // Flush implements changes.Writer.
 func (r *changesCall) Flush() error {
-	r.unflushed = false
-	r.err = r.Writer.Flush()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil {
+		r.err = r.flushLocked()
+	}
 	return r.err
+}
+
+func (r *changesCall) flushLocked() error {
+	r.unflushed = false
+	err := r.Writer.Flush()
+	r.told = time.Now()
+	return err
 }
 
 // Watermark implements changes.Writer. What a server that has the tablet no more tells late
 // is no news.
 func (r *changesCall) Watermark(at changes.Position) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err != nil {
+		return r.err
+	}
 	if at.Through < r.at.Through {
 		at = r.at
 	}
 	at.Born = r.born
 	r.note(at)
 	r.err = r.Writer.Watermark(r.at)
+	r.told = time.Now()
 	return r.err
 }
 
@@ -194,19 +277,24 @@ func (r *changesCall) tablet(ctx context.Context) (closed *changes.Close, done b
 	read := rpc.ChangesRead{Life: r.req.Life, Within: within, From: r.at, Until: r.req.Until, Every: r.req.Every}
 	read.From.Row = bytes.Clone(read.From.Row)
 	err = r.c.o.Dialer.Dial(l.addr).ReadChanges(ctx, rpc.Target{Tablet: l.tablet, Schema: sch.Version}, &read, r)
-	if r.err != nil {
-		return nil, true, r.err
-	}
-	if r.unflushed {
-		if err := r.Flush(); err != nil {
-			return nil, true, err
-		}
+	if err := r.flushTaken(); err != nil {
+		return nil, true, err
 	}
 	if err == nil {
 		return nil, true, nil
 	}
 	r.c.forgetOnError(err, sch.ID, l)
 	return nil, false, err
+}
+
+// flushTaken passes on what the Writer took, and returns its error.
+func (r *changesCall) flushTaken() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.err == nil && r.unflushed {
+		r.err = r.flushLocked()
+	}
+	return r.err
 }
 
 // close returns how the partition has ended, nil if it has not: one tablet has all of it,

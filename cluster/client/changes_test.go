@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/conformance/changefollow"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -258,3 +259,141 @@ type nowhere struct{}
 func (nowhere) Record(*changes.Record, changes.Position) (bool, error) { return false, nil }
 func (nowhere) Flush() error                                           { return nil }
 func (nowhere) Watermark(changes.Position) error                       { return nil }
+
+// A listener notes what a changes.Writer is told.
+type listener struct {
+	t  *testing.T
+	mu sync.Mutex
+	// told counts the watermarks, and records the records.
+	told, records int
+	mark          changes.Position
+	unflushed     bool
+}
+
+func (l *listener) Record(_ *changes.Record, at changes.Position) (bool, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.records++
+	l.unflushed = true
+	return false, nil
+}
+
+func (l *listener) Flush() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.unflushed = false
+	return nil
+}
+
+func (l *listener) Watermark(at changes.Position) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.unflushed || at.Through < l.mark.Through {
+		l.t.Errorf("told %d after %d, with records before it that were not passed on: %v", at.Through, l.mark.Through, l.unflushed)
+	}
+	l.told++
+	l.mark = at
+	return nil
+}
+
+func (l *listener) state() (told, records int, mark changes.Position) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.told, l.records, l.mark
+}
+
+// TestWatermarksWithoutServer: while no server has the tablet its reader is told the last
+// watermark again, as often as it asked for.
+func TestWatermarksWithoutServer(t *testing.T) {
+	const every = 20 * time.Millisecond
+	n := newNetwork(t, 0)
+	stop, at := n.start("server-1", "127.0.0.1:0")
+	c := n.client()
+	sch := streamTable(t, c, nil)
+	l := &listener{t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := c.ReadChanges(ctx, &changes.Request{Table: sch.Name, Life: sch.Stream.Life, From: changes.Position{Through: stamp.At(sch.Stream.Since) - 1}, Every: every}, l)
+		done <- err
+	}()
+	await := func(what string, ok func(told, records int, mark changes.Position) bool) {
+		t.Helper()
+		for begin := time.Now(); !ok(l.state()); time.Sleep(every / 4) {
+			if time.Since(begin) > time.Minute {
+				t.Fatalf("no %s", what)
+			}
+		}
+	}
+	put := func() {
+		t.Helper()
+		if err := c.MutateRow(t.Context(), sch.Name, &row.Entry{Key: key(1), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	await("first record", func(_, records int, _ changes.Position) bool { return records == 1 })
+	stop()
+	before, _, mark := l.state()
+	begin := time.Now()
+	await("watermarks while no server runs", func(told, _ int, _ changes.Position) bool { return told >= before+10 })
+	if _, _, again := l.state(); again.Through < mark.Through || time.Since(begin) < 5*every {
+		t.Errorf("after watermark %d comes %d; 10 of them in %v, one is due each %v", mark.Through, again.Through, time.Since(begin), every)
+	}
+	n.start("server-1", at)
+	put()
+	await("second record", func(_, records int, _ changes.Position) bool { return records == 2 })
+	cancel()
+	if err := <-done; !errors.Is(err, context.Canceled) {
+		t.Errorf("the read ends with %v", err)
+	}
+	told, _, _ := l.state()
+	time.Sleep(3 * every)
+	if later, _, _ := l.state(); later != told {
+		t.Error("the writer is told something after the read is over")
+	}
+}
+
+// A stalled server gives a record, and then nothing for a while.
+type stalled struct{ rpc.TabletServer }
+
+func (s stalled) ReadChanges(ctx context.Context, _ rpc.Target, req *rpc.ChangesRead, w changes.Writer) error {
+	rec := changes.Record{Stamp: req.From.Through + 1, Key: key(1)}
+	if _, err := w.Record(&rec, rec.After()); err != nil {
+		return err
+	}
+	<-ctx.Done()
+	return context.Cause(ctx)
+}
+
+type stalledDialer struct{ rpc.Dialer }
+
+func (d stalledDialer) Dial(addr string) rpc.TabletServer { return stalled{d.Dialer.Dial(addr)} }
+
+// TestWatermarkBehindRecords: what a server gave before it stalled is passed on before a
+// watermark behind it is told.
+func TestWatermarkBehindRecords(t *testing.T) {
+	n := newNetwork(t, 1)
+	d := stream.NewDialer(stream.Options{})
+	t.Cleanup(d.Close)
+	c := n.clientOver(stalledDialer{d})
+	sch := streamTable(t, c, nil)
+	l := &listener{t: t}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	from := stamp.At(sch.Stream.Since) - 1
+	go func() {
+		for ctx.Err() == nil {
+			if told, _, mark := l.state(); told > 0 {
+				if mark.Through != from+1 {
+					t.Errorf("the watermark is %d behind a record of %d", mark.Through, from+1)
+				}
+				cancel()
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if _, err := c.ReadChanges(ctx, &changes.Request{Table: sch.Name, Life: sch.Stream.Life, From: changes.Position{Through: from}, Every: 20 * time.Millisecond}, l); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}

@@ -314,7 +314,7 @@ const maxKey = 4 << 10
 
 // MutateRow implements backend.Data.
 func (c *Client) MutateRow(ctx context.Context, table string, e *row.Entry) error {
-	t, err := c.o.Schemas.Named(ctx, table)
+	t, err := c.writable(ctx, table)
 	if err != nil {
 		return err
 	}
@@ -329,7 +329,7 @@ func (c *Client) MutateRow(ctx context.Context, table string, e *row.Entry) erro
 // MutateRows implements backend.Data. The entries of one tablet go together;
 // tablets are asked in parallel.
 func (c *Client) MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error {
-	t, err := c.o.Schemas.Named(ctx, table)
+	t, err := c.writable(ctx, table)
 	if err != nil {
 		return err
 	}
@@ -533,7 +533,7 @@ func (m *mutateAttempt) send(ctx context.Context, sch *schema.Table, entries []r
 
 // CheckAndMutateRow implements backend.Data.
 func (c *Client) CheckAndMutateRow(ctx context.Context, table string, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (matched bool, err error) {
-	t, err := c.o.Schemas.Named(ctx, table)
+	t, err := c.writable(ctx, table)
 	if err != nil {
 		return false, err
 	}
@@ -551,7 +551,7 @@ func (c *Client) CheckAndMutateRow(ctx context.Context, table string, key []byte
 
 // ReadModifyWriteRow implements backend.Data.
 func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byte, rules []row.Rule) (cells []row.Cell, err error) {
-	t, err := c.o.Schemas.Named(ctx, table)
+	t, err := c.writable(ctx, table)
 	if err != nil {
 		return nil, err
 	}

@@ -68,5 +68,5 @@ func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rp
 }
 
 // askTimeout is how long a server has to answer when all are asked: one that hangs
-// is not to keep the others' answers back.
-const askTimeout = 10 * time.Second
+// is not to keep the others' answers back. A server answers from its memory.
+const askTimeout = 3 * time.Second

@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -124,7 +125,9 @@ func (c *Client) locate(ctx context.Context, table uint64, key []byte) (location
 		return *at, nil
 	}
 	c.Counters.Lookups.Add(1)
+	span := request.From(ctx).StartSpan("locate tablet")
 	rows, err := c.meta.Lookup(ctx, table, key, lookupRows)
+	request.End(span, err)
 	if err != nil {
 		return location{}, err
 	}

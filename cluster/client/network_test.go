@@ -111,7 +111,7 @@ func (n *network) client() *client.Client {
 }
 
 // clientOver returns a client that reaches servers over d.
-func (n *network) clientOver(d *stream.Dialer) *client.Client {
+func (n *network) clientOver(d rpc.Dialer) *client.Client {
 	n.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	l := n.lock.Client(nil, nil)

@@ -97,7 +97,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 
 // info describes the tablet of a METADATA row, as its server did, if that did.
 func info(r *metadata.Row, table string, details map[uint64]rpc.TabletDetail) tablet.Info {
-	i := tablet.Info{Table: table, Tablet: r.Tablet, Rows: row.Range{Start: r.Start, End: r.End}}
+	i := tablet.Info{Table: table, Tablet: r.Tablet, Rows: row.Range{Start: r.Start, End: r.End}, Changes: tablet.KeptOf(r)}
 	if a := r.Assignment; a != nil && a.State == metadata.Open {
 		i.Server = a.Server
 	}

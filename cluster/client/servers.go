@@ -3,7 +3,9 @@ package client
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -21,7 +23,7 @@ import (
 type Server struct {
 	catalog.Registration
 	Draining bool
-	// Status is nil if the server did not answer within 10 s; Err says why.
+	// Status is nil if the server did not answer within askTimeout; Err says why, and names it.
 	Status *rpc.Status
 	Err    error
 }
@@ -45,10 +47,104 @@ func (c *Client) Servers(ctx context.Context) ([]Server, error) {
 	defer cancel()
 	var asking sync.WaitGroup
 	for i := range out {
-		asking.Go(func() { out[i].Status, out[i].Err = c.o.Dialer.Dial(out[i].Addr).Status(one) })
+		asking.Go(func() {
+			s := &out[i]
+			if s.Status, s.Err = c.o.Dialer.Dial(s.Addr).Status(one); errors.Is(s.Err, context.DeadlineExceeded) {
+				s.Err = fault.New(fault.Unavailable, "tablet server %q at %s has not answered within %v", s.Name, s.Addr, askTimeout)
+			}
+		})
 	}
 	asking.Wait()
 	return out, ctx.Err()
+}
+
+// Master returns the name of the master, which is empty if no process is it, and how long the
+// lock service took to answer.
+func (c *Client) Master(ctx context.Context) (name string, took time.Duration, err error) {
+	begin := time.Now()
+	item, err := c.o.Lock.Get(ctx, catalog.MasterKey)
+	took = time.Since(begin)
+	if err != nil {
+		if errors.Is(err, fault.NotFound) {
+			err = nil
+		}
+		return "", took, err
+	}
+	var r catalog.Registration
+	err = json.Unmarshal(item.Value, &r)
+	return r.Name, took, err
+}
+
+// AskAny asks a tablet server, any that answers (rpc.Operate.Ask). Another one is asked when
+// one fails, or does not answer for askPatience.
+func (c *Client) AskAny(ctx context.Context, what string, question []byte) ([]byte, error) {
+	registered, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return nil, err
+	}
+	living := slices.Collect(maps.Values(registered)) // in random order
+	ctx, cancel := context.WithTimeout(ctx, askAnyTimeout)
+	defer cancel()
+	type result struct {
+		answer []byte
+		err    error
+	}
+	results := make(chan result, len(living))
+	asked, failed := 0, 0
+	err = fault.New(fault.Unavailable, "no tablet server lives that could be asked")
+	for failed < len(living) {
+		if asked < len(living) {
+			addr := living[asked].Addr
+			go func() {
+				answer, err := c.o.Dialer.Dial(addr).Ask(ctx, what, question)
+				results <- result{answer, err}
+			}()
+			asked++
+		}
+		var patience <-chan time.Time
+		if asked < len(living) {
+			patience = time.After(askPatience)
+		}
+		select {
+		case r := <-results:
+			if k := fault.KindOf(r.err); r.err == nil || k == fault.Invalid || k == fault.NotFound {
+				return r.answer, r.err
+			}
+			err = r.err
+			failed++
+		case <-patience:
+		case <-ctx.Done():
+			return nil, fault.New(fault.Unavailable, "no tablet server has answered: %w", ctx.Err())
+		}
+	}
+	return nil, err
+}
+
+const (
+	// askAnyTimeout is how long servers may read from the store to answer.
+	askAnyTimeout = 20 * time.Second
+	askPatience   = 2 * time.Second
+)
+
+// AskAll asks all tablet servers at once, and calls each with a server's name and its
+// answer, or why there is none, one call at a time. It waits until ctx ends at most.
+func (c *Client) AskAll(ctx context.Context, what string, question []byte, each func(server string, answer []byte, err error)) error {
+	living, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return err
+	}
+	var asking sync.WaitGroup
+	var mu sync.Mutex
+	for _, r := range living {
+		asking.Go(func() {
+			answer, err := c.o.Dialer.Dial(r.Addr).Ask(ctx, what, question)
+			mu.Lock()
+			defer mu.Unlock()
+			each(r.Name, answer, err)
+		})
+	}
+	asking.Wait()
+	return nil
 }
 
 // AwaitDrained waits until the server of a name has no tablets, and calls left

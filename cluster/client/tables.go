@@ -223,7 +223,7 @@ func (c *Client) Table(ctx context.Context, name string) (*schema.Table, error) 
 func (c *Client) ListTables(_ context.Context, parent string) ([]*schema.Table, error) {
 	var out []*schema.Table
 	for _, t := range c.o.Schemas.All() {
-		if sch := t.Schema(); sch.DeleteTime.IsZero() && strings.HasPrefix(sch.Name, parent+"/") {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() && sch.View == nil && strings.HasPrefix(sch.Name, parent+"/") {
 			out = append(out, sch)
 		}
 	}
@@ -248,6 +248,10 @@ func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Ta
 			if err := next.CheckFamilies(t.Table); err != nil {
 				return nil, err
 			}
+			if err := next.CheckViews(t.Table); err != nil {
+				return nil, err
+			}
+			next.KeepForViews(c.o.Now())
 			next.NoteRules(t.Table)
 			n[i].Table, out = next, next
 			return n, nil
@@ -260,6 +264,9 @@ func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Ta
 // UpdateTable implements backend.Tables.
 func (c *Client) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
 	return c.changeLive(ctx, name, func(t *schema.Table) error {
+		if err := checkWritable(t); err != nil {
+			return err
+		}
 		old := t.Clone()
 		if err := change(t); err != nil {
 			return err
@@ -271,7 +278,16 @@ func (c *Client) UpdateTable(ctx context.Context, name string, change func(*sche
 
 // DeleteTable implements backend.Tables.
 func (c *Client) DeleteTable(ctx context.Context, name string) error {
+	if err := c.forgetViews(ctx, name, ""); err != nil {
+		return err
+	}
 	_, err := c.changeLive(ctx, name, func(t *schema.Table) error {
+		if t.View != nil {
+			return fault.New(fault.NotFound, "Table not found: %s", name)
+		}
+		if len(t.Views) > 0 {
+			return fault.New(fault.FailedPrecondition, "The table %s cannot be deleted: materialized view %s is made of it", name, t.Views[0].Name)
+		}
 		if t.DeletionProtection {
 			return fault.New(fault.FailedPrecondition, "The table %s is protected against deletion.", name)
 		}
@@ -310,7 +326,7 @@ func (c *Client) UndeleteTable(ctx context.Context, name string) (*schema.Table,
 
 // DropRowRange implements backend.Tables.
 func (c *Client) DropRowRange(ctx context.Context, name string, prefix []byte) error {
-	t, err := c.o.Schemas.Named(ctx, name)
+	t, err := c.writable(ctx, name)
 	if err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 // decision out if the row is still what decide saw; otherwise decide runs again. Callers
 // in this process take turns, so that only those of other processes are in the way.
 func (c *Client) UpdateRow(ctx context.Context, table string, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
-	t, err := c.o.Schemas.Named(ctx, table)
+	t, err := c.writable(ctx, table)
 	if err != nil {
 		return false, err
 	}

@@ -16,10 +16,11 @@ import (
 )
 
 // purge removes tables that can be undeleted no more, backups that have expired, and
-// pending ones of both whose creator is gone. It also removes METADATA rows, of those that
-// were read before, that are of no table and no backup. The item is removed first and by a
-// compare-and-set, so a client that is creating or undeleting it fails. Its rows are
-// garbage from then on, as are those of a creator that died.
+// pending ones of both, and staged tables, whose creator is gone. It also removes
+// METADATA rows, of those that were read before, that are of no table and no backup. The
+// item is removed first and by a compare-and-set, so a client that is creating or
+// undeleting it fails. Its rows are garbage from then on, as are those of a creator that
+// died.
 func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	now, known := m.o.Now(), map[uint64]bool{metastore.Table: true}
 	pending := map[[2]int64]bool{}
@@ -44,7 +45,8 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	}
 	for _, b := range backups {
 		known[catalog.BackupTable(b.ID)] = true
-		if b.Made && !b.Expired(now) || !b.Made && !stale(b.ID, b.Version) {
+		left := !b.Made || catalog.IsStaged(b.Name)
+		if !b.Expired(now) && !left || left && !stale(b.ID, b.Version) {
 			continue
 		}
 		err := m.o.Lock.Delete(ctx, catalog.BackupsPrefix+b.Name, b.Version)
@@ -53,13 +55,24 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 		}
 		m.o.Log.Info("deleted a backup that has expired, or that nobody makes any more", "backup", b.Name)
 	}
+	lives := map[uint64]bool{} // of views that are there
+	var later []namedItem
 	err = catalog.Names(ctx, m.o.Lock, func(i lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			known[t.ID] = true
+			switch {
+			case t.View != nil && !t.View.State:
+				lives[t.View.Life] = true
+			case t.View != nil, len(t.Views) > 0:
+				later = append(later, namedItem{i, n})
+			}
 		}
 		left := slices.DeleteFunc(slices.Clone(n), func(t catalog.Entry) bool {
 			if t.Pending {
 				return stale(t.ID, 0)
+			}
+			if catalog.IsStaged(t.Name) {
+				return stale(t.ID, int64(t.Version))
 			}
 			return !t.DeleteTime.IsZero() && now.Sub(t.DeleteTime) >= schema.UndeleteWindow
 		})
@@ -75,6 +88,11 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	})
 	if err != nil {
 		return err
+	}
+	for _, x := range later {
+		if err := m.forgetViews(ctx, x, lives, stale); err != nil {
+			return err
+		}
 	}
 	for k := range m.pendingSince {
 		if !pending[k] {
@@ -112,6 +130,50 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	m.orphans = orphans
 	m.moveOff(v, leave)
 	return m.drop(ctx, doomed)
+}
+
+// A namedItem is the item of a name.
+type namedItem struct {
+	lock.Item
+	tables catalog.Name
+}
+
+// forgetViews removes what a process left that died while it deleted a materialized view, or made
+// one: contributions of a view that is not there, and the note in its source. lives are
+// those of the views that are there. A view that is being made is in its source first, and has its
+// rows' table before that of contributions.
+func (m *master) forgetViews(ctx context.Context, x namedItem, lives map[uint64]bool, stale func(id uint64, version int64) bool) error {
+	var left catalog.Name
+	changed := false
+	for _, t := range x.tables {
+		if t.View != nil && t.View.State && !t.Pending && !lives[t.View.Life] {
+			changed = true
+			continue
+		}
+		if t.DeleteTime.IsZero() {
+			next := t.Clone()
+			for _, v := range t.Views {
+				if !lives[v.Life] && stale(v.Life, -1) {
+					next.RemoveView(v.Name, v.Life)
+				}
+			}
+			if len(next.Views) < len(t.Views) {
+				next.Version++
+				next.KeepForViews(m.o.Now())
+				next.NoteRules(t.Table)
+				t.Table, changed = next, true
+			}
+		}
+		left = append(left, t)
+	}
+	if !changed {
+		return nil
+	}
+	if _, err := catalog.WriteName(ctx, m.o.Lock, x.Key[len(catalog.TablesPrefix):], left, x.Version); err != nil && !errors.Is(err, fault.Aborted) {
+		return err
+	}
+	m.o.Log.Info("removed what was left of materialized views that are deleted, or were never made", "name", x.Key[len(catalog.TablesPrefix):])
+	return nil
 }
 
 // drop deletes METADATA rows that are of no table and that no server serves.

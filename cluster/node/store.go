@@ -25,14 +25,15 @@ const (
 	sstablesDir = "sst"
 	logsDir     = "log"
 	copiesDir   = "etcd"
+	historyDir  = "keyvis"
 	markName    = "cluster"
 )
 
 // A Store is the object store that the processes of a cluster share.
 type Store struct {
 	// SSTables and Logs have the tablets, Copies has what the lock service held
-	// (catalog.Copier).
-	SSTables, Logs, Copies objectstore.Store
+	// (catalog.Copier), and History what was recorded of the tables' load.
+	SSTables, Logs, Copies, History objectstore.Store
 	// Cached is SSTables behind the disk cache; SSTables itself if there is none.
 	Cached objectstore.Store
 
@@ -83,7 +84,7 @@ func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open the store %s: %w", o.URL, err)
 	}
 	if dir, ok := o.dir(); ok {
-		if err := datadir.MakePrivate(dir, []string{markName, sstablesDir, logsDir, copiesDir, ".tmp"}); err != nil {
+		if err := datadir.MakePrivate(dir, []string{markName, sstablesDir, logsDir, copiesDir, historyDir, ".tmp"}); err != nil {
 			o.Log.Warn("the store is open to others", "error", err)
 		}
 	}
@@ -127,7 +128,7 @@ func open(ctx context.Context, o StoreOptions) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{SSTables: objectstore.Sub(whole, sstablesDir), Logs: objectstore.Sub(whole, logsDir), Copies: objectstore.Sub(whole, copiesDir),
+	s := &Store{SSTables: objectstore.Sub(whole, sstablesDir), Logs: objectstore.Sub(whole, logsDir), Copies: objectstore.Sub(whole, copiesDir), History: objectstore.Sub(whole, historyDir),
 		o: o, whole: whole, close: func() error { return nil }}
 	s.Cached = s.SSTables
 	return s, nil

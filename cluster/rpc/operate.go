@@ -21,6 +21,10 @@ type Operate interface {
 	// DropDamaged makes a tablet forget a damaged SSTable. NotFound if it has no
 	// such SSTable, FailedPrecondition if that is not damaged.
 	DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*Loss, error)
+	// Ask asks the server's process about itself, or about what was recorded of the tables'
+	// load. What of, and the question and the answer in JSON, are between the processes'
+	// admin services. Unimplemented if the process does not know what is asked.
+	Ask(ctx context.Context, what string, question []byte) ([]byte, error)
 }
 
 // AllTables is no table's id.

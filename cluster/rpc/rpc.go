@@ -11,6 +11,7 @@ import (
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -72,10 +73,15 @@ type Data interface {
 	UpdateRow(ctx context.Context, at Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became UpdateOutcome, err error)
 	// DropRange deletes the rows of r, which is within the tablet.
 	DropRange(ctx context.Context, at Target, r row.Range) error
+	// ApplyView applies updates to rows of a materialized view, which are in the tablet,
+	// ascending: all of a row or nothing, and nothing twice. It returns once they are durable.
+	// On an error some may have been applied; the caller comes again with the same.
+	ApplyView(ctx context.Context, at Target, rows []ViewRow) error
 	// ReadChanges gives the changes of req to w, as backend.ChangeStreamer does, until the
 	// tablet is served no longer: that is ErrNotServing, also after something was given.
 	// It returns nil once all up to req.Until was given. What w has taken counts, whatever
-	// the error is.
+	// the error is. A read that is to end where it begins gives nothing, and has all other
+	// readers of the tablet told at once up to where there is nothing.
 	ReadChanges(ctx context.Context, at Target, req *ChangesRead, w changes.Writer) error
 }
 
@@ -87,6 +93,12 @@ type ChangesRead struct {
 	From   changes.Position
 	Until  cell.Seq
 	Every  time.Duration
+}
+
+// A ViewRow has updates of a row of a materialized view, those of a shard in order.
+type ViewRow struct {
+	Key     []byte
+	Updates []matview.Update
 }
 
 // UpdateOutcome says what became of an update.
@@ -214,6 +226,28 @@ type TabletStatus struct {
 	Reads, Writes, CPU float64
 	Runs               int
 	Since              time.Time
+	// Changes is, of a table whose changes are kept, the stamp of tablet.ChangesBegin.
+	Changes cell.Seq `json:",omitempty"`
+	// View is, of a tablet of a materialized view's contributions, how far it is; nil if
+	// nothing works on it.
+	View *ViewProgress `json:",omitempty"`
+}
+
+// ViewProgress says how far a tablet of a materialized view's contributions is.
+type ViewProgress struct {
+	// Through is the stamp up to which the view's rows show all changes of the source's rows
+	// that the tablet knows; 0 while it looks at all rows. Life is the stream's.
+	Through cell.Seq `json:",omitempty"`
+	Life    uint64   `json:",omitempty"`
+	// Lag is for how long the oldest change has waited that the view does not show.
+	Lag time.Duration `json:",omitempty"`
+	// Failed counts evaluations that failed, Errors what is tried again.
+	Failed      int64  `json:",omitempty"`
+	LastFailure string `json:",omitempty"`
+	Errors      int64  `json:",omitempty"`
+	LastError   string `json:",omitempty"`
+	// Stopped says that nothing is done before another try.
+	Stopped bool `json:",omitempty"`
 }
 
 // A Dialer reaches tablet servers by the address in their METADATA rows. A call

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -14,6 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/conformance/changefollow"
@@ -49,12 +51,14 @@ func putValue(ctx context.Context, c *client.Client, key, value string) error {
 // not store it, is found out.
 func TestPromises(t *testing.T) {
 	const ahead = 10 * time.Minute
-	for _, end := range []string{"killed", "moved", "split", "merged", "split and killed", "lying store"} {
+	for _, end := range []string{"killed", "killed twice", "moved", "split", "merged", "split and killed", "killed in a split", "damaged log", "lying store"} {
 		t.Run(end, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				var lies atomic.Bool
-				c, err := New(Options{TTL: 2 * time.Second, Interval: 100 * time.Millisecond, Log: logger(),
+				var lies, dies atomic.Bool
+				var c *Cluster
+				var err error
+				c, err = New(Options{TTL: 2 * time.Second, Interval: 100 * time.Millisecond, Log: logger(),
 					Clocks: func(node string) *Clock {
 						clock := NewClock(1, 0)
 						if node == "server-1" {
@@ -72,7 +76,16 @@ func TestPromises(t *testing.T) {
 							}
 							return do()
 						}}
-					}})
+					},
+					// It dies when it is about to add the row of a split's left child.
+					WrapDialer: metaPlant("server-1", func(s rpc.TabletServer) rpc.TabletServer {
+						return &metaServer{s, func(m *cas) {
+							if len(m.then) == 0 && dies.Swap(false) {
+								c.KillServer("server-1")
+								m.otherwise = nil
+							}
+						}}
+					})})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -124,6 +137,33 @@ func TestPromises(t *testing.T) {
 				switch end {
 				case "killed", "lying store":
 					c.KillServer("server-1")
+				case "killed twice":
+					c.KillServer("server-1")
+					// Each of the tablets is taken over before the next death.
+					for slices.ContainsFunc(rowsOf(), func(r *metadata.Row) bool {
+						return r.Assignment.State != metadata.Open || r.Assignment.Server != "server-0"
+					}) {
+						time.Sleep(10 * time.Millisecond)
+					}
+					_, err := c.StartServer(ctx, "server-2")
+					must(err)
+					c.KillServer("server-0")
+				case "damaged log":
+					log := catalog.UserLog(c.Server("server-1").Incarnation())
+					c.KillServer("server-1")
+					segments, err := c.objects.List(ctx, log.String()+"/", "", 0)
+					if err != nil || len(segments) == 0 {
+						t.Fatal(segments, err)
+					}
+					// All that is in it are clock records, at its end.
+					for _, i := range segments {
+						c.damageAt(t, i.Name, int(i.Size)-1)
+					}
+				case "killed in a split":
+					dies.Store(true)
+					if err := cl.Split(ctx, rowsOf()[0], []byte("c")); err == nil || dies.Load() {
+						t.Errorf("a split by a server that dies in it: %v", err)
+					}
 				case "moved":
 					for _, r := range rowsOf() {
 						must(cl.Move(ctx, r, "server-0", true))

@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -65,6 +66,9 @@ type Options struct {
 	WrapLock   func(node string, l lock.Service) lock.Service
 	WrapStore  func(node string, s objectstore.Store) objectstore.Store
 	WrapDialer func(node string, d rpc.Dialer) rpc.Dialer
+	// Views, if set, returns the settings of the workers of materialized views that tablet
+	// servers run; Cluster is c if it is not set.
+	Views func(c *client.Client) views.Options
 
 	// Masters, if set, count what masters do.
 	Masters *master.Counters
@@ -202,6 +206,14 @@ func (c *Cluster) StartServer(ctx context.Context, name string) (*tabletserver.S
 		return nil, err
 	}
 	p.Server = s
+	if c.o.Views != nil {
+		cl := client.New(client.Options{Lock: l, Dialer: dial, Schemas: s.Schemas(), Ended: s.Failed(), Now: c.now(p.node)})
+		vo := c.o.Views(cl)
+		if vo.Cluster == nil {
+			vo.Cluster = cl
+		}
+		s.FollowViews(vo)
+	}
 	c.mu.Lock()
 	c.servers[name] = p
 	c.mu.Unlock()

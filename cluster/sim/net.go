@@ -278,6 +278,10 @@ func (l *link) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, 
 	return a.cells, a.became, err
 }
 
+func (l *link) ApplyView(ctx context.Context, at rpc.Target, rows []rpc.ViewRow) error {
+	return tell(ctx, l, "ApplyView", alters, func(ctx context.Context, s rpc.TabletServer) error { return s.ApplyView(ctx, at, rows) })
+}
+
 func (l *link) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
 	return tell(ctx, l, "DropRange", alters, func(ctx context.Context, s rpc.TabletServer) error { return s.DropRange(ctx, at, r) })
 }
@@ -416,6 +420,10 @@ func (l *link) SplitKey(ctx context.Context, tablet metadata.TabletID) (key []by
 
 func (l *link) Verify(ctx context.Context, tablet metadata.TabletID) ([]rpc.Verified, error) {
 	return call(ctx, l, "Verify", reads, func(ctx context.Context, s rpc.TabletServer) ([]rpc.Verified, error) { return s.Verify(ctx, tablet) })
+}
+
+func (l *link) Ask(ctx context.Context, what string, question []byte) ([]byte, error) {
+	return call(ctx, l, "Ask", reads, func(ctx context.Context, s rpc.TabletServer) ([]byte, error) { return s.Ask(ctx, what, question) })
 }
 
 func (l *link) DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*rpc.Loss, error) {

@@ -163,7 +163,9 @@ func TestOperate(t *testing.T) {
 }
 
 // damage changes a byte of an object of the store.
-func (c *Cluster) damage(t *testing.T, object string) {
+func (c *Cluster) damage(t *testing.T, object string) { c.damageAt(t, object, 100) }
+
+func (c *Cluster) damageAt(t *testing.T, object string, at int) {
 	t.Helper()
 	ctx := t.Context()
 	b, err := c.objects.Get(ctx, object)
@@ -172,7 +174,7 @@ func (c *Cluster) damage(t *testing.T, object string) {
 	}
 	if err == nil {
 		b = slices.Clone(b)
-		b[100] ^= 1
+		b[at] ^= 1
 		err = c.objects.PutIfAbsent(ctx, object, b)
 	}
 	if err != nil {

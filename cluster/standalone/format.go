@@ -19,6 +19,7 @@ const (
 	FormatName   = "FORMAT"
 	LockDir      = "lock" // of the lock service
 	SSTablesDir  = "sst"
+	HistoryDir   = "keyvis"
 	formatScan   = "trestle data format %d"
 	formatLine   = formatScan + "\n"
 	rootName     = LockDir + "/ROOT"
@@ -27,7 +28,7 @@ const (
 )
 
 // Files are the names of everything that a Server keeps in a data directory.
-var Files = []string{FormatName, LockDir, SSTablesDir, "mlog", "ulog", datadir.ReserveName}
+var Files = []string{FormatName, LockDir, SSTablesDir, HistoryDir, "mlog", "ulog", datadir.ReserveName}
 
 func exists(fs vfs.FS, elem ...string) (bool, error) {
 	_, err := fs.Stat(fs.PathJoin(elem...))

@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/fault"
@@ -39,6 +40,9 @@ type Options struct {
 	TabletServer tabletserver.Options
 	// Master are the settings of the master, without those that are set here.
 	Master master.Options
+	// Views returns the settings of the workers of materialized views; Cluster is c if it is
+	// not set. nil: none run.
+	Views func(c *client.Client) views.Options
 	// Logger takes what happens. Default: nothing.
 	Logger *slog.Logger
 	// NoReserve keeps no disk space for a start on a full disk (24 MiB): for a
@@ -56,6 +60,7 @@ type Server struct {
 	local   *local.Service
 	lock    lock.Service // local, as its callers see it
 	objects objectstore.Store
+	history objectstore.Store
 	tablets *tabletserver.Server
 	stop    context.CancelFunc
 	running sync.WaitGroup
@@ -212,6 +217,9 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	objects := p.Objects
 	to := o.TabletServer
 	s.objects = objects
+	if s.history, err = objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, HistoryDir), objectstore.LocalOptions{}); err != nil {
+		return nil, fmt.Errorf("open the key visualizer's columns: %w", err)
+	}
 	to.Name, to.Lock, to.Objects, to.Log = Name, s.lock, objects, o.Logger
 	garbage := make(chan struct{}, 1)
 	to.Dropped = func(string) {
@@ -228,6 +236,13 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	s.Client = client.New(client.Options{Lock: s.lock, Dialer: dialer, Schemas: s.tablets.Schemas(), Near: true, Ended: s.tablets.Failed(), Now: to.Now})
 	if s.stop = func() {}; o.metadataOnly {
 		return s, nil
+	}
+	if o.Views != nil {
+		vo := o.Views(s.Client)
+		if vo.Cluster == nil {
+			vo.Cluster = s.Client
+		}
+		s.tablets.FollowViews(vo)
 	}
 	mo := o.Master
 	mo.Abandoned = s.tablets.Incarnation()
@@ -258,6 +273,9 @@ func (s *Server) Lock() lock.Service { return s.lock }
 
 // Objects returns the store of the SSTables.
 func (s *Server) Objects() objectstore.Store { return s.objects }
+
+// History returns a store for what is recorded of the tables' load.
+func (s *Server) History() objectstore.Store { return s.history }
 
 // TabletServer returns the tablet server.
 func (s *Server) TabletServer() *tabletserver.Server { return s.tablets }

@@ -3,6 +3,7 @@ package tabletserver
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,13 +23,17 @@ func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.Change
 	if err != nil {
 		return err
 	}
+	if req.Until != 0 && req.From.ChunkEnd == 0 && req.From.Through >= req.Until {
+		t.askWatermarks()
+		return nil
+	}
 	leave := s.promises.join(t.Tablet, req.Every)
 	defer leave()
 	r := changesReader{s: s, t: t, req: req, w: w, at: req.From}
 	timer := time.NewTimer(req.Every)
 	defer timer.Stop()
 	for {
-		ready := t.ChangesReady()
+		ready, asked := t.ChangesReady(), t.watermarksAsked()
 		done, more, err := r.read(ctx)
 		if err != nil || done {
 			return err
@@ -43,11 +48,42 @@ func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.Change
 				return err
 			}
 			timer.Reset(req.Every)
+		case <-asked:
+			done, more, err := r.read(ctx)
+			if err != nil || done {
+				return err
+			}
+			if !more {
+				if err := w.Watermark(r.at); err != nil {
+					return err
+				}
+				timer.Reset(req.Every)
+			}
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-s.ctx.Done():
 			return rpc.ErrNotServing
 		}
+	}
+}
+
+// watermarksAsked returns a channel that is closed when askWatermarks is called.
+func (t *served) watermarksAsked() <-chan struct{} {
+	c := make(chan struct{})
+	for {
+		if p := t.askedNow.Load(); p != nil {
+			return *p
+		}
+		if t.askedNow.CompareAndSwap(nil, &c) {
+			return c
+		}
+	}
+}
+
+// askWatermarks has all readers of the tablet's changes told up to where there is nothing.
+func (t *served) askWatermarks() {
+	if p := t.askedNow.Load(); p != nil && t.askedNow.CompareAndSwap(p, nil) {
+		close(*p)
 	}
 }
 
@@ -105,13 +141,13 @@ type promises struct {
 	mu      sync.Mutex
 	readers map[*tablet.Tablet][]time.Duration
 	wake    chan struct{}
-	clock   stamp.Clock
+	clock   *stamp.Clock
 	last    cell.Seq // in the log
 	renew   bool     // it is to be appended again, so that what is before can be trimmed
 }
 
-func (p *promises) init() {
-	p.readers, p.wake = map[*tablet.Tablet][]time.Duration{}, make(chan struct{}, 1)
+func (p *promises) init(clock *stamp.Clock) {
+	p.readers, p.wake, p.clock = map[*tablet.Tablet][]time.Duration{}, make(chan struct{}, 1), clock
 }
 
 // found notes a promise that is in the log already.
@@ -238,6 +274,55 @@ func (s *Server) promiseNow(ctx context.Context) error {
 	return nil
 }
 
+// Changes is what a server keeps of changes at one moment.
+type Changes struct {
+	Tables []tablet.TableKept
+	// Max is the most that is kept for clients, 0 if that is not bounded. Dropped counts the
+	// bytes that went for it before their retention ended.
+	Max, Dropped int64
+	// ClockAhead is by how much the clock was set forward, if commit times do not follow it.
+	ClockAhead time.Duration
+}
+
+// Changes returns what the server keeps of changes. It visits every tablet.
+func (s *Server) Changes() Changes {
+	c := Changes{Tables: tablet.KeptBy(s.tabletsOf(s.users)), Max: s.o.ChangeStreamMax, Dropped: s.droppedChanges.Load()}
+	_, c.ClockAhead = s.clock.Read(s.o.Now())
+	return c
+}
+
+// boundEvery is how often change files are counted.
+const boundEvery = 5 * time.Second
+
+// boundChanges keeps the change files of the server's tablets below ChangeStreamMax.
+func (s *Server) boundChanges() {
+	tick := time.NewTicker(boundEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+		case <-s.ctx.Done():
+			return
+		}
+		s.boundChangesNow(s.ctx)
+	}
+}
+
+func (s *Server) boundChangesNow(ctx context.Context) {
+	tablets := slices.DeleteFunc(s.tabletsOf(s.users), func(t *tablet.Tablet) bool { return !t.StreamsToClients() })
+	for _, d := range tablet.DropOldChanges(ctx, tablets, s.o.ChangeStreamMax) {
+		if d.Err != nil {
+			if ctx.Err() == nil {
+				s.o.Log.Error("could not drop changes, of which there are more than change-stream-max", "tablet", d.Tablet.Name(), "error", d.Err)
+			}
+			continue
+		}
+		s.droppedChanges.Add(d.Bytes)
+		s.o.Log.Error("dropped changes before their retention ended, as there are more than change-stream-max: readers that are behind must begin anew",
+			"tablet", d.Tablet.Name(), "files", d.Files, "bytes", d.Bytes, "until", d.Until, "max", s.o.ChangeStreamMax)
+	}
+}
+
 // ClockTablet is the tablet of clock records in a commit log. No tablet has this id. The
 // sequence number of one says up to where there is no later change than those before it.
 const ClockTablet = 0
@@ -265,6 +350,9 @@ type clockedLog struct {
 
 // append adds a clock record and waits until it is durable.
 func (c *clockedLog) append(ctx context.Context, w cell.Seq) error {
+	if err := c.allow(ctx, w); err != nil {
+		return err
+	}
 	room, err := c.Reserve(ctx, 0)
 	if err != nil {
 		return err

@@ -111,7 +111,7 @@ func (s *Server) claim(r *metadata.Row) bool {
 
 // recover opens tablets whose newest changes are in the log of a former owner,
 // or, if log is 0 or our own, in no log. clock says that the log's clock records are to be
-// read; otherwise all up to the present may have been promised to readers of changes.
+// read; otherwise all that its item bounds may have been promised to readers of changes.
 func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata.Row, clock bool) error {
 	start := time.Now()
 	opened := map[uint64]*served{}
@@ -139,12 +139,12 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	}
 	records := 0
 	var promised cell.Seq
-	if !clock {
-		promised = stamp.At(s.o.Now())
-	}
 	if log != 0 {
 		l, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
+			if !clock || len(l.GivenUp) > 0 {
+				promised = l.Promised
+			}
 			if len(l.GivenUp) > 0 {
 				s.o.Log.Warn("recovers from a commit log without what was given up of it", "server", s.serverName(), "log", log.String(), "segments", len(l.GivenUp), "tablets", len(opened))
 			}
@@ -217,6 +217,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t
+	wake(s.views.wake)
 	return nil
 }
 
@@ -349,6 +350,7 @@ func (s *Server) replaceServed(old []*served, by []*tablet.Tablet) {
 	for _, t := range by {
 		s.tablets[t.ID()] = &served{Tablet: t, table: old[0].table, epoch: old[0].epoch, group: old[0].group, servedSince: time.Now()}
 	}
+	wake(s.views.wake)
 }
 
 // Split implements rpc.Control.
@@ -477,7 +479,9 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	out := &rpc.Status{Server: s.o.Name, Incarnation: s.owner, Copy: s.rollback.Number(), SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
 	for _, t := range s.allTablets() {
-		out.Tablets = append(out.Tablets, t.status())
+		x := t.status()
+		x.Changes, x.View = t.ChangesBegin(), s.views.progress(t)
+		out.Tablets = append(out.Tablets, x)
 	}
 	slices.SortFunc(out.Tablets, func(a, b rpc.TabletStatus) int {
 		if a.Tablet < b.Tablet {
@@ -534,6 +538,7 @@ func (s *Server) splitLoop(ctx context.Context) {
 // changed. Their families may be in other locality groups now, or the groups be kept in
 // memory. seen has the versions that were looked at.
 func (s *Server) recheckCompactions(seen map[metadata.TabletID]uint64) {
+	wake(s.views.wake)
 	ts := s.allTablets()
 	if len(seen) > 2*len(ts)+100 {
 		clear(seen)

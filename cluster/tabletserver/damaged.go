@@ -87,7 +87,7 @@ func (s *Server) recoverUndamaged(ctx context.Context, log commitlog.ID, rows []
 	if len(sound) == 0 {
 		return errors.Join(err, failed)
 	}
-	// Perhaps it is clock records that are damaged. None promises more than the time.
+	// Perhaps it is clock records that are damaged.
 	rerr := s.recover(ctx, log, sound, false)
 	if rerr == nil {
 		s.noteOpened(ctx, log, sound)

@@ -10,6 +10,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/plan"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -58,6 +59,7 @@ func (s *Server) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w s
 	if err != nil {
 		return req.Ranges, stats, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	q, err := t.queries.For(t.table.Schema(), req.Filter, req.Reversed)
 	if err != nil {
 		return req.Ranges, stats, err
@@ -137,6 +139,7 @@ func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) err
 	if err != nil {
 		return err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	now := s.o.Now()
 	if err := plan.CheckToken(e.Token, now); err != nil {
 		return err
@@ -148,7 +151,9 @@ func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) err
 	}
 	pos, err := p.Apply(ctx, t.Tablet, e, reads)
 	if err == nil {
+		wait := request.From(ctx).BeginLogWait()
 		err = t.Wait(ctx, pos)
+		wait.End(err)
 	}
 	return unknownOutcome(err)
 }
@@ -159,6 +164,7 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 	if err != nil {
 		return nil, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	now := s.o.Now()
 	p := plan.New(t.table.Schema(), now)
 	rows, err := p.Rows(entries, now)
@@ -168,9 +174,11 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 	_ = rows.Apply(ctx, t.Tablet) // it fails only if something is left
 	rows.Refuse(tablet.ErrReplaced)
 	errs := make([]error, len(entries))
+	wait := request.From(ctx).BeginLogWait()
 	for i := range entries {
 		errs[i] = unknownOutcome(rows.Wait(ctx, i, t.Wait))
 	}
+	wait.End(nil)
 	return errs, nil
 }
 
@@ -180,6 +188,7 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 	if err != nil {
 		return false, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	p := plan.New(t.table.Schema(), s.o.Now())
 	c, err := p.Condition(key, predicate, then, otherwise)
 	if err != nil {
@@ -201,6 +210,7 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 	if err != nil {
 		return nil, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	p := plan.New(t.table.Schema(), s.o.Now())
 	if err := p.CheckRules(key, rules); err != nil {
 		return nil, err
@@ -215,6 +225,7 @@ func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte
 	if err != nil {
 		return nil, rpc.NotApplied, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	sch := t.table.Schema()
 	q, err := tablet.NewQuery(sch, read, false)
 	if err != nil {
@@ -251,6 +262,7 @@ func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, r
 	if err != nil {
 		return false, err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	sch := t.table.Schema()
 	q, err := tablet.NewQuery(sch, read, false)
 	if err != nil {
@@ -279,5 +291,6 @@ func (s *Server) DropRange(ctx context.Context, at rpc.Target, r row.Range) erro
 	if err != nil {
 		return err
 	}
+	defer request.From(ctx).BeginTablet(uint64(at.Tablet)).End()
 	return unknownOutcome(s.runDetached(ctx, func(ctx context.Context) error { return t.DropRange(ctx, r) }))
 }

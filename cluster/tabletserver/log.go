@@ -9,10 +9,12 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/mutex"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // trimEvery is how often a log is trimmed at most: each time costs a change in
@@ -31,11 +33,12 @@ type guardedLog struct {
 	// only because it was not trimmed yet.
 	needed atomic.Pointer[commitlog.Pos]
 
-	mu      mutex.Mutex
-	version int64 // of the item; 0 if it must be read again
-	kept    commitlog.Pos
-	trimmed time.Time
-	frozen  bool
+	mu       mutex.Mutex
+	version  int64 // of the item; 0 if it must be read again
+	kept     commitlog.Pos
+	trimmed  time.Time
+	promised cell.Seq // that of the item, or less
+	frozen   bool
 }
 
 func createLog(ctx context.Context, l lock.Service, store objectstore.Store, id commitlog.ID, server string, o commitlog.SegmentOptions) (*guardedLog, error) {
@@ -84,14 +87,37 @@ func (g *guardedLog) Trim(before commitlog.Pos) error {
 	return g.SegmentWriter.Trim(before)
 }
 
+// promiseSteps are those by which the bound of promises grows: a change in the lock service
+// each minute while there are readers of changes. If clock records cannot be read, commit
+// times go on up to that far ahead of the clock.
+const promiseSteps = time.Minute
+
+// allow implements ownLog.
+func (g *guardedLog) allow(ctx context.Context, w cell.Seq) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if w <= g.promised {
+		return nil
+	}
+	if err := g.writeState(ctx, g.kept, stamp.At(stamp.Time(w).Add(promiseSteps))); err != nil {
+		return fmt.Errorf("note how far commit log %v promises: %w", g.id, err)
+	}
+	return nil
+}
+
 // recordTrim writes down that the log is trimmed up to a position.
 func (g *guardedLog) recordTrim(ctx context.Context, before commitlog.Pos) error {
+	return g.writeState(ctx, before, g.promised)
+}
+
+// writeState changes the item. The caller holds mu.
+func (g *guardedLog) writeState(ctx context.Context, kept commitlog.Pos, promised cell.Seq) error {
 	if g.version == 0 {
 		if err := g.reloadState(ctx); err != nil {
 			return err
 		}
 	}
-	value, err := json.Marshal(catalog.LogState{Kept: before, Server: g.server})
+	value, err := json.Marshal(catalog.LogState{Kept: kept, Promised: promised, Server: g.server})
 	if err != nil {
 		return err
 	}
@@ -100,7 +126,7 @@ func (g *guardedLog) recordTrim(ctx context.Context, before commitlog.Pos) error
 		g.version = 0 // the change may have been made, or another process's was
 		return err
 	}
-	g.version, g.kept = version, before
+	g.version, g.kept, g.promised = version, kept, promised
 	return nil
 }
 

@@ -103,6 +103,21 @@ func (s *Server) Infos() []tablet.Info {
 	return out
 }
 
+// Loaded calls each with the tablets that are served here, and their tables' ids.
+func (s *Server) Loaded(each func(t *tablet.Tablet, table uint64)) {
+	for _, t := range s.allTablets() {
+		each(t.Tablet, t.table.Schema().ID)
+	}
+}
+
+// Ask implements rpc.Operate.
+func (s *Server) Ask(ctx context.Context, what string, question []byte) ([]byte, error) {
+	if s.o.Ask == nil {
+		return nil, fault.New(fault.Unimplemented, "the process of this tablet server answers no questions")
+	}
+	return s.o.Ask(ctx, what, question)
+}
+
 // SplitKey implements rpc.Operate.
 func (s *Server) SplitKey(ctx context.Context, id metadata.TabletID) (key []byte, ok bool, err error) {
 	ts, err := s.tabletsByID(id)

@@ -47,6 +47,9 @@ type ownLog interface {
 	// Full returns why writes are refused, or will be soon, if the store has no room
 	// for the log, else nil.
 	Full() error
+	// allow is called before a clock record is appended that promises w, and does not
+	// return before whoever takes over can find a bound of w without the log.
+	allow(ctx context.Context, w cell.Seq) error
 	// begin is called once, before the first record. For a log in files it calls recovered
 	// with the log of an earlier process.
 	begin(ctx context.Context, recovered func(*commitlog.FileLog) error) error
@@ -85,6 +88,9 @@ func (f *fileLog) begin(_ context.Context, recovered func(*commitlog.FileLog) er
 	f.FileWriter = w.(*commitlog.FileWriter)
 	return nil
 }
+
+// allow implements ownLog. No other process takes over.
+func (f *fileLog) allow(context.Context, cell.Seq) error { return nil }
 
 // Close implements commitlog.Writer.
 func (f *fileLog) Close() error { return f.log.Close() }

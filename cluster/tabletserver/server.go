@@ -22,6 +22,7 @@ import (
 	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/engine/worker"
 )
@@ -104,6 +105,11 @@ type Options struct {
 	// there will be no later change, at least if readers do not ask for it more often.
 	// Default 250 ms, or ten commit intervals if that is more.
 	ClockEvery time.Duration
+	// Ask, if set, answers rpc.Operate.Ask.
+	Ask func(ctx context.Context, what string, question []byte) ([]byte, error)
+	// ChangeStreamMax bounds the bytes of change files of the server's tablets that are kept
+	// for clients: beyond it the oldest go before their retention ends. 0: nothing does.
+	ChangeStreamMax int64
 	// Held, if set, is called with how long writes of a tablet waited for a "split" or
 	// until it was given up ("unload"), and how long opening a tablet took ("load").
 	Held func(why string, d time.Duration)
@@ -191,8 +197,14 @@ type Server struct {
 	loading map[metadata.TabletID]bool
 	damaged map[commitlog.ID]*damagedLog
 	pauses  pauses
+	// clock guards the times of commits, and of promises.
+	clock stamp.Clock
+	// droppedChanges counts bytes of change files that went before their retention ended.
+	droppedChanges atomic.Int64
 	// promises are those to readers of changes.
 	promises promises
+	// views are the workers of materialized views.
+	views viewWorkers
 	// stopping says that nothing new is to run.
 	stopping bool
 	stopped  chan struct{} // closed when nothing runs any more
@@ -227,6 +239,11 @@ type served struct {
 	servedSince time.Time
 	// promised is what the former owner may have promised to readers of changes.
 	promised cell.Seq
+	// view orders the updates of a tablet of a view's rows.
+	view sync.Mutex
+	// askedNow, if it is set, is closed when readers of changes are to be told at once up to
+	// where there is nothing.
+	askedNow atomic.Pointer[chan struct{}]
 }
 
 // Start begins a new incarnation. It returns once the server may be given
@@ -237,7 +254,10 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.promise.wake = make(chan struct{}, 1)
 	s.promise.until.Store(unbound)
-	s.promises.init()
+	// From here on the clock is watched: before the first change, and the first reader.
+	s.clock.Read(o.Now())
+	s.promises.init(&s.clock)
+	s.views.wake = make(chan struct{}, 1)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	defer func() {
 		if err == nil {
@@ -349,6 +369,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	s.running.Go(s.watchRollback)
 	s.running.Go(s.publishSchemas)
 	s.running.Go(s.promiseLoop)
+	if o.ChangeStreamMax > 0 && background {
+		s.running.Go(s.boundChanges)
+	}
 	if background {
 		s.running.Go(func() { s.splitLoop(s.ctx) })
 	}
@@ -372,7 +395,7 @@ func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64)
 		h.log = h.clock
 	}
 	h.env = &tablet.Env{
-		Options: s.o.Tablet, Commit: h.log, Meta: detachedMeta{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now,
+		Options: s.o.Tablet, Commit: h.log, Meta: detachedMeta{s.meta, s.ctx}, Objects: s.o.Objects, Cache: s.cache, Log: s.o.Log, Now: s.o.Now, Clock: &s.clock,
 		NewID: s.newID,
 		// Others may refer to the same SSTables: backups, and tablets on other servers
 		// after a split. The master sweeps objects without references.

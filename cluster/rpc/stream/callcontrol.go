@@ -137,6 +137,12 @@ func (p *peer) Verify(ctx context.Context, tablet metadata.TabletID) (out []rpc.
 	return out, err
 }
 
+// Ask implements rpc.Operate.
+func (p *peer) Ask(ctx context.Context, what string, question []byte) (out []byte, err error) {
+	err = p.control(ctx, &control{Call: "Ask", Objects: []string{what}, At: question}, &out)
+	return out, err
+}
+
 // DropDamaged implements rpc.Operate.
 func (p *peer) DropDamaged(ctx context.Context, tablet metadata.TabletID, object string) (*rpc.Loss, error) {
 	l := new(rpc.Loss)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -22,8 +23,12 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 	defer readers.Put(r)
 	*r = rowReader{to: w}
 	defer func() { *r = rowReader{} }()
+	r.work = request.From(ctx)
 	if small(req) {
-		answer, err := p.ask(ctx, opReadRows, *body, false)
+		// The work comes within the answer.
+		unasked := len(*body)
+		answer, err := p.ask(ctx, opReadRows, body, false)
+		*body = (*body)[:unasked]
 		if err == nil {
 			if err = r.read(answer.b); err == nil && !r.ended {
 				err = errMalformed
@@ -56,13 +61,19 @@ func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
 		encoding = r.encoded.Encoding()
 	}
 	asked := binary.AppendUvarint(body, encoding)
-	if f := scan.Fragment(r.to); f != nil {
+	f := scan.Fragment(r.to)
+	if f != nil || r.work != nil {
 		asked = appendBytes(asked, f)
+	}
+	span := r.work.StartSpan("call tablet server")
+	if r.work != nil {
+		asked = r.work.AppendTo(asked, span)
 	}
 	question := batches.Get(0)
 	*question = appendBytes((*question)[:0], asked)
 	known, err := p.scan(ctx, l, *question, r)
 	batches.Put(question)
+	request.End(span, err)
 	if !known {
 		err = p.scanGRPC(ctx, l, body, r)
 	}
@@ -88,7 +99,8 @@ func small(req *rpc.Read) bool {
 
 // MutateRow implements rpc.Data.
 func (p *peer) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
-	_, err := p.change(ctx, opMutateRow, appendEntry(appendTarget(batches.empty(), at), e))
+	answer, err := p.change(ctx, opMutateRow, appendEntry(appendTarget(batches.empty(), at), e))
+	answer.work(request.From(ctx))
 	return err
 }
 
@@ -99,6 +111,7 @@ func (p *peer) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entr
 		return nil, err
 	}
 	errs, err := answer.errors(len(entries))
+	answer.work(request.From(ctx))
 	return errs, err
 }
 
@@ -142,6 +155,7 @@ func (p *peer) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte,
 		return false, err
 	}
 	matched := answer.byte() != 0
+	answer.work(request.From(ctx))
 	return matched, answer.err()
 }
 
@@ -152,6 +166,7 @@ func (p *peer) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 		return nil, err
 	}
 	cells := answer.cells()
+	answer.work(request.From(ctx))
 	return cells, answer.err()
 }
 
@@ -159,7 +174,7 @@ func (p *peer) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte
 func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) ([]row.Cell, rpc.UpdateOutcome, error) {
 	body := appendFilter(appendBytes(appendBytes(appendTarget(batches.empty(), at), key), token), read)
 	body = appendMutations(appendBytes(body, seen), muts)
-	answer, err := p.ask(ctx, opUpdateRow, body, len(seen) > 0)
+	answer, err := p.ask(ctx, opUpdateRow, &body, len(seen) > 0)
 	batches.Put(&body)
 	if err != nil {
 		return nil, rpc.NotApplied, err
@@ -169,6 +184,7 @@ func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, 
 		answer.fail()
 	}
 	cells := answer.cells()
+	answer.work(request.From(ctx))
 	return cells, became, answer.err()
 }
 

@@ -445,7 +445,7 @@ func appendFilter(b []byte, n *filter.Node) []byte {
 	}
 	b = append(b, byte(n.Op))
 	switch n.Op {
-	case filter.PassAll, filter.BlockAll, filter.Sink, filter.StripValue:
+	case filter.PassAll, filter.BlockAll, filter.Sink, filter.StripValue, filter.Ends:
 	case filter.Chain, filter.Interleave, filter.Condition:
 		b = appendFilters(b, n.Children)
 	case filter.RowKeyRegex, filter.FamilyRegex, filter.QualifierRegex, filter.ValueRegex, filter.ValueBitmask:
@@ -491,7 +491,7 @@ func (d *decoder) filter(depth int) *filter.Node {
 		return nil
 	}
 	switch op {
-	case filter.PassAll, filter.BlockAll, filter.Sink, filter.StripValue:
+	case filter.PassAll, filter.BlockAll, filter.Sink, filter.StripValue, filter.Ends:
 	case filter.Chain, filter.Interleave, filter.Condition:
 		n.Children = d.filters(depth)
 	case filter.RowKeyRegex, filter.FamilyRegex, filter.QualifierRegex, filter.ValueRegex, filter.ValueBitmask:

@@ -12,6 +12,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 )
 
 // A peer is a server at another address.
@@ -101,8 +102,20 @@ func (p *peer) answerLost(err error, changes bool) error {
 	return p.unreachable(err)
 }
 
-// ask asks a question and returns the body of the answer.
-func (p *peer) ask(ctx context.Context, op byte, body []byte, changes bool) (decoder, error) {
+// ask asks a question of a request and returns the body of the answer.
+func (p *peer) ask(ctx context.Context, op byte, body *[]byte, changes bool) (decoder, error) {
+	r := request.From(ctx)
+	if r == nil {
+		return p.askFor(ctx, op, *body, changes)
+	}
+	span := r.StartSpan("call tablet server")
+	*body = r.AppendTo(*body, span)
+	answer, err := p.askFor(ctx, op, *body, changes)
+	request.End(span, err)
+	return answer, err
+}
+
+func (p *peer) askFor(ctx context.Context, op byte, body []byte, changes bool) (decoder, error) {
 	if err := ctx.Err(); err != nil {
 		return decoder{}, err
 	}
@@ -206,7 +219,7 @@ func (p *peer) translateGRPC(ctx context.Context, err error, changes bool) error
 
 // change asks for a change.
 func (p *peer) change(ctx context.Context, op byte, body []byte) (decoder, error) {
-	answer, err := p.ask(ctx, op, body, true)
+	answer, err := p.ask(ctx, op, &body, true)
 	batches.Put(&body)
 	return answer, err
 }

@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -19,6 +20,7 @@ const (
 	recordScanned            // key
 	recordDone               // stats, rest: the last
 	recordPiece              // rows, cells, key, open, length: encoded rows, behind the message
+	recordWork               // what it cost: for a question of a request, before the last
 )
 
 // A rowWriter takes rows and makes records of them. The first cell of a message
@@ -31,6 +33,8 @@ type rowWriter struct {
 	// full is the size at which a message ends with the next row. large is that at which a
 	// row is divided between messages, or, without send, refused.
 	full, large int
+
+	work *request.Work // what to tell with the last record, if not nil
 
 	family    string
 	qualifier []byte
@@ -121,6 +125,9 @@ func (w *rowWriter) drop() {
 
 // done writes the last record.
 func (w *rowWriter) done(stats *scan.Stats, rest []row.Range) {
+	if w.work != nil {
+		w.b = appendWork(append(w.b, recordWork), w.work)
+	}
 	w.b = appendRanges(appendStats(append(w.b, recordDone), stats), rest)
 }
 
@@ -133,6 +140,7 @@ type rowReader struct {
 	stats scan.Stats
 	rest  []row.Range
 	ended bool
+	work  *request.Record // of the request that the read is a part of; may be nil
 
 	// encoded takes encoded rows, which are read from from. Both may be nil.
 	encoded scan.EncodedWriter
@@ -186,6 +194,8 @@ func (r *rowReader) read(b []byte) error {
 			if err := r.piece(&p, int(n)); err != nil {
 				return err
 			}
+		case recordWork:
+			d.work(r.work)
 		case recordDone:
 			r.stats, r.rest, r.ended = d.stats(), clone(d.ranges()), true
 		default:

@@ -16,6 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/scan"
 )
 
@@ -232,17 +233,24 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 	d := decoder{b: question}
 	at, req := d.target(), d.read()
 	encoding := d.uvarint()
+	// Bytes behind the encoding are a fragment, which may be empty, and what the scan is
+	// part of.
+	var fragment []byte
+	if len(d.b) > 0 {
+		fragment = d.bytes()
+	}
 	if d.bad {
 		return errMalformed
 	}
+	ctx, of := s.begin(ctx, new(request.Record), d.b)
+	defer func() { of.ended(err) }()
 	b := append(batches.empty(), answerOK)
 	var w answerer
-	pieces := &pieceWriter{head: rowWriter{b: b}, send: send, scannedSent: true}
+	pieces := &pieceWriter{head: rowWriter{b: b, work: of.work()}, send: send, scannedSent: true}
 	switch {
-	case encoding != 0 && len(d.b) > 0:
-		// Bytes behind the encoding are a fragment.
-		if f := d.bytes(); !d.bad && s.o.Fragments != nil {
-			pieces.Encoder = s.o.Fragments(f, pieces.pass)
+	case len(fragment) > 0:
+		if s.o.Fragments != nil {
+			pieces.Encoder = s.o.Fragments(fragment, pieces.pass)
 			pieces.gather, _ = pieces.Encoder.(gatherer)
 		}
 	case encoding != 0 && s.o.Encoders != nil:
@@ -256,7 +264,7 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 		}()
 		w = pieces
 	} else {
-		cells := &rowWriter{b: b, full: rowsBytes, large: maxRowPart, send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
+		cells := &rowWriter{b: b, full: rowsBytes, large: maxRowPart, work: of.work(), send: func(b []byte) ([]byte, error) { return b[:1], send(b, nil) }}
 		defer func() {
 			b := cells.b
 			batches.Put(&b)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -30,6 +31,8 @@ type ServerOptions struct {
 	Encoders Encoders
 	// Fragments runs parts of queries over the rows of scans. Default: none, rows are sent.
 	Fragments Fragments
+	// Tracer traces what is part of requests that are traced. Default: nothing.
+	Tracer request.Tracer
 }
 
 // A Server lets other processes ask a tablet server.
@@ -275,6 +278,10 @@ type question struct {
 	body   decoder
 	until  time.Time // zero: no deadline
 
+	// record is of the request that it is part of, if it is measured.
+	record   request.Record
+	measured bool
+
 	mu   sync.Mutex
 	done chan struct{} // made when it is asked for
 	err  error
@@ -327,7 +334,12 @@ func (q *question) Err() error {
 }
 
 // Value implements context.Context.
-func (q *question) Value(any) any { return nil }
+func (q *question) Value(key any) any {
+	if q.measured && request.IsKey(key) {
+		return &q.record
+	}
+	return nil
+}
 
 // answer appends the answer of a question, its kind first.
 func (s *Server) answer(ctx context.Context, b []byte, op byte, d decoder) (out []byte) {
@@ -354,47 +366,64 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		return s.control(ctx, b, d.b)
 	}
 	at := d.target()
+	var own *request.Record
+	if _, ok := ctx.(*question); !ok {
+		own = new(request.Record)
+	}
 	switch op {
 	case opMutateRow:
 		e := new(row.Entry)
 		if d.entry(e); d.bad {
 			return b, errMalformed
 		}
-		return b, s.to.MutateRow(ctx, at, e)
+		ctx, of := s.begin(ctx, own, d.b)
+		err := s.to.MutateRow(ctx, at, e)
+		return of.end(b, err), err
 	case opMutateRows:
 		entries := d.entries()
 		if d.bad {
 			return b, errMalformed
 		}
+		ctx, of := s.begin(ctx, own, d.b)
 		errs, err := s.to.MutateRows(ctx, at, entries)
 		if err != nil {
+			of.ended(err)
 			return b, err
 		}
-		return appendErrors(b, errs), nil
+		return of.end(appendErrors(b, errs), nil), nil
 	case opCheckAndMutateRow:
 		key, predicate, then, otherwise := d.bytes(), d.filter(0), d.mutations(), d.mutations()
 		if d.bad {
 			return b, errMalformed
 		}
+		ctx, of := s.begin(ctx, own, d.b)
 		matched, err := s.to.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 		if matched {
-			return append(b, 1), err
+			return of.end(append(b, 1), err), err
 		}
-		return append(b, 0), err
+		return of.end(append(b, 0), err), err
 	case opReadModifyWriteRow:
 		key, rules := d.bytes(), d.rules()
 		if d.bad {
 			return b, errMalformed
 		}
+		ctx, of := s.begin(ctx, own, d.b)
 		cells, err := s.to.ReadModifyWriteRow(ctx, at, key, rules)
-		return appendCells(b, cells), err
+		return of.end(appendCells(b, cells), err), err
 	case opUpdateRow:
 		key, token, read, seen, muts := d.bytes(), d.bytes(), d.filter(0), d.bytes(), d.mutations()
 		if d.bad {
 			return b, errMalformed
 		}
+		ctx, of := s.begin(ctx, own, d.b)
 		cells, became, err := s.to.UpdateRow(ctx, at, key, token, read, seen, muts)
-		return appendCells(append(b, byte(became)), cells), err
+		return of.end(appendCells(append(b, byte(became)), cells), err), err
+	case opApplyView:
+		rows := d.viewRows()
+		if d.bad {
+			return b, errMalformed
+		}
+		return b, s.to.ApplyView(ctx, at, rows)
 	case opDropRange:
 		r := d.rowRange()
 		if d.bad {
@@ -406,11 +435,13 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		if d.bad {
 			return b, errMalformed
 		}
-		w := &rowWriter{b: b, full: rowsBytes, large: maxRowPart}
+		ctx, of := s.begin(ctx, own, d.b)
+		w := &rowWriter{b: b, full: rowsBytes, large: maxRowPart, work: of.work()}
 		rest, stats, err := s.to.ReadRows(ctx, at, req, w)
 		if err == nil {
 			w.done(&stats, rest)
 		}
+		of.ended(err)
 		return w.b, err
 	}
 	return b, errMalformed
@@ -483,6 +514,11 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		return appendJSON(b)(k, err)
 	case "Verify":
 		return appendJSON(b)(s.to.Verify(ctx, c.Left))
+	case "Ask":
+		if len(c.Objects) != 1 {
+			return b, errMalformed
+		}
+		return appendJSON(b)(s.to.Ask(ctx, c.Objects[0], c.At))
 	case "DropDamaged":
 		if len(c.Objects) != 1 {
 			return b, errMalformed

@@ -41,6 +41,7 @@ type fake struct {
 	cond   func(key []byte, p *filter.Node, then, otherwise []row.Mutation) (bool, error)
 	modify func(key []byte, rules []row.Rule) ([]row.Cell, error)
 	drop   func(r row.Range) error
+	apply  func(rows []rpc.ViewRow) error
 	ctl    func(what string, args ...any) error
 
 	changes func(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error
@@ -105,6 +106,13 @@ func (f *fake) ReadModifyWriteRow(_ context.Context, _ rpc.Target, key []byte, r
 	return f.modify(key, rules)
 }
 
+func (f *fake) ApplyView(_ context.Context, _ rpc.Target, rows []rpc.ViewRow) error {
+	if f.apply == nil {
+		return nil
+	}
+	return f.apply(rows)
+}
+
 func (f *fake) DropRange(_ context.Context, _ rpc.Target, r row.Range) error {
 	if f.drop == nil {
 		return nil
@@ -162,6 +170,9 @@ func (f *fake) SplitKey(_ context.Context, t metadata.TabletID) ([]byte, bool, e
 }
 func (f *fake) Verify(_ context.Context, t metadata.TabletID) ([]rpc.Verified, error) {
 	return []rpc.Verified{{Object: "x.sst", Bytes: 7, Error: "bad"}}, f.call("verify", t)
+}
+func (f *fake) Ask(_ context.Context, what string, question []byte) ([]byte, error) {
+	return append([]byte{0, 255}, question...), f.call("ask", what)
 }
 func (f *fake) DropDamaged(_ context.Context, t metadata.TabletID, o string) (*rpc.Loss, error) {
 	return &rpc.Loss{First: []byte{1}, Last: []byte{2}, Entries: 3, Bytes: 4}, f.call("drop damaged", t, o)

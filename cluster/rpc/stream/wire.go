@@ -23,6 +23,7 @@ const (
 	opCancel // gives up the question of that number; has no answer
 	opPing
 	opUpdateRow
+	opApplyView
 )
 
 // The kinds of answers.

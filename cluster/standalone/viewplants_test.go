@@ -1,0 +1,94 @@
+package standalone
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/views"
+	"github.com/trestledb/trestle/cluster/views/viewstest"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+var errStopped = errors.New("the worker was stopped")
+
+// TestViewSteps: a view is right whichever step its workers are stopped after, and shows that
+// it is not when a mistake is planted.
+func TestViewSteps(t *testing.T) {
+	run := func(t *testing.T, o views.Options) error {
+		var n, every atomic.Int64
+		every.Store(7)
+		var w *viewWorld
+		o.Step = func(_ *tablet.Tablet, step string) error {
+			if step == "scanned" {
+				// What is written behind the scan is among the changes.
+				late := row.Mutation{Op: row.SetCell, Family: viewstest.Family, Qualifier: viewstest.Group, Timestamp: 9000, Value: []byte("late")}
+				if err := w.client.Load().MutateRow(context.Background(), table, &row.Entry{Key: []byte("row"), Mutations: []row.Mutation{late}}); err != nil {
+					return err
+				}
+			}
+			if e := every.Load(); e > 0 && n.Add(1)%e == 0 {
+				return errStopped
+			}
+			return nil
+		}
+		w = newViewWorld(t, o)
+		defer w.close()
+		for range 100 {
+			w.change()
+		}
+		w.create()
+		var diff error
+		for round := range 8 {
+			every.Store(int64(2 + w.rnd.IntN(9)))
+			for range 60 {
+				w.change()
+			}
+			if round%2 == 1 {
+				w.operate()
+			}
+			if round == 5 {
+				w.crash()
+			}
+			every.Store(0)
+			if diff = w.diff(); diff != nil {
+				break
+			}
+		}
+		return diff
+	}
+	t.Run("right", func(t *testing.T) {
+		if err := run(t, views.Options{}); err != nil {
+			t.Fatal(err)
+		}
+	})
+	for _, m := range []views.Mistake{views.LosesOutbox, views.CountsTwice, views.PositionAfterScan, views.PositionTooEarly} {
+		t.Run(string(m), func(t *testing.T) {
+			for try := range 10 {
+				if err := run(t, views.Options{Mistake: m}); err != nil {
+					t.Logf("found at try %d: %v", try, err)
+					return
+				}
+			}
+			t.Error("the mistake was not found")
+		})
+	}
+}
+
+// lossy is the cluster of workers, with answers that get lost.
+type lossy struct {
+	views.Cluster
+	n atomic.Int64
+}
+
+func (l *lossy) ApplyView(ctx context.Context, view string, life uint64, rows []rpc.ViewRow) error {
+	err := l.Cluster.ApplyView(ctx, view, life, rows)
+	if err == nil && l.n.Add(1)%3 == 0 {
+		return fault.New(fault.Unavailable, "the answer was lost")
+	}
+	return err
+}

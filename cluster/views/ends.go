@@ -1,0 +1,246 @@
+package views
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// Nothing is written when a cell comes to an end of its own, so no change tells of it.
+// The tablet has, of each row with such a cell, when the first one ends. The row is
+// evaluated then. What the tablet says may be too early, and never too late: ends are
+// read before the row is evaluated.
+
+// endedEvery is how often rows are looked for whose cells have ended, at most; also at
+// most a part endedShare of the time goes into that.
+const (
+	endedEvery = 100 * time.Millisecond
+	endedShare = 20
+)
+
+// maxEnds is how many rows are looked at before changes have their turn.
+const maxEnds = 4000
+
+// never is the end of a row whose cells have none.
+const never = math.MaxInt64
+
+// A sweeper looks for rows whose cells have ended.
+type sweeper struct {
+	from []byte // of the pass that runs: the next row
+	busy bool   // a pass runs
+	// first is the least end that the pass has seen so far, next the least of the last
+	// pass, and what was stored since.
+	first, next int64
+	began       time.Time
+	pause       time.Time // no pass begins before
+	any         bool      // there may be rows with ends
+}
+
+func newSweeper() sweeper { return sweeper{any: true} }
+
+// stored notes an end that was stored.
+func (s *sweeper) stored(end int64) {
+	s.any, s.next, s.first = true, min(s.next, end), min(s.first, end)
+}
+
+// due returns how long it is until there is something to look for.
+func (s *sweeper) due(now time.Time) time.Duration {
+	switch {
+	case s.busy:
+		return 0
+	case s.next == never:
+		return time.Hour
+	}
+	return max(0, s.pause.Sub(now), min(time.UnixMicro(s.next).Sub(now), time.Hour))
+}
+
+// sweep evaluates rows whose cells have ended: those among the next maxEnds rows. It does
+// nothing if it is too early.
+func (r *run) sweep(ctx context.Context) error {
+	s, now := &r.ended, r.o.Now()
+	if s.due(now) > 0 {
+		return nil
+	}
+	within := r.t.Bounds()
+	if !s.busy {
+		s.busy, s.from, s.first, s.began = true, within.Start, never, now
+	}
+	within.Start = s.from
+	n := 0
+	var keys [][]byte
+	err := r.store.scan(ctx, r.store.expiries, []row.Range{within}, maxEnds, func(key []byte, c *row.Cell) error {
+		end, err := parseEnd(c.Value)
+		if err != nil {
+			return err
+		}
+		n++
+		s.from = row.Successor(key)
+		if end <= now.UnixMicro() {
+			keys = append(keys, bytes.Clone(key))
+		} else {
+			s.first = min(s.first, end)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(keys) > 0 {
+		if err := r.evaluate(ctx, keys, 0); err != nil {
+			return err
+		}
+	}
+	if n == maxEnds {
+		return nil // the pass goes on
+	}
+	s.busy, s.next, s.any = false, s.first, s.first != never
+	now = r.o.Now()
+	s.pause = now.Add(max(endedEvery, endedShare*now.Sub(s.began)))
+	return nil
+}
+
+func parseEnd(value []byte) (int64, error) {
+	if len(value) != 8 {
+		return 0, fault.New(fault.Corruption, "the end of a row's cells has %d bytes", len(value))
+	}
+	return int64(binary.BigEndian.Uint64(value)), nil
+}
+
+// readEnds calls each with rows of ranges that have cells which come to an end of their
+// own, ascending, and when the first one does. A source without such cells costs a call.
+func (r *run) readEnds(ctx context.Context, ranges []row.Range, each func(key []byte, end int64) error) error {
+	return r.readEndsIn(ctx, ranges, &endReader{each: each})
+}
+
+func (r *run) readEndsIn(ctx context.Context, ranges []row.Range, w *endReader) error {
+	_, err := r.o.Cluster.ReadRows(ctx, &scan.Request{Table: r.source.Name, Ranges: ranges, Filter: endsFilter}, w)
+	return err
+}
+
+var endsFilter = &filter.Node{Op: filter.Ends, Kept: true}
+
+// An endReader gives the ends of rows to each, and now and then calls store, if it is set,
+// while the read holds nothing.
+type endReader struct {
+	each  func(key []byte, end int64) error
+	store func() error
+	n     int // rows since store was called
+
+	key []byte
+	end int64
+	err error
+}
+
+func (r *endReader) StartRow(key []byte) { r.key, r.end = append(r.key[:0], key...), never }
+
+func (r *endReader) Cell(c *row.Cell) {
+	end, err := parseEnd(c.Value)
+	if err != nil && r.err == nil {
+		r.err = err
+	}
+	r.end = min(r.end, end)
+}
+
+func (r *endReader) EndRow() (bool, error) {
+	if r.err != nil {
+		return false, r.err
+	}
+	r.n++
+	return r.store != nil && r.n >= together, r.each(r.key, r.end)
+}
+
+func (*endReader) Scanned([]byte) {}
+
+func (r *endReader) Flush() error {
+	if r.store == nil || r.n < together {
+		return nil
+	}
+	r.n = 0
+	return r.store()
+}
+
+// ends reads of the rows of a pass when their cells end, and returns what is to be stored of
+// that: never for a row that has an end stored, and has none.
+func (p *pass) ends(ctx context.Context, ranges []row.Range) (map[string]int64, error) {
+	changed := map[string]int64{}
+	if p.o.Mistake == ForgetsEnds {
+		return changed, nil
+	}
+	err := p.readEnds(ctx, ranges, func(key []byte, end int64) error {
+		changed[string(key)] = end
+		return nil
+	})
+	if err != nil || !p.ended.any {
+		return changed, err
+	}
+	return changed, p.store.scan(ctx, p.store.expiries, ranges, 0, func(key []byte, c *row.Cell) error {
+		stored, err := parseEnd(c.Value)
+		if err != nil {
+			return err
+		}
+		if end, ok := changed[string(key)]; !ok {
+			changed[string(key)] = never
+		} else if end == stored {
+			delete(changed, string(key))
+			p.ended.stored(end) // the pass that looks for it may have left it out
+		}
+		return nil
+	})
+}
+
+// storeEnds stores when the cells of rows end.
+func (r *run) storeEnds(ctx context.Context, ends map[string]int64) error {
+	if len(ends) == 0 {
+		return nil
+	}
+	keys := slices.Sorted(maps.Keys(ends))
+	b := tablet.NewBatch([]byte(keys[0]))
+	defer b.Free()
+	for i, k := range keys {
+		if i > 0 {
+			b.Row([]byte(k))
+		}
+		if end := ends[k]; end != never {
+			b.Set(r.store.expiry, nil, 0, binary.BigEndian.AppendUint64(nil, uint64(end)))
+			r.ended.stored(end)
+		} else {
+			b.DeleteColumn(r.store.expiry, nil, cell.AllTime)
+		}
+	}
+	if err := r.apply(ctx, b); err != nil {
+		return err
+	}
+	return r.step("ends stored")
+}
+
+// storeAllEnds stores when the cells of all rows end.
+func (r *run) storeAllEnds(ctx context.Context) error {
+	if r.o.Mistake == ForgetsEnds {
+		return nil
+	}
+	ends := map[string]int64{}
+	store := func() error {
+		err := r.storeEnds(ctx, ends)
+		clear(ends)
+		return err
+	}
+	err := r.readEndsIn(ctx, []row.Range{r.t.Bounds()}, &endReader{store: store, each: func(key []byte, end int64) error {
+		ends[string(key)] = end
+		return nil
+	}})
+	if err != nil {
+		return err
+	}
+	return store()
+}

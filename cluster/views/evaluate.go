@@ -1,0 +1,280 @@
+package views
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/matview"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// together is how many rows are evaluated, and read, at a time; commitBytes is about how
+// many bytes a batch has at most.
+const (
+	together    = 1000
+	commitBytes = 512 << 10
+	// portionBytes is about how many bytes of contributions are read ahead.
+	portionBytes = 512 << 10
+)
+
+func sorted(keys map[string]struct{}) [][]byte {
+	out := make([][]byte, 0, len(keys))
+	for _, k := range slices.Sorted(maps.Keys(keys)) {
+		out = append(out, []byte(k))
+	}
+	return out
+}
+
+// A pass compares what is evaluated with what is stored, in the order of rows, and stores
+// the difference.
+type pass struct {
+	*run
+	// stored are contributions that were read ahead; keys and values are their own. rest are
+	// the ranges of those that are not read yet, all after stored.
+	stored  []contribution
+	rest    []row.Range
+	scan    bool // of all rows
+	changed []contribution
+	bytes   int
+	oldest  cell.Seq // of the changes that it is about
+}
+
+type contribution struct{ key, value []byte }
+
+// evaluate evaluates rows, which ascend, and stores what has changed of their contributions.
+// oldest is the stamp of the first change.
+func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) error {
+	if err := r.out.admit(ctx); err != nil {
+		return err
+	}
+	release, err := hold(ctx, r.o.Memory.passes)
+	if err != nil {
+		return err
+	}
+	defer release()
+	p := &pass{run: r, oldest: oldest}
+	for part := range slices.Chunk(keys, together) {
+		ranges := make([]row.Range, len(part))
+		for i, k := range part {
+			ranges[i] = row.Single(k)
+		}
+		ends, err := p.ends(ctx, ranges)
+		if err != nil {
+			return err
+		}
+		p.rest = ranges
+		err = r.eval.Keys(ctx, part, func(x *matview.Row) error { return p.row(ctx, x) })
+		if err != nil {
+			return err
+		}
+		if err := p.upTo(ctx, nil); err != nil {
+			return err
+		}
+		if err := p.commit(ctx); err != nil {
+			return err
+		}
+		if err := r.storeEnds(ctx, ends); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reconcile evaluates all rows, and returns from where on changes are to be followed.
+func (r *run) reconcile(ctx context.Context) ([]Begin, error) {
+	r.note(func(p *rpc.ViewProgress) { p.Through = 0 })
+	from, err := r.o.Cluster.ChangesBegin(ctx, r.source.Name, r.t.Bounds())
+	if err != nil {
+		return nil, err
+	}
+	if err := r.step("position taken"); err != nil {
+		return nil, err
+	}
+	if err := r.storeAllEnds(ctx); err != nil {
+		return nil, err
+	}
+	release, err := hold(ctx, r.o.Memory.scans)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	c := &pass{run: r, oldest: least(from), rest: []row.Range{r.t.Bounds()}, scan: true}
+	if err := r.eval.Range(ctx, r.t.Bounds(), func(x *matview.Row) error { return c.row(ctx, x) }); err != nil {
+		return nil, err
+	}
+	if err := c.upTo(ctx, nil); err != nil {
+		return nil, err
+	}
+	if err := c.commit(ctx); err != nil {
+		return nil, err
+	}
+	if r.o.Mistake == PositionAfterScan {
+		if err := r.step("scanned"); err != nil {
+			return nil, err
+		}
+		return r.o.Cluster.ChangesBegin(ctx, r.source.Name, r.t.Bounds())
+	}
+	return from, r.step("scanned")
+}
+
+// upTo sees to it that stored has everything up to key, or, if that is nil, that all has passed.
+func (p *pass) upTo(ctx context.Context, key []byte) (err error) {
+	for len(p.rest) > 0 && (key == nil || bytes.Compare(p.rest[0].Start, key) <= 0) {
+		// All that is stored is before key, and contributes nothing any more.
+		if err := p.passed(ctx, nil); err != nil {
+			return err
+		}
+		if p.rest, err = p.store.portion(ctx, p.store.contributions, p.rest, together, func(key []byte, c *row.Cell) error {
+			p.stored = append(p.stored, contribution{bytes.Clone(key), bytes.Clone(c.Value)})
+			return nil
+		}); err != nil {
+			return err
+		}
+	}
+	if key == nil {
+		return p.passed(ctx, nil)
+	}
+	return nil
+}
+
+// row takes what was evaluated of a row.
+func (p *pass) row(ctx context.Context, x *matview.Row) error {
+	if err := p.upTo(ctx, x.Key); err != nil {
+		return err
+	}
+	if err := p.passed(ctx, x.Key); err != nil {
+		return err
+	}
+	now := x.Contribution
+	if x.Err != nil {
+		now = nil
+		p.count.Failed.Add(1)
+		p.note(func(s *rpc.ViewProgress) {
+			s.Failed++
+			s.LastFailure = x.Err.Error()
+		})
+	}
+	var before []byte
+	if len(p.stored) > 0 && bytes.Equal(p.stored[0].key, x.Key) {
+		before, p.stored = p.stored[0].value, p.stored[1:]
+	}
+	return p.change(ctx, x.Key, before, now)
+}
+
+// passed takes away the contributions of rows before key, all if it is nil: those rows were
+// evaluated and have none.
+func (p *pass) passed(ctx context.Context, key []byte) error {
+	for len(p.stored) > 0 && (key == nil || bytes.Compare(p.stored[0].key, key) < 0) {
+		c := p.stored[0]
+		p.stored = p.stored[1:]
+		if err := p.change(ctx, c.key, c.value, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// change notes that a row's contribution was one thing and is another.
+func (p *pass) change(ctx context.Context, key, before, now []byte) error {
+	if bytes.Equal(before, now) {
+		return nil
+	}
+	if err := p.deltas.Change(key, before, now); err != nil {
+		return err
+	}
+	p.changed = append(p.changed, contribution{bytes.Clone(key), bytes.Clone(now)})
+	p.bytes += len(key) + len(now) + 64
+	if p.bytes+p.deltas.Size() >= commitBytes {
+		return p.commit(ctx)
+	}
+	return nil
+}
+
+// commit stores what has changed, and what that means to rows of the view, in one batch.
+func (p *pass) commit(ctx context.Context) error {
+	if len(p.changed) == 0 {
+		return nil
+	}
+	if err := p.step("evaluated"); err != nil {
+		return err
+	}
+	start := p.t.Bounds().Start
+	e := &entry{row: start, shard: uint64(p.t.ID()), seq: uint64(p.t.Visible()), oldest: p.oldest}
+	if err := p.deltas.Each(func(key, payload []byte) error {
+		e.value = appendDelta(e.value, key, payload)
+		return nil
+	}); err != nil {
+		return err
+	}
+	p.deltas.Reset()
+	// A pass over a few rows has waited, and holds what others wait for.
+	if p.scan {
+		if err := p.out.admit(ctx); err != nil {
+			return err
+		}
+	}
+	b := tablet.NewBatch(p.changed[0].key)
+	defer b.Free()
+	for i := range p.changed {
+		c := &p.changed[i]
+		if i > 0 {
+			b.Row(c.key)
+		}
+		if len(c.value) > 0 {
+			b.Set(p.store.contribution, nil, 0, c.value)
+		} else {
+			b.DeleteFamily(p.store.contribution)
+		}
+	}
+	if len(e.value) > 0 && p.o.Mistake != LosesOutbox {
+		b.Row(e.row)
+		b.Set(p.store.outbox, e.qualifier(), 0, e.value)
+	}
+	sent := p.out.takeSent()
+	p.forget(b, sent)
+	if err := p.apply(ctx, b); err != nil {
+		return err
+	}
+	p.changed, p.bytes = p.changed[:0], 0
+	if len(e.value) > 0 && p.o.Mistake != LosesOutbox {
+		p.out.add(e)
+	}
+	return p.step("stored")
+}
+
+// forget adds the deletion of entries that have arrived to a batch.
+func (r *run) forget(b *tablet.Batch, sent []*entry) {
+	for _, e := range sent {
+		b.Row(e.row)
+		b.DeleteColumn(r.store.outbox, e.qualifier(), cell.AllTime)
+	}
+}
+
+// clean deletes entries that have arrived, if there are any.
+func (r *run) clean(ctx context.Context) error {
+	sent := r.out.takeSent()
+	if len(sent) == 0 {
+		return nil
+	}
+	b := tablet.NewBatch(sent[0].row)
+	defer b.Free()
+	r.forget(b, sent)
+	if err := r.apply(ctx, b); err != nil {
+		return err
+	}
+	return r.step("outbox cleaned")
+}
+
+// apply applies a batch and waits until it is durable.
+func (r *run) apply(ctx context.Context, b *tablet.Batch) error {
+	pos, err := r.t.ApplyAsync(ctx, b)
+	if err != nil {
+		return err
+	}
+	return r.t.Wait(ctx, pos)
+}
