@@ -148,6 +148,16 @@ func (m *Master) table(ctx context.Context, name model.Name) (*model.Table, erro
 	return t, err
 }
 
+// changeable returns a table that is to be changed as a whole, or kept in a snapshot: a
+// materialized view is not.
+func (m *Master) changeable(ctx context.Context, name model.Name) (*model.Table, error) {
+	t, err := m.table(ctx, name)
+	if err == nil && backend.IsMaterializedView(t.Resource) {
+		return nil, unsupported(name.String() + " is a materialized view: it can only be read")
+	}
+	return t, err
+}
+
 // is tells whether err is an exception of a class.
 func is(err error, class wire.Class) bool {
 	e, ok := errors.AsType[*wire.Exception](err)

@@ -33,7 +33,13 @@ type fixture struct {
 
 func start(t *testing.T) *fixture {
 	t.Helper()
-	s, err := standalone.Open(t.Context(), standalone.Options{Dir: t.TempDir()})
+	return startWith(t, standalone.Options{})
+}
+
+func startWith(t *testing.T, o standalone.Options) *fixture {
+	t.Helper()
+	o.Dir = t.TempDir()
+	s, err := standalone.Open(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}

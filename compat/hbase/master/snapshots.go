@@ -65,7 +65,7 @@ func (m *Master) snapshot(ctx context.Context, c *server.Call, req *pb.SnapshotR
 	}
 	id, err := m.changeSnapshot(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase snapshot taken", d.GetName(), d.GetTable(), func(ctx context.Context) error {
 		name := model.ParseName(d.GetTable())
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if is(err, wire.TableNotFound) {
 			return wire.SnapshotCreation.New("Table '%s' doesn't exist, can't take snapshot: %s", name, d.GetName())
 		}

@@ -110,7 +110,7 @@ func notDisabled(t *model.Table) error {
 func (m *Master) deleteTable(ctx context.Context, c *server.Call, req *pb.DeleteTableRequest) (*pb.DeleteTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
 	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toDelete, "HBase table deleted", name, func(ctx context.Context) error {
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -131,7 +131,7 @@ func (m *Master) deleteTable(ctx context.Context, c *server.Call, req *pb.Delete
 func (m *Master) truncateTable(ctx context.Context, c *server.Call, req *pb.TruncateTableRequest) (*pb.TruncateTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
 	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toClear, "HBase table truncated", name, func(ctx context.Context) error {
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -170,7 +170,7 @@ func (m *Master) setState(ctx context.Context, t *model.Table, state pb.TableSta
 func (m *Master) enableTable(ctx context.Context, c *server.Call, req *pb.EnableTableRequest) (*pb.EnableTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
 	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase table enabled", name, func(ctx context.Context) error {
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -188,7 +188,7 @@ func (m *Master) enableTable(ctx context.Context, c *server.Call, req *pb.Enable
 func (m *Master) disableTable(ctx context.Context, c *server.Call, req *pb.DisableTableRequest) (*pb.DisableTableResponse, error) {
 	name := model.NameOf(req.GetTableName())
 	id, err := m.change(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toModify, "HBase table disabled", name, func(ctx context.Context) error {
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}
@@ -206,7 +206,7 @@ func (m *Master) disableTable(ctx context.Context, c *server.Call, req *pb.Disab
 // modify makes a table's descriptor what change makes of the one it has.
 func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model.Name, change func(*pb.TableSchema) error) (*uint64, error) {
 	return m.change(ctx, c, n, toModify, "HBase table modified", name, func(ctx context.Context) error {
-		t, err := m.table(ctx, name)
+		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}

@@ -89,6 +89,7 @@ type Catalog struct {
 
 type cached struct {
 	t    *Table
+	of   *schema.Table // what t.Schema was made of
 	read time.Time
 }
 
@@ -99,7 +100,7 @@ const recheck = time.Second
 // Open returns a catalog of the tables of b for server, where all regions are
 // unless they are Spread. The first Open of a store gives the cluster its id.
 func Open(ctx context.Context, b backend.Backend, m Mapping, server Server) (*Catalog, error) {
-	c := &Catalog{b: b, mapping: m, server: server}
+	c := &Catalog{b: ReadOnlyViews(b), mapping: m, server: server}
 	c.mu.tables = map[string]cached{}
 	c.mu.layouts = map[uint64]*layout{}
 	c.mu.byName, c.mu.byEncoded = map[string]*Region{}, map[string]*Region{}
@@ -154,6 +155,13 @@ func (c *Catalog) table(ctx context.Context, name Name, age time.Duration) (*Tab
 	}
 	resource := c.mapping.Resource(name)
 	s, err := c.b.Table(ctx, resource)
+	if errors.Is(err, fault.NotFound) {
+		if v, viewErr := c.b.Table(ctx, viewOf(resource)); viewErr == nil {
+			s, err, resource = v, nil, v.Name
+		} else if !errors.Is(viewErr, fault.NotFound) {
+			return nil, viewErr
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -161,20 +169,20 @@ func (c *Catalog) table(ctx context.Context, name Name, age time.Duration) (*Tab
 	c.mu.Lock()
 	have := c.mu.tables[resource]
 	c.mu.Unlock()
-	if have.t != nil && have.t.Schema == s && now.Sub(have.read) < age {
+	if have.t != nil && have.of == s && now.Sub(have.read) < age {
 		return have.t, nil
 	}
 	stored, _, err := c.stored(ctx, s.ID)
 	if err != nil {
 		return nil, err
 	}
-	if have.t == nil || have.t.Schema != s || have.t.Stored.State != stored.State || !bytes.Equal(have.t.Stored.Descriptor, stored.Descriptor) {
-		if have.t, err = c.build(name, s, stored); err != nil {
+	if have.t == nil || have.of != s || have.t.Stored.State != stored.State || !bytes.Equal(have.t.Stored.Descriptor, stored.Descriptor) {
+		if have.t, err = c.build(name, backend.Shown(s), stored); err != nil {
 			return nil, err
 		}
 	}
 	c.mu.Lock()
-	c.mu.tables[resource] = cached{have.t, now}
+	c.mu.tables[resource] = cached{have.t, s, now}
 	c.mu.Unlock()
 	return have.t, nil
 }
@@ -218,13 +226,22 @@ func (c *Catalog) Tables(ctx context.Context, namespace string) ([]*Table, error
 	if namespace == SystemNamespace {
 		return nil, nil
 	}
-	list, err := c.b.ListTables(ctx, c.mapping.InstanceName(namespace))
+	instance := c.mapping.InstanceName(namespace)
+	list, err := c.b.ListTables(ctx, instance)
 	if err != nil {
 		return nil, err
 	}
+	vs, err := backend.ViewsOf(c.b).ListViews(ctx, instance)
+	if err != nil {
+		return nil, err
+	}
+	if len(vs) > 0 {
+		list = append(slices.Clone(list), vs...)
+		slices.SortFunc(list, func(a, b *schema.Table) int { return strings.Compare(lastPart(a.Name), lastPart(b.Name)) })
+	}
 	var out []*Table
 	for _, s := range list {
-		name, ok := c.mapping.Name(s.Name)
+		name, ok := c.mapping.Name(strings.Replace(s.Name, "/materializedViews/", "/tables/", 1))
 		if !ok {
 			continue
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/wire"
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 )
 
 // A conn is one connection. serve reads it; write writes it.
@@ -296,9 +297,12 @@ func (c *conn) unread(n int, e *wire.Exception) error {
 func (c *conn) answer(ctx context.Context, req *wire.Request, err error) response {
 	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond}
 	var resp proto.Message
+	start := time.Now()
+	record := c.observed(call, req.Header.GetTraceInfo().GetHeaders()["traceparent"])
 	if err == nil {
-		resp, err = c.handle(ctx, call, req)
+		resp, err = c.handle(request.With(ctx, record), call, req)
 	}
+	failed := err
 	h := &pb.ResponseHeader{CallId: proto.Uint32(req.Header.GetCallId())}
 	r := response{block: call.Block, reserved: call.reserved}
 	if err != nil {
@@ -318,6 +322,9 @@ func (c *conn) answer(ctx context.Context, req *wire.Request, err error) respons
 		if r.b, err = wire.AppendResponse(nil, h, nil, 0); err != nil {
 			panic(fmt.Sprintf("an exception cannot be encoded: %v", err))
 		}
+	}
+	if o := c.s.o.Observer; o != nil {
+		o.CallDone(record, call, failed, start, time.Since(start), int64(len(req.Param)+len(req.Block)), int64(len(r.b)+len(r.block)))
 	}
 	return r
 }

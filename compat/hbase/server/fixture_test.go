@@ -31,9 +31,16 @@ type fixture struct {
 
 func newFixture(t testing.TB, o Options) *fixture {
 	t.Helper()
+	return fixtureOver(t, standalone.Options{}, o)
+}
+
+// fixtureOver is newFixture over a store with settings.
+func fixtureOver(t testing.TB, so standalone.Options, o Options) *fixture {
+	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir(), Logger: quiet})
+	so.Dir, so.Logger = t.TempDir(), quiet
+	store, err := standalone.Open(ctx, so)
 	if err != nil {
 		t.Fatal(err)
 	}

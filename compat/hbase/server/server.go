@@ -36,6 +36,9 @@ type Options struct {
 	// it. Nil shows all to every caller.
 	Sees func(ctx context.Context, table string) (bool, error)
 
+	// Observer is told of every call; nil: there is none.
+	Observer Observer
+
 	// Memory bounds the requests of all connections together. Nil means 768 MiB
 	// of their own.
 	Memory *budget.Budget
@@ -151,7 +154,7 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 	if _, ok := b.(backend.RowUpdater); !ok {
 		return nil, errors.New("HBase needs a store that can update rows by what is in them")
 	}
-	s := &Server{o: o.WithDefaults(), catalog: catalog, b: b, services: map[string]Service{}}
+	s := &Server{o: o.WithDefaults(), catalog: catalog, b: model.ReadOnlyViews(b), services: map[string]Service{}}
 	s.answers = semaphore.NewWeighted(s.o.ResponseMemory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trestledb/trestle/compat/hbase/wire"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 )
 
 // A Client is the other end of a connection.
@@ -41,6 +42,7 @@ type Call struct {
 	Block []byte
 
 	reserved int64 // of Options.ResponseMemory
+	record   request.Record
 }
 
 // reserve waits until there is memory for a response of n bytes. It is given
