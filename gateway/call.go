@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -100,8 +101,7 @@ func (c *calls) stop() {
 	c.mu.stopped = true
 }
 
-// errNotUnary refuses methods that have no single message of either kind, or
-// only one that comes as bytes.
+// errNotUnary refuses methods that have no single message of either kind.
 var errNotUnary = fault.New(fault.Unimplemented, "The method can be called over gRPC only")
 
 // Call serves a unary method to a caller that did not ask over gRPC, but is
@@ -134,19 +134,14 @@ func (s *Server) call(ctx context.Context, fullMethod string, md metadata.MD, de
 	if err != nil {
 		return nil, err
 	}
+	request.From(ctx).SetFace(request.REST)
 	s.gate.cancelBy(ctx, cancel)
 	defer s.gate.arrived(ctx) // also if nothing could be decoded
 	resp, err := m.handler(m.service, ctx, func(req any) error {
-		if p, ok := req.(proto.Message); ok {
-			return decode(p)
-		}
-		return errNotUnary
+		return fillIn(fullMethod, req, decode, s.gate)
 	}, s.calls.unary)
 	if err != nil {
 		return nil, err
 	}
-	if p, ok := resp.(proto.Message); ok {
-		return p, nil
-	}
-	return nil, errNotUnary
+	return readOut(fullMethod, resp, s.gate)
 }

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -59,15 +60,17 @@ func (s *Server) streamCall(ctx context.Context, fullMethod string, md metadata.
 	if err != nil {
 		return err
 	}
+	request.From(ctx).SetFace(request.REST)
 	s.gate.cancelBy(ctx, cancel)
 	defer s.gate.arrived(ctx) // also if nothing could be decoded
-	ss := &callStream{ctx: ctx, decode: decode, send: send, pool: s.gate}
+	ss := &callStream{ctx: ctx, method: fullMethod, decode: decode, send: send, pool: s.gate}
 	return s.calls.stream(m.service, ss, &grpc.StreamServerInfo{FullMethod: fullMethod, IsServerStream: true}, m.handler)
 }
 
 // A callStream is the stream of a call that did not come over gRPC.
 type callStream struct {
 	ctx    context.Context
+	method string
 	decode func(proto.Message) error
 	send   func([]byte) error
 	pool   mem.BufferPool
@@ -84,12 +87,8 @@ func (s *callStream) RecvMsg(m any) error {
 	if s.got {
 		return io.EOF
 	}
-	p, ok := m.(proto.Message)
-	if !ok {
-		return errNotUnary
-	}
 	s.got = true
-	return s.decode(p)
+	return fillIn(s.method, m, s.decode, s.pool)
 }
 
 func (s *callStream) SendMsg(m any) error {

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -138,6 +139,7 @@ type recorder struct {
 	mu       sync.Mutex
 	started  int
 	panics   int
+	records  []*request.Record
 	codes    map[string][]codes.Code
 	received int64
 	sent     int64
@@ -147,15 +149,16 @@ type recorder struct {
 func (r *recorder) SessionOpened() { r.open.Add(1) }
 func (r *recorder) SessionClosed() { r.open.Add(-1) }
 
-func (r *recorder) RPCStarted(string) { r.mu.Lock(); r.started++; r.mu.Unlock() }
-func (r *recorder) Panicked(string)   { r.mu.Lock(); r.panics++; r.mu.Unlock() }
-func (r *recorder) RPCDone(method string, code codes.Code, _ time.Duration, received, sent int64) {
+func (r *recorder) RPCStarted(*request.Record) { r.mu.Lock(); r.started++; r.mu.Unlock() }
+func (r *recorder) Panicked(string)            { r.mu.Lock(); r.panics++; r.mu.Unlock() }
+func (r *recorder) RPCDone(of *request.Record, code codes.Code, _ time.Duration, received, sent int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.codes == nil {
 		r.codes = map[string][]codes.Code{}
 	}
-	r.codes[method] = append(r.codes[method], code)
+	r.codes[of.Method] = append(r.codes[of.Method], code)
+	r.records = append(r.records, of)
 	r.received += received
 	r.sent += sent
 }

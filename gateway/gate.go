@@ -13,10 +13,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
 	"github.com/trestledb/trestle/engine/budget"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
@@ -38,6 +40,8 @@ type gate struct {
 	codec      *wire.Codec
 	limit      int64 // of held
 	timeout    time.Duration
+	traced     bool // requests may be
+	keys       bool // row keys are kept for the log of slow requests
 	held       atomic.Int64
 	pools      [maxTier + 1]sync.Pool // of *counted, by the exponent of their size
 
@@ -64,6 +68,7 @@ const (
 
 func newGate(o Options) *gate {
 	g := &gate{memory: o.Memory, maxMessage: o.MaxRequestBytes, limit: o.RequestMemory, timeout: o.ReceiveTimeout,
+		traced: o.Tracer != nil, keys: o.SlowKeys && o.Slow > 0,
 		stop: make(chan struct{}), done: make(chan struct{})}
 	g.codec = wire.NewCodec(g)
 	g.mu.receiving.init()
@@ -153,6 +158,10 @@ func (g *gate) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 		return nil, errBusy
 	}
 	a := &arrival{Context: ctx}
+	a.record.Keys = g.keys
+	if g.traced {
+		a.parent = traceParent(info.Header)
+	}
 	if g.sessions[info.FullMethodName] {
 		a.Context, a.cancel = context.WithCancel(ctx)
 	}
@@ -160,6 +169,14 @@ func (g *gate) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 	g.mu.receiving.add(a)
 	g.mu.Unlock()
 	return a, nil
+}
+
+// traceParent returns the W3C header that says which span a request is part of.
+func traceParent(md metadata.MD) string {
+	if v := md["traceparent"]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
 }
 
 // begun tells the gate how to end the stream of ctx. It is called before the
@@ -296,11 +313,17 @@ type arrival struct {
 	// origin is what the answer names as its origin: see interceptor.served.
 	// It belongs to the handler.
 	origin *origin
+	// record is what is measured of the request, parent the span that it is part of.
+	record request.Record
+	parent string
 }
 
 func (a *arrival) Value(key any) any {
 	if _, ok := key.(arrivalKey); ok {
 		return a
+	}
+	if request.IsKey(key) {
+		return &a.record
 	}
 	return a.Context.Value(key)
 }

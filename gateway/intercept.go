@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,8 +21,10 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/wire"
@@ -54,6 +57,8 @@ const dataPrefix = "/" + "google.bigtable.v2.Bigtable" + "/"
 type interceptor struct {
 	gate     *gate
 	observer Observer
+	tracer   request.Tracer // may be nil
+	slow     slowLog
 	log      *slog.Logger
 	origin   *origin  // of a request that was not placed
 	nowhere  *origin  // of what is not there
@@ -116,7 +121,7 @@ func (o *origin) after(d time.Duration) metadata.MD {
 }
 
 func newInterceptor(g *gate, o Options) *interceptor {
-	i := &interceptor{gate: g, observer: o.Observer, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster}), nowhere: new(origin),
+	i := &interceptor{gate: g, observer: o.Observer, tracer: o.Tracer, slow: slowLog{o.Slow, o.SlowRequest}, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster}), nowhere: new(origin),
 		frontend: rand.Int64N(1<<62) + 1}
 	b, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: i.frontend, TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
 	if err != nil {
@@ -154,11 +159,25 @@ func (i *interceptor) originOf(ctx context.Context, err error) *origin {
 	return i.origin
 }
 
+// begin returns the record of the request of ctx, and has it traced if it is to be.
+func (i *interceptor) begin(ctx context.Context, method string) *request.Record {
+	a, _ := ctx.Value(arrivalKey{}).(*arrival)
+	if a == nil {
+		return &request.Record{Method: method} // not admitted by a gate: a test's
+	}
+	a.record.Method = method
+	if i.tracer != nil {
+		a.record.Span = i.tracer.Sample(method, a.parent)
+	}
+	return &a.record
+}
+
 func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
 	start := time.Now()
 	i.gate.arrived(ctx)
+	record := i.begin(ctx, info.FullMethod)
 	if i.observer != nil {
-		i.observer.RPCStarted(info.FullMethod)
+		i.observer.RPCStarted(record)
 	}
 	resp, err = i.callUnary(ctx, req, info, handler)
 	elapsed := time.Since(start)
@@ -177,8 +196,12 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		if err == nil {
 			sent = wire.Size(resp)
 		}
-		i.observer.RPCDone(info.FullMethod, status.Code(err), elapsed, int64(wire.Size(req)), int64(sent))
+		i.observer.RPCDone(record, status.Code(err), elapsed, int64(wire.Size(req)), int64(sent))
 	}
+	if i.slow.isSlow(elapsed) {
+		i.slow.tell(ctx, record, status.Code(err), start, elapsed, int64(wire.Size(req)), int64(wire.Size(resp)))
+	}
+	EndSpan(record, err)
 	return resp, err
 }
 
@@ -212,8 +235,10 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		// Messages may come at any time in the stream's life.
 		i.gate.arrived(ctx)
 	}
+	record := request.From(ctx)
 	if observer != nil {
-		observer.RPCStarted(info.FullMethod)
+		record = i.begin(ctx, info.FullMethod)
+		observer.RPCStarted(record)
 	}
 	err = i.callStream(srv, s, info, handler)
 	i.gate.arrived(ctx)
@@ -226,7 +251,11 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		err = i.status(ctx, err)
 	}
 	if observer != nil {
-		observer.RPCDone(info.FullMethod, status.Code(err), elapsed, s.received, s.sent)
+		observer.RPCDone(record, status.Code(err), elapsed, s.received, s.sent)
+		if i.slow.isSlow(elapsed) && info.FullMethod != bigtablepb.Bigtable_ReadChangeStream_FullMethodName {
+			i.slow.tell(ctx, record, status.Code(err), start, elapsed, s.received, s.sent)
+		}
+		EndSpan(record, err)
 	}
 	return err
 }
@@ -256,21 +285,14 @@ func (i *interceptor) panicked(ctx context.Context, method string, p any) error 
 	return st.Err()
 }
 
-// status turns err into what the client is told. RetryInfo is kept from
-// clients that say what they understand and do not name it.
+// status turns err into what the client is told, with the id of the request. RetryInfo is
+// kept from clients that say what they understand and do not name it.
 func (i *interceptor) status(ctx context.Context, err error) error {
-	st := wire.Status(ctx, i.log, err)
-	if f := wire.Features(ctx); f == nil || f.GetRetryInfo() {
-		return st.Err()
+	p := wire.Status(ctx, i.log, err).Proto()
+	if f := wire.Features(ctx); f != nil && !f.GetRetryInfo() {
+		p.Details = slices.DeleteFunc(p.Details, func(d *anypb.Any) bool { return d.MessageIs((*errdetails.RetryInfo)(nil)) })
 	}
-	p := st.Proto()
-	kept := p.Details[:0]
-	for _, d := range p.Details {
-		if !d.MessageIs((*errdetails.RetryInfo)(nil)) {
-			kept = append(kept, d)
-		}
-	}
-	p.Details = kept
+	wire.AddRequestInfo(p, request.From(ctx))
 	return status.ErrorProto(p)
 }
 

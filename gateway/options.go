@@ -12,9 +12,11 @@ import (
 
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/query"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/session"
 	"github.com/trestledb/trestle/gateway/sql"
 )
@@ -53,6 +55,8 @@ type Options struct {
 	// MaxChangeStreams bounds the change streams that are read at a time. Zero means
 	// 10,000.
 	MaxChangeStreams int
+	// Streams is told of change streams; nil: nothing is.
+	Streams data.StreamObserver
 	// MaxConnectionAge is how long a connection may live before the client is
 	// asked to open another. Zero means 24 hours.
 	MaxConnectionAge time.Duration
@@ -81,6 +85,13 @@ type Options struct {
 
 	// Observer is told of every RPC; nil: there is none.
 	Observer Observer
+	// Tracer samples requests for traces; nil: there are none.
+	Tracer request.Tracer
+	// Slow, if it is not zero, is the time from which on SlowRequest is told of a request.
+	// Streams that last as long as the client wants are not told. SlowKeys keeps row keys for it.
+	Slow        time.Duration
+	SlowRequest func(request.Slow)
+	SlowKeys    bool
 	// Log is slog.Default if nil.
 	Log *slog.Logger
 }
@@ -88,11 +99,12 @@ type Options struct {
 // An Observer is told of RPCs. Its methods are called on their goroutines and
 // must be quick and safe for concurrent use.
 type Observer interface {
-	// RPCStarted is called before the handler.
-	RPCStarted(method string)
+	// RPCStarted is called before the handler, with the record that the context of the
+	// request has.
+	RPCStarted(r *request.Record)
 	// RPCDone is called after it. received and sent are bytes of messages
 	// without framing.
-	RPCDone(method string, code codes.Code, elapsed time.Duration, received, sent int64)
+	RPCDone(r *request.Record, code codes.Code, elapsed time.Duration, received, sent int64)
 	// Panicked is called for a handler that panicked, before its RPCDone.
 	Panicked(method string)
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/tap"
 
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/admin"
 	"github.com/trestledb/trestle/gateway/auth"
@@ -114,6 +115,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	s.admin = a
 	s.sql = newSQL(b, a, o)
 	a.CheckViews(s.sql.CheckView)
+	a.CompileViews(s.sql.CompileView)
 	d := data.New(b, data.Options{
 		Profile:  profileOf(a, in),
 		Instance: a.Instance,
@@ -126,6 +128,7 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		Log:      o.Log,
 
 		MaxChangeStreams: int64(o.MaxChangeStreams),
+		Streams:          o.Streams,
 	})
 	s.data = d
 	data.Register(services, d)
@@ -164,6 +167,9 @@ func profileOf(a *admin.Admin, in *interceptor) func(context.Context, string, st
 			return data.Profile{}, err
 		}
 		in.served(ctx, place{p.Zone, p.ClusterID})
+		if r := request.From(ctx); r != nil {
+			r.Profile = id
+		}
 		return data.Profile{Transactions: p.AllowTransactionalWrites, ReadOnly: p.ReadOnly, SingleCluster: p.SingleCluster, Cluster: p.ClusterID}, nil
 	}
 }
@@ -188,6 +194,10 @@ func (s *Server) SetServing(ok bool) {
 		s.health.Shutdown()
 	}
 }
+
+// ChangeStreams returns how many change streams are read, and by how much the one whose
+// watermark is farthest behind the clock is.
+func (s *Server) ChangeStreams() (streams int64, lag time.Duration) { return s.data.Streams() }
 
 // Stop drains the server. Health turns NOT_SERVING, clients are told to go
 // elsewhere, and requests in flight may finish until ctx is done. Then they are

@@ -511,13 +511,6 @@ func TestSessionOpenErrors(t *testing.T) {
 	if _, err := g.tryTable(t.Context(), table(testTable, "", readWrite)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("fourth of all: %v", err)
 	}
-	stream, err := f.raw.OpenMaterializedView(t.Context())
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	if status.Code(err) != codes.Unimplemented {
-		t.Errorf("materialized view: %v", err)
-	}
 }
 
 // A session of one permission is for nothing else.

@@ -6,6 +6,7 @@ import (
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/session"
@@ -25,12 +26,13 @@ type SessionObserver interface {
 func newSessions(d *data.Service, in *interceptor, o Options) (*session.Service, error) {
 	so := o.Session
 	so.Open = func(ctx context.Context, t session.Target) (session.Rows, error) {
-		return d.Rows(ctx, t.Table, t.View, t.Profile, t.Writes)
+		return d.Rows(ctx, data.Names{Table: t.Table, View: t.View, Materialized: t.Materialized, Profile: t.Profile}, t.Writes)
 	}
 	so.Frontend, so.Zone, so.Cluster, so.Budget, so.Log = in.frontend, o.Zone, o.Cluster, o.Memory, o.Log
 	so.Cancel, so.Short = cancelOf, in.gate.short
 	so.Observer = &sessionObserver{in: in, auth: o.Auth}
-	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true}
+	in.sessions = map[string]bool{bigtablepb.Bigtable_OpenTable_FullMethodName: true, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName: true,
+		bigtablepb.Bigtable_OpenMaterializedView_FullMethodName: true}
 	in.gate.sessions = in.sessions
 	return session.New(so)
 }
@@ -51,8 +53,9 @@ type sessionObserver struct {
 
 func (s *sessionObserver) SessionOpened(method string, err error, elapsed time.Duration) {
 	if s.in.observer != nil {
-		s.in.observer.RPCStarted(method)
-		s.in.observer.RPCDone(method, wire.Code(err), elapsed, 0, 0)
+		r := &request.Record{Method: method}
+		s.in.observer.RPCStarted(r)
+		s.in.observer.RPCDone(r, wire.Code(err), elapsed, 0, 0)
 	}
 	if so, ok := s.in.observer.(SessionObserver); ok && err == nil {
 		so.SessionOpened()
@@ -65,18 +68,26 @@ func (s *sessionObserver) SessionClosed() {
 	}
 }
 
-func (s *sessionObserver) CallStarted(method string) {
+func (s *sessionObserver) CallStarted(r *request.Record) {
+	r.Keys = s.in.gate.keys
+	if s.in.tracer != nil {
+		r.Span = s.in.tracer.Sample(r.Method, "")
+	}
 	if s.in.observer != nil {
-		s.in.observer.RPCStarted(method)
+		s.in.observer.RPCStarted(r)
 	}
 }
 
-func (s *sessionObserver) CallDone(ctx context.Context, method string, err error, start time.Time, elapsed time.Duration, received, sent int64) {
+func (s *sessionObserver) CallDone(ctx context.Context, r *request.Record, err error, start time.Time, elapsed time.Duration, received, sent int64) {
 	if s.in.observer != nil {
-		s.in.observer.RPCDone(method, wire.Code(err), elapsed, received, sent)
+		s.in.observer.RPCDone(r, wire.Code(err), elapsed, received, sent)
 	}
+	if s.in.slow.isSlow(elapsed) {
+		s.in.slow.tell(ctx, r, wire.Code(err), start, elapsed, received, sent)
+	}
+	EndSpan(r, err)
 	if s.auth != nil {
-		s.auth.VirtualCall(ctx, method, err, start, received, sent)
+		s.auth.VirtualCall(ctx, r.Method, err, start, received, sent)
 	}
 }
 

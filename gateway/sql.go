@@ -17,7 +17,7 @@ func newSQL(b backend.Backend, a *admin.Admin, o Options) *sql.Service {
 		o.Query.As = o.Auth.As
 	}
 	if s.Engine == nil {
-		s.Engine = query.New(b, o.Query)
+		s.Engine = query.New(sql.Visible(b), o.Query)
 	}
 	return sql.New(s)
 }

@@ -232,7 +232,7 @@ func TestSQLSpool(t *testing.T) {
 		}
 		return true
 	})
-	if status.Code(err) != codes.FailedPrecondition || len(status.Convert(err).Details()) != 1 || !strings.Contains(err.Error(), "no longer valid") {
+	if status.Code(err) != codes.FailedPrecondition || len(status.Convert(err).Details()) != 2 || !strings.Contains(err.Error(), "no longer valid") {
 		t.Errorf("%v %v", err, status.Convert(err).Details())
 	}
 	eventually(t, "the query is closed", func() bool { return f.engine.opened() == 0 })

@@ -32,8 +32,8 @@ func newRoot(p *process) *cobra.Command {
 	helpVerb := helpCommand(p)
 	root := p.group("trestle", "store wide-column tables and speak the Cloud Bigtable API", rootHelp,
 		serveCommand(p), tabletServerCommand(p), masterCommand(p), gatewayCommand(p), devClusterCommand(p),
-		tabletCommand(p), tableCommand(p), serverCommand(p), backupCommand(p), streamCommand(p), logCommand(p), clusterCommand(p), iamCommand(p),
-		sqlCommand(p), configCommand(p), checkCommand(p), inspectCommand(p), benchCommand(p), healthcheckCommand(p),
+		tabletCommand(p), tableCommand(p), viewsCommand(p), serverCommand(p), backupCommand(p), restoreCommand(p), streamCommand(p), logCommand(p), clusterCommand(p), iamCommand(p),
+		sqlCommand(p), configCommand(p), topCommand(p), doctorCommand(p), debugCommand(p), checkCommand(p), inspectCommand(p), benchCommand(p), healthcheckCommand(p),
 		completionCommand(p), manualCommand(p), versionCommand(p), helpVerb)
 	root.RunE = func(_ *cobra.Command, args []string) error {
 		return fmt.Errorf("%q is not a command%s; `trestle help` lists them", args[0], near(root, args[0]))

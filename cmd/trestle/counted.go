@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"time"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/engine/changes"
@@ -9,26 +10,30 @@ import (
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
 // A counted backend counts the rows that pass through it.
 type counted struct {
 	backend.Backend
+	backend.MaterializedViews
 	m *ops.Metrics
 }
 
 func (c counted) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+	var key []byte
+	if len(req.Ranges) > 0 {
+		key = req.Ranges[0].Start
+	}
 	s, err := c.Backend.ReadRows(ctx, req, w)
-	c.m.RowsRead(s.RowsReturned, s.RowsSeen, s.CellsSeen)
+	c.m.RowsRead(ctx, req.Table, key, s, err)
 	return s, err
 }
 
 func (c counted) MutateRow(ctx context.Context, table string, e *row.Entry) error {
 	err := c.Backend.MutateRow(ctx, table, e)
-	if err == nil {
-		c.m.RowsModified(1)
-	}
+	c.modified(ctx, table, e.Key, err, true)
 	return err
 }
 
@@ -40,23 +45,23 @@ func (c counted) MutateRows(ctx context.Context, table string, entries []row.Ent
 		}
 		done(i, err)
 	})
-	c.m.RowsModified(modified)
+	var key []byte
+	if len(entries) > 0 {
+		key = entries[0].Key
+	}
+	c.m.RowsModified(ctx, table, key, modified, err)
 	return err
 }
 
 func (c counted) CheckAndMutateRow(ctx context.Context, table string, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
 	matched, err := c.Backend.CheckAndMutateRow(ctx, table, key, predicate, then, otherwise)
-	if err == nil && (matched && len(then) > 0 || !matched && len(otherwise) > 0) {
-		c.m.RowsModified(1)
-	}
+	c.modified(ctx, table, key, err, matched && len(then) > 0 || !matched && len(otherwise) > 0)
 	return matched, err
 }
 
 func (c counted) ReadModifyWriteRow(ctx context.Context, table string, key []byte, rules []row.Rule) ([]row.Cell, error) {
 	cells, err := c.Backend.ReadModifyWriteRow(ctx, table, key, rules)
-	if err == nil {
-		c.m.RowsModified(1)
-	}
+	c.modified(ctx, table, key, err, true)
 	return cells, err
 }
 
@@ -72,10 +77,17 @@ func (c counted) UpdateRow(ctx context.Context, table string, key, token []byte,
 		changes = len(muts) > 0
 		return muts, err
 	})
-	if err == nil && changes && !repeated {
-		c.m.RowsModified(1)
-	}
+	c.modified(ctx, table, key, err, changes && !repeated)
 	return repeated, err
+}
+
+// modified counts a call that changes a row, if changes says so and it did not fail.
+func (c counted) modified(ctx context.Context, table string, key []byte, err error, changes bool) {
+	rows := 0
+	if err == nil && changes {
+		rows = 1
+	}
+	c.m.RowsModified(ctx, table, key, rows, err)
 }
 
 // HotTablets implements backend.HotTabletLister as far as the backend does.
@@ -103,10 +115,28 @@ func (c counted) ReadChanges(ctx context.Context, req *changes.Request, w change
 	return nil, errNoChanges
 }
 
+// RestorableAt and RestoreTableAt implement backend.TimeRestorer as far as the backend
+// does.
+func (c counted) RestorableAt(ctx context.Context, backup string, at time.Time) error {
+	if b, ok := c.Backend.(backend.TimeRestorer); ok {
+		return b.RestorableAt(ctx, backup, at)
+	}
+	return errNoChanges
+}
+
+// RestoreTableAt is described at RestorableAt.
+func (c counted) RestoreTableAt(ctx context.Context, from, name string, at time.Time, change func(*schema.Table) error) (*schema.Table, error) {
+	if b, ok := c.Backend.(backend.TimeRestorer); ok {
+		return b.RestoreTableAt(ctx, from, name, at, change)
+	}
+	return nil, errNoChanges
+}
+
 var errNoChanges = fault.New(fault.Unimplemented, "This server does not keep changes")
 
 var (
 	_ backend.HotTabletLister = counted{}
 	_ backend.RowUpdater      = counted{}
 	_ backend.ChangeStreamer  = counted{}
+	_ backend.TimeRestorer    = counted{}
 )

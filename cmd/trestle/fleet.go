@@ -104,6 +104,14 @@ func describeServer(s client.Server) ops.TabletServer {
 // A soleOperator is a clusterOperator of one server, which has all tablets.
 type soleOperator struct{ clusterOperator }
 
+// AskAll implements ops.Asker: there is no other process.
+func (soleOperator) AskAll(context.Context, string, []byte, func(string, []byte, error)) error {
+	return nil
+}
+
+// Master implements ops.Asker: there is none.
+func (soleOperator) Master(context.Context) (string, time.Duration, error) { return "", 0, nil }
+
 var errSole = fault.New(fault.FailedPrecondition, "there is one server, which has all tablets")
 
 // MoveTablet implements ops.Operator.

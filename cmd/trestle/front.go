@@ -10,6 +10,8 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/data"
 	"github.com/trestledb/trestle/gateway/rest"
 	"github.com/trestledb/trestle/gateway/sql"
 )
@@ -28,21 +30,23 @@ func gatewayOver(ctx context.Context, cfg *settings.Serve, tables hbaseTables, m
 	}
 	below.add(closeAuth)
 	o := gatewayOptions(cfg, m, log)
-	o.Auth = who
+	measure(&o, cfg, m)
+	o.Streams, o.Auth = m.NewStreams(data.StreamEnds), who
 	if certificates != nil {
 		o.Credentials = certificates.Credentials()
 	}
-	tables.Backend = counted{tables.Backend, m}
+	tables.Backend = counted{tables.Backend, backend.ViewsOf(tables.Backend), m}
 	front, err := gateway.New(tables.Backend, o)
 	if err != nil {
 		return nil, nil, err
 	}
+	m.ObserveReaders(front.ChangeStreams)
 	fail := func(err error) (*stack, *gateway.Server, error) { return nil, nil, errors.Join(err, front.Stop(ctx)) }
 	api, err := rest.New(front, rest.Options{Memory: o.Memory})
 	if err != nil {
 		return fail(err)
 	}
-	hb, err := openHBase(ctx, cfg, tables, who, certificates, o.Memory, log)
+	hb, err := openHBase(ctx, cfg, tables, who, certificates, o.Memory, m, log)
 	if err != nil {
 		return fail(err)
 	}
@@ -67,7 +71,6 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 		RequestMemory:    int64(unaskedShare * float64(cfg.Memory)),
 		MaxChangeStreams: int(cfg.Streams),
 		Stream:           []grpc.StreamServerInterceptor{m.StreamInterceptor},
-		Observer:         m,
 		Log:              log,
 		Query:            queryOptions(cfg),
 		SQL:              sql.Options{Dir: cfg.DataDir},

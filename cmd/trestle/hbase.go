@@ -13,6 +13,7 @@ import (
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/compat/hbase/master"
 	"github.com/trestledb/trestle/compat/hbase/model"
@@ -43,7 +44,7 @@ type hbaseTables struct {
 }
 
 // openHBase begins to serve HBase clients if the settings say so.
-func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, memory *budget.Budget, log *slog.Logger) (_ *hbaseFront, err error) {
+func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *auth.Auth, certificates *servertls.Server, memory *budget.Budget, m *ops.Metrics, log *slog.Logger) (_ *hbaseFront, err error) {
 	f := new(hbaseFront)
 	if cfg.HBaseListen == "" {
 		return f, nil
@@ -72,7 +73,7 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *aut
 	if err := instances.EnsureInstance(ctx, catalog.Mapping().InstanceName(model.DefaultNamespace)); err != nil {
 		return nil, err
 	}
-	o := hbase.Options{Memory: memory, ResponseMemory: int64(hbaseShare * float64(cfg.Memory)), Log: log}
+	o := hbase.Options{Memory: memory, ResponseMemory: int64(hbaseShare * float64(cfg.Memory)), Observer: hbaseObserver{m, cfg}, Log: log}
 	mo := master.Options{Tablets: b.tablets, Backups: b.backups, Ensure: instances.EnsureInstance, Log: log}
 	held := b.Backend
 	if who.On() {
@@ -94,9 +95,9 @@ func openHBase(ctx context.Context, cfg *settings.Serve, b hbaseTables, who *aut
 	}
 	var serving sync.WaitGroup
 	f.opened.add(serving.Wait)
-	m := master.New(catalog, mo)
-	f.opened.add(m.Close)
-	o.Services = m.Services()
+	hm := master.New(catalog, mo)
+	f.opened.add(hm.Close)
+	o.Services = hm.Services()
 	server, err := hbase.New(catalog, held, o)
 	if err != nil {
 		return nil, err

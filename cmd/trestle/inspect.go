@@ -14,7 +14,7 @@ import (
 // inspectCommand prints a file of a data directory as text.
 func inspectCommand(p *process) *cobra.Command {
 	kinds := slices.Sorted(maps.Keys(dumpers))
-	c := p.verb("inspect "+strings.Join(kinds, "|")+" PATH", "print a commit log, an SSTable or the METADATA of a data directory",
+	c := p.verb("inspect "+strings.Join(kinds, "|")+" PATH", "print a commit log, an SSTable, a change file or the METADATA of a data directory",
 		"Prints what is stored at PATH as text. It reads only, also beside a running\nserver.", nil, func(_ *cobra.Command, args []string) int {
 			dump, ok := dumpers[args[0]]
 			if !ok {

@@ -28,7 +28,8 @@ func newLogger(w io.Writer, format string, level slog.Level) *slog.Logger {
 	if format == settings.JSON {
 		all = slog.NewJSONHandler(w, o)
 	}
-	return slog.New(&boundedLog{all, level, newLineCounts()})
+	recent := new(recentLog)
+	return slog.New(&boundedLog{slog.NewMultiHandler(all, recent.handler()), level, newLineCounts(), recent})
 }
 
 // unbounded returns a logger to where log writes, which writes every line
@@ -47,6 +48,7 @@ type boundedLog struct {
 	slog.Handler
 	level  slog.Level
 	counts *lineCounts
+	recent *recentLog
 }
 
 // Enabled implements slog.Handler.
@@ -71,12 +73,12 @@ func leftOut(r slog.Record, n int) slog.Record {
 
 // WithAttrs implements slog.Handler.
 func (b *boundedLog) WithAttrs(a []slog.Attr) slog.Handler {
-	return &boundedLog{b.Handler.WithAttrs(a), b.level, b.counts}
+	return &boundedLog{b.Handler.WithAttrs(a), b.level, b.counts, b.recent}
 }
 
 // WithGroup implements slog.Handler.
 func (b *boundedLog) WithGroup(name string) slog.Handler {
-	return &boundedLog{b.Handler.WithGroup(name), b.level, b.counts}
+	return &boundedLog{b.Handler.WithGroup(name), b.level, b.counts, b.recent}
 }
 
 // lineCounts count lines by message. A message's count begins with its first

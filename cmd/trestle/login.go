@@ -7,7 +7,11 @@ import (
 	"os"
 
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/auth"
 )
 
@@ -51,4 +55,24 @@ func (l *login) key(plaintext bool) (*auth.KeyCredentials, error) {
 		return nil, fmt.Errorf("read --credentials: %w", err)
 	}
 	return auth.NewKeyCredentials(file, plaintext)
+}
+
+// dial connects to the server at an address, as whoever l says.
+func (l *login) dial(server string, plaintext bool) (*grpc.ClientConn, error) {
+	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(schema.MaxRow))}
+	if !plaintext {
+		cfg, err := l.tls()
+		if err != nil {
+			return nil, err
+		}
+		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
+	}
+	key, err := l.key(plaintext)
+	if err != nil {
+		return nil, err
+	}
+	if key != nil {
+		opts = append(opts, grpc.WithPerRPCCredentials(key))
+	}
+	return grpc.NewClient(server, opts...)
 }

@@ -58,13 +58,16 @@ func TestMain(m *testing.M) {
 	if n, err := strconv.ParseInt(os.Getenv(envMetadataSplit), 10, 64); err == nil {
 		tuneTabletServer = func(o *tabletserver.Options) { o.MetadataSplitBytes, o.SplitCheck = n, 200*time.Millisecond }
 	}
+	if os.Getenv(envNoAnswers) != "" { // as a server of an earlier version
+		tuneTabletServer = func(o *tabletserver.Options) { o.Ask = nil }
+	}
 	if d, err := time.ParseDuration(os.Getenv(envMerge)); err == nil {
 		tuneMaster = func(o *master.Options) { o.Merge, o.Balance, o.Rest = d, 300*time.Millisecond, time.Second }
 	}
 	main()
 }
 
-const envMetadataSplit, envMerge = "TEST_METADATA_SPLIT", "TEST_MERGE"
+const envMetadataSplit, envMerge, envNoAnswers = "TEST_METADATA_SPLIT", "TEST_MERGE", "TEST_NO_ANSWERS"
 
 // bareStack is a gRPC server with nothing but health, to test the life of a
 // server by itself.
@@ -441,7 +444,7 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"-hots", "x"}, exitUsage, "", "flags of cbtemulator"},
 		{[]string{"-port", "1", "serve"}, exitUsage, "", "comes before its flags"},
 		{[]string{"inspect", "nothing", "x"}, exitUsage, "", "not a kind of file"},
-		{[]string{"inspect"}, exitUsage, "", "takes log|metadata|sst PATH"},
+		{[]string{"inspect"}, exitUsage, "", "takes changes|log|metadata|sst PATH"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(&process{&out, &errs, nil}, append([]string{"trestle"}, c.args...))

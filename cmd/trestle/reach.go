@@ -179,6 +179,9 @@ func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), 
 	}
 	admin := ops.NewAdmin()
 	undo = append(undo, admin.Close)
+	admin.ShowHeat(ops.AskHeat(func(ctx context.Context, question []byte) ([]byte, error) {
+		return tables.AskAny(ctx, ops.HeatQuestion, question)
+	}))
 	admin.Start(clusterOperator{tables, x, func() []tablet.TableDamage { return nil }}, who)
 	c.base, c.http.Transport = "http://localhost", inProcess{ops.Gate{}.Handler(admin.Routes())}
 	return release, nil

@@ -103,8 +103,9 @@ func TestDataOutlivesTheServer(t *testing.T) {
 	set(t, tbl, "row-2", "before the stop")
 	metrics := httpGet(t, url)
 	for _, want := range []string{
-		`bigtable_server_requests_total{code="OK",method="MutateRow"} 1`, `bigtable_server_rows_modified_total 1`,
-		`bigtable_server_rows_returned_total 1`, `bigtable_server_first_row_seconds_count 1`, `bigtable_tables 1`, `bigtable_wal_sync_seconds_count`,
+		`bigtable_server_requests_total{app_profile="default",code="OK",face="bigtable",instance="projects/project/instances/instance",method="MutateRow",table="projects/project/instances/instance/tables/table-of-test"} 1`,
+		`bigtable_server_rows_modified_total{instance="projects/project/instances/instance",table="projects/project/instances/instance/tables/table-of-test"} 1`,
+		`bigtable_server_rows_returned_total{instance="projects/project/instances/instance",table="projects/project/instances/instance/tables/table-of-test"} 1`, `bigtable_server_first_row_seconds_count 1`, `bigtable_tables 1`, `bigtable_wal_sync_seconds_count`,
 	} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("the metrics lack %q", want)

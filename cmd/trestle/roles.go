@@ -25,6 +25,7 @@ import (
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/keyvis"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/query/exec"
 	"github.com/trestledb/trestle/engine/scan"
@@ -90,6 +91,7 @@ func (p *process) node(role settings.Role, open func(*settings.Set) opener) func
 func (p *process) printAddresses(at announcement) {
 	fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 	if at.http != "" {
+		printConsole(p.stdout, at.cfg)
 		fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
 	}
 	for _, n := range at.notices {
@@ -166,6 +168,9 @@ func gatewayOverCluster(ctx context.Context, n *node.Node, set *settings.Set, cf
 	if err != nil {
 		return nil, err
 	}
+	st.heat = ops.AskHeat(func(ctx context.Context, question []byte) ([]byte, error) {
+		return c.AskAny(ctx, ops.HeatQuestion, question)
+	})
 	st.operator = clusterOperator{c, newExports(cfg, c, sstables, front), func() []tablet.TableDamage { return nil }}
 	st.stats = func() ops.Stats { return ops.Stats{Tables: int64(len(schemas.All()))} }
 	st.warnings = func() []string { return damageWarnings(n.DamagedLogs()) }
@@ -229,6 +234,10 @@ func openTabletServer(set *settings.Set) opener {
 		to.Objects, to.Logs, to.Copies = store.Cached, store.Logs, store.Copies
 		to.Segments = commitlog.SegmentOptions{CommitInterval: set.CommitInterval, Log: log,
 			Observe: func(c commitlog.Commit) { m.Committed(c.Records, c.Bytes, c.Write, c.Sync) }}
+		h, admin := keyvis.OpenHistory(store.History, nil), adminOf(ctx)
+		to.Ask = func(ctx context.Context, what string, question []byte) ([]byte, error) {
+			return admin.Answer(ctx, what, question)
+		}
 		tuneTabletServer(&to)
 		ts, err := tabletserver.Start(ctx, to)
 		if err != nil {
@@ -245,12 +254,17 @@ func openTabletServer(set *settings.Set) opener {
 			stopServer()
 			return err
 		})
+		below.add(startRecorder(h, set.Name, ts, log))
 		// Who transfers notes that first, and looks for servers then.
 		if err := n.CheckNotTransferred(ctx); err != nil {
 			return nil, err
 		}
 		n.Dialer.Here(set.ClusterAddress, ts)
-		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders, Fragments: fragments(exec.NewPool(exec.Limits{}))})
+		workers := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: ts.Schemas(), Ended: ts.Failed()})
+		vo := viewOptions(cfg, workers)
+		vo.Cluster = workers
+		ts.FollowViews(vo)
+		srv := stream.NewServer(ts, stream.ServerOptions{TLS: n.TLS, Log: log, Encoders: encoders, Fragments: fragments(exec.NewPool(exec.Limits{})), Tracer: m.Tracer})
 		served := make(chan error, 1)
 		go func() { served <- srv.Serve(l) }()
 		stopServer = func() {
@@ -265,6 +279,7 @@ func openTabletServer(set *settings.Set) opener {
 		if err != nil {
 			return nil, err
 		}
+		st.server, st.heat = set.Name, heatOf(h, ts.Schemas(), to.SplitRate)
 		op := st.operator.(clusterOperator)
 		op.damage = ts.Damage
 		st.operator = op
@@ -281,6 +296,8 @@ func openTabletServer(set *settings.Set) opener {
 		st.failed, st.ready = failed, func() error { return cmp.Or(n.Err(), ts.Err()) }
 		st.checks = append(st.checks, node.Check{Name: "commit log", Err: ts.Full})
 		st.stats, st.tablets = func() ops.Stats { return statsOf(ts.Stats()) }, ts.Infos
+		st.changes = func() ops.ChangeStats { return changesOf(ts.Changes()) }
+		st.views = func() []ops.ViewStats { return viewsOf(ts.Views()) }
 		return st, nil
 	}
 }

@@ -14,15 +14,17 @@ import (
 
 // routesFor says of every path that http-listen answers whom it is for.
 var routesFor = map[string]ops.Audience{
+	"GET /admin/keyvis": ops.LoggedIn, "GET /admin/history": ops.LoggedIn, "GET /admin/processes": ops.LoggedIn, "GET /admin/debug": ops.LoggedIn,
 	"GET /metrics": ops.Everybody, "GET /metrics/tablets": ops.Everybody, "GET /readyz": ops.Everybody, "GET /healthz": ops.Everybody, "GET /livez": ops.Everybody,
 	"/token": ops.Everybody, "/v1/": ops.LoggedIn, "/v2/": ops.LoggedIn,
 	"POST /admin/tablets/move": ops.LoggedIn, "GET /admin/servers": ops.LoggedIn, "POST /admin/servers/drain": ops.LoggedIn, "POST /admin/servers/undrain": ops.LoggedIn,
-	"GET /admin/tablets": ops.LoggedIn, "POST /admin/tablets/split": ops.LoggedIn, "POST /admin/tablets/merge": ops.LoggedIn,
+	"GET /admin/tables": ops.LoggedIn, "GET /admin/tablets": ops.LoggedIn, "POST /admin/tablets/split": ops.LoggedIn, "POST /admin/tablets/merge": ops.LoggedIn,
 	"POST /admin/tablets/drop-damaged": ops.LoggedIn, "POST /admin/tablets/compact": ops.LoggedIn, "POST /admin/tablets/flush": ops.LoggedIn,
 	"POST /admin/tablets/verify": ops.LoggedIn, "GET /admin/table": ops.LoggedIn, "POST /admin/table/create-group": ops.LoggedIn,
 	"POST /admin/table/set-group": ops.LoggedIn, "POST /admin/table/delete-group": ops.LoggedIn, "POST /admin/table/assign": ops.LoggedIn,
 	"POST /admin/backups/export": ops.LoggedIn, "POST /admin/backups/import": ops.LoggedIn,
-	"GET /admin/jobs": ops.LoggedIn, "GET /admin/jobs/{id}": ops.LoggedIn, "DELETE /admin/jobs/{id}": ops.LoggedIn,
+	"GET /admin/views": ops.LoggedIn, "POST /admin/views/wait": ops.LoggedIn, "POST /admin/views/check": ops.LoggedIn,
+	"GET /admin/settings": ops.LoggedIn, "GET /admin/slow": ops.LoggedIn, "GET /admin/jobs": ops.LoggedIn, "GET /admin/jobs/{id}": ops.LoggedIn, "DELETE /admin/jobs/{id}": ops.LoggedIn,
 }
 
 // probe asks for a pattern, as somebody from elsewhere or on this machine.

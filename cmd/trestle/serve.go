@@ -27,6 +27,7 @@ func serveCommand(p *process) *cobra.Command {
 		return runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
 			fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 			if at.http != "" {
+				printConsole(p.stdout, at.cfg)
 				fmt.Fprintf(p.stdout, "admin API as REST    %s/v2/\n", httpURL(at.cfg))
 				fmt.Fprintf(p.stdout, "metrics and health   %s/metrics %[1]s/readyz\n", httpURL(at.cfg))
 			}
@@ -70,8 +71,8 @@ func (p *process) until(flags *settings.Flags, limit time.Duration, run func(con
 	log := newLogger(p.stderr, cfg.LogFormat, cfg.LogLevel)
 	ctx, release := untilSignal(log, limit)
 	defer release()
-	log.Info("settings", cfg.Attrs()...)
-	if err := run(ctx, cfg, log); err != nil {
+	log.Info(settingsMessage, cfg.Attrs()...)
+	if err := run(withSettings(ctx, cfg), cfg, log); err != nil {
 		return p.failed(err)
 	}
 	return exitOK

@@ -45,6 +45,10 @@ type stack struct {
 	drain func(ctx context.Context) error
 	// stats reads the engine's counters.
 	stats func() ops.Stats
+	// changes tells what this process keeps of changes; nil if it has no tablets.
+	changes func() ops.ChangeStats
+	// views are the materialized views that the process has tablets of; nil if it can have none.
+	views func() []ops.ViewStats
 	// tablets describes the tablets of this process; nil if it has none.
 	tablets func() []tablet.Info
 	// ready tells why the store cannot take requests, or nil.
@@ -58,6 +62,10 @@ type stack struct {
 	operator ops.Operator
 	// operatedBy says what to use in place of the admin service, if there is none.
 	operatedBy string
+	// server is the name of the tablet server, empty if there is none.
+	server string
+	// heat returns heat maps of tables; nil if there are none.
+	heat ops.HeatReader
 	// minFree is the disk space in bytes below which writes may be refused.
 	minFree int64
 	// who knows callers and what they may do, where they log in, and audits it.
@@ -127,14 +135,29 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	defer admin.Close()
 	health.SetWarnings(admin.Warnings)
 	metrics.ObserveDamage(admin)
+	stopMeasures, err := openMeasures(ctx, &cfg, metrics, admin, log)
+	if err != nil {
+		return err
+	}
+	defer stopMeasures()
+	stopHistory := recordHistory(metrics, admin)
+	defer stopHistory()
 	phase := newPhase("opening the data directory")
 	health.Set("server", phase.check)
-	gate := ops.Gate{Login: cfg.AuthOn(), Insecure: cfg.Insecure}
+	gate := ops.Gate{Login: cfg.AuthOn(), Insecure: cfg.Insecure, Pages: consolePages(&cfg)}
+	routes := httpRoutes(metrics, health, admin, token, rest)
+	pages, err := openConsole(&cfg)
+	if err != nil {
+		return err
+	}
+	if pages != nil {
+		routes = append(routes, pages.Routes()...)
+	}
 	for _, h := range []struct {
 		httpListener
 		at *string
 	}{
-		{httpListener{"http-listen", cfg.HTTPListen, "metrics and health", gate.Handler(httpRoutes(metrics, health, admin, token, rest))}, &at.http},
+		{httpListener{"http-listen", cfg.HTTPListen, "metrics and health", gate.Handler(routes)}, &at.http},
 		{httpListener{"debug-listen", cfg.DebugListen, "the profiler", ops.Gate{}.Handler(ops.DebugRoutes())}, &at.debug},
 	} {
 		addr, stop, err := serveHTTP(h.httpListener, certificates, log)
@@ -152,7 +175,9 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	}
 	limitMemory(&cfg)
 	var below closers
-	st, err := open(withPhase(ctx, phase), &cfg, metrics, log, &below)
+	self := selfOf(ctx, &cfg, metrics, health, log)
+	admin.ShowSelf(self)
+	st, err := open(withAdmin(withPhase(ctx, phase), admin), &cfg, metrics, log, &below)
 	if err != nil {
 		err = errors.Join(err, below.close(ended()))
 		if ctx.Err() != nil {
@@ -167,6 +192,12 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	})
 	if st.tablets != nil {
 		metrics.ObserveTablets(st.tablets)
+	}
+	if st.changes != nil {
+		metrics.ObserveChanges(st.changes)
+	}
+	if st.views != nil {
+		metrics.ObserveViews(st.views)
 	}
 	if st.warnings != nil {
 		health.SetWarnings(func() []string { return append(admin.Warnings(), st.warnings()...) })
@@ -190,7 +221,19 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	if st.operatedBy != "" {
 		admin.Elsewhere(st.operatedBy)
 	}
+	if st.server != "" {
+		named := *self
+		named.Name = st.server
+		admin.ShowSelf(&named)
+	}
+	if st.heat != nil {
+		admin.ShowHeat(st.heat)
+	}
 	admin.Start(st.operator, st.who)
+	admin.ShowSettings(shownSettings(ctx))
+	if pages != nil {
+		pages.Start(st.who, tokenURI(&cfg))
+	}
 	served := make(chan error, 1)
 	go func() { served <- st.serve(l) }()
 	phase.set("")

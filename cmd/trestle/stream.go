@@ -14,12 +14,8 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/feed"
-	"github.com/trestledb/trestle/engine/schema"
 )
 
 const streamHelp = `Reads the change stream of a table and writes each record as a line of JSON. TABLE
@@ -28,8 +24,9 @@ is PROJECT/INSTANCE/TABLE. It follows splits and merges, and tries again by itse
 --to file:PATH appends to a file in which every record is once, also after a crash:
 the position is kept in PATH.position. --to https://… posts lines, and posts them
 again until the answer is 2xx; a record that comes twice has the same row, commit and
-tiebreaker. Without --to the lines go to standard output. With --position a later run
-goes on where this one ended.`
+tiebreaker. --to kafka://BROKER[,BROKER…]/TOPIC produces a message for each record, with
+the row as its key; that takes a trestle built with -tags kafka. Without --to the lines go
+to standard output. With --position a later run goes on where this one ended.`
 
 // A streamRun is what the flags of `trestle stream` say.
 type streamRun struct {
@@ -44,7 +41,7 @@ func streamCommand(p *process) *cobra.Command {
 	f := pflag.NewFlagSet("stream", pflag.ContinueOnError)
 	f.SortFlags = false
 	var r streamRun
-	f.StringVar(&r.to, "to", "", "`SINK`: file:PATH or https://URL (or http://); standard output if empty")
+	f.StringVar(&r.to, "to", "", "`SINK`: file:PATH, https://URL (or http://) or kafka://BROKER/TOPIC; standard output if empty")
 	f.StringVar(&r.position, "position", "", "`FILE` that keeps the position; by default PATH.position of a file")
 	f.StringVar(&r.start, "start", "0s", "without a position: `TIME` to begin at, RFC 3339 or how long ago")
 	f.StringVar(&r.end, "end", "", "`TIME` to end at, RFC 3339; empty: it goes on")
@@ -75,14 +72,14 @@ func fullTable(arg string) (string, error) {
 	return fmt.Sprintf("projects/%s/instances/%s/tables/%s", parts[0], parts[1], parts[2]), nil
 }
 
-// startTime reads --start.
-func startTime(s string, now time.Time) (time.Time, error) {
+// pastTime reads a flag.
+func pastTime(flag, s string, now time.Time) (time.Time, error) {
 	if ago, err := time.ParseDuration(s); err == nil && ago >= 0 {
 		return now.Add(-ago), nil
 	}
 	t, err := time.Parse(time.RFC3339, s)
 	if err != nil {
-		return t, fmt.Errorf("--start %s is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 1h", s)
+		return t, fmt.Errorf("--%s %s is neither a time such as 2026-01-02T15:04:05Z nor how long ago, such as 1h", flag, s)
 	}
 	return t, nil
 }
@@ -94,7 +91,7 @@ func (r *streamRun) run(ctx context.Context, p *process, arg string) error {
 	}
 	warn := func(err error) { fmt.Fprintf(p.stderr, "trestle stream: %v; trying again\n", describe(err)) }
 	f := &feed.Feed{Table: table, Profile: r.profile, Warn: warn}
-	if f.Start, err = startTime(r.start, time.Now()); err != nil {
+	if f.Start, err = pastTime("start", r.start, time.Now()); err != nil {
 		return err
 	}
 	if r.end != "" {
@@ -102,27 +99,12 @@ func (r *streamRun) run(ctx context.Context, p *process, arg string) error {
 			return fmt.Errorf("--end %s is no time such as 2026-01-02T15:04:05Z", r.end)
 		}
 	}
-	at, err := r.sink(p, f, table)
+	at, err := r.sink(ctx, p, f, table)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = f.Sink.Close() }()
-	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(schema.MaxRow))}
-	if !r.plaintext {
-		cfg, err := r.tls()
-		if err != nil {
-			return err
-		}
-		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
-	}
-	key, err := r.key(r.plaintext)
-	if err != nil {
-		return err
-	}
-	if key != nil {
-		opts = append(opts, grpc.WithPerRPCCredentials(key))
-	}
-	conn, err := grpc.NewClient(r.server, opts...)
+	conn, err := r.dial(r.server, r.plaintext)
 	if err != nil {
 		return err
 	}
@@ -132,7 +114,7 @@ func (r *streamRun) run(ctx context.Context, p *process, arg string) error {
 }
 
 // sink opens where the lines go, and returns the position that is kept for it.
-func (r *streamRun) sink(p *process, f *feed.Feed, table string) (*feed.Position, error) {
+func (r *streamRun) sink(ctx context.Context, p *process, f *feed.Feed, table string) (*feed.Position, error) {
 	path, isFile := strings.CutPrefix(r.to, "file:")
 	position := r.position
 	if isFile && position == "" {
@@ -160,12 +142,20 @@ func (r *streamRun) sink(p *process, f *feed.Feed, table string) (*feed.Position
 		f.Sink = s
 		return at, err
 	}
+	if position == "" {
+		return nil, errors.New("--position is missing: without it nobody knows what was sent")
+	}
+	if strings.HasPrefix(r.to, "kafka://") {
+		if r.secret != "" {
+			return nil, errors.New("--secret is for --to https://…")
+		}
+		var err error
+		f.Sink, err = feed.OpenKafka(ctx, r.to, position, f.Warn)
+		return at, err
+	}
 	u, err := url.Parse(r.to)
 	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" {
-		return nil, fmt.Errorf("--to %s is neither file:PATH nor https://URL", r.to)
-	}
-	if position == "" {
-		return nil, errors.New("--position is missing: without it nobody knows what was posted")
+		return nil, fmt.Errorf("--to %s is neither file:PATH nor https://URL nor kafka://BROKER/TOPIC", r.to)
 	}
 	w := &feed.Webhook{URL: r.to, Path: position, Warn: f.Warn}
 	w.Client.Transport = &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, Proxy: http.ProxyFromEnvironment}

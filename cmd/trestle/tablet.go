@@ -38,6 +38,7 @@ func tabletCommand(p *process) *cobra.Command {
 	list.SortFlags = false
 	table := list.String("table", "", "only those of this `TABLE`")
 	wide := list.Bool("wide", false, "print all there is to know, and keys in full")
+	changes := list.Bool("changes", false, "print what is kept of changes, of tablets that keep any")
 	change := func(t *tablets, use, short, long string, run func(c *adminClient, sel ops.Selection, args []string) error) *cobra.Command {
 		return p.asks(adminVerb{use: use, short: short, long: long, flags: t.f, limit: changeLimit, check: t.check,
 			run: func(c *adminClient, args []string) error { return run(c, t.selection(args), args) }})
@@ -53,7 +54,7 @@ func tabletCommand(p *process) *cobra.Command {
 	move.after = 1
 	return p.group("tablet", "list, split, merge, move, compact, flush or verify tablets", tabletHelp,
 		p.asks(adminVerb{use: "list", short: "print the tablets of --table, or all", flags: list, limit: changeLimit,
-			run: func(c *adminClient, _ []string) error { return c.list(*table, *wide) }}),
+			run: func(c *adminClient, _ []string) error { return c.list(*table, *wide, *changes) }}),
 		change(split, "split [TABLET]", "split a tablet in two", "Splits a tablet at --key, or in its middle.", func(c *adminClient, sel ops.Selection, _ []string) error {
 			return c.change(sel, func(got ops.Changed) string { return "split at " + got.Key })
 		}),
@@ -137,10 +138,13 @@ func called(s ops.Selection) string {
 	return s.Table
 }
 
-func (c *adminClient) list(table string, wide bool) error {
+func (c *adminClient) list(table string, wide, changes bool) error {
 	var got ops.TabletList
 	if err := c.call(c.ctx, http.MethodGet, "/admin/tablets?table="+url.QueryEscape(table), nil, &got); err != nil {
 		return err
+	}
+	if changes {
+		got.Tablets = slices.DeleteFunc(got.Tablets, func(t ops.Tablet) bool { return t.Changes == nil })
 	}
 	if c.json {
 		return c.print(got)
@@ -148,7 +152,11 @@ func (c *adminClient) list(table string, wide bool) error {
 	for rest := got.Tablets; len(rest) > 0; {
 		n, size := 0, int64(0)
 		for n < len(rest) && rest[n].Table == rest[0].Table {
-			size += rest[n].Bytes
+			if changes {
+				size += rest[n].Changes.Bytes
+			} else {
+				size += rest[n].Bytes
+			}
 			n++
 		}
 		if len(rest) < len(got.Tablets) {
@@ -159,7 +167,11 @@ func (c *adminClient) list(table string, wide bool) error {
 			plural = ""
 		}
 		fmt.Fprintf(c.p.stdout, "%s: %d tablet%s, %s\n", rest[0].Table, n, plural, byteSize(size))
-		if err := printTablets(c.p.stdout, rest[:n], wide); err != nil {
+		show := printTablets
+		if changes {
+			show = printChanges
+		}
+		if err := show(c.p.stdout, rest[:n], wide); err != nil {
 			return err
 		}
 		rest = rest[n:]
@@ -197,6 +209,25 @@ func printTablets(out io.Writer, list []ops.Tablet, wide bool) error {
 			fmt.Fprintf(w, "\t%s", cmp.Or(t.Server, "-"))
 		}
 		fmt.Fprintln(w)
+	}
+	return w.Flush()
+}
+
+// printChanges prints what tablets keep of changes.
+func printChanges(out io.Writer, list []ops.Tablet, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	key := shortKey
+	if wide {
+		key = func(k string) string { return k }
+	}
+	const at = "2006-01-02 15:04:05Z"
+	fmt.Fprintln(w, "  TABLET\tFROM\tTO\tSIZE\tFILES\tSINCE\tNEWEST IN FILE")
+	for _, t := range list {
+		newest := "-"
+		if n := t.Changes.Newest; n != nil {
+			newest = n.UTC().Format(at)
+		}
+		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%d\t%s\t%s\n", t.Tablet, key(t.Start), key(t.End), byteSize(t.Changes.Bytes), t.Changes.Files, t.Changes.Since.UTC().Format(at), newest)
 	}
 	return w.Flush()
 }

@@ -14,17 +14,21 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/budget"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
 	"github.com/trestledb/trestle/engine/query"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/engine/tempfs"
+	"github.com/trestledb/trestle/gateway"
 )
 
 // openStack opens the data directory with the gateway over it. Tests of the
@@ -32,11 +36,14 @@ import (
 var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 	free, used := datadir.Space(vfs.Default, cfg.DataDir)
 	o := storeOptions(cfg, free+used, m, log)
+	o.Views = func(c *client.Client) views.Options { return viewOptions(cfg, c) }
 	store, err := standalone.Open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
 	below.addStop(store.Close)
+	heat, stopRecorder := recordHeat(store.History(), standalone.Name, store.TabletServer(), o.TabletServer.SplitRate, log)
+	below.add(stopRecorder)
 	st, front, err := gatewayOver(ctx, cfg, hbaseTables{Backend: store, tablets: store, backups: store}, m, log, below)
 	if err != nil {
 		return nil, err
@@ -45,9 +52,12 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 		return nil, errors.Join(err, st.drain(ctx))
 	}
 	tablets := store.TabletServer()
+	st.heat = heat
 	st.failed, st.ready, st.minFree = tablets.Failed(), tablets.Err, o.Log.KeepFreeBytes
 	st.operator = soleOperator{clusterOperator{store.Client, newExports(cfg, store.Client, store.Objects(), front), tablets.Damage}}
 	st.stats, st.tablets = func() ops.Stats { return statsOf(tablets.Stats()) }, tablets.Infos
+	st.changes = func() ops.ChangeStats { return changesOf(tablets.Changes()) }
+	st.views = func() []ops.ViewStats { return viewsOf(tablets.Views()) }
 	return st, nil
 }
 
@@ -63,6 +73,7 @@ const (
 	callShare     = 0.2    // requests and answers: see budgetOf
 	hbaseShare    = 0.0625 // HBase's responses, which requests wait for
 	unaskedShare  = 0.1    // requests of 64 KiB and less, which nobody asks for
+	viewShare     = 0.0625 // materialized views: a half for evaluations
 	queryShare    = 0.25   // queries, which spill what is more to the data directory
 	heapShare     = 1 - cacheShare
 )
@@ -80,6 +91,7 @@ func limitMemory(cfg *settings.Serve) {
 // more than what a restart can replay in less than a second.
 func tabletServerOptions(cfg *settings.Serve) tabletserver.Options {
 	return tabletserver.Options{
+		ChangeStreamMax: cfg.ChangesMax,
 		CacheBytes:      int64(cacheShare * float64(cfg.Memory)),
 		LargeBlockBytes: int64(largeShare * float64(cfg.Memory)),
 		MemtableBytes:   min(int64(memtableShare*float64(cfg.Memory)), 256<<20),
@@ -129,10 +141,19 @@ func queryOptions(cfg *settings.Serve) query.Options {
 	return query.Options{QueryMemory: min(64<<20, all), Memory: all, Dir: cfg.DataDir, DiskFree: free, KeepFree: 4 * datadir.KeepFree(size+used)}
 }
 
+// viewOptions returns what evaluates materialized views, and bounds what keeps them up to
+// date, within viewShare of the memory.
+func viewOptions(cfg *settings.Serve, c *client.Client) views.Options {
+	all := int64(viewShare * float64(cfg.Memory))
+	return views.Options{Evaluators: gateway.ViewEvaluators(c, all/2, cfg.DataDir), Memory: views.NewMemory(min(all/2, 64<<20))}
+}
+
 func statsOf(s tablet.Summary) ops.Stats {
 	reads := make([]ops.TableReads, len(s.Reads))
 	for i, r := range s.Reads {
-		reads[i] = ops.TableReads{Table: r.Table, RowHits: r.RowHits, RowMisses: r.RowMisses, BlockBytes: r.BlockBytes, CachedBytes: r.CachedBytes}
+		reads[i] = ops.TableReads{Table: r.Table, RowHits: r.RowHits, RowMisses: r.RowMisses, BlockBytes: r.BlockBytes, CachedBytes: r.CachedBytes,
+			Tablets: r.Tablets, SSTables: r.SSTables, Bytes: r.Bytes, RawBytes: r.RawBytes, MemtableBytes: r.MemtableBytes,
+			BloomSkips: r.BloomSkips, BloomPasses: r.BloomPasses}
 	}
 	return ops.Stats{
 		Tables: int64(s.Tables), Tablets: int64(s.Tablets), SSTables: s.SSTables, SSTableBytes: s.SSTableBytes,
@@ -149,11 +170,28 @@ func statsOf(s tablet.Summary) ops.Stats {
 	}
 }
 
+func changesOf(s tabletserver.Changes) ops.ChangeStats {
+	out := ops.ChangeStats{Max: s.Max, Dropped: s.Dropped, ClockAhead: s.ClockAhead}
+	for _, t := range s.Tables {
+		out.Tables = append(out.Tables, ops.TableChanges{Table: t.Table, Files: int64(t.Files), Bytes: t.Bytes, Since: t.Since, Newest: t.Newest})
+	}
+	return out
+}
+
+func viewsOf(vs []tabletserver.ViewStats) []ops.ViewStats {
+	out := make([]ops.ViewStats, len(vs))
+	for i, v := range vs {
+		out[i] = ops.ViewStats{View: v.View, MaxDelay: v.Lag, Storage: v.RowBytes, Intermediate: v.StateBytes, UserErrors: v.Failed, SystemErrors: v.Errors}
+	}
+	return out
+}
+
 // dumpers are the kinds of file that inspect can print.
 var dumpers = map[string]dumper{
 	"log":      dumpLog,
 	"sst":      dumpSSTable,
 	"metadata": dumpMetadata,
+	"changes":  dumpChanges,
 }
 
 // dumpLog prints the commit log in the directory path, such as DATA/ulog.
@@ -164,21 +202,38 @@ func dumpLog(w io.Writer, path string) error {
 // dumpSSTable prints the SSTable at path.
 func dumpSSTable(w io.Writer, path string) error {
 	ctx := context.Background()
-	f, err := os.Open(path)
+	f, err := openFile(path)
 	if err != nil {
 		return err
 	}
-	info, err := f.Stat()
-	if err != nil {
-		return errors.Join(err, f.Close())
-	}
 	c := sstable.NewCache(1<<20, 1)
 	defer c.Close()
-	r, err := sstable.Open(ctx, c, osFile{f, info.Size()}, filepath.Base(path))
+	r, err := sstable.Open(ctx, c, f, filepath.Base(path))
 	if err != nil {
 		return err
 	}
 	return errors.Join(r.Dump(ctx, w, true), r.VerifyChecksums(ctx), r.Close())
+}
+
+// dumpChanges prints the change file at path.
+func dumpChanges(w io.Writer, path string) error {
+	f, err := openFile(path)
+	if err != nil {
+		return err
+	}
+	return changes.Dump(context.Background(), w, f, filepath.Base(path))
+}
+
+func openFile(path string) (osFile, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return osFile{}, err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return osFile{}, errors.Join(err, f.Close())
+	}
+	return osFile{f, info.Size()}, nil
 }
 
 // An osFile is a file as an sstable.Readable.

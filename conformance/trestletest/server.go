@@ -14,8 +14,10 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/tempfs"
 	"github.com/trestledb/trestle/gateway"
@@ -85,6 +87,9 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 		Dir: dir, FS: tempfs.New(vfs.Default), NoReserve: true, Logger: log,
 		Log:          commitlog.Options{Durability: commitlog.Async, SegmentBytes: segmentBytes, Log: log},
 		TabletServer: tabletserver.Options{CacheBytes: cacheBytes, RowCacheBytes: rowCacheBytes, MemtableBytes: memtableBytes},
+		Views: func(c *client.Client) views.Options {
+			return views.Options{Evaluators: gateway.ViewEvaluators(c, 16<<20, dir)}
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("open the store: %w", err)

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/grpc"
 
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway/backend"
 )
 
@@ -80,6 +81,7 @@ func (o Options) WithDefaults() Options {
 // It is safe for concurrent use. Close ends what it does in the background.
 type Admin struct {
 	b backend.Backend
+	v backend.MaterializedViews // of b
 	o Options
 
 	// protection is held while a table is deleted or its protection changed, so
@@ -96,11 +98,13 @@ type Admin struct {
 	places   places
 	// checkView tells whether a query can be that of a logical view.
 	checkView func(ctx context.Context, instance, name, definer, query string) error
+	// compileView analyzes the query of a materialized view.
+	compileView func(ctx context.Context, instance, definer, query string) (*schema.View, error)
 }
 
 // New returns an Admin over b that serves nothing yet.
 func New(b backend.Backend, o Options) *Admin {
-	a := &Admin{b: b, o: o.WithDefaults()}
+	a := &Admin{b: b, v: backend.ViewsOf(b), o: o.WithDefaults()}
 	a.profiles.init()
 	a.tasks.init()
 	a.places.making = map[string]*making{}

@@ -167,6 +167,8 @@ func (a *Admin) outcome(ctx context.Context, operation string, metadata proto.Me
 	case *adminpb.SnapshotTableMetadata:
 		m.FinishTime = timestamppb.New(a.o.Now())
 		name = m.GetOriginalRequest().GetCluster() + "/snapshots/" + m.GetOriginalRequest().GetSnapshotId()
+	case *adminpb.CreateMaterializedViewMetadata:
+		return a.materializedSince(ctx, m)
 	case *adminpb.RestoreTableMetadata:
 		return a.tableSince(ctx, m.GetName(), m.GetProgress().GetStartTime().AsTime())
 	case *adminpb.CreateTableFromSnapshotMetadata:

@@ -56,7 +56,11 @@ func (a *Admin) policyKey(ctx context.Context, resource string, tables bool) (st
 		}
 		return policyOfLogicalView(v), nil
 	case materializedViewForm.split(resource) != nil:
-		return "", a.noMaterializedView(ctx, field, resource)
+		t, err := a.materializedAt(ctx, field, resource)
+		if err != nil {
+			return "", err
+		}
+		return policyOfMaterialized(t), nil
 	}
 	ids, err := a.parse(field, instanceForm, resource)
 	if err != nil {

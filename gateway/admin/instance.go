@@ -323,9 +323,15 @@ func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
 		if t.DeletionProtection {
 			return refuse(fault.FailedPrecondition, "name", "Instance %s cannot be deleted: table %s has deletion protection", name, t.Name)
 		}
+		if t.ChangeStream() != nil {
+			return refuse(fault.FailedPrecondition, "name", "Instance %s cannot be deleted: disable the change stream of table %s first, which that would end", name, t.Name)
+		}
 		if err := a.noProtectedViews(ctx, "Instance "+name, t); err != nil {
 			return err
 		}
+	}
+	if err := a.noProtectedMaterialized(ctx, name); err != nil {
+		return err
 	}
 	return a.noProtectedLogicalViews(ctx, name)
 }
@@ -334,6 +340,10 @@ func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
 // tables, policies, what was below tables, and at last the record.
 func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
 	name := i.pb.GetName()
+	// Views before the tables that they are made of.
+	if err := a.dropAllMaterialized(ctx, name); err != nil {
+		return err
+	}
 	ts, err := a.b.ListTables(ctx, name)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/iam/apiv1/iampb"
@@ -326,6 +327,17 @@ func TestDeleteInstance(t *testing.T) {
 	if err := s.admin.Instance(ctx, testInstance); err != nil {
 		t.Fatal(err)
 	}
+	stream := func(c *adminpb.ChangeStreamConfig) {
+		must(s.UpdateTable(ctx, &adminpb.UpdateTableRequest{Table: &adminpb.Table{Name: testTable, ChangeStreamConfig: c}, UpdateMask: mask("change_stream_config")}))(t)
+	}
+	stream(&adminpb.ChangeStreamConfig{RetentionPeriod: durationpb.New(24 * time.Hour)})
+	checkRefusals(t, s, []refusal{
+		{"stream on", del(testInstance), codes.FailedPrecondition, "disable the change stream of table " + testTable + " first", "name"},
+	})
+	if err := s.admin.Instance(ctx, testInstance); err != nil {
+		t.Fatal(err)
+	}
+	stream(nil)
 	if err := del(testInstance)(ctx, s); err != nil {
 		t.Fatal(err)
 	}

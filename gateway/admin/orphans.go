@@ -9,7 +9,7 @@ import (
 )
 
 // dropOrphans deletes the records of tables that can no longer be undeleted, and
-// the policies of backups that have expired. No request finds them any more: their
+// the policies of materialized views that are deleted and of backups that have expired. No request finds them any more: their
 // keys have ids that are not used again.
 func (a *Admin) dropOrphans(ctx context.Context) error {
 	type record struct {
@@ -56,11 +56,11 @@ func (a *Admin) dropOrphans(ctx context.Context) error {
 	return nil
 }
 
-// ownerOf returns the id of the table or backup that a record's key, without its
-// prefix, is about; false if it is about neither.
+// ownerOf returns the id of the table, materialized view or backup that a record's key,
+// without its prefix, is about; false if it is about none of them.
 func ownerOf(key string) (uint64, bool) {
 	name, rest, ok := strings.Cut(key, "#")
-	if !ok || tableForm.split(name) == nil && backupForm.split(name) == nil {
+	if !ok || tableForm.split(name) == nil && backupForm.split(name) == nil && materializedViewForm.split(name) == nil {
 		return 0, false
 	}
 	digits, _, _ := strings.Cut(rest, "/")

@@ -17,7 +17,16 @@ var _ sql.Resources = (*Admin)(nil)
 func (a *Admin) Settings(t *schema.Table) (*adminpb.Table, error) { return tableExtra(t) }
 
 // ValueType implements sql.Resources.
-func (a *Admin) ValueType(f schema.Family) (*adminpb.Type, error) {
+func (a *Admin) ValueType(f schema.Family) (*adminpb.Type, error) { return TableTypes{}.ValueType(f) }
+
+// TableTypes is sql.Settings: all that it says is in the schema.
+type TableTypes struct{}
+
+// Settings implements sql.Settings.
+func (TableTypes) Settings(t *schema.Table) (*adminpb.Table, error) { return tableExtra(t) }
+
+// ValueType implements sql.Settings.
+func (TableTypes) ValueType(f schema.Family) (*adminpb.Type, error) {
 	t := new(adminpb.Type)
 	if err := proto.Unmarshal(f.Extra, t); err != nil {
 		return nil, fault.New(fault.Corruption, "read value type of family %s: %w", f.Name, err)

@@ -157,7 +157,7 @@ func (s *tableServer) CreateTableFromSnapshot(ctx context.Context, req *adminpb.
 	}
 	m := &adminpb.CreateTableFromSnapshotMetadata{OriginalRequest: req, RequestTime: timestamppb.New(now)}
 	return s.begin(ctx, name, m, func(ctx context.Context, _ string) (proto.Message, proto.Message, error) {
-		t, err := s.restore(ctx, i, from.Name, name, nil)
+		t, err := s.restore(ctx, i, from.Name, name, time.Time{}, nil)
 		m := proto.Clone(m).(*adminpb.CreateTableFromSnapshotMetadata)
 		m.FinishTime = timestamppb.New(s.o.Now())
 		if err != nil {

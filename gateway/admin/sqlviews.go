@@ -129,7 +129,11 @@ func (a *Admin) checkLogicalQuery(ctx context.Context, instance, name, definer, 
 	if a.checkView == nil {
 		return refuse(fault.Unimplemented, "query", "Logical views need SQL, which this server does not have")
 	}
-	err := a.checkView(ctx, instance, name, definer, query)
+	return ofQuery(a.checkView(ctx, instance, name, definer, query))
+}
+
+// ofQuery returns err, of the analysis of a query, as one of the field query.
+func ofQuery(err error) error {
 	if f, ok := errors.AsType[*fault.Error](err); ok && (f.Kind == fault.Invalid || f.Kind == fault.NotFound) {
 		e := *f
 		e.Kind, e.Field, e.Msg = fault.Invalid, "query", "Error in field 'query' : "+f.Msg
@@ -145,9 +149,18 @@ func (a *Admin) CheckViews(check func(ctx context.Context, instance, name, defin
 }
 
 // nameFree returns AlreadyExists if a table that is to be called name would have the
-// name of a logical view.
+// name of a view.
 func (a *Admin) nameFree(ctx context.Context, field, name string) error {
 	instance, id, _ := strings.Cut(name, "/tables/")
+	if err := a.logicalFree(ctx, field, "Table", instance, id); err != nil {
+		return err
+	}
+	return a.materializedFree(ctx, field, "Table", instance, id)
+}
+
+// logicalFree returns AlreadyExists if something that is to be called by this id in the
+// instance would have the name of a logical view.
+func (a *Admin) logicalFree(ctx context.Context, field, kind, instance, id string) error {
 	view := instance + "/logicalViews/" + id
 	switch _, _, err := a.b.GetRecord(ctx, logicalPrefix+view); fault.KindOf(err) {
 	case fault.NotFound:
@@ -157,11 +170,11 @@ func (a *Admin) nameFree(ctx context.Context, field, name string) error {
 			return err
 		}
 	}
-	return refuse(fault.AlreadyExists, field, "Table %s would have the name of a logical view, which is there already: %s", name, view)
+	return refuse(fault.AlreadyExists, field, "%s %s would have the name of a logical view, which is there already: %s", kind, id, view)
 }
 
-// tableFree is nameFree for a logical view and the names of tables.
-func (a *Admin) tableFree(ctx context.Context, field, instance, id string) error {
+// tableFree is nameFree for a view of form f and the names of tables.
+func (a *Admin) tableFree(ctx context.Context, field string, f form, instance, id string) error {
 	table := instance + "/tables/" + id
 	switch _, err := a.b.Table(ctx, table); fault.KindOf(err) {
 	case fault.NotFound:
@@ -171,7 +184,16 @@ func (a *Admin) tableFree(ctx context.Context, field, instance, id string) error
 			return err
 		}
 	}
-	return refuse(fault.AlreadyExists, field, "Logical view %s would have the name of a table, which is there already: %s", instance+"/logicalViews/"+id, table)
+	return refuse(fault.AlreadyExists, field, "%s %s would have the name of a table, which is there already: %s", f.kind, id, table)
+}
+
+// logicalNameFree is nameFree for a logical view.
+func (a *Admin) logicalNameFree(ctx context.Context, instance, id string) error {
+	const field = "logical_view_id"
+	if err := a.tableFree(ctx, field, logicalViewForm, instance, id); err != nil {
+		return err
+	}
+	return a.materializedFree(ctx, field, logicalViewForm.kind, instance, id)
 }
 
 // CreateLogicalView implements I25.
@@ -190,7 +212,7 @@ func (s *instanceServer) CreateLogicalView(ctx context.Context, req *adminpb.Cre
 	if _, _, err := s.b.GetRecord(ctx, logicalPrefix+name); err == nil {
 		return nil, alreadyThere("logical_view_id", logicalViewForm.kind, name)
 	}
-	if err := s.tableFree(ctx, "logical_view_id", instance, req.GetLogicalViewId()); err != nil {
+	if err := s.logicalNameFree(ctx, instance, req.GetLogicalViewId()); err != nil {
 		return nil, err
 	}
 	if err := s.checkLogicalQuery(ctx, instance, name, v.definer, v.pb.Query); err != nil {
@@ -202,7 +224,7 @@ func (s *instanceServer) CreateLogicalView(ctx context.Context, req *adminpb.Cre
 		return nil, err
 	}
 	// A table of that name, or the end of the instance, may have come meanwhile.
-	err = s.tableFree(ctx, "logical_view_id", instance, req.GetLogicalViewId())
+	err = s.logicalNameFree(ctx, instance, req.GetLogicalViewId())
 	if err == nil {
 		_, err = s.instanceForTables(ctx, "parent", instance)
 	}

@@ -51,8 +51,8 @@ func (s *tableServer) CreateTable(ctx context.Context, req *adminpb.CreateTableR
 	if err != nil {
 		return nil, err
 	}
-	// The instance may have been deleted, tables first, while this one came, or a
-	// logical view of that name was made.
+	// The instance may have been deleted, tables first, while this one came, or a view of
+	// that name was made.
 	_, err = s.instanceForTables(ctx, "parent", in)
 	if err == nil {
 		err = s.nameFree(ctx, "table_id", t.Name)
@@ -278,6 +278,9 @@ func (s *tableServer) UpdateTable(ctx context.Context, req *adminpb.UpdateTableR
 		if err := setConfig(t, x, i, s.o.Now()); err != nil {
 			return within("table", -1, err)
 		}
+		if len(t.Views) > 0 && was.GetRowKeySchema() != nil && !proto.Equal(was.GetRowKeySchema(), x.GetRowKeySchema()) {
+			return refuse(fault.FailedPrecondition, "table.row_key_schema", "Materialized view %s is made of table %s and may use its row key schema. Delete the view first.", t.Views[0].Name, t.Name)
+		}
 		return checkRowKeyChange(was.GetRowKeySchema(), x.GetRowKeySchema(), req.GetIgnoreWarnings())
 	})
 	if err != nil {
@@ -323,8 +326,11 @@ func (s *tableServer) DeleteTable(ctx context.Context, req *adminpb.DeleteTableR
 	if t.DeletionProtection {
 		return nil, errProtected("name", "Table", t.Name)
 	}
-	if t.Stream != nil {
+	if t.ChangeStream() != nil {
 		return nil, refuse(fault.FailedPrecondition, "name", "Disable the change stream of table %s first: deleting the table ends it", t.Name)
+	}
+	if err := noMaterializedViews(t); err != nil {
+		return nil, err
 	}
 	if err := s.noProtectedViews(ctx, "Table "+t.Name, t); err != nil {
 		return nil, err

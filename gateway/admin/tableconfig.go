@@ -24,8 +24,8 @@ func tableExtra(t *schema.Table) (*adminpb.Table, error) {
 		return nil, fault.New(fault.Corruption, "read settings of table %s: %w", t.Name, err)
 	}
 	x.ChangeStreamConfig = nil
-	if t.Stream != nil {
-		x.ChangeStreamConfig = &adminpb.ChangeStreamConfig{RetentionPeriod: durationpb.New(t.Stream.Retention)}
+	if s := t.ChangeStream(); s != nil {
+		x.ChangeStreamConfig = &adminpb.ChangeStreamConfig{RetentionPeriod: durationpb.New(s.Retention)}
 	}
 	return x, nil
 }
@@ -35,9 +35,10 @@ func tableExtra(t *schema.Table) (*adminpb.Table, error) {
 // of a new one.
 func setStream(t *schema.Table, c *adminpb.ChangeStreamConfig, now time.Time) {
 	switch {
-	case c == nil:
+	case c == nil && t.ChangeStream() != nil:
 		t.Stream = nil
-	case t.Stream == nil:
+	case c == nil:
+	case t.ChangeStream() == nil:
 		// No version comes twice, so no life does.
 		t.Stream = &schema.Stream{Life: t.Version + 1, Retention: c.GetRetentionPeriod().AsDuration(), Since: now.UTC().Truncate(time.Microsecond)}
 	default:

@@ -27,6 +27,10 @@ const (
 
 var errStopped = &fault.Error{Kind: fault.Aborted, Msg: "The server was stopped before the operation was done"}
 
+// errGoesOn says of an operation that what it is about goes on without it: it is neither
+// done nor failed, and its outcome is there later.
+var errGoesOn = errors.New("the operation goes on")
+
 // A task is a long-running operation that this process carries out.
 type task struct {
 	cancel context.CancelCauseFunc
@@ -93,7 +97,7 @@ func (a *Admin) Close() {
 
 // A work does what an operation is about. It returns the operation's metadata as
 // it is in the end, also with an error. A context error says that ctx was
-// cancelled before it had any effect.
+// cancelled before it had any effect; errGoesOn leaves the operation as it is.
 type work func(ctx context.Context, operation string) (metadata, response proto.Message, err error)
 
 // begin begins an operation on resource, described by metadata until it is
@@ -133,6 +137,9 @@ func (a *Admin) begin(ctx context.Context, resource string, metadata proto.Messa
 		m, r, err := do(run, op.GetName())
 		ended()
 		version = stop()
+		if errors.Is(err, errGoesOn) {
+			return
+		}
 		if errors.Is(err, context.Canceled) && run.Err() != nil {
 			err = context.Cause(run)
 		}
@@ -232,6 +239,9 @@ func (a *Admin) endAbandoned(ctx context.Context, op *longrunningpb.Operation, s
 		return nil, fault.New(fault.Corruption, "read metadata of %s: %w", op.GetName(), err)
 	}
 	response, err := a.outcome(ctx, op.GetName(), m)
+	if errors.Is(err, errGoesOn) {
+		return op, nil
+	}
 	if err != nil {
 		return nil, err
 	}

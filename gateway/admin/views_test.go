@@ -336,7 +336,7 @@ func TestSQLViews(t *testing.T) {
 		{"create instance", newL(testInstance+"x", "v", "q"), codes.NotFound, "Instance not found", ""},
 		{"create materialized", func(ctx context.Context, s *server) error {
 			return drop(s.inst.CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{Parent: testInstance, MaterializedViewId: "v", MaterializedView: &adminpb.MaterializedView{Query: "q"}}))
-		}, codes.Unimplemented, "Materialized views are not supported", ""},
+		}, codes.Unimplemented, "Materialized views need SQL", ""},
 		{"get", func(ctx context.Context, s *server) error {
 			return drop(s.inst.GetLogicalView(ctx, &adminpb.GetLogicalViewRequest{Name: l}))
 		}, codes.NotFound, "Logical view not found", ""},

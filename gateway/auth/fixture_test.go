@@ -53,7 +53,13 @@ type fixture struct {
 
 func newFixture(t testing.TB, o auth.Options, transport ...credentials.TransportCredentials) *fixture {
 	t.Helper()
-	f := &fixture{t: t, b: model.New(model.Options{}), log: &lines{}}
+	return fixtureOver(t, model.New(model.Options{}), o, transport...)
+}
+
+// fixtureOver is newFixture over b.
+func fixtureOver(t testing.TB, b backend.Backend, o auth.Options, transport ...credentials.TransportCredentials) *fixture {
+	t.Helper()
+	f := &fixture{t: t, b: b, log: &lines{}}
 	log := slog.New(slog.NewJSONHandler(f.log, nil))
 	if o.TokenURI == "" {
 		o.TokenURI = tokenURI

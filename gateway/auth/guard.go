@@ -4,6 +4,7 @@ import (
 	"context"
 	"regexp"
 	"strings"
+	"time"
 
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
@@ -22,19 +23,27 @@ import (
 //
 // The rules are kept here rather than in the handlers so that there is one
 // place for them, whatever form a request came in.
-func (a *Auth) Guard(b backend.Backend) backend.Backend { return &guard{b, a} }
+func (a *Auth) Guard(b backend.Backend) backend.Backend {
+	return &guard{b, backend.ViewsOf(b), a}
+}
 
+// What a caller may do with materialized views, beside reading them, is checked before.
 type guard struct {
 	backend.Backend
+	backend.MaterializedViews
 	a *Auth
 }
 
-// table checks a table that a query uses, for readRows or mutateRows.
+// table checks a table that a query uses, for readRows or mutateRows. It may be a
+// materialized view, which is read with a permission of its own.
 func (g *guard) table(ctx context.Context, c *call, perm iam.Permission, name string) (families, error) {
 	var f families
 	res, ok := parseResource(name)
 	if !ok {
 		return f, errName("query", name)
+	}
+	if res.kind == materializedViews && perm == readRows {
+		perm = readMaterialized
 	}
 	if perm == mutateRows && c.principal.scopes&dataWrite == 0 {
 		return f, g.a.scope(c, "statements that write")
@@ -283,6 +292,15 @@ func (g *guard) ReadModifyWriteRow(ctx context.Context, table string, key []byte
 	return g.Backend.ReadModifyWriteRow(ctx, table, key, rules)
 }
 
+// HotTablets implements backend.HotTabletLister as far as the backend does. It shows keys
+// of tables to who may list hot tablets: the rules see to it.
+func (g *guard) HotTablets(ctx context.Context, parent string) ([]backend.HotTablet, error) {
+	if b, ok := g.Backend.(backend.HotTabletLister); ok {
+		return b.HotTablets(ctx, parent)
+	}
+	return nil, fault.New(fault.Unimplemented, "The load of tablets is not measured")
+}
+
 // StreamPartitions and ReadChanges implement backend.ChangeStreamer as far as the
 // backend does. Their callers may read every family of the table: the rules see to it.
 func (g *guard) StreamPartitions(ctx context.Context, table string) ([]row.Range, error) {
@@ -296,6 +314,38 @@ func (g *guard) StreamPartitions(ctx context.Context, table string) ([]row.Range
 func (g *guard) ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error) {
 	if b, ok := g.Backend.(backend.ChangeStreamer); ok {
 		return b.ReadChanges(ctx, req, w)
+	}
+	return nil, errNoChanges
+}
+
+// RestorableAt needs a table whose rows may all be read: changes of it that the backup does
+// not have come out.
+func (g *guard) RestorableAt(ctx context.Context, backup string, at time.Time) error {
+	b, ok := g.Backend.(backend.TimeRestorer)
+	if !ok {
+		return errNoChanges
+	}
+	if c := callOf(ctx); c != nil && !c.principal.Root {
+		of, err := g.Backend.Backup(ctx, backup)
+		if err != nil {
+			return err
+		}
+		f, err := g.table(ctx, c, readRows, of.Table.Name)
+		if err == nil && f.some {
+			err = g.a.deniedOn(c, readRows, of.Table.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return b.RestorableAt(ctx, backup, at)
+}
+
+// RestoreTableAt implements backend.TimeRestorer as far as the backend does: see
+// RestorableAt.
+func (g *guard) RestoreTableAt(ctx context.Context, from, name string, at time.Time, change func(*schema.Table) error) (*schema.Table, error) {
+	if b, ok := g.Backend.(backend.TimeRestorer); ok {
+		return b.RestoreTableAt(ctx, from, name, at, change)
 	}
 	return nil, errNoChanges
 }

@@ -196,5 +196,5 @@ func (i *issuer) verify(t *jws.Token, now time.Time) (*Principal, *refusal) {
 	case strings.Contains(name, "@"):
 		return nil, errSubject
 	}
-	return &Principal{Member: iam.User(name), scopes: allScopes, expires: c.Expires.Add(skew)}, nil
+	return &Principal{Member: iam.User(name), scopes: allScopes, expires: c.Expires.Add(skew), issued: true}, nil
 }

@@ -27,7 +27,7 @@ func condition(e string) *expr.Expr { return &expr.Expr{Expression: e} }
 // readerMay are the methods that roles/bigtable.reader on the project allows.
 var readerMay = strings.Fields(`
 	ReadRows SampleRowKeys PingAndWarm GenerateInitialChangeStreamPartitions ReadChangeStream PrepareQuery ExecuteQuery
-	GetClientConfiguration
+	GetClientConfiguration OpenMaterializedView
 	GetInstance ListInstances GetCluster ListClusters ListMemoryLayers GetMemoryLayer GetAppProfile ListAppProfiles ListHotTablets
 	GetLogicalView ListLogicalViews GetMaterializedView ListMaterializedViews
 	ListTables GetTable ListAuthorizedViews GetAuthorizedView GenerateConsistencyToken CheckConsistency
@@ -45,7 +45,7 @@ var adminMayNot = strings.Fields(`
 
 // nobodyMay are methods that are off for everybody.
 var nobodyMay = strings.Fields(`
-	OpenMaterializedView UpdateServiceAccount UndeleteServiceAccount DisableServiceAccountKey EnableServiceAccountKey
+	UpdateServiceAccount UndeleteServiceAccount DisableServiceAccountKey EnableServiceAccountKey
 	SignBlob SignJwt QueryGrantableRoles CreateRole UpdateRole DeleteRole UndeleteRole QueryTestablePermissions
 	QueryAuditableServices LintPolicy`)
 
@@ -119,10 +119,13 @@ func call(ctx context.Context, conn *grpc.ClientConn, m protoreflect.MethodDescr
 	service := string(m.Parent().FullName())
 	full := "/" + service + "/" + string(m.Name())
 	req := dynamicpb.NewMessage(m.Input())
-	if full == bigtablepb.Bigtable_OpenTable_FullMethodName || full == bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName {
+	if m.Input().Name() == "SessionRequest" {
 		// The three kinds of open request have the same fields.
-		payload, err := proto.Marshal(&bigtablepb.OpenTableRequest{TableName: nameFor(service, string(m.Name()), auth.Fields(full)[0]),
-			Permission: bigtablepb.OpenTableRequest_PERMISSION_READ_WRITE})
+		permission := bigtablepb.OpenTableRequest_PERMISSION_READ_WRITE
+		if full == bigtablepb.Bigtable_OpenMaterializedView_FullMethodName {
+			permission = bigtablepb.OpenTableRequest_PERMISSION_READ
+		}
+		payload, err := proto.Marshal(&bigtablepb.OpenTableRequest{TableName: nameFor(service, string(m.Name()), auth.Fields(full)[0]), Permission: permission})
 		if err != nil {
 			return err
 		}

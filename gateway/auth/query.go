@@ -7,7 +7,10 @@ import (
 	"github.com/trestledb/trestle/gateway/auth/iam"
 )
 
-var readLogicalView = permission("bigtable.logicalViews.readRows")
+var (
+	readLogicalView  = permission("bigtable.logicalViews.readRows")
+	readMaterialized = permission("bigtable.materializedViews.readRows")
+)
 
 // Member returns the name of the caller of ctx as policies write it, "" for work of
 // no caller and for one that has no name.

@@ -40,7 +40,7 @@ var ruleText = map[string]map[string]string{
 		// opened for: see check.asked.
 		"OpenTable":            "read  tables.readRows@table_name tables.mutateRows@table_name session",
 		"OpenAuthorizedView":   "read  authorizedViews.readRows@authorized_view_name authorizedViews.mutateRows@authorized_view_name session",
-		"OpenMaterializedView": "read off",
+		"OpenMaterializedView": "read  materializedViews.readRows@materialized_view_name session",
 	},
 	"google.bigtable.admin.v2.BigtableInstanceAdmin": {
 		"CreateInstance": "adminwrite instances.create@parent", "GetInstance": "adminread instances.get@name",

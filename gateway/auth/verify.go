@@ -37,6 +37,8 @@ type Principal struct {
 	scopes  scopes
 	expires time.Time // zero: never
 	revoked *atomic.Bool
+	key     string // the id of the service account's key, empty if it is none
+	issued  bool   // by an issuer, whose users have no key here
 }
 
 // anonymous is every caller without credentials, where that is allowed.
@@ -202,7 +204,7 @@ func (a *Auth) verifyOwn(r *registry, t *jws.Token, now time.Time, audience func
 	if c.Expires.Sub(now) > maxLifetime+skew {
 		return nil, errLifetime
 	}
-	p := &Principal{Member: key.member, Root: key.root, scopes: allScopes, expires: earlier(c.Expires.Add(skew), key.expires), revoked: &key.revoked}
+	p := &Principal{Member: key.member, Root: key.root, scopes: allScopes, expires: earlier(c.Expires.Add(skew), key.expires), revoked: &key.revoked, key: key.id}
 	if !p.expires.After(now) {
 		return nil, errExpired
 	}
@@ -274,7 +276,11 @@ func servicePath(path string) bool {
 const accessPrefix = "trestle1."
 
 type accessClaims struct {
-	KeyID   string `json:"k"` // the key that it was asked for with
+	KeyID string `json:"k"` // the key that it was asked for with
+	// Member is whose token it is if there is no key: a user of an issuer.
+	Member string `json:"m,omitempty"`
+	// Session says that it is a browser's session, which cannot be exchanged for another.
+	Session bool   `json:"w,omitempty"`
 	Scopes  scopes `json:"s"`
 	Expires int64  `json:"e"` // seconds
 }
@@ -318,6 +324,16 @@ func (a *Auth) verifyAccess(r *registry, rest string, now time.Time) (*Principal
 	if err != nil || json.Unmarshal(b, &c) != nil {
 		return nil, errMalformed
 	}
+	if c.Member != "" {
+		p := &Principal{Member: c.Member, scopes: c.Scopes, expires: time.Unix(c.Expires, 0)}
+		switch {
+		case len(a.issuers) == 0:
+			return nil, errUnknown // users are let in no more
+		case !p.expires.After(now):
+			return nil, errExpired
+		}
+		return p, nil
+	}
 	key := r.keys[c.KeyID]
 	if key == nil || key.revoked.Load() {
 		return nil, errSignature
@@ -325,6 +341,9 @@ func (a *Auth) verifyAccess(r *registry, rest string, now time.Time) (*Principal
 	p := &Principal{Member: key.member, Root: key.root, scopes: c.Scopes, expires: earlier(time.Unix(c.Expires, 0), key.expires), revoked: &key.revoked}
 	if !p.expires.After(now) {
 		return nil, errExpired
+	}
+	if !c.Session {
+		p.key = key.id
 	}
 	return p, nil
 }

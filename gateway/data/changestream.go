@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -42,7 +43,7 @@ const (
 
 // stillOn returns the stream of a table, or why there is none.
 func stillOn(t *schema.Table) (*schema.Stream, error) {
-	if t.Stream == nil {
+	if t.ChangeStream() == nil {
 		return nil, fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s", t.Name)
 	}
 	return t.Stream, nil
@@ -122,9 +123,6 @@ func (s *Service) Drain() { s.drain(errDraining) }
 
 var errDraining = fault.New(fault.Unavailable, "The server is shutting down: go on with the last token")
 
-// Streams returns how many change streams are read.
-func (s *Service) Streams() int64 { return s.streams.Load() }
-
 func (s *Service) readChangeStream(req *wire.ReadChangeStreamRequest, stream grpc.ServerStream) error {
 	ctx := stream.Context()
 	b, t, p, err := s.openStream(ctx, req.Table, req.Profile)
@@ -165,7 +163,13 @@ func (s *Service) readChangeStream(req *wire.ReadChangeStreamRequest, stream grp
 		Budget:    s.opt.Budget,
 	})
 	defer r.w.Close()
+	r.note()
+	defer s.enter(r)()
 	err = r.run()
+	if err != nil {
+		r.ended = endOf(err, stream.Context().Err() != nil)
+	}
+	s.opt.Streams.StreamEnded(r.ended)
 	if err != nil && ctx.Err() != nil && stream.Context().Err() == nil {
 		return context.Cause(ctx)
 	}
@@ -188,9 +192,12 @@ type streamReader struct {
 	families map[cell.FamilyID]string
 	names    []string
 
-	at     place    // what was given to w
-	i      int      // of the part that is being read
-	until  cell.Seq // of end_time, 0: none
+	at     place         // what was given to w
+	i      int           // of the part that is being read
+	until  cell.Seq      // of end_time, 0: none
+	newest cell.Seq      // of the records that were given to w
+	mark   atomic.Uint64 // the watermark that the client was told last, or could have been
+	ended  string        // one of StreamEnds
 	sent   time.Time
 	looked time.Time // when the schema was looked at
 }
@@ -317,6 +324,7 @@ func (r *streamReader) resume(key []byte, tokens []wire.StreamToken) (place, err
 func (r *streamReader) run() error {
 	for {
 		if r.until > 0 && r.at.watermark() >= r.until {
+			r.ended = EndedEndTime
 			return r.stream.SendMsg(&bigtablepb.ReadChangeStreamResponse{StreamRecord: &bigtablepb.ReadChangeStreamResponse_CloseStream_{
 				CloseStream: &bigtablepb.ReadChangeStreamResponse_CloseStream{Status: new(statuspb.Status)}}})
 		}
@@ -378,6 +386,7 @@ func (r *streamReader) moved(at changes.Position) {
 // Record implements changes.Writer.
 func (r *streamReader) Record(rec *changes.Record, at changes.Position) (full bool, err error) {
 	r.moved(at)
+	r.newest = rec.Stamp
 	return r.w.Record(rec)
 }
 
@@ -386,19 +395,28 @@ func (r *streamReader) Flush() error {
 	if err := r.w.Flush(); err != nil {
 		return err
 	}
+	r.note()
 	return r.look()
 }
+
+// note notes how far the client is.
+func (r *streamReader) note() { r.mark.Store(uint64(r.at.watermark())) }
 
 func (r *streamReader) send(b mem.BufferSlice) error {
 	m := wire.NewBuffers(b)
 	defer m.Free()
 	r.sent = r.s.now()
-	return r.stream.SendMsg(m)
+	if err := r.stream.SendMsg(m); err != nil {
+		return err
+	}
+	r.s.opt.Streams.ChangesSent(r.s.now().Sub(stamp.Time(r.newest)))
+	return nil
 }
 
 // Watermark implements changes.Writer.
 func (r *streamReader) Watermark(at changes.Position) error {
 	r.moved(at)
+	r.note()
 	if err := r.look(); err != nil {
 		return err
 	}
@@ -479,6 +497,7 @@ func (r *streamReader) closed(c *changes.Close) error {
 	if err := r.w.Flush(); err != nil {
 		return err
 	}
+	r.ended = EndedRepartitioned
 	out := &bigtablepb.ReadChangeStreamResponse_CloseStream{Status: &statuspb.Status{Code: int32(codes.OutOfRange),
 		Message: "The partition was split or merged: go on with new_partitions"}}
 	for _, n := range c.Partitions {

@@ -43,7 +43,7 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 		// far. A single row is answered so soon that they come with it. Headers name
 		// the cluster that has the table, so there must be one.
 		if _, err := s.tables.Table(ctx, t.table); err != nil {
-			return err
+			return t.refusal(err)
 		}
 		if !s.opt.Budget.Try(scanBytes) {
 			return budget.Busy()
@@ -76,7 +76,7 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 		if ctx.Err() == nil {
 			_ = w.Flush()
 		}
-		return err
+		return t.refusal(err)
 	}
 	var tail []byte
 	if req.FullStats {

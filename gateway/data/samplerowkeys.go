@@ -30,7 +30,7 @@ func (s *Service) SampleRowKeys(req *bigtablepb.SampleRowKeysRequest, stream big
 			return nil
 		})
 		if err != nil {
-			return err
+			return t.refusal(err)
 		}
 	}
 	for _, sm := range samples {

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -64,6 +65,8 @@ type Options struct {
 	// MaxChangeStreams bounds the change streams that are read at a time. Zero means
 	// 10,000.
 	MaxChangeStreams int64
+	// Streams is told of change streams; nil: nothing is.
+	Streams StreamObserver
 	// Budget bounds the memory of large rows on their way to clients.
 	Budget *budget.Budget
 	// Now is the clock. Nil means time.Now.
@@ -83,6 +86,7 @@ type Service struct {
 	now      func() time.Time
 
 	streams atomic.Int64    // that are read
+	reading sync.Map        // *streamReader: those that have begun
 	drained context.Context // done once they are to end
 	drain   context.CancelCauseFunc
 }
@@ -102,6 +106,9 @@ func New(b backend.Backend, o Options) *Service {
 		key := make([]byte, 32)
 		rand.Read(key)
 		o.TokenKey = func(context.Context) ([]byte, error) { return key, nil }
+	}
+	if o.Streams == nil {
+		o.Streams = noStreamObserver{}
 	}
 	if o.Now == nil {
 		o.Now = time.Now
@@ -137,6 +144,7 @@ var desc = func() grpc.ServiceDesc {
 	stream("ReadChangeStream").Handler = serverStream((*Service).readChangeStream)
 	stream("OpenTable").Handler = openSession("OpenTable", Sessions.OpenTable)
 	stream("OpenAuthorizedView").Handler = openSession("OpenAuthorizedView", Sessions.OpenAuthorizedView)
+	stream("OpenMaterializedView").Handler = openSession("OpenMaterializedView", Sessions.OpenMaterializedView)
 	return d
 }()
 
@@ -168,7 +176,7 @@ func (s *Service) open(ctx context.Context, table, view, materialized, profile s
 	case view != "":
 		return s.openView(ctx, view, profile, a)
 	case materialized != "":
-		return target{}, fault.New(fault.Unimplemented, "Materialized views are not supported")
+		return s.openMaterialized(ctx, materialized, profile, a)
 	}
 	instance, err := wire.CheckTable("table_name", table, s.opt.LaxNames)
 	if err != nil {

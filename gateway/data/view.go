@@ -7,15 +7,38 @@ import (
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/gateway/backend"
 	"github.com/trestledb/trestle/gateway/view"
 	"github.com/trestledb/trestle/gateway/wire"
 )
 
-// A target is the table of a request, whole or as an authorized view shows it.
+// A target is the table of a request, whole or as an authorized view shows it, or a
+// materialized view.
 type target struct {
-	table  string
-	view   *view.View    // nil for the whole table
-	schema *schema.Table // beside a view only
+	table        string
+	view         *view.View    // nil for the whole table
+	schema       *schema.Table // beside a view only
+	materialized bool          // table is the name of a materialized view
+}
+
+// openMaterialized is open for a request that names a materialized view.
+func (s *Service) openMaterialized(ctx context.Context, name, profile string, a access) (target, error) {
+	instance, err := wire.CheckMaterializedView("materialized_view_name", name, s.opt.LaxNames)
+	if err != nil {
+		return target{}, err
+	}
+	if a != read {
+		return target{}, fault.InvalidField("permission", "A materialized view can only be read: the permission must be PERMISSION_READ")
+	}
+	return target{table: name, materialized: true}, s.profile(ctx, instance, profile, a)
+}
+
+// refusal returns err, of the backend, in the words that are true of the target.
+func (t *target) refusal(err error) error {
+	if t.materialized && fault.KindOf(err) == fault.NotFound {
+		return &fault.Error{Kind: fault.NotFound, Field: "materialized_view_name", Msg: "Materialized view not found: " + t.table, Cause: err}
+	}
+	return err
 }
 
 // openView is open for a request that names an authorized view.
@@ -48,7 +71,10 @@ func (t *target) ranges(ranges []row.Range) []row.Range {
 // filter returns the client's filter for what the target has of a row, or why it
 // may not be asked for.
 func (t *target) filter(client *filter.Node) (*filter.Node, error) {
-	if t.view == nil {
+	switch {
+	case t.materialized:
+		return backend.Visible(client), nil
+	case t.view == nil:
 		return client, nil
 	}
 	return t.view.Filter(client)

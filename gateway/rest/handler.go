@@ -84,7 +84,11 @@ func New(c Caller, o Options) (*Handler, error) {
 		if err != nil {
 			return nil, err
 		}
-		routes = append(more, routes...)
+		data, err := rowRoutes()
+		if err != nil {
+			return nil, err
+		}
+		routes = append(append(more, data...), routes...)
 	}
 	if o.MaxBody == 0 {
 		o.MaxBody = 16 << 20
@@ -102,7 +106,7 @@ func New(c Caller, o Options) (*Handler, error) {
 }
 
 // forwarded are the headers that the call gets as metadata.
-var forwarded = []string{"Authorization", "User-Agent"}
+var forwarded = []string{"Authorization", "User-Agent", "Traceparent", "Trestle-Restore-Time"}
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -162,6 +166,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 			md[strings.ToLower(name)] = v
 		}
 	}
+	if rt.bound != nil {
+		md["bigtable-features"] = []string{rowFeatures}
+	}
 	decode := func(m proto.Message) error {
 		body, err := h.body(w, r)
 		if err == nil {
@@ -172,6 +179,9 @@ func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) 
 		}
 		if err == nil {
 			rt.bindPath(m, values)
+		}
+		if err == nil && rt.bound != nil {
+			rt.bound(m)
 		}
 		return err
 	}

@@ -51,6 +51,8 @@ type route struct {
 	body  string // the field that the body is, "*" for the whole request, empty for none
 	// answers makes what writes the answers of a method that has many; nil if it has one.
 	answers func(protojson.MarshalOptions) answers
+	// bound has a request ask for no more than one answer has; nil if none needs it.
+	bound func(proto.Message)
 }
 
 // routesOf returns the routes of services, the more specific first.

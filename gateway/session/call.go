@@ -5,6 +5,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/chunk"
 	"github.com/trestledb/trestle/gateway/wire"
@@ -22,6 +23,7 @@ type call struct {
 	zone, cluster   string // where it was served, if the answer said so
 	row             chunk.Row
 	stats           scan.Stats
+	record          request.Record
 
 	mu struct {
 		sync.Mutex
@@ -36,6 +38,9 @@ type callKey struct{}
 func (c *call) Value(key any) any {
 	if _, ok := key.(callKey); ok {
 		return c
+	}
+	if request.IsKey(key) {
+		return &c.record
 	}
 	return c.Context.Value(key)
 }

@@ -1,5 +1,5 @@
-// Package session serves the streams of OpenTable and OpenAuthorizedView. A
-// client opens a table once and then sends virtual calls on the stream, each of
+// Package session serves the streams of OpenTable, OpenAuthorizedView and
+// OpenMaterializedView. A client opens a table once and then sends virtual calls on the stream, each of
 // them a read or a change of one row.
 //
 //	client                          server

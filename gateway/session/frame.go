@@ -160,6 +160,7 @@ func (s *session) failure(c *call, err error, zone, cluster string) wire.Encoded
 		kept = append(kept, d)
 	}
 	st.Details = kept
+	wire.AddRequestInfo(st, &c.record)
 	if retry == nil && codes.Code(st.Code) == codes.Unavailable {
 		// What is UNAVAILABLE was not done. Other than those of an RPC, clients do
 		// not make a virtual call again unless they are told when.

@@ -17,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/wire"
@@ -30,10 +31,11 @@ type Rows interface {
 	MutateRow(ctx context.Context, e *row.Entry) error
 }
 
-// A Target is what a session is to be opened on. One of Table and View is set.
+// A Target is what a session is to be opened on. One of Table, View and Materialized
+// is set.
 type Target struct {
-	Table, View string
-	Profile     string
+	Table, View, Materialized string
+	Profile                   string
 	// Writes asks for more than reading.
 	Writes bool
 }
@@ -51,10 +53,10 @@ type Observer interface {
 	// with the outcome; SessionClosed when one that was opened ends.
 	SessionOpened(method string, err error, elapsed time.Duration)
 	SessionClosed()
-	// CallStarted is called before a virtual call.
-	CallStarted(method string)
+	// CallStarted is called before a virtual call, with the record that its context has.
+	CallStarted(r *request.Record)
 	// CallDone is called after it. received and sent are bytes of messages.
-	CallDone(ctx context.Context, method string, err error, start time.Time, elapsed time.Duration, received, sent int64)
+	CallDone(ctx context.Context, r *request.Record, err error, start time.Time, elapsed time.Duration, received, sent int64)
 	// CallPanicked returns what the client is told of a call that panicked.
 	CallPanicked(ctx context.Context, method string, p any) error
 }
@@ -220,18 +222,25 @@ func Configuration(f *bigtablepb.FeatureFlags) *bigtablepb.ClientConfiguration {
 }
 
 // OpenTable is the handler of that method.
-func (s *Service) OpenTable(stream grpc.ServerStream) error { return s.serve(stream, false) }
+func (s *Service) OpenTable(stream grpc.ServerStream) error {
+	return s.serve(stream, bigtablepb.Bigtable_OpenTable_FullMethodName, func(t *Target) *string { return &t.Table })
+}
 
 // OpenAuthorizedView is the handler of that method.
-func (s *Service) OpenAuthorizedView(stream grpc.ServerStream) error { return s.serve(stream, true) }
+func (s *Service) OpenAuthorizedView(stream grpc.ServerStream) error {
+	return s.serve(stream, bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName, func(t *Target) *string { return &t.View })
+}
 
-func (s *Service) serve(stream grpc.ServerStream, view bool) error {
-	start, method := time.Now(), bigtablepb.Bigtable_OpenTable_FullMethodName
-	if view {
-		method = bigtablepb.Bigtable_OpenAuthorizedView_FullMethodName
-	}
+// OpenMaterializedView is the handler of that method.
+func (s *Service) OpenMaterializedView(stream grpc.ServerStream) error {
+	return s.serve(stream, bigtablepb.Bigtable_OpenMaterializedView_FullMethodName, func(t *Target) *string { return &t.Materialized })
+}
+
+// serve serves a stream of method, whose requests name what field returns.
+func (s *Service) serve(stream grpc.ServerStream, method string, field func(*Target) *string) error {
+	start := time.Now()
 	ss := &session{svc: s, stream: stream, work: make(chan *call), slots: make(chan struct{}, s.o.MaxInFlight)}
-	err := ss.open(view)
+	err := ss.open(field)
 	s.o.Observer.SessionOpened(method, err, time.Since(start))
 	if err != nil {
 		return err

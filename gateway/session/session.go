@@ -59,7 +59,7 @@ const roundTrip = 20 * time.Microsecond
 const maxIdle = 4
 
 // open takes the first message and answers it.
-func (s *session) open(view bool) error {
+func (s *session) open(field func(*Target) *string) error {
 	req := requests.Get().(*wire.SessionRequest)
 	defer func() {
 		req.Release()
@@ -81,10 +81,8 @@ func (s *session) open(view bool) error {
 		return fault.InvalidField("open_session.payload.permission", "The permission must be PERMISSION_READ, PERMISSION_WRITE or PERMISSION_READ_WRITE")
 	}
 	s.reads, s.writes = req.Reads(), req.Writes()
-	t := Target{Table: req.Name, Profile: req.Profile, Writes: s.writes}
-	if view {
-		t.Table, t.View = "", req.Name
-	}
+	t := Target{Profile: req.Profile, Writes: s.writes}
+	*field(&t) = req.Name
 	var err error
 	if s.rows, err = s.svc.o.Open(s.stream.Context(), t); err != nil {
 		return err
@@ -240,13 +238,14 @@ func (s *session) serve(c *call) {
 		method = MethodMutateRow
 	}
 	o := s.svc.o.Observer
-	o.CallStarted(method)
+	c.record.Method = method
+	o.CallStarted(&c.record)
 	err := s.call(c, method)
 	elapsed := time.Since(c.start)
 	// An answer that cannot be sent is the receiver's to notice: the stream is
 	// broken.
 	n, _ := s.answer(c, err, elapsed)
-	o.CallDone(c, method, err, c.start, elapsed, int64(c.req.WireLen()), int64(n))
+	o.CallDone(c, &c.record, err, c.start, elapsed, int64(c.req.WireLen()), int64(n))
 	s.mu.Lock()
 	i := slices.Index(s.mu.calls, c)
 	s.mu.calls[i] = s.mu.calls[len(s.mu.calls)-1]

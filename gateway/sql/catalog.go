@@ -98,7 +98,11 @@ func (c *catalog) Table(ctx context.Context, name string) (*algebra.Table, error
 		if fault.KindOf(viewErr) != fault.NotFound {
 			return v, viewErr
 		}
-		return nil, err
+		v, viewErr = c.materialized(ctx, name)
+		if v := fault.KindOf(viewErr); v == fault.NotFound || v == fault.PermissionDenied && k == v {
+			return nil, err
+		}
+		return v, viewErr
 	}
 	if err != nil {
 		return nil, err
@@ -182,6 +186,15 @@ func (c *catalog) Tables(ctx context.Context) ([]string, error) {
 	}
 	for _, id := range views {
 		if c.s.readView(ctx, c.instance+"/logicalViews/"+id) == nil {
+			names = append(names, id)
+		}
+	}
+	materialized, err := c.s.o.Resources.MaterializedViews(ctx, c.instance)
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range materialized {
+		if _, err := c.s.o.Tables.Table(ctx, c.instance+"/materializedViews/"+id); err == nil {
 			names = append(names, id)
 		}
 	}
@@ -326,17 +339,25 @@ func compare(was, now *dependency) state {
 // table returns the columns of a stored table: the fields of its key, its key,
 // and its families by name.
 func (s *Service) table(t *schema.Table, name string) (*algebra.Table, error) {
-	out := &algebra.Table{Name: name, FullName: t.Name, Schema: t, Version: t.Version}
-	settings, err := s.o.Resources.Settings(t)
+	settings, err := s.settings.Settings(t)
 	if err != nil {
 		return nil, err
 	}
-	key := algebra.TableColumn{Name: "_key", Type: types.BytesType, Kind: algebra.RowKeyColumn}
+	var key *algebra.KeySchema
 	if k := settings.GetRowKeySchema(); k != nil {
-		if out.Key, err = keySchema(k); err != nil {
+		if key, err = keySchema(k); err != nil {
 			return nil, err
 		}
-		for i, f := range out.Key.Fields {
+	}
+	return s.columns(t, name, key)
+}
+
+// columns is table for a table whose keys are made so, nil if they have no structure.
+func (s *Service) columns(t *schema.Table, name string, k *algebra.KeySchema) (*algebra.Table, error) {
+	out := &algebra.Table{Name: name, FullName: t.Name, Schema: t, Version: t.Version, Key: k}
+	key := algebra.TableColumn{Name: "_key", Type: types.BytesType, Kind: algebra.RowKeyColumn}
+	if k != nil {
+		for i, f := range k.Fields {
 			out.Columns = append(out.Columns, algebra.TableColumn{Name: f.Name, Type: f.Type, Kind: algebra.KeyColumn, Field: i})
 		}
 		key.Pseudo = true
@@ -362,7 +383,7 @@ func (s *Service) valueType(f schema.Family) (*types.Type, error) {
 	case schema.HLL:
 		return types.BytesType, nil
 	}
-	t, err := s.o.Resources.ValueType(f)
+	t, err := s.settings.ValueType(f)
 	if err == nil && t.GetStringType() != nil {
 		return types.StringType, nil
 	}

@@ -47,6 +47,16 @@ type Resources interface {
 	// BundleDescriptors returns the FileDescriptorSet of a schema bundle, nil if it
 	// has another kind of schema.
 	BundleDescriptors(ctx context.Context, t *schema.Table, id string) ([]byte, error)
+	// MaterializedView returns the table of a materialized view's rows, or NotFound,
+	// whether or not the caller may read it.
+	MaterializedView(ctx context.Context, instance, id string) (*schema.Table, error)
+	// MaterializedViews returns the ids of all materialized views of an instance, sorted.
+	MaterializedViews(ctx context.Context, instance string) ([]string, error)
+	Settings
+}
+
+// Settings are what the engine keeps with a table and does not read.
+type Settings interface {
 	// Settings returns what the engine does not know of a table, such as the schema
 	// of its row keys.
 	Settings(t *schema.Table) (*adminpb.Table, error)
@@ -99,10 +109,11 @@ type Options struct {
 // A Service answers PrepareQuery and ExecuteQuery. It is safe for concurrent
 // use.
 type Service struct {
-	o       Options
-	plans   planCache
-	bundles bundleCache
-	spools  spools
+	o        Options
+	settings Settings
+	plans    planCache
+	bundles  bundleCache
+	spools   spools
 }
 
 // New returns a Service. Close it after the last call.
@@ -128,7 +139,7 @@ func New(o Options) *Service {
 	if o.FirstToken == 0 {
 		o.FirstToken = 4 << 20
 	}
-	s := &Service{o: o}
+	s := &Service{o: o, settings: o.Resources}
 	s.plans.limit = o.CacheBytes
 	s.spools.limit = o.SpoolBytes
 	return s

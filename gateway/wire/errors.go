@@ -13,9 +13,11 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/protoadapt"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/request"
 )
 
 // ErrorDomain is the google.rpc.ErrorInfo.domain of every refusal.
@@ -170,6 +172,17 @@ func StatusProto(ctx context.Context, log *slog.Logger, err error) *spb.Status {
 		return &spb.Status{}
 	}
 	return Status(ctx, log, err).Proto()
+}
+
+// AddRequestInfo adds the id of the request of r, if that is not nil, to what the client is
+// told of its failure.
+func AddRequestInfo(p *spb.Status, r *request.Record) {
+	if r == nil || p.GetCode() == int32(codes.OK) {
+		return
+	}
+	if d, err := anypb.New(&errdetails.RequestInfo{RequestId: request.IDString(r.ID())}); err == nil {
+		p.Details = append(p.Details, d)
+	}
 }
 
 // NewErrorID returns an id that ties an answer to a line of the log.

@@ -66,6 +66,21 @@ func CheckView(field, name string, lax bool) (instance string, err error) {
 	return "", fault.InvalidField(field, "When parsing '%s' : Authorized view name expected in the form 'projects/<project_id>/instances/<instance_id>/tables/<table_id>/authorizedViews/<authorized_view_id>'.", name)
 }
 
+// CheckMaterializedView checks the name of a materialized view and returns that of its
+// instance. lax accepts any project and instance id.
+func CheckMaterializedView(field, name string, lax bool) (instance string, err error) {
+	inst, ok := InstanceOf(name)
+	if ok {
+		var id string
+		id, ok = strings.CutPrefix(name[len(inst):], "/materializedViews/")
+		ok = ok && TableID(id) && (lax || LowerID(inst[strings.LastIndexByte(inst, '/')+1:]))
+	}
+	if !ok {
+		return "", fault.InvalidField(field, "When parsing '%s' : Materialized view name expected in the form 'projects/<project_id>/instances/<instance_id>/materializedViews/<materialized_view_id>'.", name)
+	}
+	return inst, nil
+}
+
 // LowerID tells whether id matches [a-z][-a-z0-9]*, as ids of instances and
 // clusters do. The length is checked where they are created.
 func LowerID(id string) bool {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -34,7 +36,25 @@ type Gate struct {
 	Login bool
 	// Insecure lets others than those on this machine in without login.
 	Insecure bool
+	// Pages says what the pages of this origin may ask for, which are the console's.
+	Pages Pages
 }
+
+// Pages is what a browser's pages of this origin may ask for.
+type Pages uint8
+
+const (
+	// NoPages refuses whatever seems to come from a page.
+	NoPages Pages = iota
+	// ReadPages lets them ask for what changes nothing.
+	ReadPages
+	// AllPages lets them ask for what their callers may.
+	AllPages
+)
+
+// SessionCookie has the token of a browser's session. Its prefix has browsers keep it to
+// this host, over TLS or on this machine.
+const SessionCookie = "__Host-trestle"
 
 // Handler serves routes.
 func (g Gate) Handler(routes []Route) http.Handler {
@@ -53,7 +73,7 @@ func (g Gate) Handler(routes []Route) http.Handler {
 // login, from elsewhere.
 func (g Gate) guard(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		err := fromPage(r)
+		err := g.fromPage(r)
 		if err == nil && !g.Login && !g.Insecure {
 			err = fromElsewhere(r)
 		}
@@ -65,13 +85,56 @@ func (g Gate) guard(h http.Handler) http.Handler {
 	})
 }
 
-// fromPage tells why a request seems to be a browser's.
-func fromPage(r *http.Request) error {
-	if r.Header.Get("Origin") != "" {
-		return fault.New(fault.PermissionDenied, "this service is not for browsers")
+// crossOrigin refuses changes that pages of other origins ask for.
+var crossOrigin = http.NewCrossOriginProtection()
+
+// fromPage tells why a request that seems to be a browser's is refused. One of a page of
+// this origin gets the credentials of its session: other requests are not given them.
+func (g Gate) fromPage(r *http.Request) error {
+	origin, site := r.Header.Get("Origin"), r.Header.Get("Sec-Fetch-Site")
+	if g.Pages == NoPages {
+		if origin != "" {
+			return fault.New(fault.PermissionDenied, "this service is not for browsers")
+		}
+		return nil
+	}
+	foreign := site != "" && site != "same-origin" && site != "none" && r.Header.Get("Sec-Fetch-Mode") != "navigate"
+	if foreign || origin != "" && !sameOrigin(origin, r) || crossOrigin.Check(r) != nil {
+		return fault.New(fault.PermissionDenied, "the request comes from a page of another site")
+	}
+	if site != "same-origin" {
+		return nil
+	}
+	if g.Pages == ReadPages && !readsOnly(r) {
+		return fault.New(fault.PermissionDenied, "this console is for reading only (--console read)")
+	}
+	if g.Login && len(r.Header.Values("Authorization")) == 0 {
+		if c, err := r.Cookie(SessionCookie); err == nil {
+			r.Header.Set("Authorization", "Bearer "+c.Value)
+		}
 	}
 	return nil
 }
+
+func sameOrigin(origin string, r *http.Request) bool {
+	u, err := url.Parse(origin)
+	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host == r.Host && u.Host != ""
+}
+
+// readsOnly tells whether a request changes nothing but its caller's session.
+func readsOnly(r *http.Request) bool {
+	switch r.Method {
+	case http.MethodGet, http.MethodHead:
+		return true
+	case http.MethodPost:
+		_, verb, _ := strings.Cut(r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:], ":")
+		return slices.Contains([]string{"rows", "query", "prepareQuery", "executeQuery", "getIamPolicy", "testIamPermissions"}, verb) || r.URL.Path == SessionPath
+	}
+	return r.Method == http.MethodDelete && r.URL.Path == SessionPath
+}
+
+// SessionPath is where the console's callers log in and out.
+const SessionPath = "/console/session"
 
 // forwarding are the headers by which proxies say for whom they ask.
 var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"}

@@ -13,7 +13,7 @@ import (
 // ask for them have no credentials.
 func Routes(m *Metrics, h *Health) []Route {
 	return []Route{
-		{"GET /metrics", Everybody, promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{MaxRequestsInFlight: 4, Timeout: 10 * time.Second})},
+		{"GET /metrics", Everybody, promhttp.HandlerFor(m.Registry, promhttp.HandlerOpts{EnableOpenMetrics: true, MaxRequestsInFlight: 4, Timeout: 10 * time.Second})},
 		{"GET /metrics/tablets", Everybody, &m.tablets},
 		{"GET /readyz", Everybody, http.HandlerFunc(h.serveReady)},
 		{"GET /healthz", Everybody, http.HandlerFunc(serveLive)},

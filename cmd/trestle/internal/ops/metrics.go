@@ -2,6 +2,9 @@ package ops
 
 import (
 	"cmp"
+	"context"
+	"encoding/hex"
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -12,25 +15,23 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"google.golang.org/grpc/codes"
+
+	measured "github.com/trestledb/trestle/engine/request"
+	"github.com/trestledb/trestle/engine/scan"
 )
 
 // Metrics counts requests. Its methods are safe for concurrent use and do not
 // block.
 type Metrics struct {
 	Registry *prometheus.Registry
+	// Tracer and Slow are what else is told of requests, if not nil. They are set before
+	// there are any.
+	Tracer measured.Tracer
+	Slow   *SlowLog
 
-	requests  *prometheus.CounterVec
-	seconds   *prometheus.HistogramVec
-	firstRow  prometheus.Histogram
-	received  *prometheus.CounterVec
-	sent      *prometheus.CounterVec
-	inflight  prometheus.Gauge
-	sessions  prometheus.Gauge
-	panics    prometheus.Counter
-	returned  prometheus.Counter
-	modified  prometheus.Counter
-	scanned   prometheus.Counter
-	cellsRead prometheus.Counter
+	sessions prometheus.Gauge
+	panics   prometheus.Counter
+	loads    *tableLoads
 
 	commits, records, logBytes, writing prometheus.Counter
 	syncs                               prometheus.Histogram
@@ -41,16 +42,14 @@ type Metrics struct {
 
 	tablets tabletsPage
 
-	methods sync.Map // full method name to *method
+	methods    atomic.Pointer[map[string]*method] // by full name
+	addMethods sync.Mutex
 }
 
-// method is what every request of one method needs, looked up once: a labelled
-// counter costs a hash and a lock each time.
+// method is what requests of one method have in common.
 type method struct {
-	name           string
-	byCode         [codes.Unauthenticated + 1]atomic.Pointer[prometheus.Counter]
-	seconds        prometheus.Observer
-	received, sent prometheus.Counter
+	name      string
+	exemplars [measured.Faces]exemplars
 }
 
 // requestBuckets are in seconds. Most answers come from memory, hence the
@@ -62,30 +61,11 @@ var requestBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02
 func NewMetrics() *Metrics {
 	m := &Metrics{
 		Registry: prometheus.NewRegistry(),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_requests_total",
-			Help: "Requests answered, by method and gRPC status code."}, []string{"method", "code"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "bigtable_server_request_seconds",
-			Help: "Time from the arrival of a request to the end of its answer.", Buckets: requestBuckets}, []string{"method"}),
-		firstRow: prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bigtable_server_first_row_seconds",
-			Help: "Time from the arrival of a ReadRows request to its first message.", Buckets: requestBuckets}),
-		received: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_received_bytes_total",
-			Help: "Bytes of request messages."}, []string{"method"}),
-		sent: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "bigtable_server_sent_bytes_total",
-			Help: "Bytes of response messages."}, []string{"method"}),
-		inflight: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_inflight_requests",
-			Help: "Requests being worked on."}),
+		loads:    newTableLoads(),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_sessions",
 			Help: "Open sessions. The requests that they carry are counted as methods SessionReadRow and SessionMutateRow."}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_panics_recovered_total",
 			Help: "Requests that ended in a panic and were answered INTERNAL. Each is a bug."}),
-		returned: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_returned_total",
-			Help: "Rows sent to clients."}),
-		modified: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_modified_total",
-			Help: "Rows changed for clients."}),
-		scanned: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_rows_scanned_total",
-			Help: "Rows looked at by reads, whether a filter let them through or not."}),
-		cellsRead: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_server_cells_scanned_total",
-			Help: "Cells looked at by reads, whether a filter let them through or not."}),
 	}
 	m.commits = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_commits_total",
 		Help: "Group commits of the commit log."})
@@ -96,15 +76,16 @@ func NewMetrics() *Metrics {
 	m.writing = prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_wal_write_seconds_total",
 		Help: "Time spent writing the commit log, syncs not included."})
 	m.syncs = prometheus.NewHistogram(prometheus.HistogramOpts{Name: "bigtable_wal_sync_seconds",
-		Help: "Time of a sync of the commit log.", Buckets: requestBuckets})
+		Help: "Time of a sync of the commit log.", Buckets: requestBuckets,
+		NativeHistogramBucketFactor: 1.1, NativeHistogramMaxBucketNumber: 160, NativeHistogramMinResetDuration: time.Hour})
 	v, goVersion, revision := BuildInfo()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_build_info", Help: "Always 1; the labels tell the build.",
 		ConstLabels: prometheus.Labels{"version": v, "go_version": goVersion, "revision": revision}})
 	info.Set(1)
 	start := prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_start_time_seconds", Help: "Unix time at which the process started to serve."})
 	start.SetToCurrentTime()
-	m.Registry.MustRegister(m.requests, m.seconds, m.firstRow, m.received, m.sent, m.inflight, m.sessions, m.panics,
-		m.returned, m.modified, m.scanned, m.cellsRead, m.commits, m.records, m.logBytes, m.writing, m.syncs, info, start,
+	m.Registry.MustRegister(m.loads, m.sessions, m.panics,
+		m.commits, m.records, m.logBytes, m.writing, m.syncs, info, start,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -143,38 +124,47 @@ func BuildInfo() (version, goVersion, revision string) {
 // "/google.bigtable.v2.Bigtable/ReadRows". Callers pass registered names only,
 // so the number of label values is bounded.
 func (m *Metrics) method(full string) *method {
-	if v, ok := m.methods.Load(full); ok {
-		return v.(*method)
+	if all := m.methods.Load(); all != nil {
+		if v := (*all)[full]; v != nil {
+			return v
+		}
 	}
-	name := full[strings.LastIndexByte(full, '/')+1:]
-	v, _ := m.methods.LoadOrStore(full, &method{
-		name: name, seconds: m.seconds.WithLabelValues(name),
-		received: m.received.WithLabelValues(name), sent: m.sent.WithLabelValues(name),
-	})
-	return v.(*method)
+	m.addMethods.Lock()
+	defer m.addMethods.Unlock()
+	now := map[string]*method{}
+	if all := m.methods.Load(); all != nil {
+		now = maps.Clone(*all)
+	}
+	if v := now[full]; v != nil {
+		return v
+	}
+	full = strings.Clone(full)
+	v := &method{name: full[strings.LastIndexByte(full, '/')+1:]}
+	for _, same := range now {
+		if same.name == v.name {
+			v = same // of another service; a series can be there once only
+		}
+	}
+	now[full] = v
+	m.methods.Store(&now)
+	return v
 }
 
 // RPCStarted counts a request that is being worked on until RPCDone.
-func (m *Metrics) RPCStarted(fullMethod string) { m.inflight.Inc() }
+func (m *Metrics) RPCStarted(*measured.Record) { m.loads.started.Add(1) }
 
-// RPCDone counts an answered request: its full method name, status, the time it
-// took, and the bytes of its messages.
-func (m *Metrics) RPCDone(fullMethod string, code codes.Code, elapsed time.Duration, received, sent int64) {
-	m.inflight.Dec()
-	s := m.method(fullMethod)
-	if int(code) >= len(s.byCode) {
+// RPCDone counts an answered request: what is known of it, its status, the time it took,
+// and the bytes of its messages.
+func (m *Metrics) RPCDone(r *measured.Record, code codes.Code, elapsed time.Duration, received, sent int64) {
+	of := m.method(r.Method)
+	if code > codes.Unauthenticated {
 		code = codes.Unknown
 	}
-	c := s.byCode[code].Load()
-	if c == nil {
-		n := m.requests.WithLabelValues(s.name, code.String())
-		c = &n
-		s.byCode[code].Store(c)
+	m.loads.of(r).kind(seriesKey{of, r.Profile, r.Face}).done(code, elapsed, received, sent)
+	if r.Span != nil {
+		trace := r.Span.Context().Trace
+		of.exemplars[r.Face].note(elapsed, hex.EncodeToString(trace[:]))
 	}
-	(*c).Inc()
-	s.seconds.Observe(elapsed.Seconds())
-	s.received.Add(float64(received))
-	s.sent.Add(float64(sent))
 }
 
 // SessionOpened counts a session as open until SessionClosed.
@@ -184,17 +174,50 @@ func (m *Metrics) SessionOpened() { m.sessions.Inc() }
 func (m *Metrics) SessionClosed() { m.sessions.Dec() }
 
 // FirstRow notes how long a ReadRows took to its first message.
-func (m *Metrics) FirstRow(elapsed time.Duration) { m.firstRow.Observe(elapsed.Seconds()) }
+func (m *Metrics) FirstRow(elapsed time.Duration) { m.loads.firstRow.observe(elapsed) }
 
-// RowsRead counts what a read looked at and gave back.
-func (m *Metrics) RowsRead(returned, scanned, cells int64) {
-	m.returned.Add(float64(returned))
-	m.scanned.Add(float64(scanned))
-	m.cellsRead.Add(float64(cells))
+// named tells the record of the request of ctx which table it is of. A table is known
+// from its first request that did not fail.
+func (m *Metrics) named(ctx context.Context, table string, key []byte, err error) (*measured.Record, *tableSeries) {
+	r := measured.From(ctx)
+	r.NoteKey(key)
+	t := m.loads.table(table, err == nil)
+	if t == nil {
+		return r, m.loads.none
+	}
+	r.SetTable(t, t.name)
+	return r, t.series.Load()
 }
 
-// RowsModified counts rows that were changed.
-func (m *Metrics) RowsModified(n int) { m.modified.Add(float64(n)) }
+// RowsRead counts what a read of a table, which ended with err, looked at and gave back. key
+// is the first that was asked for.
+func (m *Metrics) RowsRead(ctx context.Context, table string, key []byte, s scan.Stats, err error) {
+	r, t := m.named(ctx, table, key, err)
+	// A read that ended early has not said what it looked at.
+	seen, cells := max(s.RowsSeen, s.RowsReturned), max(s.CellsSeen, s.CellsReturned)
+	addUnlessZero(&t.returned, s.RowsReturned)
+	addUnlessZero(&t.cellsReturned, s.CellsReturned)
+	addUnlessZero(&t.skipped, seen-s.RowsReturned)
+	addUnlessZero(&t.cellsSkipped, cells-s.CellsReturned)
+	if r != nil {
+		r.Work.RowsReturned.Add(s.RowsReturned)
+		r.Work.CellsReturned.Add(s.CellsReturned)
+		r.Work.RowsSeen.Add(seen)
+		r.Work.CellsSeen.Add(cells)
+	}
+}
+
+// RowsModified counts rows of a table that were changed by a call that ended with err. key is
+// the first that was to be.
+func (m *Metrics) RowsModified(ctx context.Context, table string, key []byte, n int, err error) {
+	r, t := m.named(ctx, table, key, err)
+	if n > 0 {
+		t.written.Add(int64(n))
+		if r != nil {
+			r.Work.RowsWritten.Add(int64(n))
+		}
+	}
+}
 
 // Panicked counts a recovered panic.
 func (m *Metrics) Panicked(fullMethod string) { m.panics.Inc() }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/metadata"
+	measured "github.com/trestledb/trestle/engine/request"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
 	"google.golang.org/grpc/codes"
 )
@@ -70,20 +72,20 @@ func scrape(t *testing.T, m *Metrics) map[string]string {
 func TestRequests(t *testing.T) {
 	m := NewMetrics()
 	const method = "/google.bigtable.v2.Bigtable/ReadRows"
-	m.RPCStarted("/s/M")
-	m.RPCStarted("/s/M")
-	m.RPCStarted("/s/M")
-	m.RPCDone(method, codes.OK, 3*time.Millisecond, 10, 2000)
+	m.RPCStarted(new(measured.Record))
+	m.RPCStarted(new(measured.Record))
+	m.RPCStarted(new(measured.Record))
+	m.RPCDone(&measured.Record{Method: method}, codes.OK, 3*time.Millisecond, 10, 2000)
 	// A code that gRPC does not know must not make labels without bound.
-	m.RPCDone(method, codes.Code(1234), time.Second, 0, 0)
+	m.RPCDone(&measured.Record{Method: method}, codes.Code(1234), time.Second, 0, 0)
 	got := scrape(t, m)
 	for series, want := range map[string]string{
-		`bigtable_server_inflight_requests`:                                     "1",
-		`bigtable_server_requests_total{code="OK",method="ReadRows"}`:           "1",
-		`bigtable_server_requests_total{code="Unknown",method="ReadRows"}`:      "1",
-		`bigtable_server_sent_bytes_total{method="ReadRows"}`:                   "2000",
-		`bigtable_server_request_seconds_bucket{method="ReadRows",le="0.0025"}`: "0",
-		`bigtable_server_request_seconds_bucket{method="ReadRows",le="0.005"}`:  "1",
+		`bigtable_server_inflight_requests`: "1",
+		`bigtable_server_requests_total{app_profile="",code="OK",face="bigtable",instance="",method="ReadRows",table=""}`:      "1",
+		`bigtable_server_requests_total{app_profile="",code="Unknown",face="bigtable",instance="",method="ReadRows",table=""}`: "1",
+		`bigtable_server_sent_bytes_total{app_profile="",face="bigtable",instance="",method="ReadRows",table=""}`:              "2000",
+		`bigtable_server_request_seconds_bucket{face="bigtable",method="ReadRows",le="0.0025"}`:                                "0",
+		`bigtable_server_request_seconds_bucket{face="bigtable",method="ReadRows",le="0.005"}`:                                 "1",
 	} {
 		if got[series] != want {
 			t.Errorf("%s = %q, want %s", series, got[series], want)
@@ -97,8 +99,8 @@ func TestConcurrentRequests(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for i := range 1000 {
-				m.RPCStarted("/s/M")
-				m.RPCDone("/s/M", codes.Code(i%17), time.Microsecond, 1, 1)
+				m.RPCStarted(new(measured.Record))
+				m.RPCDone(&measured.Record{Method: "/s/M"}, codes.Code(i%17), time.Microsecond, 1, 1)
 			}
 		})
 	}
@@ -125,8 +127,8 @@ func TestScrape(t *testing.T) {
 	m.ObserveStats(func() Stats { return Stats{Tables: 3, RecoverySeconds: 1.5} })
 	m.Committed(1, 2, time.Millisecond, time.Millisecond)
 	m.Panicked("/s/M")
-	m.RPCStarted("/s/M")
-	m.RPCDone("/s/M", codes.OK, time.Second, 1, 1)
+	m.RPCStarted(new(measured.Record))
+	m.RPCDone(&measured.Record{Method: "/s/M"}, codes.OK, time.Second, 1, 1)
 	start := time.Now()
 	code, body := get(t, Gate{}.Handler(Routes(m, new(Health))), "/metrics")
 	elapsed := time.Since(start)
@@ -154,11 +156,16 @@ func TestScrape(t *testing.T) {
 
 func BenchmarkRPC(b *testing.B) {
 	m := NewMetrics()
+	ctx := measured.With(b.Context(), new(measured.Record))
+	m.RowsRead(ctx, "projects/p/instances/i/tables/t", nil, scan.Stats{}, nil)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
+		r := measured.Record{Method: "/google.bigtable.v2.Bigtable/ReadRows", Profile: "default"}
+		ctx := measured.With(b.Context(), &r)
 		for pb.Next() {
-			m.RPCStarted("/s/M")
-			m.RPCDone("/google.bigtable.v2.Bigtable/ReadRows", codes.OK, time.Millisecond, 100, 1000)
+			m.RPCStarted(&r)
+			m.RowsRead(ctx, "projects/p/instances/i/tables/t", nil, scan.Stats{RowsSeen: 1, RowsReturned: 1, CellsSeen: 3, CellsReturned: 3}, nil)
+			m.RPCDone(&r, codes.OK, time.Millisecond, 100, 1000)
 		}
 	})
 }
@@ -179,7 +186,7 @@ func TestTablesAreBounded(t *testing.T) {
 		t.Errorf("%d tables", n)
 	}
 	for _, want := range []string{
-		`bigtable_row_cache_hits_total{table="t99"} 3`, `bigtable_row_cache_hits_total{table="other"} 30`,
+		fmt.Sprintf(`bigtable_row_cache_hits_total{table="t%d"} 3`, maxTables-1), `bigtable_row_cache_hits_total{table="other"} 30`,
 		`bigtable_row_cache_misses_total{table="other"} 50`, `bigtable_read_block_bytes_total{table="other"} 70`,
 		`bigtable_read_block_cached_bytes_total{table="other"} 90`,
 	} {

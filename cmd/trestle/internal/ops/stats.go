@@ -1,6 +1,13 @@
 package ops
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"cmp"
+	"math"
+	"slices"
+	"sync"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // Stats is the state of the store at one moment. What is called a count only
 // grows while the process lives.
@@ -48,9 +55,17 @@ type Stats struct {
 	DiskFree, DiskUsed int64
 }
 
-// TableReads tells what reads of one table found in the caches.
+// TableReads tells what is kept of one table, and what reads of it found in the caches.
 type TableReads struct {
 	Table string
+	// Tablets and SSTables of the table, the bytes of these, and what they would be without
+	// compression.
+	Tablets, SSTables, Bytes, RawBytes int64
+	// MemtableBytes is what the table has in memtables, CacheBytes what of it is in the block
+	// cache.
+	MemtableBytes, CacheBytes int64
+	// BloomSkips and BloomPasses are those of Stats.
+	BloomSkips, BloomPasses int64
 	// RowHits and RowMisses count reads of single rows.
 	RowHits, RowMisses int64
 	// BlockBytes are the bytes of blocks read, CachedBytes those of them that
@@ -58,40 +73,59 @@ type TableReads struct {
 	BlockBytes, CachedBytes int64
 }
 
-// maxTables is how many tables have metrics of their own; the others share those
-// of otherTables.
-const (
-	maxTables   = 100
-	otherTables = "other"
-)
-
-// bounded returns no more than maxTables of reads and the sum of the others.
-func bounded(reads []TableReads) []TableReads {
+// bounded returns no more than maxTables of reads, and the sum of the others. Those with
+// requests of their own in named come first, then those with most bytes.
+func bounded(reads []TableReads, named map[string]bool) []TableReads {
 	if len(reads) <= maxTables {
 		return reads
 	}
-	out := append([]TableReads(nil), reads[:maxTables]...)
+	out := slices.Clone(reads)
+	rank := func(r *TableReads) int64 {
+		if named[r.Table] {
+			return math.MaxInt64
+		}
+		return r.Bytes + r.MemtableBytes
+	}
+	slices.SortStableFunc(out, func(a, b TableReads) int { return cmp.Compare(rank(&b), rank(&a)) })
 	other := TableReads{Table: otherTables}
-	for _, r := range reads[maxTables:] {
+	for _, r := range out[maxTables:] {
 		other.RowHits += r.RowHits
 		other.RowMisses += r.RowMisses
 		other.BlockBytes += r.BlockBytes
 		other.CachedBytes += r.CachedBytes
+		other.Tablets += r.Tablets
+		other.SSTables += r.SSTables
+		other.Bytes += r.Bytes
+		other.RawBytes += r.RawBytes
+		other.MemtableBytes += r.MemtableBytes
+		other.CacheBytes += r.CacheBytes
+		other.BloomSkips += r.BloomSkips
+		other.BloomPasses += r.BloomPasses
 	}
-	return append(out, other)
+	return append(out[:maxTables:maxTables], other)
 }
 
-// tableRow is one metric of TableReads, a count.
+// tableRow is one metric of TableReads.
 type tableRow struct {
 	name, help string
-	get        func(*TableReads) int64
+	kind       prometheus.ValueType
+	get        func(*TableReads) float64
 }
 
 var tableRows = []tableRow{
-	{"bigtable_row_cache_hits_total", "Reads of single rows that found the row in the row cache, per table.", func(r *TableReads) int64 { return r.RowHits }},
-	{"bigtable_row_cache_misses_total", "Reads of single rows that did not find the row in the row cache, per table.", func(r *TableReads) int64 { return r.RowMisses }},
-	{"bigtable_read_block_bytes_total", "Bytes of data and index blocks of SSTables that were read, from cache or storage, per table.", func(r *TableReads) int64 { return r.BlockBytes }},
-	{"bigtable_read_block_cached_bytes_total", "Bytes of data and index blocks of SSTables that were found in the block cache, per table.", func(r *TableReads) int64 { return r.CachedBytes }},
+	{"bigtable_row_cache_hits_total", "Reads of single rows that found the row in the row cache, per table.", counter, func(r *TableReads) float64 { return n(r.RowHits) }},
+	{"bigtable_row_cache_misses_total", "Reads of single rows that did not find the row in the row cache, per table.", counter, func(r *TableReads) float64 { return n(r.RowMisses) }},
+	{"bigtable_read_block_bytes_total", "Bytes of data and index blocks of SSTables that were read, from cache or storage, per table.", counter, func(r *TableReads) float64 { return n(r.BlockBytes) }},
+	{"bigtable_read_block_cached_bytes_total", "Bytes of data and index blocks of SSTables that were found in the block cache, per table.", counter, func(r *TableReads) float64 { return n(r.CachedBytes) }},
+	{"bigtable_table_bloom_filter_skips_total", "Lookups in an SSTable that its Bloom filter spared, per table.", counter, func(r *TableReads) float64 { return n(r.BloomSkips) }},
+	{"bigtable_table_bloom_filter_passes_total", "Lookups in an SSTable that its Bloom filter let through, per table.", counter, func(r *TableReads) float64 { return n(r.BloomPasses) }},
+	{"bigtable_table_tablets", "Tablets served, per table.", gauge, func(r *TableReads) float64 { return n(r.Tablets) }},
+	{"bigtable_table_sstables", "SSTables of the tablets served, per table.", gauge, func(r *TableReads) float64 { return n(r.SSTables) }},
+	{"bigtable_table_bytes", "Bytes of the SSTables of the tablets served, per table.", gauge, func(r *TableReads) float64 { return n(r.Bytes) }},
+	{"bigtable_table_raw_bytes", "Bytes of all keys and values in SSTables before compression, per table.", gauge, func(r *TableReads) float64 { return n(r.RawBytes) }},
+	{"bigtable_table_compression_ratio", "Bytes before compression for each byte of an SSTable, per table; 0 without SSTables.", gauge, func(r *TableReads) float64 { return float64(r.RawBytes) / float64(max(r.Bytes, 1)) }},
+	{"bigtable_table_memtable_bytes", "Bytes in memtables, per table.", gauge, func(r *TableReads) float64 { return n(r.MemtableBytes) }},
+	{"bigtable_table_block_cache_bytes", "Bytes of blocks in the block cache, per table. It is estimated by what reads of the table brought there.", gauge, func(r *TableReads) float64 { return n(r.CacheBytes) }},
 }
 
 // statRow is one metric of Stats.
@@ -146,8 +180,11 @@ var statRows = []statRow{
 
 // statCollector gives one reading of Stats per scrape.
 type statCollector struct {
-	read  func() Stats
-	descs []*prometheus.Desc
+	read   func() Stats
+	named  func() map[string]bool
+	mu     sync.Mutex
+	shares cacheShares
+	descs  []*prometheus.Desc
 	// tables are those of tableRows.
 	tables []*prometheus.Desc
 }
@@ -155,7 +192,7 @@ type statCollector struct {
 // ObserveStats adds the metrics of Stats; read is called at each scrape and
 // must be quick.
 func (m *Metrics) ObserveStats(read func() Stats) {
-	c := &statCollector{read: read}
+	c := &statCollector{read: read, named: m.loads.names}
 	for i := range statRows {
 		c.descs = append(c.descs, prometheus.NewDesc(statRows[i].name, statRows[i].help, nil, nil))
 	}
@@ -176,12 +213,15 @@ func (c *statCollector) Describe(out chan<- *prometheus.Desc) {
 
 func (c *statCollector) Collect(out chan<- prometheus.Metric) {
 	s := c.read()
+	c.mu.Lock()
+	c.shares.estimate(s.Reads, s.CacheBytes-s.RowCacheBytes)
+	c.mu.Unlock()
 	for i := range statRows {
 		out <- prometheus.MustNewConstMetric(c.descs[i], statRows[i].kind, statRows[i].get(&s))
 	}
-	for _, r := range bounded(s.Reads) {
+	for _, r := range bounded(s.Reads, c.named()) {
 		for i := range tableRows {
-			out <- prometheus.MustNewConstMetric(c.tables[i], counter, n(tableRows[i].get(&r)), r.Table)
+			out <- prometheus.MustNewConstMetric(c.tables[i], tableRows[i].kind, tableRows[i].get(&r), r.Table)
 		}
 	}
 }

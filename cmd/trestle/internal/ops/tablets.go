@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -50,7 +51,13 @@ type Operator interface {
 type Admin struct {
 	open      atomic.Pointer[opened]
 	elsewhere atomic.Pointer[string] // why nothing is open, if nothing ever will be
+	slow      atomic.Pointer[SlowLog]
+	heat      atomic.Pointer[HeatReader]
+	history   atomic.Pointer[History]
+	self      atomic.Pointer[Self]
+	settings  atomic.Pointer[any]
 	jobs      jobs
+	checking  sync.Mutex // held while a view is compared with its query
 }
 
 // opened is a store and who may do something to it.
@@ -74,6 +81,9 @@ func (a *Admin) Start(op Operator, who *auth.Auth) {
 	}
 }
 
+// ShowSlow makes the service answer with the slow requests of l.
+func (a *Admin) ShowSlow(l *SlowLog) { a.slow.Store(l) }
+
 // Elsewhere makes the service answer that what it does is done otherwise.
 func (a *Admin) Elsewhere(why string) { a.elsewhere.Store(&why) }
 
@@ -94,6 +104,7 @@ func (a *Admin) Routes() (out []Route) {
 	handle := func(pattern, rpc string, f func(q *request) (any, error)) {
 		out = append(out, Route{pattern, LoggedIn, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { a.serve(w, r, rpc, f) })})
 	}
+	handle("GET /admin/tables", toSee, a.listTables)
 	handle("GET /admin/tablets", toSee, a.list)
 	handle("POST /admin/tablets/split", toChange, a.split)
 	handle("POST /admin/tablets/merge", toChange, a.merge)
@@ -105,6 +116,9 @@ func (a *Admin) Routes() (out []Route) {
 	handle("GET /admin/servers", toSee, a.listServers)
 	handle("POST /admin/servers/drain", toChange, a.drain)
 	handle("POST /admin/servers/undrain", toChange, a.undrain)
+	handle("GET /admin/views", toSeeView, a.listViews)
+	handle("POST /admin/views/wait", toSeeView, a.waitView)
+	handle("POST /admin/views/check", toCheckView, a.checkView)
 	handle("GET /admin/table", toSee, a.describeTable)
 	handle("POST /admin/table/create-group", toChange, a.changeGroup(createGroup))
 	handle("POST /admin/table/set-group", toChange, a.changeGroup(setGroup))
@@ -112,6 +126,12 @@ func (a *Admin) Routes() (out []Route) {
 	handle("POST /admin/table/assign", toChange, a.changeGroup(assign))
 	handle("POST /admin/backups/export", toCopy, a.exportBackup)
 	handle("POST /admin/backups/import", toCopy, a.importBackup)
+	handle("GET /admin/slow", toSee, a.listSlow)
+	handle("GET /admin/keyvis", toSee, a.heatMap)
+	handle("GET /admin/history", toSee, a.listHistory)
+	handle("GET /admin/processes", toSee, a.listProcesses)
+	handle("GET /admin/debug", toChange, a.collectAll)
+	handle("GET /admin/settings", toSee, a.listSettings)
 	handle("GET /admin/jobs", toSee, a.listJobs)
 	handle("GET /admin/jobs/{id}", toSee, a.job)
 	handle("DELETE /admin/jobs/{id}", toChange, a.cancel)
@@ -218,6 +238,8 @@ func statusOf(err error) int {
 		return http.StatusBadRequest
 	case fault.NotFound:
 		return http.StatusNotFound
+	case fault.Unimplemented:
+		return http.StatusNotImplemented
 	case fault.PermissionDenied:
 		return http.StatusForbidden
 	case fault.FailedPrecondition, fault.AlreadyExists, fault.Aborted:
@@ -255,15 +277,52 @@ type Tablet struct {
 	RowsWrittenPerSecond float64    `json:"rows_written_per_second"`
 	BytesPerSecond       float64    `json:"bytes_per_second"`
 	LastMajor            *time.Time `json:"last_major,omitempty"`
+	// Changes are its change files; nil if its table has no stream.
+	Changes *KeptChanges `json:"changes,omitempty"`
+}
+
+// KeptChanges are the change files of a tablet. All changes from Since on are kept; Newest is
+// the commit time of the last one that is in a file.
+type KeptChanges struct {
+	Files  int        `json:"files"`
+	Bytes  int64      `json:"bytes"`
+	Since  time.Time  `json:"since"`
+	Newest *time.Time `json:"newest,omitempty"`
 }
 
 // TabletList is the answer of GET /admin/tablets.
 type TabletList struct {
 	Tablets []Tablet `json:"tablets"`
+	// Total is how many there are, of which a page has some; 0 if no page was asked for.
+	Total int `json:"total,omitempty"`
 }
 
-// list shows the tablets of one table, or of all that the caller may know of.
+// list shows the tablets of one table, or of all that the caller may know of: all of
+// them, or a page.
 func (a *Admin) list(q *request) (any, error) {
+	page, err := pageOf(q)
+	if err != nil {
+		return nil, err
+	}
+	bound := time.Duration(0)
+	if page.limit > 0 {
+		bound = lookTime
+	}
+	infos, err := q.tablets(bound)
+	if err != nil {
+		return nil, err
+	}
+	out := TabletList{Tablets: []Tablet{}}
+	infos, out.Total = page.of(infos)
+	for _, t := range infos {
+		out.Tablets = append(out.Tablets, tabletOf(t))
+	}
+	return out, nil
+}
+
+// tablets returns those of the table that a request names, or of all that its caller may
+// know of, by table and key. It gives up after bound, if that is not 0.
+func (q *request) tablets(bound time.Duration) ([]*tablet.Info, error) {
 	table := q.URL.Query().Get("table")
 	if table != "" {
 		var err error
@@ -271,11 +330,20 @@ func (a *Admin) list(q *request) (any, error) {
 			return nil, err
 		}
 	}
-	infos, err := q.op.Tablets(q.Context(), table)
+	ctx := q.Context()
+	if bound > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, bound)
+		defer cancel()
+	}
+	infos, err := q.op.Tablets(ctx, table)
+	if err != nil && q.Context().Err() == nil && ctx.Err() != nil {
+		err = fault.New(fault.Unavailable, "the tablets were not listed within %v: a tablet server does not answer, and until another has taken over what it serves, METADATA cannot be read", bound)
+	}
 	if err != nil {
 		return nil, err
 	}
-	out := TabletList{Tablets: []Tablet{}}
+	out := make([]*tablet.Info, 0, len(infos))
 	seen := map[string]bool{table: true}
 	for i := range infos {
 		t := &infos[i]
@@ -284,20 +352,29 @@ func (a *Admin) list(q *request) (any, error) {
 				return nil, err
 			}
 		}
-		if !seen[t.Table] {
-			continue
+		if seen[t.Table] {
+			out = append(out, t)
 		}
-		j := Tablet{
-			Table: t.Table, Tablet: t.Tablet.String(), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
-			Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo, Server: t.Server,
-			ReadsPerSecond: t.Load.Reads, RowsReadPerSecond: t.Load.RowsRead, RowsWrittenPerSecond: t.Load.RowsWritten, BytesPerSecond: t.Load.Bytes,
-		}
-		if !t.LastMajor.IsZero() {
-			j.LastMajor = &t.LastMajor
-		}
-		out.Tablets = append(out.Tablets, j)
 	}
 	return out, nil
+}
+
+func tabletOf(t *tablet.Info) Tablet {
+	j := Tablet{
+		Table: t.Table, Tablet: t.Tablet.String(), Start: EscapeKey(t.Rows.Start), End: EscapeKey(t.Rows.End),
+		Bytes: t.Bytes, MemtableBytes: t.MemtableBytes, Runs: t.Runs, Files: t.Files, Redo: t.Redo, Server: t.Server,
+		ReadsPerSecond: t.Load.Reads, RowsReadPerSecond: t.Load.RowsRead, RowsWrittenPerSecond: t.Load.RowsWritten, BytesPerSecond: t.Load.Bytes,
+	}
+	if !t.LastMajor.IsZero() {
+		j.LastMajor = &t.LastMajor
+	}
+	if k := t.Changes; !k.Since.IsZero() {
+		j.Changes = &KeptChanges{Files: k.Files, Bytes: k.Bytes, Since: k.Since}
+		if !k.Newest.IsZero() {
+			j.Changes.Newest = &k.Newest
+		}
+	}
+	return j
 }
 
 // decode reads the body of a request.

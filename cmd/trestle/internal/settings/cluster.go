@@ -72,7 +72,7 @@ func NewClusterFlags(command string, role Role) *Flags {
 		case TabletServer:
 			return !slices.Contains(notOfCluster, name)
 		case Gateway:
-			return !slices.Contains(notOfCluster, name) && !slices.Contains([]string{"store", "export-store", "name", "cluster-listen", "cluster-address", "commit-interval", "cache-dir", "cache-size"}, name)
+			return !slices.Contains(notOfCluster, name) && !slices.Contains([]string{"store", "export-store", "name", "cluster-listen", "cluster-address", "commit-interval", "cache-dir", "cache-size", "change-stream-max"}, name)
 		case Master:
 			return slices.Contains(ofMaster, name) || slices.Contains([]string{"store", "name", "ttl"}, name) || strings.HasPrefix(name, "etcd") || slices.Contains([]string{"cluster-cert", "cluster-key", "cluster-ca"}, name)
 		}

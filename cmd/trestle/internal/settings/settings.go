@@ -229,7 +229,7 @@ func (s *Set) validate() (errs []error) {
 	if (s.OIDCIssuer == "") != (s.OIDCAudience == "") {
 		errs = append(errs, fmt.Errorf("oidc-issuer (%s) and oidc-audience (%s) go together", s.Origin("oidc-issuer"), s.Origin("oidc-audience")))
 	}
-	for _, f := range []struct{ name, value string }{{"token-file", s.TokenFile}, {"oidc-issuer", s.OIDCIssuer}, {"tls-client-ca", s.TLSClientCA}} {
+	for _, f := range []struct{ name, value string }{{"token-file", s.TokenFile}, {"oidc-issuer", s.OIDCIssuer}, {"tls-client-ca", s.TLSClientCA}, {"oidc-secret-file", s.OIDCSecret}} {
 		if f.value != "" && !s.AuthOn() {
 			errs = append(errs, fmt.Errorf("%s (%s) needs auth to be on", f.name, s.Origin(f.name)))
 		}

@@ -1,0 +1,107 @@
+package ops
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// A page is a part of the tablets of a table, or of all.
+type page struct {
+	limit, offset int // a limit of 0: all tablets are asked for
+	byLoad        bool
+}
+
+// lookTime is how long who looks at tablets waits for METADATA.
+const lookTime = 4 * time.Second
+
+// maxPage bounds the tablets of a page.
+const maxPage = 1000
+
+// pageOf returns the page that a request asks for.
+func pageOf(q *request) (p page, err error) {
+	number := func(name string, least, most int) (n int) {
+		text := q.URL.Query().Get(name)
+		if text == "" || err != nil {
+			return 0
+		}
+		if n, err = strconv.Atoi(text); err != nil || n < least || n > most {
+			err = fault.New(fault.Invalid, "%s must be between %d and %d", name, least, most)
+		}
+		return n
+	}
+	p = page{limit: number("limit", 1, maxPage), offset: number("offset", 0, 1<<30)}
+	switch order := q.URL.Query().Get("order"); {
+	case err != nil:
+	case order == "load":
+		p.byLoad = true
+	case order != "" && order != "key":
+		err = fault.New(fault.Invalid, "order must be key or load")
+	}
+	if err == nil && p.limit == 0 && p.offset > 0 {
+		err = fault.New(fault.Invalid, "give a limit with offset")
+	}
+	return p, err
+}
+
+// of returns the tablets on a page, and how many there are if a page was asked for.
+func (p page) of(all []*tablet.Info) (some []*tablet.Info, total int) {
+	if p.byLoad {
+		slices.SortStableFunc(all, func(a, b *tablet.Info) int {
+			return cmp.Compare(b.Load.RowsRead+b.Load.RowsWritten, a.Load.RowsRead+a.Load.RowsWritten)
+		})
+	}
+	if p.limit == 0 {
+		return all, 0
+	}
+	from := min(p.offset, len(all))
+	return all[from:min(from+p.limit, len(all))], len(all)
+}
+
+// TableSum is what the tablets of a table tell, added up.
+type TableSum struct {
+	Table   string `json:"table"`
+	Tablets int    `json:"tablets"`
+	// Unserved are the tablets that no server serves at the moment.
+	Unserved int `json:"unserved"`
+	// Bytes are those of SSTables and memtables.
+	Bytes                int64   `json:"bytes"`
+	RowsReadPerSecond    float64 `json:"rows_read_per_second"`
+	RowsWrittenPerSecond float64 `json:"rows_written_per_second"`
+}
+
+// TableList is the answer of GET /admin/tables.
+type TableList struct {
+	Tables []TableSum `json:"tables"`
+}
+
+// listTables shows one table, or all that the caller may know of.
+func (a *Admin) listTables(q *request) (any, error) {
+	infos, err := q.tablets(lookTime)
+	if err != nil {
+		return nil, err
+	}
+	out := TableList{Tables: []TableSum{}}
+	at := map[string]int{}
+	for _, t := range infos {
+		i, ok := at[t.Table]
+		if !ok {
+			i = len(out.Tables)
+			at[t.Table] = i
+			out.Tables = append(out.Tables, TableSum{Table: t.Table})
+		}
+		s := &out.Tables[i]
+		s.Tablets++
+		if t.Server == "" {
+			s.Unserved++
+		}
+		s.Bytes += t.Bytes
+		s.RowsReadPerSecond += t.Load.RowsRead
+		s.RowsWrittenPerSecond += t.Load.RowsWritten
+	}
+	return out, nil
+}

@@ -1,0 +1,82 @@
+package ops
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/trestledb/trestle/engine/tablet"
+)
+
+// manyTablets has a table of so many tablets, of which the last is the busiest.
+type manyTablets struct {
+	fakeOperator
+	n int
+}
+
+func (m *manyTablets) Tablets(context.Context, string) ([]tablet.Info, error) {
+	out := make([]tablet.Info, m.n)
+	for i := range out {
+		out[i].Table, out[i].Rows.Start, out[i].Bytes = "t", fmt.Appendf(nil, "%06d", i), 2
+		if i%2 == 0 {
+			out[i].Server = "s"
+		}
+	}
+	out[m.n-1].Load.RowsRead = 5
+	return out, nil
+}
+
+// TestPages: of many tablets a caller gets those that it asks for, and their sums.
+func TestPages(t *testing.T) {
+	const n = 100_000
+	a := NewAdmin()
+	h := Gate{}.Handler(a.Routes())
+	do := func(path string) (int, string) {
+		r := httptest.NewRequest(http.MethodGet, "http://localhost"+path, nil)
+		r.RemoteAddr = "127.0.0.1:4"
+		w := httptest.NewRecorder()
+		h.ServeHTTP(w, r)
+		return w.Code, w.Body.String()
+	}
+	a.Start(&manyTablets{n: n}, nobody(t))
+	get := func(path string, out any) {
+		t.Helper()
+		code, body := do(path)
+		if err := json.Unmarshal([]byte(body), out); code != 200 || err != nil {
+			t.Fatalf("%s: %d %v %.200s", path, code, err, body)
+		}
+	}
+	for path, want := range map[string][3]string{
+		"?limit=2":                    {"000000", "000001", "100000"},
+		"?limit=2&offset=99998":       {"099998", "099999", "100000"},
+		"?limit=2&order=load":         {"099999", "000000", "100000"},
+		"?limit=2&offset=1&order=key": {"000001", "000002", "100000"},
+	} {
+		var got TabletList
+		get("/admin/tablets"+path, &got)
+		if len(got.Tablets) != 2 || got.Tablets[0].Start != want[0] || got.Tablets[1].Start != want[1] || fmt.Sprint(got.Total) != want[2] {
+			t.Errorf("%s: %+v", path, got)
+		}
+	}
+	var got TabletList
+	if get("/admin/tablets?limit=10&offset=200000", &got); len(got.Tablets) != 0 || got.Total != n {
+		t.Errorf("behind the end: %d of %d", len(got.Tablets), got.Total)
+	}
+	var all TabletList
+	if get("/admin/tablets", &all); len(all.Tablets) != n || all.Total != 0 {
+		t.Errorf("without a page: %d of %d", len(all.Tablets), all.Total)
+	}
+	var sums TableList
+	get("/admin/tables", &sums)
+	if want := (TableSum{Table: "t", Tablets: n, Unserved: n / 2, Bytes: 2 * n, RowsReadPerSecond: 5}); len(sums.Tables) != 1 || sums.Tables[0] != want {
+		t.Errorf("%+v, want %+v", sums.Tables, want)
+	}
+	for _, bad := range []string{"limit=0", "limit=1001", "limit=x", "limit=1&offset=-1", "offset=3", "order=size"} {
+		if code, body := do("/admin/tablets?" + bad); code != 400 {
+			t.Errorf("%s: %d %.200s", bad, code, body)
+		}
+	}
+}

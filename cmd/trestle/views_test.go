@@ -1,0 +1,64 @@
+package main
+
+import (
+	"encoding/json"
+	"regexp"
+	"syscall"
+	"testing"
+
+	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+)
+
+// TestViewsCommand: what `trestle views` tells of a running server's views.
+func TestViewsCommand(t *testing.T) {
+	o := operate(t)
+	defer o.stop(syscall.SIGTERM)
+	want := func(code int, pattern string, args ...string) {
+		t.Helper()
+		out, errs, got := tool(t, o.dir, append(append([]string{"views"}, args...), "--admin", o.url)...)
+		if got != code || !regexp.MustCompile(pattern).MatchString(out+errs) {
+			t.Errorf("%v: exit code %d\n%s%s\nwant %d %s", args, got, out, errs, code, pattern)
+		}
+	}
+	want(exitOK, `^PHASE +LAG +ROWS +STATE +FAILED +VIEW\n$`, "list")
+	want(exitOK, `^$`, "check")
+	conn, err := grpc.NewClient(o.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	inst := adminpb.NewBigtableInstanceAdminClient(conn)
+	for id, query := range map[string]string{
+		"by-length": "SELECT LENGTH(f['q']) AS n, COUNT(*) AS c FROM users GROUP BY n",
+		"failing":   "SELECT CAST(CAST(f['q'] AS STRING) AS INT64) AS n, COUNT(*) AS c FROM users GROUP BY n",
+	} {
+		if _, err := inst.CreateMaterializedView(t.Context(), &adminpb.CreateMaterializedViewRequest{Parent: "projects/project/instances/instance",
+			MaterializedViewId: id, MaterializedView: &adminpb.MaterializedView{Query: query}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want(exitOK, `materializedViews/by-length has caught up\n`, "wait", "by-length")
+	want(exitOK, `materializedViews/failing has caught up\n`, "wait", "projects/project/instances/instance/materializedViews/failing")
+	want(exitFailure, `not found: none`, "wait", "none")
+	want(exitFailure, `Materialized view not found: .*/none`, "wait", "projects/project/instances/instance/materializedViews/none")
+	want(exitUsage, `NAME`, "wait")
+	want(exitOK, `(?s)live +[0-9.ms]+ +[0-9.]+ .?i?B +[0-9.]+ .?i?B +0 +.*/by-length\n.* +400 +.*/failing\nfailing: Invalid cast`, "list")
+	m := bigtable.NewMutation()
+	m.DeleteRow()
+	if err := o.table.Apply(t.Context(), rowOf(7), m); err != nil {
+		t.Fatal(err)
+	}
+	want(exitOK, `/by-length: [0-9]+ rows, 0 differ\n`, "check", "by-length")
+	want(exitOK, `(?s)/by-length: .*/failing: 0 rows, 0 differ\n`, "check")
+	want(exitFailure, `not found: none`, "check", "none")
+	out, _, _ := tool(t, o.dir, "views", "list", "--json", "--admin", o.url)
+	var list ops.ViewList
+	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Views) != 2 || list.Views[1].FailedRows < 400 || list.Views[0].Tablets != 1 {
+		t.Errorf("%v: %s", err, out)
+	}
+}

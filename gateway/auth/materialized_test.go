@@ -1,0 +1,286 @@
+package auth_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/standalone"
+	"github.com/trestledb/trestle/cluster/views"
+	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/query"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/gateway"
+	"github.com/trestledb/trestle/gateway/admin"
+	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/backend"
+	"github.com/trestledb/trestle/gateway/sql"
+)
+
+// withViews is a fixture over a store that keeps materialized views.
+func withViews(t *testing.T) *fixture {
+	t.Helper()
+	s, err := standalone.Open(t.Context(), standalone.Options{Dir: "d", FS: vfs.NewMem(), NoReserve: true, Views: func(c *client.Client) views.Options {
+		return views.Options{Evaluators: gateway.ViewEvaluators(c, 16<<20, t.TempDir())}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	return fixtureOver(t, s, auth.Options{})
+}
+
+const viewQuery = "SELECT a['q'] AS _key, COUNT(*) AS n FROM t GROUP BY _key"
+
+// TestMaterializedViewRights reads a view by every way as one who may read it and nothing
+// else, and as others.
+func TestMaterializedViewRights(t *testing.T) {
+	f := withViews(t)
+	ctx := t.Context()
+	root := f.root.token(nil)
+	if err := f.set(root, "a", "r1"); err != nil {
+		t.Fatal(err)
+	}
+	definer, reader, other := f.account("definer", false), f.account("some-reader", false), f.account("somebody-else", false)
+	view := instance + "/materializedViews/v"
+	create := func(tok, id string) error {
+		op, err := adminpb.NewBigtableInstanceAdminClient(f.connect(tok)).CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{
+			Parent: instance, MaterializedViewId: id, MaterializedView: &adminpb.MaterializedView{Query: viewQuery}})
+		for err == nil && !op.GetDone() {
+			op, err = longrunningpb.NewOperationsClient(f.connect(tok)).GetOperation(ctx, &longrunningpb.GetOperationRequest{Name: op.GetName()})
+		}
+		return err
+	}
+	if err := create(other.token(nil), "v"); status.Code(err) != codes.PermissionDenied {
+		t.Fatalf("created by one who may not: %v", err)
+	}
+	f.grant(instance, "roles/bigtable.admin "+definer.member(), "roles/trestle.queryUser "+reader.member(), "roles/trestle.queryUser "+other.member())
+	if err := create(definer.token(nil), "v"); err != nil {
+		t.Fatal(err)
+	}
+
+	// Each way returns the count of the group "v".
+	count := func(b []byte) (int, error) {
+		if len(b) != 8 {
+			return 0, errors.New("no count")
+		}
+		return int(binary.BigEndian.Uint64(b)), nil
+	}
+	scan := func(conn *grpc.ClientConn, name string) (int, error) {
+		s, err := bigtablepb.NewBigtableClient(conn).ReadRows(ctx, &bigtablepb.ReadRowsRequest{MaterializedViewName: name})
+		if err != nil {
+			return 0, err
+		}
+		var value []byte
+		for {
+			m, err := s.Recv()
+			if errors.Is(err, io.EOF) {
+				return count(value)
+			}
+			if err != nil {
+				return 0, err
+			}
+			for _, c := range m.GetChunks() {
+				if string(c.GetQualifier().GetValue()) == "n" {
+					value = c.GetValue()
+				}
+			}
+		}
+	}
+	inSession := func(conn *grpc.ClientConn, name string) (int, error) {
+		payload, err := proto.Marshal(&bigtablepb.OpenMaterializedViewRequest{MaterializedViewName: name, Permission: bigtablepb.OpenMaterializedViewRequest_PERMISSION_READ})
+		if err != nil {
+			return 0, err
+		}
+		stream, err := bigtablepb.NewBigtableClient(conn).OpenMaterializedView(ctx)
+		if err != nil {
+			return 0, err
+		}
+		s := &session{t: t, stream: stream}
+		if err := stream.Send(&bigtablepb.SessionRequest{Payload: &bigtablepb.SessionRequest_OpenSession{OpenSession: &bigtablepb.OpenSessionRequest{Payload: payload}}}); err != nil && !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+		for range 2 {
+			if _, err := stream.Recv(); err != nil {
+				return 0, err
+			}
+		}
+		_, err, ended := s.call(&bigtablepb.TableRequest{Payload: &bigtablepb.TableRequest_MutateRow{MutateRow: &bigtablepb.SessionMutateRowRequest{Key: []byte("v"), Mutations: []*bigtablepb.Mutation{setCell("default")}}}})
+		if err == nil && ended == nil {
+			return 0, errors.New("the session took a write")
+		}
+		r, err, ended := s.call(&bigtablepb.TableRequest{Payload: &bigtablepb.TableRequest_ReadRow{ReadRow: &bigtablepb.SessionReadRowRequest{Key: []byte("v")}}})
+		if err = errors.Join(err, ended); err != nil {
+			return 0, err
+		}
+		for _, fam := range r.GetReadRow().GetRow().GetFamilies() {
+			if strings.HasPrefix(fam.GetName(), "~") {
+				t.Errorf("a session shows %v", fam)
+			}
+			for _, c := range fam.GetColumns() {
+				if string(c.GetQualifier()) == "n" {
+					return count(c.GetCells()[0].GetValue())
+				}
+			}
+		}
+		return 0, errors.New("no count in a session")
+	}
+	bySQL := func(conn *grpc.ClientConn, name string) (int, error) {
+		c := bigtablepb.NewBigtableClient(conn)
+		p, err := c.PrepareQuery(ctx, &bigtablepb.PrepareQueryRequest{InstanceName: instance, Query: "SELECT n FROM `" + name[strings.LastIndexByte(name, '/')+1:] + "`",
+			DataFormat: &bigtablepb.PrepareQueryRequest_ProtoFormat{ProtoFormat: &bigtablepb.ProtoFormat{}}})
+		if err != nil {
+			return 0, err
+		}
+		s, err := c.ExecuteQuery(ctx, &bigtablepb.ExecuteQueryRequest{InstanceName: instance, PreparedQuery: p.GetPreparedQuery()})
+		if err != nil {
+			return 0, err
+		}
+		m, err := s.Recv()
+		if err != nil {
+			return 0, err
+		}
+		rows := new(bigtablepb.ProtoRows)
+		if err := proto.Unmarshal(m.GetResults().GetProtoRowsBatch().GetBatchData(), rows); err != nil || len(rows.GetValues()) != 1 {
+			return 0, errors.Join(err, errors.New("not one row"))
+		}
+		return int(rows.GetValues()[0].GetIntValue()), nil
+	}
+	sample := func(conn *grpc.ClientConn, name string) (int, error) {
+		s, err := bigtablepb.NewBigtableClient(conn).SampleRowKeys(ctx, &bigtablepb.SampleRowKeysRequest{MaterializedViewName: name})
+		if err == nil {
+			_, err = s.Recv()
+		}
+		return 1, err
+	}
+	ways := map[string]func(*grpc.ClientConn, string) (int, error){"scan": scan, "session": inSession, "SQL": bySQL, "sample": sample}
+	for what, way := range ways {
+		// Whether there is such a view is not told.
+		for _, name := range []string{view, instance + "/materializedViews/none"} {
+			if _, err := way(f.connect(reader.token(nil)), name); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s of %s without grants: %v", what, name, err)
+			}
+		}
+	}
+	f.grant(view, "roles/bigtable.reader "+reader.member())
+	for what, way := range ways {
+		if n, err := way(f.connect(reader.token(nil)), view); err != nil || n != 1 {
+			t.Errorf("%s as a reader of the view: %d, %v", what, n, err)
+		}
+		if _, err := way(f.connect(other.token(nil)), view); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s as another: %v", what, err)
+		}
+	}
+	if _, err := f.read(reader.token(nil), nil); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("the source as a reader of the view: %v", err)
+	}
+	if _, err := bySQL(f.connect(reader.token(nil)), table); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("SQL over the source as a reader of the view: %v", err)
+	}
+	views := adminpb.NewBigtableInstanceAdminClient(f.connect(reader.token(nil)))
+	if _, err := views.DeleteMaterializedView(ctx, &adminpb.DeleteMaterializedViewRequest{Name: view}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("deleted by a reader: %v", err)
+	}
+
+	// A view goes on with what its definer could read.
+	f.grant(instance)
+	if err := f.set(root, "a", "r2"); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		n, err := scan(f.connect(reader.token(nil)), view)
+		if n == 2 {
+			break
+		}
+		if err != nil || time.Now().After(end) {
+			t.Fatalf("after the definer has no rights: %d, %v", n, err)
+		}
+	}
+}
+
+// TestMaterializedViewFamilies: the query of a view may name the families that its definer
+// may read.
+func TestMaterializedViewFamilies(t *testing.T) {
+	f := newFixture(t, auth.Options{})
+	definer := f.account("definer", false)
+	a := admin.New(f.b, admin.Options{})
+	defer a.Close()
+	b := f.a.Guard(f.b)
+	svc := sql.New(sql.Options{Tables: b, Resources: a, Engine: query.New(b, query.Options{As: f.a.As}), As: f.a.As, ReadView: f.a.ReadView, Principal: auth.Member, MAC: a.MAC})
+	defer svc.Close()
+	compile := func(q string) error {
+		info := &tap.Info{FullMethodName: adminpb.BigtableInstanceAdmin_CreateMaterializedView_FullMethodName, Header: metadata.MD{"authorization": {"Bearer " + f.root.token(nil)}}}
+		ctx, err := f.a.Tap(t.Context(), info)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = f.a.Unary(ctx, &adminpb.CreateMaterializedViewRequest{Parent: instance}, &grpc.UnaryServerInfo{FullMethod: info.FullMethodName},
+			func(ctx context.Context, _ any) (any, error) {
+				return svc.CompileView(ctx, instance, definer.member(), q)
+			})
+		return err
+	}
+	const ofB = "SELECT _key, MAX(b['q']) AS m FROM t GROUP BY _key"
+	if err := compile(viewQuery); fault.KindOf(err) != fault.PermissionDenied {
+		t.Errorf("no rights: %v", err)
+	}
+	f.grant(table, "roles/bigtable.reader "+definer.member()+` resource.family == "a"`)
+	if err := compile(viewQuery); err != nil {
+		t.Errorf("a family that may be read: %v", err)
+	}
+	if err := compile(ofB); fault.KindOf(err) != fault.Invalid || !strings.Contains(err.Error(), "b") {
+		t.Errorf("a family that may not be read: %v", err)
+	}
+	f.grant(table, "roles/bigtable.reader "+definer.member())
+	if err := compile(ofB); err != nil {
+		t.Errorf("a table that may be read: %v", err)
+	}
+}
+
+// measured is a backend that measures its tablets' load.
+type measured struct{ backend.Backend }
+
+func (measured) HotTablets(context.Context, string) ([]backend.HotTablet, error) {
+	return []backend.HotTablet{{Table: table, Rows: row.All, CPUFraction: 0.5, From: time.Now().Add(-time.Minute), To: time.Now()}}, nil
+}
+
+// TestHotTablets lists them with login.
+func TestHotTablets(t *testing.T) {
+	f := fixtureOver(t, measured{model.New(model.Options{})}, auth.Options{})
+	acc := f.account("some-acc", false)
+	list := func() (int, error) {
+		r, err := adminpb.NewBigtableInstanceAdminClient(f.connect(acc.token(nil))).ListHotTablets(t.Context(), &adminpb.ListHotTabletsRequest{Parent: instance + "/clusters/cl-1"})
+		return len(r.GetHotTablets()), err
+	}
+	if _, err := list(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("without grants: %v", err)
+	}
+	f.grant(instance, "roles/bigtable.viewer "+acc.member())
+	if n, err := list(); n != 1 || err != nil {
+		t.Errorf("%d hot tablets, %v", n, err)
+	}
+	if _, err := f.a.Guard(model.New(model.Options{})).(backend.HotTabletLister).HotTablets(t.Context(), instance); fault.KindOf(err) != fault.Unimplemented {
+		t.Errorf("a backend that does not measure: %v", err)
+	}
+}
