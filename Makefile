@@ -22,6 +22,7 @@ TEST_TIMEOUT ?= 30m    # for each package's tests
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
 CLUSTER_ROUNDS ?= 10   # faults of a cluster
+CRASH_VIEWS ?= 3       # materialized views of what is written meanwhile, 3 at most
 CRASH_SEEDS ?= 200     # power cuts of a process, each with its seed
 META_CHECKS ?= 500     # random histories for each random test
 META_STEPS ?= 100      # operations in each of them, on average
@@ -33,13 +34,13 @@ CLUSTER ?= 0           # 1: conformance, kills, backups and realdata run a clust
 SDK ?= 1               # 0: leave out the client's own suites, which download and compile
 
 # What is listed with a comment behind it has spaces in its value.
-$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK CLUSTER ROWS CRASH_SEEDS CLUSTER_ROUNDS,$(eval $(v) := $(strip $($(v)))))
+$(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS CRASH_VIEWS META_CHECKS META_STEPS LOAD BENCH BENCHTIME SDK CLUSTER ROWS CRASH_SEEDS CLUSTER_ROUNDS,$(eval $(v) := $(strip $($(v)))))
 
 # Conformance tests run against this binary, as one process or as a cluster.
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql realdata memory backups cluster hdfs hbase connectors bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor realdata memory backups cluster hdfs hbase connectors kafka bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +68,8 @@ lint: ## Check format, vet, linters, dead code and the arrows between packages (
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not formatted (make fmt):"; echo "$$bad"; exit 1; fi
 	$(GO) vet $(PKGS)
 	$(GO) test ./conformance/deptest
-	GOFLAGS= $(GO) run $(GOLANGCI) run --build-tags sim $(PKGS)
-	@dead=$$(GOFLAGS= $(GO) run $(DEADCODE) -test -tags sim $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
+	GOFLAGS= $(GO) run $(GOLANGCI) run --build-tags sim,kafka $(PKGS)
+	@dead=$$(GOFLAGS= $(GO) run $(DEADCODE) -test -tags sim,kafka $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
 	@if curl -fsS --max-time 10 -o /dev/null https://vuln.go.dev/index/db.json 2>/dev/null; then $(MAKE) --no-print-directory vuln; \
 		else echo "NOT CHECKED for vulnerabilities: https://vuln.go.dev cannot be reached (make vuln)"; fi
 
@@ -83,8 +84,8 @@ fuzz: ## Run each fuzz target for FUZZTIME
 		done; \
 	done
 
-kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost
-	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS)
+kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost, and CRASH_VIEWS views equal their queries
+	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS) -history.views=$(CRASH_VIEWS)
 
 crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
 	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
@@ -115,6 +116,19 @@ conformance-sql: $(SQL_JARS) ## Compare SQL with GoogleSQL: cases (SQL_CASES=FIL
 	$(GO) test ./conformance/sql -count=1 -v -timeout 30m $(if $(strip $(SQL_CASES)),-sql.cases=$(abspath $(strip $(SQL_CASES))))
 	$(GO) test ./conformance/sql/reference -count=1 -v -timeout 120m -reference.jars=$(SQL_JARS) -reference.queries=$(strip $(SQL_QUERIES))
 
+# What checks the accessibility of pages: fetched, and no part of the tree.
+AXE := bin/console/axe.min.js
+$(AXE):
+	cmd/trestle/internal/console/vendor.sh axe $@
+
+SHOTS ?= bin/console/pictures # of all pages
+console: build $(AXE) ## Show all pages of the console in Chromium, both themes, three widths; pictures into SHOTS; wants chromium, and npm once
+	mkdir -p $(strip $(SHOTS))
+	$(CONFORM) $(GO) test ./conformance/console -count=1 -v -timeout 30m -console.axe=$(abspath $(AXE)) -console.shots=$(abspath $(strip $(SHOTS)))
+
+console-vendor: ## Fetch the console's libraries from npm, verify them by their hashes, and put them into the tree
+	cmd/trestle/internal/console/vendor.sh
+
 MEMORY ?= 128,512,2048 # MiB
 memory: build ## Abuse servers with --memory of MEMORY, measure what they take
 	$(CONFORM) $(GO) test ./conformance/memory -count=1 -v -timeout 30m -memory.settings=$(strip $(MEMORY))
@@ -125,7 +139,7 @@ backups: build ## Load ROWS generated rows, back them up, kill the server, resto
 MINIO ?=
 cluster: build ## Kill, stop, cut off, restart and measure processes of a cluster, CLUSTER_ROUNDS times; MINIO=PATH makes MinIO its store
 	$(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 30m
-	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS) -cluster.kills=$(CLUSTER_ROUNDS) $(if $(MINIO),-cluster.minio=$(MINIO) -cluster.store=$(MINIO))
+	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS) -cluster.kills=$(CLUSTER_ROUNDS) -cluster.views=$(CLUSTER_ROUNDS) $(if $(MINIO),-cluster.minio=$(MINIO) -cluster.store=$(MINIO))
 
 HDFS_JARS ?= $(CURDIR)/bin/hdfs
 $(HDFS_JARS):
@@ -196,6 +210,9 @@ SCALE ?= 50x10000,150x30000   # servers x tablets, for sim-scale
 SCALE := $(strip $(SCALE))
 sim-scale: ## Simulate large clusters of SCALE; 500x100000 takes 4 GiB and three minutes
 	TRESTLE_SIM_SCALE=$(SCALE) GOMEMLIMIT=5GiB $(GO) test -tags sim ./cluster/sim -run '^TestScale$$' -count=1 -v -timeout 30m
+
+kafka: ## Test the sink to Kafka: against TRESTLE_KAFKA=HOST:PORT,..., or brokers in the test's process
+	$(GO) test -tags kafka ./cmd/trestle/internal/feed -run Kafka -count=1 -v
 
 check: full lint ## What to run before sharing a change
 

@@ -388,6 +388,9 @@ func (c *Cluster) StopServing(limit time.Duration) error {
 // API returns the address of a process's Bigtable API.
 func (c *Cluster) API(p *Process) string { return c.address(p, "api", 8086) }
 
+// HTTP returns the address of a process's HTTP.
+func (c *Cluster) HTTP(p *Process) string { return c.address(p, "http", 8087) }
+
 func (c *Cluster) address(p *Process, service string, usual int) string {
 	addr, _ := c.at(p.Host, p.Name, service, usual) // it has one since it started
 	return addr

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -45,19 +46,39 @@ func probeOf(t *testing.T, c *Cluster, pause time.Duration) *Probe {
 		t.Fatal(err)
 	}
 	t.Cleanup(p.Stop)
-	settle(t, p)
+	settle(t, c, p)
 	return p
 }
 
-func settle(t *testing.T, p *Probe) {
+func settle(t *testing.T, c *Cluster, p *Probe) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for range 2 {
 		if err := p.Progress(ctx); err != nil {
-			t.Fatal(err)
+			t.Fatalf("%v\n%s", err, c.why())
 		}
 	}
+}
+
+// why says what may be the reason that a cluster does not serve: of each process whether
+// it runs, how it has ended since it was asked last, and the last lines that it logged.
+func (c *Cluster) why() string {
+	var b strings.Builder
+	if _, err := os.Stat(c.o.Dir); err != nil {
+		fmt.Fprintf(&b, "the directory of the cluster was removed while it ran: %v\n", err)
+	}
+	for _, p := range c.Processes() {
+		fmt.Fprintf(&b, "%s, process %d:\n", p.Name, p.Pid())
+		for _, e := range p.Exits() {
+			fmt.Fprintf(&b, "  it ended at %s with exit code %d: %s\n", e.When.Format("15:04:05.000"), e.Code, e.Last)
+		}
+		lines := strings.Split(strings.TrimSpace(p.Log(4<<10)), "\n")
+		for _, l := range lines[max(0, len(lines)-5):] {
+			fmt.Fprintf(&b, "  %s\n", l)
+		}
+	}
+	return b.String()
 }
 
 func must(t *testing.T, c *Cluster, args ...string) string {
@@ -99,7 +120,7 @@ func TestUnavailability(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(c.o.TTL)
-		settle(t, p)
+		settle(t, c, p)
 		longest, failed := p.Longest()
 		for _, k := range mine {
 			waited = append(waited, longest[k])
@@ -130,10 +151,10 @@ func TestPlanned(t *testing.T) {
 	p := probeOf(t, c, 2*time.Millisecond)
 	during := func(what string, do func()) []time.Duration {
 		t.Helper()
-		settle(t, p)
+		settle(t, c, p)
 		p.Reset()
 		do()
-		settle(t, p)
+		settle(t, c, p)
 		longest, failed := p.Longest()
 		if len(failed) > 0 {
 			t.Errorf("%s: %d calls of clients failed, the first: %v", what, len(failed), failed[0])
@@ -253,7 +274,7 @@ func TestSplit(t *testing.T) {
 		})
 		return bytes
 	}
-	settle(t, p)
+	settle(t, c, p)
 	p.Reset()
 	time.Sleep(time.Second)
 	quiet, _ := p.Longest()
@@ -266,12 +287,12 @@ func TestSplit(t *testing.T) {
 				id = tb.ID
 			}
 		}
-		settle(t, p)
+		settle(t, c, p)
 		p.Reset()
 		before := size()
 		must(t, c, "tablet", "split", id, "--key", probeKey(i)+"-2000")
 		written = append(written, size()-before)
-		settle(t, p)
+		settle(t, c, p)
 		longest, failed := p.Longest()
 		held = append(held, longest[i])
 		if len(failed) > 0 {

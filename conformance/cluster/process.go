@@ -31,6 +31,11 @@ type Process struct {
 	ready     string // begins the line of standard output that says it serves
 	log       string // file
 
+	// logged is the file, open also after the process has ended: it says why, even if the
+	// directory was removed.
+	logging sync.Mutex
+	logged  *os.File
+
 	mu    sync.Mutex
 	cond  *sync.Cond
 	cmd   *exec.Cmd // nil: it does not run
@@ -71,11 +76,10 @@ func (p *Process) startLocked() error {
 		// ip becomes the program, under the same process id.
 		program, args = "ip", append([]string{"netns", "exec", p.namespace, program}, args...)
 	}
-	log, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	log, err := p.openLog()
 	if err != nil {
 		return err
 	}
-	defer log.Close()
 	cmd := exec.Command(program, args...)
 	for _, kv := range os.Environ() {
 		if !strings.HasPrefix(kv, "TRESTLE_") {
@@ -97,6 +101,16 @@ func (p *Process) startLocked() error {
 	p.cmd, p.up = cmd, p.ready == ""
 	go p.watch(cmd, out)
 	return nil
+}
+
+func (p *Process) openLog() (*os.File, error) {
+	p.logging.Lock()
+	defer p.logging.Unlock()
+	var err error
+	if p.logged == nil {
+		p.logged, err = os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	}
+	return p.logged, err
 }
 
 func (p *Process) watch(cmd *exec.Cmd, out io.Reader) {
@@ -251,15 +265,19 @@ func (p *Process) close() {
 
 // Log returns the last n bytes that the process wrote to standard error.
 func (p *Process) Log(n int64) string {
-	f, err := os.Open(p.log)
+	p.logging.Lock()
+	defer p.logging.Unlock()
+	if p.logged == nil {
+		return "" // it was never started
+	}
+	info, err := p.logged.Stat()
 	if err != nil {
-		return ""
+		return err.Error()
 	}
-	defer f.Close()
-	if info, err := f.Stat(); err == nil && info.Size() > n {
-		_, _ = f.Seek(-n, io.SeekEnd)
+	b, err := io.ReadAll(io.NewSectionReader(p.logged, max(0, info.Size()-n), n))
+	if err != nil {
+		return err.Error()
 	}
-	b, _ := io.ReadAll(f)
 	return string(b)
 }
 

@@ -47,7 +47,7 @@ func silent(t *testing.T, c *Cluster, d time.Duration, which func(round int) []*
 		}
 		// What ends because of it ends within a ttl.
 		time.Sleep(c.o.TTL)
-		settle(t, p)
+		settle(t, c, p)
 		calls, failed := p.Longest()
 		longest = append(longest, slices.Max(calls))
 		if len(failed) > 0 {

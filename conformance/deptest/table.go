@@ -11,7 +11,7 @@ const Module = "github.com/trestledb/trestle"
 
 // leaves are the packages that give the engine's words their types. Everybody
 // may import them.
-var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan", "engine/stamp", "engine/changes"}
+var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan", "engine/stamp", "engine/changes", "engine/request"}
 
 func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
@@ -33,6 +33,7 @@ var allowed = map[string][]string{
 	"engine/row":                 {"engine/fault", "engine/cell", "engine/schema"},
 	"engine/filter":              {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/scan":                {"engine/row", "engine/filter"},
+	"engine/request":             {},
 	"engine/aggregate":           {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
 	"engine/mutex":               {},
 	"engine/datadir":             {"engine/fault"},
@@ -61,6 +62,8 @@ var allowed = map[string][]string{
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
 	"engine/worker":     {"engine/fault", "engine/tablet"},
+	"engine/keyvis":     {"engine/fault", "engine/row", "engine/objectstore", "engine/tablet"},
+	"engine/matview":    {"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/stamp", "engine/aggregate"},
 
 	"engine/query/types":     {},
 	"engine/query/syntax":    {"engine/fault"},
@@ -70,24 +73,28 @@ var allowed = map[string][]string{
 	"engine/query/plan":      and(leaves, []string{"engine/query/types", "engine/query/functions", "engine/query/algebra"}),
 	"engine/query/fragment":  and(leaves, []string{"engine/query/types", "engine/query/functions", "engine/query/algebra"}),
 	"engine/query/exec":      and(leaves, []string{"engine/query/types", "engine/query/functions", "engine/query/algebra", "engine/query/plan", "engine/query/fragment"}),
-	"engine/query":           leaves,
+	"engine/query/materialize": and(leaves, []string{"engine/aggregate", "engine/matview", "engine/query/types", "engine/query/functions", "engine/query/syntax", "engine/query/algebra",
+		"engine/query/analyze", "engine/query/plan", "engine/query/exec"}),
+	"engine/query": leaves,
 
 	"cluster/lock":        {"engine/fault"},
 	"cluster/lock/etcd":   {"engine/fault", "cluster/lock"},
 	"cluster/lock/memory": {"engine/fault", "cluster/lock"},
 	// Its items are rows of a tablet.
-	"cluster/lock/local":    and(below, []string{"engine/datadir", "engine/tablet", "engine/worker", "cluster/lock"}),
-	"cluster/lock/locktest": {"engine/fault", "cluster/lock"},
-	"cluster/rpc":           and(leaves, []string{"engine/metadata"}),
-	"cluster/rpc/stream":    and(leaves, []string{"engine/metadata", "cluster/rpc"}),
-	"cluster/metastore":     and(leaves, []string{"engine/metadata", "cluster/lock", "cluster/rpc"}),
-	"cluster/catalog":       and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "engine/tablet", "cluster/lock", "cluster/metastore"}),
-	"cluster/master":        and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
-	"cluster/tabletserver":  and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
-	"cluster/client":        and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
-	"cluster/export":        {"engine/fault", "engine/commitlog", "engine/objectstore", "engine/sstable", "engine/schema", "engine/metadata"},
-	"cluster/standalone":    {"engine/fault", "engine/cell", "engine/stamp", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
-	"cluster/check": and(below, []string{"engine/datadir", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metastore",
+	"cluster/lock/local":      and(below, []string{"engine/datadir", "engine/tablet", "engine/worker", "cluster/lock"}),
+	"cluster/lock/locktest":   {"engine/fault", "cluster/lock"},
+	"cluster/rpc":             and(leaves, []string{"engine/metadata", "engine/matview"}),
+	"cluster/rpc/stream":      and(leaves, []string{"engine/metadata", "engine/matview", "cluster/rpc"}),
+	"cluster/views":           and(leaves, []string{"engine/metadata", "engine/matview", "engine/tablet", "cluster/catalog", "cluster/rpc"}),
+	"cluster/views/viewstest": and(leaves, []string{"engine/matview"}),
+	"cluster/metastore":       and(leaves, []string{"engine/metadata", "cluster/lock", "cluster/rpc"}),
+	"cluster/catalog":         and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "engine/tablet", "cluster/lock", "cluster/metastore"}),
+	"cluster/master":          and(leaves, []string{"engine/metadata", "engine/commitlog", "engine/objectstore", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc"}),
+	"cluster/tabletserver":    and(below, []string{"engine/tablet", "engine/plan", "engine/worker", "engine/matview", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/views"}),
+	"cluster/client":          and(leaves, []string{"engine/metadata", "engine/locality", "engine/tablet", "engine/plan", "engine/matview", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/views"}),
+	"cluster/export":          {"engine/fault", "engine/commitlog", "engine/objectstore", "engine/sstable", "engine/schema", "engine/metadata"},
+	"cluster/standalone":      {"engine/fault", "engine/cell", "engine/stamp", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
+	"cluster/check": and(below, []string{"engine/datadir", "engine/matview", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metastore",
 		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),
 	"cluster/membership": {"engine/fault", "cluster/lock"},
 	"cluster/recovery":   {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "cluster/lock", "cluster/catalog"},
@@ -96,7 +103,7 @@ var allowed = map[string][]string{
 	"cluster/transfer": {"engine/fault", "engine/changes", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
 	"cluster/sim":      and(below, []string{"engine/tablet", "cluster/..."}),
 
-	"gateway/backend":  leaves,
+	"gateway/backend":  and(leaves, []string{"engine/matview"}),
 	"gateway/wire":     leaves,
 	"gateway/chunk":    leaves,
 	"gateway/view":     leaves,
@@ -106,8 +113,8 @@ var allowed = map[string][]string{
 	"gateway/session":  and(leaves, []string{"gateway/wire", "gateway/chunk"}),
 	"gateway/admin":    and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/view", "gateway/bundle", "gateway/auth/iam", "gateway/sql"}),
 	"gateway/auth/...": and(leaves, []string{"gateway/backend", "gateway/wire", "gateway/auth/..."}),
-	"gateway/sql":      and(leaves, []string{"engine/query", "engine/query/types", "engine/query/algebra", "gateway/backend", "gateway/wire", "gateway/bundle"}),
-	"gateway":          and(leaves, []string{"engine/query", "gateway/..."}),
+	"gateway/sql":      and(leaves, []string{"engine/query", "engine/query/types", "engine/query/algebra", "engine/query/materialize", "gateway/backend", "gateway/wire", "gateway/bundle"}),
+	"gateway":          and(leaves, []string{"engine/matview", "engine/query", "engine/query/materialize", "gateway/..."}),
 
 	"compat/sqlclient": {},
 	"compat/sqldriver": {"compat/sqlclient"},

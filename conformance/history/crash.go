@@ -17,6 +17,8 @@ import (
 	"cloud.google.com/go/bigtable"
 
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/conformance/views"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // CrashOptions configures Crash.
@@ -33,6 +35,9 @@ type CrashOptions struct {
 	// kill. Zero means 50 ms and 1.5 s.
 	MinLoad, MaxLoad time.Duration
 	Seed             uint64
+	// Views is how many materialized views of the rows there are, 3 at most. Each has to equal
+	// its query's result after each restart.
+	Views int
 	// Log is told of each round.
 	Log io.Writer
 }
@@ -44,6 +49,10 @@ type CrashReport struct {
 	Acked, Unknown int64
 	// Checked counts rows read after restarts.
 	Checked int64
+	// ViewRows counts rows of views that were compared, and CaughtUp is the longest time
+	// from the first answer until a view had caught up.
+	ViewRows int64
+	CaughtUp time.Duration
 	// Lost are rows that miss an acknowledged change or hold what an
 	// acknowledged one had removed; Torn are rows with a part of a change.
 	// Of each, the first few are described in Violations.
@@ -55,6 +64,17 @@ type CrashReport struct {
 
 // crashFamilies hold the same value in every row, or else it is torn.
 var crashFamilies = []string{"a", "b", "c"}
+
+// crashViews are a sum by group, a secondary index, and a minimum and a number of distinct
+// values by group.
+var crashViews = []views.View{
+	{ID: "sums", Columns: "_key, n, total",
+		Query: "SELECT SUBSTR(a['v'], 1, 1) AS _key, COUNT(*) AS n, SUM(TO_INT64(a['n'])) AS total FROM crash WHERE a['v'] IS NOT NULL GROUP BY _key"},
+	{ID: "by-value", Columns: "value, source, n",
+		Query: "SELECT SUBSTR(b['v'], 1, 24) AS value, _key AS source, LENGTH(b['v']) AS n FROM crash WHERE b['v'] IS NOT NULL ORDER BY value, source"},
+	{ID: "distinct", Columns: "n, least, sketch",
+		Query: "SELECT LENGTH(c['v']) AS n, MIN(SUBSTR(c['v'], 1, 24)) AS least, HLL_COUNT.INIT(SUBSTR(c['v'], 1, 24)) AS sketch FROM crash WHERE c['v'] IS NOT NULL GROUP BY n"},
+}
 
 // A shape is what a row should hold.
 type shape struct {
@@ -89,6 +109,16 @@ func Crash(ctx context.Context, o CrashOptions) (*CrashReport, error) {
 	o.MinLoad, o.MaxLoad = cmp.Or(o.MinLoad, 50*time.Millisecond), cmp.Or(o.MaxLoad, 1500*time.Millisecond)
 	if o.Log == nil {
 		o.Log = io.Discard
+	}
+	if o.Views > 0 && !o.Process.Cluster && o.Process.HTTP == "" {
+		host, err := loopback.Take()
+		if err != nil {
+			return nil, err
+		}
+		defer host.Close()
+		if o.Process.HTTP, err = host.Addr(); err != nil {
+			return nil, err
+		}
 	}
 	c := &crasher{CrashOptions: o, clients: make([][]*owned, o.Clients)}
 	for i := range c.clients {
@@ -128,6 +158,9 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 	}
 	restart := time.Since(start)
 	c.report.Restart = max(c.report.Restart, restart)
+	if err := c.checkViews(ctx, round, s, cl); err != nil {
+		return fmt.Errorf("%w\n%s", err, s.Log())
+	}
 	if err := c.check(ctx, cl, t); err != nil {
 		return fmt.Errorf("check: %w\n%s", err, s.Log())
 	}
@@ -160,6 +193,38 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 	cancel()
 	wg.Wait()
 	c.finish(round+1, restart)
+	return nil
+}
+
+// checkViews makes the views in the first round, and compares them in all.
+func (c *crasher) checkViews(ctx context.Context, round int, s *target.Server, cl *cluster) error {
+	const parent = "projects/" + project + "/instances/" + instance
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	at, start := c.Process.HTTP, time.Now()
+	if s.Cluster != nil {
+		at = s.Cluster.HTTP[0]
+	}
+	for i := range crashViews[:c.Views] {
+		v := &crashViews[i]
+		if round == 0 {
+			if err := v.Create(ctx, cl.cc, parent); err != nil {
+				return err
+			}
+		}
+		if err := v.Wait(ctx, at, parent); err != nil {
+			return err
+		}
+	}
+	c.report.CaughtUp = max(c.report.CaughtUp, time.Since(start))
+	for i := range crashViews[:c.Views] {
+		n, err := crashViews[i].Check(ctx, cl.data)
+		if err != nil {
+			c.report.Torn++
+			c.violation("%v", err)
+		}
+		c.report.ViewRows += int64(n)
+	}
 	return nil
 }
 

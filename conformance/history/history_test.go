@@ -17,6 +17,7 @@ var (
 	duration = flag.Duration("history.duration", 2*time.Second, "length of each workload")
 	seed     = flag.Uint64("history.seed", uint64(time.Now().UnixNano()), "seed of the workloads")
 	rounds   = flag.Int("history.rounds", 3, "kills of TestCrash")
+	viewed   = flag.Int("history.views", 3, "materialized views of TestCrash, 3 at most")
 )
 
 // suffix keeps the tables of runs against one server apart.
@@ -74,16 +75,19 @@ func TestCrash(t *testing.T) {
 	}
 	t.Logf("-history.seed=%d", *seed)
 	r, err := Crash(t.Context(), CrashOptions{Process: target.Process{Binary: bin, Dir: t.TempDir(), Args: []string{"--emulator"}, Cluster: target.OnCluster(), TTL: 3 * time.Second},
-		Rounds: *rounds + 1, Seed: *seed, Log: os.Stdout})
+		Rounds: *rounds + 1, Seed: *seed, Views: *viewed, Log: os.Stdout})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d kills, %d changes acknowledged, %d without an answer, longest restart %v", *rounds, r.Acked, r.Unknown, r.Restart)
+	t.Logf("%d kills, %d changes acknowledged, %d without an answer, longest restart %v; %d rows of %d views compared, which had caught up after %v", *rounds, r.Acked, r.Unknown, r.Restart, r.ViewRows, *viewed, r.CaughtUp)
 	if err := r.Err(); err != nil {
 		t.Error(err)
 	}
 	if r.Acked == 0 {
 		t.Error("nothing was acknowledged")
+	}
+	if *viewed > 0 && *rounds > 0 && r.ViewRows == 0 {
+		t.Error("the views were empty")
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 
 	conformance "github.com/trestledb/trestle/conformance/cluster"
 	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 const (
@@ -123,6 +124,9 @@ type bench struct {
 	client  *bigtable.Client
 	admin   *bigtable.AdminClient
 	table   *bigtable.Table
+	// host has the address http of the server's HTTP.
+	host *loopback.Host
+	http string
 }
 
 func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) (err error) {
@@ -138,12 +142,17 @@ func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) 
 	b.copies = (rows + len(b.chars) - 1) / len(b.chars)
 	fmt.Printf("Unicode Character Database %s: %d code points x %d copies = %d rows, %d cells\n",
 		unicode.Version, len(b.chars), b.copies, b.rows(), 5*b.rows())
+	if b.host, err = loopback.Take(); err != nil {
+		return err
+	}
+	defer b.host.Close()
 	if err := b.start(ctx); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
 	if err := b.admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: "ucd",
-		Families:  map[string]bigtable.GCPolicy{"id": bigtable.MaxVersionsPolicy(1), "prop": bigtable.NoGcPolicy(), "enc": bigtable.NoGcPolicy()},
+		Families: map[string]bigtable.GCPolicy{"id": bigtable.MaxVersionsPolicy(1), "prop": bigtable.NoGcPolicy(), "enc": bigtable.NoGcPolicy(),
+			"brief": bigtable.MaxAgePolicy(markAge)},
 		SplitKeys: []string{"Common", "Han", "Han#20000", "Hangul", "Latin"}}); err != nil {
 		return err
 	}
@@ -158,6 +167,15 @@ func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) 
 	if err := b.step("filters, ranges, point reads", b.queries); err != nil {
 		return err
 	}
+	if err := b.step("three materialized views", b.createViews); err != nil {
+		return err
+	}
+	if err := b.step("the views, compared", b.checkViews); err != nil {
+		return err
+	}
+	if err := b.step("the views follow changes", b.followed); err != nil {
+		return err
+	}
 	if python != "" {
 		if err := b.step("SQL, compared with SQLite", func(ctx context.Context) error { return b.sql(ctx, python) }); err != nil {
 			return err
@@ -165,6 +183,9 @@ func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) 
 	}
 	for i := range kills {
 		if err := b.step(fmt.Sprintf("kill -9 under load (%d)", i+1), b.kill); err != nil {
+			return err
+		}
+		if err := b.step("the views, compared", b.checkViews); err != nil {
 			return err
 		}
 		if err := b.step("read everything back", check); err != nil {
@@ -179,6 +200,9 @@ func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) 
 			return err
 		}
 		if err := b.step("read everything back", check); err != nil {
+			return err
+		}
+		if err := b.step("the views, compared", b.checkViews); err != nil {
 			return err
 		}
 	}
@@ -220,8 +244,14 @@ func (b *bench) step(what string, do func(context.Context) error) error {
 }
 
 func (b *bench) start(ctx context.Context) (err error) {
-	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, Args: []string{"--emulator"}, Cluster: b.cluster, TTL: 3 * time.Second}); err != nil {
+	if b.http, err = b.host.Addr(); err != nil {
 		return err
+	}
+	if b.server, err = target.Start(ctx, target.Process{Binary: b.binary, Dir: b.dir, HTTP: b.http, Args: []string{"--emulator"}, Cluster: b.cluster, TTL: 3 * time.Second}); err != nil {
+		return err
+	}
+	if b.server.Cluster != nil {
+		b.http = b.server.Cluster.HTTP[0]
 	}
 	return b.dial(ctx, b.server.Addr)
 }

@@ -74,6 +74,10 @@ func (b *bench) transfer(ctx context.Context, store string, want uint64) error {
 	if err := b.queries(ctx); err != nil {
 		return fmt.Errorf("the cluster: %w", err)
 	}
+	b.http = c.HTTP(c.Gateway)
+	if err := b.checkViews(ctx); err != nil {
+		return fmt.Errorf("the cluster: %w", err)
+	}
 	b.client.Close()
 	b.admin.Close()
 	if err := c.StopServing(time.Minute); err != nil {
