@@ -22,7 +22,7 @@ import (
 // evaluated then. What the tablet says may be too early, and never too late: ends are
 // read before the row is evaluated.
 
-// endedEvery is how often rows are looked for whose cells have ended, at most; also at
+// endedEvery is how often rows with ended cells are looked for, at most; also at
 // most a part endedShare of the time goes into that.
 const (
 	endedEvery = 100 * time.Millisecond

@@ -12,32 +12,12 @@ const exactPowers = 22
 
 // roundDigits rounds x, half away from zero, to that many digits behind the point: in
 // front of it if digits is negative. The tie is that of the number that x is exactly.
-func roundDigits(x float64, digits int64) (float64, error) {
-	switch {
-	case digits < -308 && isFinite(x):
-		return 0, nil
-	case digits > 323 || x == 0 || !isFinite(x):
-		return x, nil
-	case digits >= 0 && math.Abs(x) >= 1<<52:
-		return x, nil // a whole number
-	case digits > exactPowers || digits < -exactPowers:
-		return roundFar(x, int(digits), false)
-	}
-	whole, rest, scale, ok := split(x, digits)
-	if !ok {
-		return roundFar(x, int(digits), false)
-	}
-	switch {
-	case rest >= 0.5:
-		whole++
-	case rest <= -0.5:
-		whole--
-	}
-	return unscale(x, whole, scale, digits), nil
-}
+func roundDigits(x float64, digits int64) (float64, error) { return cutDigits(x, digits, false) }
 
 // truncDigits is roundDigits towards zero.
-func truncDigits(x float64, digits int64) (float64, error) {
+func truncDigits(x float64, digits int64) (float64, error) { return cutDigits(x, digits, true) }
+
+func cutDigits(x float64, digits int64, toZero bool) (float64, error) {
 	switch {
 	case digits < -308 && isFinite(x):
 		return 0, nil
@@ -46,16 +26,16 @@ func truncDigits(x float64, digits int64) (float64, error) {
 	case digits >= 0 && math.Abs(x) >= 1<<52:
 		return x, nil // a whole number
 	case digits > exactPowers || digits < -exactPowers:
-		return roundFar(x, int(digits), true)
+		return roundFar(x, int(digits), toZero)
 	}
 	whole, rest, scale, ok := split(x, digits)
 	if !ok {
-		return roundFar(x, int(digits), true)
+		return roundFar(x, int(digits), toZero)
 	}
 	switch {
-	case x > 0 && rest < 0:
+	case toZero && x > 0 && rest < 0, !toZero && rest <= -0.5:
 		whole--
-	case x < 0 && rest > 0:
+	case toZero && x < 0 && rest > 0, !toZero && rest >= 0.5:
 		whole++
 	}
 	return unscale(x, whole, scale, digits), nil
