@@ -9,9 +9,9 @@ import (
 // Module is the path of this module.
 const Module = "github.com/trestledb/trestle"
 
-// leaves are the packages that give the engine's words their types. Everybody
-// may import them.
-var leaves = []string{"engine/fault", "engine/budget", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan", "engine/stamp", "engine/changes", "engine/request"}
+// leaves are the packages that give the engine's words their types, and varint, by which
+// encodings are taken apart. Everybody may import them.
+var leaves = []string{"engine/fault", "engine/budget", "engine/varint", "engine/cell", "engine/schema", "engine/row", "engine/filter", "engine/scan", "engine/stamp", "engine/changes", "engine/request"}
 
 func and(lists ...[]string) []string { return slices.Concat(lists...) }
 
@@ -27,8 +27,9 @@ var allowed = map[string][]string{
 	"engine/fault":               {},
 	"engine/budget":              {"engine/fault"},
 	"engine/cell":                {},
+	"engine/varint":              {},
 	"engine/stamp":               {"engine/cell"},
-	"engine/changes":             {"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/stamp"},
+	"engine/changes":             {"engine/fault", "engine/varint", "engine/cell", "engine/schema", "engine/row", "engine/stamp"},
 	"engine/schema":              {"engine/fault", "engine/cell"},
 	"engine/row":                 {"engine/fault", "engine/cell", "engine/schema"},
 	"engine/filter":              {"engine/fault", "engine/cell", "engine/schema", "engine/row"},
@@ -62,12 +63,12 @@ var allowed = map[string][]string{
 	"engine/tablet":     below,
 	"engine/plan":       and(below, []string{"engine/tablet"}),
 	"engine/worker":     {"engine/fault", "engine/tablet"},
-	"engine/keyvis":     {"engine/fault", "engine/row", "engine/objectstore", "engine/tablet"},
-	"engine/matview":    {"engine/fault", "engine/cell", "engine/schema", "engine/row", "engine/stamp", "engine/aggregate"},
+	"engine/keyvis":     {"engine/fault", "engine/varint", "engine/row", "engine/objectstore", "engine/tablet"},
+	"engine/matview":    {"engine/fault", "engine/varint", "engine/cell", "engine/schema", "engine/row", "engine/stamp", "engine/aggregate"},
 
 	"engine/query/types":     {},
 	"engine/query/syntax":    {"engine/fault"},
-	"engine/query/functions": {"engine/fault", "engine/aggregate", "engine/query/types"},
+	"engine/query/functions": {"engine/fault", "engine/varint", "engine/aggregate", "engine/query/types"},
 	"engine/query/algebra":   and(leaves, []string{"engine/query/types", "engine/query/functions"}),
 	"engine/query/analyze":   and(leaves, []string{"engine/query/types", "engine/query/functions", "engine/query/syntax", "engine/query/algebra"}),
 	"engine/query/plan":      and(leaves, []string{"engine/query/types", "engine/query/functions", "engine/query/algebra"}),
@@ -95,12 +96,12 @@ var allowed = map[string][]string{
 	"cluster/export":          {"engine/fault", "engine/commitlog", "engine/objectstore", "engine/sstable", "engine/schema", "engine/metadata"},
 	"cluster/standalone":      {"engine/fault", "engine/cell", "engine/stamp", "engine/commitlog", "engine/datadir", "engine/metadata", "engine/objectstore", "cluster/..."},
 	"cluster/check": and(below, []string{"engine/datadir", "engine/matview", "engine/locality", "engine/tablet", "cluster/lock", "cluster/lock/memory", "cluster/metastore",
-		"cluster/catalog", "cluster/rpc", "cluster/tabletserver", "cluster/standalone"}),
+		"cluster/catalog", "cluster/client", "cluster/master", "cluster/rpc", "cluster/tabletserver", "cluster/standalone", "cluster/views"}),
 	"cluster/membership": {"engine/fault", "cluster/lock"},
 	"cluster/recovery":   {"engine/fault", "engine/commitlog", "engine/metadata", "engine/objectstore", "cluster/lock", "cluster/catalog"},
 	"cluster/node": {"engine/fault", "engine/datadir", "engine/metadata", "engine/objectstore/...", "cluster/lock", "cluster/lock/etcd", "cluster/rpc/stream",
 		"cluster/metastore", "cluster/catalog", "cluster/client"},
-	"cluster/transfer": {"engine/fault", "engine/changes", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
+	"cluster/transfer": {"engine/fault", "engine/cell", "engine/changes", "engine/commitlog", "engine/metadata", "engine/objectstore", "engine/sstable", "cluster/lock", "cluster/metastore", "cluster/catalog", "cluster/rpc", "cluster/tabletserver"},
 	"cluster/sim":      and(below, []string{"engine/tablet", "cluster/..."}),
 
 	"gateway/backend":  and(leaves, []string{"engine/matview"}),

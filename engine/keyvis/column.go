@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A column is what was recorded of all tables of a process, or of all processes, from
@@ -46,6 +47,7 @@ const (
 )
 
 const (
+	maxNameBytes  = 1 << 16 // of a table
 	maxKeyBytes   = 1 << 16
 	maxTableBytes = 16 << 20 // of a table's buckets
 	maxTables     = 1 << 20
@@ -127,36 +129,7 @@ func appendBuckets(b []byte, l []Bucket) []byte {
 	return b
 }
 
-// A decoder takes numbers and keys from bytes.
-type decoder struct {
-	b   []byte
-	err error
-}
-
 var errColumn = fault.New(fault.Corruption, "a column of the key visualizer is not what was written")
-
-func (d *decoder) fail() { d.b, d.err = nil, errColumn }
-
-// number returns a number up to most.
-func (d *decoder) number(most uint64) int64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 || v > most {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return int64(v)
-}
-
-func (d *decoder) bytes(n int64) []byte {
-	if n > int64(len(d.b)) {
-		d.fail()
-		return nil
-	}
-	out := d.b[:n:n]
-	d.b = d.b[n:]
-	return out
-}
 
 // decodeColumn decodes a column, of all tables that want returns true for; fault.Corruption if
 // it is not one.
@@ -165,13 +138,13 @@ func decodeColumn(b []byte, want func(table string) bool) (*column, error) {
 		crc32.Checksum(b[:len(b)-4], castagnoli) != binary.BigEndian.Uint32(b[len(b)-4:]) {
 		return nil, errColumn
 	}
-	d := &decoder{b: b[len(columnMagic) : len(b)-4]}
-	c := &column{start: time.Unix(d.number(1<<40), 0).UTC(), step: time.Duration(d.number(1<<20)) * time.Second}
-	for n := d.number(maxTables); n > 0 && d.err == nil; n-- {
-		name := string(d.bytes(d.number(1 << 16)))
-		size := d.number(maxTableBytes)
-		packed := d.bytes(d.number(math.MaxInt32))
-		if d.err != nil || !want(name) {
+	d := varint.Of(b[len(columnMagic) : len(b)-4])
+	c := &column{start: time.Unix(int64(d.UvarintMax(1<<40)), 0).UTC(), step: time.Duration(d.UvarintMax(1<<20)) * time.Second}
+	for n := d.UvarintMax(maxTables); n > 0 && !d.Bad(); n-- {
+		name := string(d.Take(int(d.UvarintMax(maxNameBytes))))
+		size := int64(d.UvarintMax(maxTableBytes))
+		packed := d.Take(int(d.UvarintMax(math.MaxInt32)))
+		if d.Bad() || !want(name) {
 			continue
 		}
 		raw, err := io.ReadAll(io.LimitReader(flate.NewReader(bytes.NewReader(packed)), size+1))
@@ -184,21 +157,21 @@ func decodeColumn(b []byte, want func(table string) bool) (*column, error) {
 		}
 		c.tables = append(c.tables, tableColumn{name, l})
 	}
-	if d.err == nil && (len(d.b) > 0 || c.step <= 0) {
-		d.fail()
+	if d.Bad() || d.Len() > 0 || c.step <= 0 {
+		return nil, errColumn
 	}
-	return c, d.err
+	return c, nil
 }
 
 func decodeBuckets(raw []byte) ([]Bucket, error) {
-	d := &decoder{b: raw}
-	n := d.number(MaxBuckets)
+	d := varint.Of(raw)
+	n := d.UvarintMax(MaxBuckets)
 	var before []byte
 	key := func() []byte {
-		shared := d.number(maxKeyBytes)
-		rest := d.bytes(d.number(maxKeyBytes))
-		if shared > int64(len(before)) {
-			d.fail()
+		shared := d.UvarintMax(maxKeyBytes)
+		rest := d.Take(int(d.UvarintMax(maxKeyBytes)))
+		if shared > uint64(len(before)) {
+			d.Fail()
 			return nil
 		}
 		k := append(bytes.Clone(before[:shared]), rest...)
@@ -207,15 +180,15 @@ func decodeBuckets(raw []byte) ([]Bucket, error) {
 	}
 	out := make([]Bucket, 0, n)
 	for i := range n {
-		flags := d.bytes(1)
-		if d.err != nil {
+		flags := d.Byte()
+		if d.Bad() {
 			break
 		}
-		x := Bucket{Tablet: flags[0]&beginsTablet != 0, Large: flags[0]&isLarge != 0, Start: key()}
+		x := Bucket{Tablet: flags&beginsTablet != 0, Large: flags&isLarge != 0, Start: key()}
 		if i > 0 && out[i-1].End == nil {
 			out[i-1].End = x.Start
 		}
-		switch flags[0] &^ (beginsTablet | isLarge) {
+		switch flags &^ (beginsTablet | isLarge) {
 		case endsAtEnd:
 			x.End = []byte{}
 		case endsAtNext: // nil until then
@@ -224,20 +197,20 @@ func decodeBuckets(raw []byte) ([]Bucket, error) {
 		case 0:
 			x.End = key()
 		default:
-			d.fail()
+			d.Fail()
 		}
 		for m := range x.Values {
-			x.Values[m] = d.number(math.MaxInt64 >> 20)
+			x.Values[m] = int64(d.UvarintMax(math.MaxInt64 >> 20))
 		}
 		// In order, without overlap.
 		if i > 0 && (len(out[i-1].End) == 0 || bytes.Compare(x.Start, out[i-1].End) < 0 || bytes.Compare(out[i-1].Start, x.Start) >= 0) ||
 			len(x.End) > 0 && bytes.Compare(x.End, x.Start) <= 0 {
-			d.fail()
+			d.Fail()
 		}
 		out = append(out, x)
 	}
-	if d.err == nil && (len(d.b) > 0 || n > 0 && out[n-1].End == nil) {
-		d.fail()
+	if d.Bad() || d.Len() > 0 || n > 0 && out[n-1].End == nil {
+		return nil, errColumn
 	}
-	return out, d.err
+	return out, nil
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/trestledb/trestle/engine/aggregate"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // The bounds of what a row of the source may contribute, in bytes. MaxContribution is
@@ -173,16 +174,16 @@ func parseContribution(dst []item, b []byte) ([]item, error) {
 	if len(b) == 0 {
 		return dst, nil
 	}
-	r := reader{b: b}
-	if r.byte() != version {
+	r := varint.Of(b)
+	if r.Byte() != version {
 		return dst, malformed("contribution")
 	}
-	for len(r.b) > 0 && !r.bad {
-		it := item{key: r.bytes()}
-		it.args = r.bytes()
+	for r.Len() > 0 && !r.Bad() {
+		it := item{key: r.Bytes()}
+		it.args = r.Bytes()
 		dst = append(dst, it)
 	}
-	if r.bad {
+	if r.Bad() {
 		return dst, malformed("contribution")
 	}
 	return dst, nil
@@ -190,72 +191,4 @@ func parseContribution(dst []item, b []byte) ([]item, error) {
 
 func malformed(what string) error {
 	return fault.New(fault.Corruption, "a %s of a materialized view is malformed", what)
-}
-
-// A reader takes an encoding apart. After bad is set it returns zeros.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) byte() byte {
-	if len(r.b) == 0 {
-		r.bad = true
-		return 0
-	}
-	c := r.b[0]
-	r.b = r.b[1:]
-	return c
-}
-
-func (r *reader) take(n int) []byte {
-	if len(r.b) < n {
-		r.bad, r.b = true, nil
-		return make([]byte, n)[:n:n]
-	}
-	out := r.b[:n:n]
-	r.b = r.b[n:]
-	return out
-}
-
-func (r *reader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *reader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-// bytes returns bytes with their length before them.
-func (r *reader) bytes() []byte {
-	n := r.uvarint()
-	if n > uint64(len(r.b)) {
-		r.bad, r.b = true, nil
-		return nil
-	}
-	return r.take(int(n))
-}
-
-func (r *reader) uint64() uint64 { return binary.BigEndian.Uint64(r.take(8)) }
-
-// count returns a number of things of which each takes a byte at least.
-func (r *reader) count() int {
-	n := r.uvarint()
-	if n > uint64(len(r.b)) {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	return int(n)
 }

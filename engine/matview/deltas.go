@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // Deltas adds up what changes of contributions mean to the rows of a view. It serves
@@ -200,44 +201,44 @@ func (d *Deltas) add(source []byte, it item, sign int64) error {
 		return nil
 	}
 	sums := d.sums[int(at)*len(d.kinds):]
-	r := reader{b: it.args}
+	r := varint.Of(it.args)
 	for i, k := range d.kinds {
 		if k == countRows {
 			continue
 		}
-		switch r.byte() {
+		switch r.Byte() {
 		case 0:
 			continue
 		case 1:
 		default:
-			r.bad = true
+			r.Fail()
 		}
 		s := &sums[i]
 		s.n += sign
 		switch k {
 		case sumInts:
-			s.addInt(r.varint(), sign)
+			s.addInt(r.Varint(), sign)
 		case sumFloats:
 			if s.floats == nil {
 				d.size += 8 * exactWords
 			}
-			s.addFloat(math.Float64frombits(r.uint64()), sign)
+			s.addFloat(math.Float64frombits(r.Uint64BE()), sign)
 		case xorBits:
-			s.lo ^= r.uint64()
+			s.lo ^= r.Uint64BE()
 		case countBits:
 			if s.bits == nil {
 				d.size += 8 * 64
 			}
-			s.addBits(r.uint64(), sign)
+			s.addBits(r.Uint64BE(), sign)
 		case least, sketchings:
-			d.name = append(append(d.name[:0], byte(i)), r.bytes()...)
+			d.name = append(append(d.name[:0], byte(i)), r.Bytes()...)
 			d.count(g, d.name, sign, nil)
 		case elements:
-			d.name = append(append(d.name[:0], byte(i)), r.take(4)...)
+			d.name = append(append(d.name[:0], byte(i)), r.Take(4)...)
 			d.count(g, d.name, sign, nil)
 		}
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Bad() || r.Len() > 0 {
 		return malformed("contribution")
 	}
 	return nil

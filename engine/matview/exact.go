@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"math"
 	"math/bits"
+
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // exactWords is how many words an exact sum has. A FLOAT64 is a multiple of 2^-1074
@@ -132,15 +134,15 @@ func (e *exact) append(dst []byte) []byte {
 }
 
 // read sets e to what append wrote.
-func (e *exact) read(r *reader) {
+func (e *exact) read(r *varint.Decoder) {
 	*e = exact{}
-	low, n := int(r.byte()), int(r.byte())
+	low, n := int(r.Byte()), int(r.Byte())
 	if low+n > exactWords {
-		r.bad = true
+		r.Fail()
 		return
 	}
 	for i := range n {
-		e[low+i] = r.uint64()
+		e[low+i] = r.Uint64BE()
 	}
 	if n > 0 && int64(e[low+n-1]) < 0 {
 		for i := low + n; i < exactWords; i++ {

@@ -5,6 +5,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // TestExact adds floats of all exponents in any order, takes some away, and compares
@@ -50,9 +52,9 @@ func TestExact(t *testing.T) {
 		if got := e.round(); got != f && !(math.IsInf(got, 0) && math.IsInf(f, 0)) {
 			t.Fatalf("%v add up to %v, want %v", in, got, f)
 		}
-		r := reader{b: e.append(nil)}
+		r := varint.Of(e.append(nil))
 		var back exact
-		if back.read(&r); back != e || r.bad || len(r.b) > 0 {
+		if back.read(&r); back != e || r.Bad() || r.Len() > 0 {
 			t.Fatalf("%v: read back %x, want %x", in, back, e)
 		}
 		if want.Mul(want, new(big.Rat).SetInt(new(big.Int).Lsh(big.NewInt(1), 1074))); e.big().Cmp(want.Num()) != 0 {

@@ -7,6 +7,7 @@ import (
 	"math/bits"
 
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A kind is how the values of a column of groups add up.
@@ -183,42 +184,42 @@ func (s *sum) append(dst []byte, k kind) []byte {
 }
 
 // read sets s, which is empty, to what append wrote.
-func (s *sum) read(r *reader, k kind) {
+func (s *sum) read(r *varint.Decoder, k kind) {
 	switch k {
 	case countRows, least:
 		return
 	}
-	s.n = r.varint()
+	s.n = r.Varint()
 	switch k {
 	case sketchings:
-		s.lo = uint64(r.varint())
+		s.lo = uint64(r.Varint())
 	case sumInts:
-		switch r.byte() {
+		switch r.Byte() {
 		case 0:
-			v := r.varint()
+			v := r.Varint()
 			s.lo, s.hi = uint64(v), v>>63
 		case 1:
-			s.hi = int64(r.uint64())
-			s.lo = r.uint64()
+			s.hi = int64(r.Uint64BE())
+			s.lo = r.Uint64BE()
 		default:
-			r.bad = true
+			r.Fail()
 		}
 	case xorBits:
-		s.lo = r.uint64()
+		s.lo = r.Uint64BE()
 	case sumFloats:
 		s.floats = new(floats)
-		switch r.byte() {
+		switch r.Byte() {
 		case 0:
 		case 1:
-			s.floats.nan, s.floats.up, s.floats.down = r.varint(), r.varint(), r.varint()
+			s.floats.nan, s.floats.up, s.floats.down = r.Varint(), r.Varint(), r.Varint()
 		default:
-			r.bad = true
+			r.Fail()
 		}
 		s.floats.exact.read(r)
 	case countBits:
 		s.bits = new([64]int64)
-		for mask := r.uvarint(); mask != 0; mask &= mask - 1 {
-			s.bits[bits.TrailingZeros64(mask)] = r.varint()
+		for mask := r.Uvarint(); mask != 0; mask &= mask - 1 {
+			s.bits[bits.TrailingZeros64(mask)] = r.Varint()
 		}
 	}
 }

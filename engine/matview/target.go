@@ -12,6 +12,7 @@ import (
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/stamp"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A Target applies updates to rows of a view. It serves one goroutine.
@@ -73,34 +74,34 @@ func (t *Target) read(s *state, b []byte) error {
 	if b == nil {
 		return nil
 	}
-	r := reader{b: b}
-	if r.byte() != version {
+	r := varint.Of(b)
+	if r.Byte() != version {
 		return malformed("state")
 	}
-	for range r.count() {
-		s.shards = append(s.shards, shard{r.uvarint(), r.uvarint()})
+	for range r.Count() {
+		s.shards = append(s.shards, shard{r.Uvarint(), r.Uvarint()})
 	}
-	if len(r.b) == 0 && !r.bad { // of a row that is gone
+	if r.Len() == 0 && !r.Bad() { // of a row that is gone
 		return nil
 	}
-	s.rows = r.varint()
+	s.rows = r.Varint()
 	for i, k := range t.columns() {
 		s.sums[i].read(&r, k)
 		switch k {
 		case least:
-			switch r.byte() {
+			switch r.Byte() {
 			case 0:
 			case 1:
-				s.first[i] = bytes.Clone(r.bytes())
+				s.first[i] = bytes.Clone(r.Bytes())
 				if s.first[i] == nil {
 					s.first[i] = []byte{}
 				}
 			default:
-				r.bad = true
+				r.Fail()
 			}
 		case elements, sketchings:
-			s.distinct[i] = r.varint()
-			if b := r.bytes(); len(b) > 0 {
+			s.distinct[i] = r.Varint()
+			if b := r.Bytes(); len(b) > 0 {
 				k, err := aggregate.ParseSketch(b)
 				if err != nil {
 					return malformed("state")
@@ -109,7 +110,7 @@ func (t *Target) read(s *state, b []byte) error {
 			}
 		}
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Bad() || r.Len() > 0 {
 		return malformed("state")
 	}
 	return nil
@@ -275,23 +276,23 @@ func (t *Target) drop(family string, qualifier []byte) {
 
 // add adds a payload: sums to s, counts to t.changes.
 func (t *Target) add(s *state, payload []byte) error {
-	r := reader{b: payload}
-	if r.byte() != version {
+	r := varint.Of(payload)
+	if r.Byte() != version {
 		return fault.New(fault.Invalid, "the payload of an update of view %s is malformed: it has another version", t.v.Name)
 	}
-	s.rows += r.varint()
+	s.rows += r.Varint()
 	for i, k := range t.kinds {
 		var o sum
 		o.read(&r, k)
 		s.sums[i].add(k, &o)
 	}
-	for range r.count() {
-		c := counted{name: r.bytes(), n: r.varint()}
+	for range r.Count() {
+		c := counted{name: r.Bytes(), n: r.Varint()}
 		if t.v.Index {
-			c.cells = r.bytes()
+			c.cells = r.Bytes()
 		}
-		if r.bad || len(c.name) == 0 || int(c.name[0]) >= len(t.columns()) || t.columns()[c.name[0]] < least {
-			r.bad = true
+		if r.Bad() || len(c.name) == 0 || int(c.name[0]) >= len(t.columns()) || t.columns()[c.name[0]] < least {
+			r.Fail()
 			break
 		}
 		ok := true
@@ -313,11 +314,11 @@ func (t *Target) add(s *state, payload []byte) error {
 			t.change(c)
 		}
 		if !ok {
-			r.bad = true
+			r.Fail()
 			break
 		}
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Bad() || r.Len() > 0 {
 		return fault.New(fault.Invalid, "the payload of an update of view %s is malformed", t.v.Name)
 	}
 	return nil
@@ -440,12 +441,12 @@ func (t *Target) readCount(b []byte) (n int64, cells []byte, err error) {
 	if b == nil {
 		return 0, nil, nil
 	}
-	r := reader{b: b}
-	n = r.varint()
-	if r.bad || !t.v.Index && len(r.b) > 0 {
+	r := varint.Of(b)
+	n = r.Varint()
+	if r.Bad() || !t.v.Index && r.Len() > 0 {
 		return 0, nil, malformed("count")
 	}
-	return n, r.b, nil
+	return n, r.Rest(), nil
 }
 
 // findFirst finds the first value of a column.
@@ -743,31 +744,31 @@ func (t *Target) showCells(s *state, before []byte) error {
 	if before == nil {
 		t.set(defaultFamily, nil, nil)
 	}
-	r := reader{b: cells}
+	r := varint.Of(cells)
 	for i := range t.v.Columns {
 		c := &t.v.Columns[i]
 		if c.Map {
 			if before != nil {
 				t.muts = append(t.muts, row.Mutation{Op: row.DeleteFamily, Family: c.Family})
 			}
-			for range r.count() {
-				q := r.bytes()
-				t.set(c.Family, q, r.bytes())
+			for range r.Count() {
+				q := r.Bytes()
+				t.set(c.Family, q, r.Bytes())
 			}
 			continue
 		}
-		switch r.byte() {
+		switch r.Byte() {
 		case 0:
 			if before != nil {
 				t.drop(c.Family, []byte(c.Qualifier))
 			}
 		case 1:
-			t.set(c.Family, []byte(c.Qualifier), r.bytes())
+			t.set(c.Family, []byte(c.Qualifier), r.Bytes())
 		default:
-			r.bad = true
+			r.Fail()
 		}
 	}
-	if r.bad || len(r.b) > 0 {
+	if r.Bad() || r.Len() > 0 {
 		return malformed("count")
 	}
 	return nil

@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/stamp"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A place is how far the changes of a partition have been read: parts of it,
@@ -195,12 +196,12 @@ func (s *sealer) open(token string) (place, error) {
 
 // parse decodes what a token seals.
 func (s *sealer) parse(b []byte) (place, error) {
-	d := tokenReader{b: b}
-	if d.byte() != tokenVersion {
+	d := varint.Of(b)
+	if d.Byte() != tokenVersion {
 		return nil, fault.New(fault.Invalid, "The token is of a version that this server does not know")
 	}
-	table, life, n := d.uvarint(), d.uvarint(), d.uvarint()
-	if d.bad || n >= uint64(len(b)) {
+	table, life, n := d.Uvarint(), d.Uvarint(), d.Uvarint()
+	if d.Bad() || n >= uint64(len(b)) {
 		return nil, errToken
 	}
 	switch {
@@ -213,7 +214,7 @@ func (s *sealer) parse(b []byte) (place, error) {
 	start := s.rows.Start
 	for i := range p {
 		if i > 0 {
-			start = d.key()
+			start = d.Bytes()
 			if !s.rows.Contains(start) || bytes.Compare(start, p[i-1].rows.Start) <= 0 {
 				return nil, errToken
 			}
@@ -221,53 +222,16 @@ func (s *sealer) parse(b []byte) (place, error) {
 		}
 		p[i].rows = row.Range{Start: start, End: s.rows.End}
 		at := &p[i].at
-		at.Through, at.Born = cell.Seq(d.uvarint()), cell.Seq(d.uvarint())
-		if more := d.uvarint(); more > 0 {
-			at.ChunkEnd, at.Row, at.Stamp = at.Through+cell.Seq(more), d.key(), cell.Seq(d.uvarint())
+		at.Through, at.Born = cell.Seq(d.Uvarint()), cell.Seq(d.Uvarint())
+		if more := d.Uvarint(); more > 0 {
+			at.ChunkEnd, at.Row, at.Stamp = at.Through+cell.Seq(more), d.Bytes(), cell.Seq(d.Uvarint())
 		}
-		if d.bad || at.Through > stamp.Most || at.ChunkEnd > stamp.Most || at.ChunkEnd > 0 && at.ChunkEnd <= at.Through {
+		if d.Bad() || at.Through > stamp.Most || at.ChunkEnd > stamp.Most || at.ChunkEnd > 0 && at.ChunkEnd <= at.Through {
 			return nil, errToken
 		}
 	}
-	if len(d.b) > 0 {
+	if d.Len() > 0 {
 		return nil, errToken
 	}
 	return p, nil
-}
-
-// A tokenReader reads the fields of a token. bad is set once one is missing.
-type tokenReader struct {
-	b   []byte
-	bad bool
-}
-
-func (d *tokenReader) byte() byte {
-	if len(d.b) == 0 {
-		d.bad = true
-		return 0
-	}
-	c := d.b[0]
-	d.b = d.b[1:]
-	return c
-}
-
-func (d *tokenReader) uvarint() uint64 {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.bad, d.b = true, nil
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *tokenReader) key() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.bad, d.b = true, nil
-		return nil
-	}
-	k := d.b[:n:n]
-	d.b = d.b[n:]
-	return k
 }

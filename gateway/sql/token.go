@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // Clients carry two kinds of token, which any gateway and any restart accepts:
@@ -97,49 +98,15 @@ func unseal(ctx context.Context, mac sealer, purpose string, kind byte, token []
 	return token[2:n], true, nil
 }
 
-// A reader takes the fields of a token apart. After an error it gives zeros.
-type reader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *reader) uint() uint64 {
-	u, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	r.b = r.b[n:]
-	return u
-}
-
-func (r *reader) bytes() []byte {
-	n := r.uint()
-	if n > uint64(len(r.b)) {
-		r.bad, r.b = true, nil
-		return nil
-	}
-	out := r.b[:n:n]
-	r.b = r.b[n:]
-	return out
-}
+// A reader takes the fields of a token apart.
+type reader struct{ varint.Decoder }
 
 func (r *reader) text() string {
-	b := r.bytes()
+	b := r.Bytes()
 	if !utf8.Valid(b) {
-		r.bad = true
+		r.Fail()
 	}
 	return string(b)
-}
-
-// list reads how many elements follow, each of one byte at least.
-func (r *reader) list() int {
-	n := r.uint()
-	if n > uint64(len(r.b)) {
-		r.bad, r.b = true, nil
-		return 0
-	}
-	return int(n)
 }
 
 func (p *prepared) encode() ([]byte, error) {
@@ -184,43 +151,34 @@ var scalars = map[types.Kind]*types.Type{
 }
 
 func (r *reader) types() map[string]*types.Type {
-	n := r.list()
+	n := r.Count()
 	out := make(map[string]*types.Type, min(n, maxParams))
 	for range n {
-		name := r.text()
-		if len(r.b) == 0 || len(out) == maxParams {
-			r.bad = true
+		name, kind := r.text(), r.Byte()
+		t := scalars[types.Kind(kind&0x7f)]
+		if r.Bad() || t == nil || len(out) == maxParams {
+			r.Fail()
 			return nil
 		}
-		t := scalars[types.Kind(r.b[0]&0x7f)]
-		if t == nil {
-			r.bad = true
-			return nil
-		}
-		if r.b[0]&0x80 != 0 {
+		if kind&0x80 != 0 {
 			t = types.ArrayOf(t)
 		}
-		out[name], r.b = t, r.b[1:]
+		out[name] = t
 	}
 	return out
 }
 
 // decodePrepared reads the fields of a token.
 func decodePrepared(fields []byte) (*prepared, bool) {
-	r := &reader{b: fields}
-	p := &prepared{semantics: r.uint(), expires: int64(r.uint()), instance: r.text(), text: r.text(), params: r.types(), metadata: r.bytes()}
-	n := r.list()
-	for range n {
-		if len(r.b) == 0 {
-			r.bad = true
+	r := reader{varint.Of(fields)}
+	p := &prepared{semantics: r.Uvarint(), expires: int64(r.Uvarint()), instance: r.text(), text: r.text(), params: r.types(), metadata: r.Bytes()}
+	for range r.Count() {
+		if r.Bad() {
 			break
 		}
-		d := dependency{kind: dependencyKind(r.b[0])}
-		r.b = r.b[1:]
-		d.name, d.incarnation, d.version = r.text(), r.text(), r.text()
-		p.deps = append(p.deps, d)
+		p.deps = append(p.deps, dependency{kind: dependencyKind(r.Byte()), name: r.text(), incarnation: r.text(), version: r.text()})
 	}
-	return p, !r.bad && len(r.b) == 0
+	return p, !r.Bad() && r.Len() == 0
 }
 
 // columnsOf returns the encoded description of columns.
@@ -270,24 +228,20 @@ func decodeResume(fields []byte) (*resume, bool) {
 	if len(fields) < len(t.execution)+2 {
 		return nil, false
 	}
-	fields = fields[copy(t.execution[:], fields):]
-	micros, n := binary.Varint(fields)
-	if n <= 0 || n == len(fields) {
-		return nil, false
-	}
-	t.now, t.stage = time.UnixMicro(micros), stage(fields[n])
-	r := &reader{b: fields[n+1:]}
+	r := varint.Of(fields[copy(t.execution[:], fields):])
+	micros := r.Varint()
+	t.now, t.stage = time.UnixMicro(micros), stage(r.Byte())
 	switch t.stage {
 	case stagePosition:
-		t.position = r.bytes()
+		t.position = r.Bytes()
 	case stageSpool:
-		t.spool = r.bytes()
-		t.offset = int64(r.uint())
+		t.spool = r.Bytes()
+		t.offset = int64(r.Uvarint())
 	case stageEnd:
 	default:
 		return nil, false
 	}
-	return t, !r.bad && len(r.b) == 0 && micros >= minMicros && micros <= maxMicros && t.offset >= 0
+	return t, !r.Bad() && r.Len() == 0 && micros >= minMicros && micros <= maxMicros && t.offset >= 0
 }
 
 // executionOf identifies what an execution is of. A resume token is good for the

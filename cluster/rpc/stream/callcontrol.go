@@ -44,7 +44,7 @@ func (p *peer) control(ctx context.Context, c *control, out any) error {
 	if err != nil || out == nil {
 		return err
 	}
-	if err := json.Unmarshal(answer.b, out); err != nil {
+	if err := json.Unmarshal(answer.Rest(), out); err != nil {
 		return fault.New(fault.Internal, "answer of tablet server %s: %w", p.addr, err)
 	}
 	return nil

@@ -30,7 +30,7 @@ func (p *peer) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w sca
 		answer, err := p.ask(ctx, opReadRows, body, false)
 		*body = (*body)[:unasked]
 		if err == nil {
-			if err = r.read(answer.b); err == nil && !r.ended {
+			if err = r.read(answer.Rest()); err == nil && !r.ended {
 				err = errMalformed
 			}
 			return r.rest, r.stats, err
@@ -134,12 +134,12 @@ func appendErrors(b []byte, errs []error) []byte {
 
 func (d *decoder) errors(n int) ([]error, error) {
 	errs := make([]error, n)
-	for range d.count() {
-		i := d.uvarint()
+	for range d.Count() {
+		i := d.Uvarint()
 		if i >= uint64(n) {
-			d.fail()
+			d.Fail()
 		}
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		errs[i] = d.error()
@@ -154,7 +154,7 @@ func (p *peer) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte,
 	if err != nil {
 		return false, err
 	}
-	matched := answer.byte() != 0
+	matched := answer.Byte() != 0
 	answer.work(request.From(ctx))
 	return matched, answer.err()
 }
@@ -179,9 +179,9 @@ func (p *peer) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, 
 	if err != nil {
 		return nil, rpc.NotApplied, err
 	}
-	became := rpc.UpdateOutcome(answer.byte())
+	became := rpc.UpdateOutcome(answer.Byte())
 	if became > rpc.AppliedBefore {
-		answer.fail()
+		answer.Fail()
 	}
 	cells := answer.cells()
 	answer.work(request.From(ctx))

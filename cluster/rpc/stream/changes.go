@@ -29,7 +29,7 @@ func appendPosition(b []byte, p *changes.Position) []byte {
 }
 
 func (d *decoder) position() changes.Position {
-	return changes.Position{Through: cell.Seq(d.uvarint()), ChunkEnd: cell.Seq(d.uvarint()), Row: d.bytes(), Stamp: cell.Seq(d.uvarint())}
+	return changes.Position{Through: cell.Seq(d.Uvarint()), ChunkEnd: cell.Seq(d.Uvarint()), Row: d.bytes(), Stamp: cell.Seq(d.Uvarint())}
 }
 
 func appendChangesRead(b []byte, req *rpc.ChangesRead) []byte {
@@ -39,7 +39,7 @@ func appendChangesRead(b []byte, req *rpc.ChangesRead) []byte {
 }
 
 func (d *decoder) changesRead() *rpc.ChangesRead {
-	return &rpc.ChangesRead{Life: d.uvarint(), Within: d.rowRange(), From: d.position(), Until: cell.Seq(d.uvarint()), Every: time.Duration(d.varint())}
+	return &rpc.ChangesRead{Life: d.Uvarint(), Within: d.rowRange(), From: d.position(), Until: cell.Seq(d.Uvarint()), Every: time.Duration(d.Varint())}
 }
 
 func appendChanges(b []byte, r *changes.Record) []byte {
@@ -64,13 +64,13 @@ func appendChanges(b []byte, r *changes.Record) []byte {
 // changes decodes what appendChanges wrote behind its kind into r, whose slices alias the
 // message.
 func (d *decoder) changes(r *changes.Record) {
-	r.Stamp, r.Key = cell.Seq(d.uvarint()), d.bytes()
-	r.Through, r.ChunkEnd = cell.Seq(d.uvarint()), cell.Seq(d.uvarint())
-	r.Collected, r.Changes = d.byte() != 0, r.Changes[:0]
-	for range d.count() {
-		c := changes.Change{Op: changes.Op(d.byte()), Family: cell.FamilyID(d.uvarint()), Qualifier: d.bytes(), Timestamp: d.varint(), Value: d.bytes()}
-		c.Times.Start, c.Times.End = d.varint(), d.varint()
-		if d.bad {
+	r.Stamp, r.Key = cell.Seq(d.Uvarint()), d.bytes()
+	r.Through, r.ChunkEnd = cell.Seq(d.Uvarint()), cell.Seq(d.Uvarint())
+	r.Collected, r.Changes = d.Byte() != 0, r.Changes[:0]
+	for range d.Count() {
+		c := changes.Change{Op: changes.Op(d.Byte()), Family: cell.FamilyID(d.Uvarint()), Qualifier: d.bytes(), Timestamp: d.Varint(), Value: d.bytes()}
+		c.Times.Start, c.Times.End = d.Varint(), d.Varint()
+		if d.Bad() {
 			return
 		}
 		r.Changes = append(r.Changes, c)
@@ -127,9 +127,9 @@ func (s *Server) changes(st grpc.ServerStream) (err error) {
 			err = refuse(fault.New(fault.Internal, "panic: %v", r))
 		}
 	}()
-	d := decoder{b: in.b}
+	d := decoderOf(in.b)
 	at, req := d.target(), d.changesRead()
-	if d.bad || req.Every <= 0 {
+	if d.Bad() || req.Every <= 0 {
 		return errMalformed
 	}
 	var lost error
@@ -184,7 +184,7 @@ func (p *peer) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesR
 		if len(m.b) == 0 {
 			return errMalformed
 		}
-		switch d := (decoder{b: m.b[1:]}); m.b[0] {
+		switch d := decoderOf(m.b[1:]); m.b[0] {
 		case answerOK:
 			if err := r.give(d, w); err != nil {
 				return err
@@ -214,11 +214,11 @@ func (r *changesReader) give(d decoder, w changes.Writer) error {
 		taken = false
 		return w.Flush()
 	}
-	for len(d.b) > 0 && !r.ended {
-		switch d.byte() {
+	for d.Len() > 0 && !r.ended {
+		switch d.Byte() {
 		case changesRecord:
 			d.changes(&r.rec)
-			if d.bad {
+			if d.Bad() {
 				return errMalformed
 			}
 			full, err := w.Record(&r.rec, r.rec.After())
@@ -232,7 +232,7 @@ func (r *changesReader) give(d decoder, w changes.Writer) error {
 			}
 		case changesMark:
 			at := d.position()
-			if d.bad {
+			if d.Bad() {
 				return errMalformed
 			}
 			if err := flush(); err != nil {

@@ -115,10 +115,10 @@ func FuzzChanges(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w := &changesWriter{}
 		var r changesReader
-		if err := r.give(decoder{b: bytes.Clone(b)}, &reencodes{w}); err != nil {
+		if err := r.give(decoderOf(bytes.Clone(b)), &reencodes{w}); err != nil {
 			return
 		}
-		d := decoder{b: b}
+		d := decoderOf(b)
 		d.changesRead()
 	})
 }

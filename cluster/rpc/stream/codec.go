@@ -13,6 +13,7 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // errMalformed is a message that no server of this version sends.
@@ -26,84 +27,28 @@ func appendString(b []byte, v string) []byte {
 	return append(binary.AppendUvarint(b, uint64(len(v))), v...)
 }
 
-// A decoder reads a message. Its results point into the message. After the first thing
-// that is wrong it returns zero values, and bad is set.
-type decoder struct {
-	b   []byte
-	bad bool
-}
+// A decoder reads a message. Its results point into the message.
+type decoder struct{ varint.Decoder }
 
-func (d *decoder) fail() {
-	d.b, d.bad = nil, true
-}
+func decoderOf(b []byte) decoder { return decoder{varint.Of(b)} }
 
 func (d *decoder) err() error {
-	if d.bad {
+	if d.Bad() {
 		return errMalformed
 	}
 	return nil
 }
 
-func (d *decoder) uvarint() uint64 {
-	if len(d.b) > 0 && d.b[0] < 0x80 {
-		v := d.b[0]
-		d.b = d.b[1:]
-		return uint64(v)
-	}
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.fail()
-		return 0
-	}
-	v := d.b[0]
-	d.b = d.b[1:]
-	return v
-}
-
 // bytes returns nil for an empty slice.
 func (d *decoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.fail()
-	}
-	if n == 0 || d.bad {
+	b := d.Bytes()
+	if len(b) == 0 {
 		return nil
 	}
-	v := d.b[:n:n]
-	d.b = d.b[n:]
-	return v
+	return b
 }
 
 func (d *decoder) string() string { return string(d.bytes()) }
-
-// count returns the length of a list, whose elements take a byte at least.
-func (d *decoder) count() int {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.fail()
-		return 0
-	}
-	return int(n)
-}
 
 // room is how many elements to make room for before they are seen: an element
 // may be larger in memory than in the message.
@@ -114,7 +59,7 @@ func appendTarget(b []byte, at rpc.Target) []byte {
 }
 
 func (d *decoder) target() rpc.Target {
-	return rpc.Target{Tablet: metadata.TabletID(d.uvarint()), Schema: d.uvarint()}
+	return rpc.Target{Tablet: metadata.TabletID(d.Uvarint()), Schema: d.Uvarint()}
 }
 
 func appendRange(b []byte, r row.Range) []byte { return appendBytes(appendBytes(b, r.Start), r.End) }
@@ -130,7 +75,7 @@ func appendRanges(b []byte, ranges []row.Range) []byte {
 }
 
 func (d *decoder) ranges() []row.Range {
-	n := d.count()
+	n := d.Count()
 	if n == 0 {
 		return nil
 	}
@@ -145,7 +90,7 @@ func appendTimes(b []byte, t cell.TimeRange) []byte {
 	return binary.AppendVarint(binary.AppendVarint(b, t.Start), t.End)
 }
 
-func (d *decoder) times() cell.TimeRange { return cell.TimeRange{Start: d.varint(), End: d.varint()} }
+func (d *decoder) times() cell.TimeRange { return cell.TimeRange{Start: d.Varint(), End: d.Varint()} }
 
 // The flags of a mutation.
 const (
@@ -195,33 +140,25 @@ func appendMutation(b []byte, m *row.Mutation) []byte {
 }
 
 func (d *decoder) mutation(m *row.Mutation) {
-	m.Op = row.Op(d.byte())
-	flags := d.byte()
+	m.Op = row.Op(d.Byte())
+	flags := d.Byte()
 	m.Truncate, m.Sticky = flags&hasTruncate != 0, flags&hasSticky != 0
 	m.Family = d.string()
 	m.Qualifier = d.bytes()
-	m.Timestamp = d.varint()
+	m.Timestamp = d.Varint()
 	m.Value = d.bytes()
 	if flags&hasUntil != 0 {
-		m.Until = d.varint()
+		m.Until = d.Varint()
 	}
 	if flags&hasTimes != 0 {
 		m.Times = d.times()
 	}
 	if flags&hasInput != 0 {
-		m.Input = row.Input{Kind: row.InputKind(d.byte()), Int: d.varint(), Bytes: d.bytes(), Float: d.float()}
+		m.Input = row.Input{Kind: row.InputKind(d.Byte()), Int: d.Varint(), Bytes: d.bytes(), Float: d.float()}
 	}
 }
 
-func (d *decoder) float() float64 {
-	if len(d.b) < 8 {
-		d.fail()
-		return 0
-	}
-	v := math.Float64frombits(binary.BigEndian.Uint64(d.b))
-	d.b = d.b[8:]
-	return v
-}
+func (d *decoder) float() float64 { return math.Float64frombits(d.Uint64BE()) }
 
 func appendMutations(b []byte, muts []row.Mutation) []byte {
 	b = binary.AppendUvarint(b, uint64(len(muts)))
@@ -232,13 +169,13 @@ func appendMutations(b []byte, muts []row.Mutation) []byte {
 }
 
 func (d *decoder) mutations() []row.Mutation {
-	n := d.count()
+	n := d.Count()
 	if n == 0 {
 		return nil
 	}
 	out := make([]row.Mutation, 0, room(n))
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		out = append(out, row.Mutation{})
@@ -273,10 +210,10 @@ func appendTime(b []byte, t time.Time) []byte {
 }
 
 func (d *decoder) time() time.Time {
-	if d.byte() == 0 {
+	if d.Byte() == 0 {
 		return time.Time{}
 	}
-	return time.UnixMicro(d.varint())
+	return time.UnixMicro(d.Varint())
 }
 
 func appendEntries(b []byte, entries []row.Entry) []byte {
@@ -288,10 +225,10 @@ func appendEntries(b []byte, entries []row.Entry) []byte {
 }
 
 func (d *decoder) entries() []row.Entry {
-	n := d.count()
+	n := d.Count()
 	out := make([]row.Entry, 0, room(n))
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		out = append(out, row.Entry{})
@@ -316,17 +253,17 @@ func appendRules(b []byte, rules []row.Rule) []byte {
 }
 
 func (d *decoder) rules() []row.Rule {
-	n := d.count()
+	n := d.Count()
 	out := make([]row.Rule, 0, room(n))
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		r := row.Rule{Family: d.string(), Qualifier: d.bytes()}
-		if d.byte() != 0 {
+		if d.Byte() != 0 {
 			r.IsAppend, r.Append = true, append([]byte{}, d.bytes()...)
 		} else {
-			r.Increment = d.varint()
+			r.Increment = d.Varint()
 		}
 		out = append(out, r)
 	}
@@ -364,7 +301,7 @@ func appendCell(b []byte, c *row.Cell, flags byte) []byte {
 
 // cell decodes a cell over the one before.
 func (d *decoder) cell(c *row.Cell) {
-	flags := d.byte()
+	flags := d.Byte()
 	if flags&sameFamily == 0 {
 		if f := d.bytes(); string(f) != c.Family {
 			c.Family = string(f)
@@ -373,11 +310,11 @@ func (d *decoder) cell(c *row.Cell) {
 	if flags&sameQualifier == 0 {
 		c.Qualifier = d.bytes()
 	}
-	c.Timestamp = d.varint()
+	c.Timestamp = d.Varint()
 	c.Value = d.bytes()
 	c.Labels = nil
 	if flags&hasLabels != 0 {
-		n := d.count()
+		n := d.Count()
 		for range n {
 			c.Labels = append(c.Labels, d.string())
 		}
@@ -393,10 +330,10 @@ func appendCells(b []byte, cells []row.Cell) []byte {
 }
 
 func (d *decoder) cells() []row.Cell {
-	n := d.count()
+	n := d.Count()
 	out := make([]row.Cell, 0, room(n))
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		out = append(out, row.Cell{})
@@ -430,7 +367,7 @@ func appendBound(b []byte, v filter.Bound) []byte {
 }
 
 func (d *decoder) bound() filter.Bound {
-	flags := d.byte()
+	flags := d.Byte()
 	v := filter.Bound{Set: flags&boundSet != 0, Open: flags&boundOpen != 0}
 	if v.Set {
 		v.Key = d.bytes()
@@ -481,13 +418,13 @@ func appendFilters(b []byte, nodes []*filter.Node) []byte {
 }
 
 func (d *decoder) filter(depth int) *filter.Node {
-	op := filter.Op(d.byte())
+	op := filter.Op(d.Byte())
 	if op == 0 {
 		return nil
 	}
 	n := &filter.Node{Op: op}
 	if depth > maxDepth {
-		d.fail()
+		d.Fail()
 		return nil
 	}
 	switch op {
@@ -505,17 +442,17 @@ func (d *decoder) filter(depth int) *filter.Node {
 	case filter.TimestampRange:
 		n.Times = d.times()
 	case filter.CellsPerRowOffset, filter.CellsPerRowLimit, filter.CellsPerColumnLimit:
-		v := d.varint()
+		v := d.Varint()
 		if n.N = int32(v); int64(n.N) != v {
-			d.fail()
+			d.Fail()
 		}
 	case filter.ApplyLabel:
 		n.Label = d.string()
 	case filter.Columns:
-		count := d.count()
+		count := d.Count()
 		n.Columns = make(map[string][]row.Range, room(count))
 		for range count {
-			if d.bad {
+			if d.Bad() {
 				break
 			}
 			family := d.string()
@@ -523,16 +460,16 @@ func (d *decoder) filter(depth int) *filter.Node {
 		}
 		n.Children = d.filters(depth)
 	default:
-		d.fail()
+		d.Fail()
 	}
 	return n
 }
 
 func (d *decoder) filters(depth int) []*filter.Node {
-	n := d.count()
+	n := d.Count()
 	out := make([]*filter.Node, 0, room(n))
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		out = append(out, d.filter(depth+1))
@@ -552,7 +489,7 @@ func appendRead(b []byte, r *rpc.Read) []byte {
 }
 
 func (d *decoder) read() *rpc.Read {
-	return &rpc.Read{Ranges: d.ranges(), Limit: d.varint(), Reversed: d.byte() != 0, Filter: d.filter(0)}
+	return &rpc.Read{Ranges: d.ranges(), Limit: d.Varint(), Reversed: d.Byte() != 0, Filter: d.filter(0)}
 }
 
 func appendStats(b []byte, s *scan.Stats) []byte {
@@ -563,7 +500,7 @@ func appendStats(b []byte, s *scan.Stats) []byte {
 }
 
 func (d *decoder) stats() scan.Stats {
-	return scan.Stats{RowsSeen: d.varint(), RowsReturned: d.varint(), CellsSeen: d.varint(), CellsReturned: d.varint()}
+	return scan.Stats{RowsSeen: d.Varint(), RowsReturned: d.Varint(), CellsSeen: d.Varint(), CellsReturned: d.Varint()}
 }
 
 // clone gives ranges memory of their own.

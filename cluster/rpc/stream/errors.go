@@ -63,7 +63,7 @@ func (e *remoteError) Unwrap() error { return e.cause }
 
 // error decodes an error.
 func (d *decoder) error() error {
-	flags := d.byte()
+	flags := d.Byte()
 	if flags&isBare != 0 {
 		return rpc.ErrNotServing
 	}
@@ -73,11 +73,11 @@ func (d *decoder) error() error {
 			causes = append(causes, f.err)
 		}
 	}
-	kind := fault.Kind(d.byte())
-	e := &fault.Error{Kind: kind, Msg: d.string(), Field: d.string(), Reason: d.string(), RetryAfter: time.Duration(d.varint()), Cause: errors.Join(causes...)}
-	n := d.count()
+	kind := fault.Kind(d.Byte())
+	e := &fault.Error{Kind: kind, Msg: d.string(), Field: d.string(), Reason: d.string(), RetryAfter: time.Duration(d.Varint()), Cause: errors.Join(causes...)}
+	n := d.Count()
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			break
 		}
 		if e.Metadata == nil {
@@ -86,7 +86,7 @@ func (d *decoder) error() error {
 		k := d.string()
 		e.Metadata[k] = d.string()
 	}
-	if d.bad || kind > fault.Internal {
+	if d.Bad() || kind > fault.Internal {
 		return errMalformed
 	}
 	if kind == 0 {

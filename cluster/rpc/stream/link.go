@@ -112,9 +112,9 @@ func (l *link) receive() error {
 			return err
 		}
 		l.lastHeard.Store(now())
-		f := decoder{b: b}
-		number, kind := f.uvarint(), f.byte()
-		if f.bad {
+		f := decoderOf(b)
+		number, kind := f.Uvarint(), f.Byte()
+		if f.Bad() {
 			return errMalformed
 		}
 		if kind == answerBye {

@@ -18,11 +18,11 @@ func appendWork(b []byte, w *request.Work) []byte {
 
 // work reads that, if it is there, and adds it to what is known of the request.
 func (d *decoder) work(r *request.Record) {
-	if len(d.b) == 0 {
+	if d.Len() == 0 {
 		return
 	}
-	if b := d.bytes(); r != nil && !d.bad && !r.Work.AddEncoded(b) {
-		d.fail()
+	if b := d.bytes(); r != nil && !d.Bad() && !r.Work.AddEncoded(b) {
+		d.Fail()
 	}
 }
 

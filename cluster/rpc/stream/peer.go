@@ -195,8 +195,8 @@ func (p *peer) askUnary(ctx context.Context, l *link, op byte, body []byte, chan
 		return decoder{}, p.translateGRPC(ctx, err, changes)
 	}
 	l.lastHeard.Store(now())
-	answer := decoder{b: out.b}
-	kind := answer.byte()
+	answer := decoderOf(out.b)
+	kind := answer.Byte()
 	return result(kind, answer)
 }
 

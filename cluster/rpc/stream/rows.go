@@ -149,23 +149,23 @@ type rowReader struct {
 
 // read takes a message.
 func (r *rowReader) read(b []byte) error {
-	d := &decoder{b: b}
+	d := decoderOf(b)
 	r.cell.Qualifier = nil
-	for len(d.b) > 0 {
-		record := d.byte()
+	for d.Len() > 0 {
+		record := d.Byte()
 		if r.ended || r.open != (record == recordCell || record == recordEnd) || r.torn && record != recordPiece {
 			return errMalformed
 		}
 		switch record {
 		case recordStart, recordScanned:
 			key := d.bytes()
-			if d.bad {
+			if d.Bad() {
 				return errMalformed
 			}
 			if record == recordScanned {
 				// Its reader has let go of the tablet, so a caller that waits for rows may
 				// have those that have come.
-				if r.to.Scanned(key); len(d.b) == 0 {
+				if r.to.Scanned(key); d.Len() == 0 {
 					if err := r.to.Flush(); err != nil {
 						return err
 					}
@@ -175,7 +175,7 @@ func (r *rowReader) read(b []byte) error {
 			r.open = true
 			r.to.StartRow(key)
 		case recordCell:
-			if d.cell(&r.cell); d.bad {
+			if d.cell(&r.cell); d.Bad() {
 				return errMalformed
 			}
 			r.to.Cell(&r.cell)
@@ -185,10 +185,10 @@ func (r *rowReader) read(b []byte) error {
 				return err
 			}
 		case recordPiece:
-			p := scan.Piece{Rows: int64(d.uvarint()), Cells: int64(d.uvarint()), Key: d.bytes(), Open: d.byte() != 0}
-			n := d.uvarint()
+			p := scan.Piece{Rows: int64(d.Uvarint()), Cells: int64(d.Uvarint()), Key: d.bytes(), Open: d.Byte() != 0}
+			n := d.Uvarint()
 			// An open row is the only one, and a row has a cell.
-			if d.bad || r.encoded == nil || n == 0 || n > maxMessage || p.Rows < 0 || p.Cells < p.Rows || p.Open != (p.Rows == 0) || r.torn && p.Rows > 1 {
+			if d.Bad() || r.encoded == nil || n == 0 || n > maxMessage || p.Rows < 0 || p.Cells < p.Rows || p.Open != (p.Rows == 0) || r.torn && p.Rows > 1 {
 				return errMalformed
 			}
 			if err := r.piece(&p, int(n)); err != nil {
@@ -243,10 +243,10 @@ func appendFrame(b []byte, number uint64, head, body []byte) []byte {
 
 // frame returns the next frame of a message.
 func (d *decoder) frame() (number uint64, rest decoder) {
-	f := decoder{b: d.bytes(), bad: d.bad}
-	number = f.uvarint()
-	if f.bad {
-		d.fail()
+	rest = decoderOf(d.bytes())
+	number = rest.Uvarint()
+	if rest.Bad() {
+		d.Fail()
 	}
-	return number, f
+	return number, rest
 }

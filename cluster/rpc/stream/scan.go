@@ -230,19 +230,19 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 			err = refuse(fault.New(fault.Internal, "panic: %v", r))
 		}
 	}()
-	d := decoder{b: question}
+	d := decoderOf(question)
 	at, req := d.target(), d.read()
-	encoding := d.uvarint()
+	encoding := d.Uvarint()
 	// Bytes behind the encoding are a fragment, which may be empty, and what the scan is
 	// part of.
 	var fragment []byte
-	if len(d.b) > 0 {
+	if d.Len() > 0 {
 		fragment = d.bytes()
 	}
-	if d.bad {
+	if d.Bad() {
 		return errMalformed
 	}
-	ctx, of := s.begin(ctx, new(request.Record), d.b)
+	ctx, of := s.begin(ctx, new(request.Record), d.Rest())
 	defer func() { of.ended(err) }()
 	b := append(batches.empty(), answerOK)
 	var w answerer
@@ -415,7 +415,7 @@ func (c *scanConn) scan(l *link, question []byte, r *rowReader) (whole bool, err
 				return false, err
 			}
 		case answerError:
-			d := decoder{b: b[1:]}
+			d := decoderOf(b[1:])
 			return true, d.error()
 		default:
 			return false, errMalformed
@@ -477,7 +477,7 @@ func (p *peer) scanGRPC(ctx context.Context, l *link, body []byte, r *rowReader)
 				return err
 			}
 		case answerError:
-			d := decoder{b: m.b[1:]}
+			d := decoderOf(m.b[1:])
 			return d.error()
 		default:
 			return errMalformed

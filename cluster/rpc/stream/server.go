@@ -82,8 +82,8 @@ func NewServer(to rpc.TabletServer, o ServerOptions) *Server {
 			if err := dec(&in); err != nil {
 				return nil, err
 			}
-			d := decoder{b: in.b}
-			op := d.byte()
+			d := decoderOf(in.b)
+			op := d.Byte()
 			return &raw{b: s.answer(ctx, nil, op, d)}, nil
 		}}},
 	}, s)
@@ -208,10 +208,10 @@ func (m *mux) receive(c net.Conn) {
 		if err != nil {
 			return
 		}
-		q := &question{m: m, body: decoder{b: b}}
-		q.number, q.op = q.body.uvarint(), q.body.byte()
-		left := q.body.uvarint()
-		if q.body.bad {
+		q := &question{m: m, body: decoderOf(b)}
+		q.number, q.op = q.body.Uvarint(), q.body.Byte()
+		left := q.body.Uvarint()
+		if q.body.Bad() {
 			return
 		}
 		switch q.op {
@@ -363,7 +363,7 @@ func (s *Server) answer(ctx context.Context, b []byte, op byte, d decoder) (out 
 
 func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, error) {
 	if op == opControl {
-		return s.control(ctx, b, d.b)
+		return s.control(ctx, b, d.Rest())
 	}
 	at := d.target()
 	var own *request.Record
@@ -373,18 +373,18 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 	switch op {
 	case opMutateRow:
 		e := new(row.Entry)
-		if d.entry(e); d.bad {
+		if d.entry(e); d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		err := s.to.MutateRow(ctx, at, e)
 		return of.end(b, err), err
 	case opMutateRows:
 		entries := d.entries()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		errs, err := s.to.MutateRows(ctx, at, entries)
 		if err != nil {
 			of.ended(err)
@@ -393,10 +393,10 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		return of.end(appendErrors(b, errs), nil), nil
 	case opCheckAndMutateRow:
 		key, predicate, then, otherwise := d.bytes(), d.filter(0), d.mutations(), d.mutations()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		matched, err := s.to.CheckAndMutateRow(ctx, at, key, predicate, then, otherwise)
 		if matched {
 			return of.end(append(b, 1), err), err
@@ -404,38 +404,38 @@ func (s *Server) do(ctx context.Context, b []byte, op byte, d decoder) ([]byte, 
 		return of.end(append(b, 0), err), err
 	case opReadModifyWriteRow:
 		key, rules := d.bytes(), d.rules()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		cells, err := s.to.ReadModifyWriteRow(ctx, at, key, rules)
 		return of.end(appendCells(b, cells), err), err
 	case opUpdateRow:
 		key, token, read, seen, muts := d.bytes(), d.bytes(), d.filter(0), d.bytes(), d.mutations()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		cells, became, err := s.to.UpdateRow(ctx, at, key, token, read, seen, muts)
 		return of.end(appendCells(append(b, byte(became)), cells), err), err
 	case opApplyView:
 		rows := d.viewRows()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
 		return b, s.to.ApplyView(ctx, at, rows)
 	case opDropRange:
 		r := d.rowRange()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
 		return b, s.to.DropRange(ctx, at, r)
 	case opReadRows:
 		req := d.read()
-		if d.bad {
+		if d.Bad() {
 			return b, errMalformed
 		}
-		ctx, of := s.begin(ctx, own, d.b)
+		ctx, of := s.begin(ctx, own, d.Rest())
 		w := &rowWriter{b: b, full: rowsBytes, large: maxRowPart, work: of.work()}
 		rest, stats, err := s.to.ReadRows(ctx, at, req, w)
 		if err == nil {
@@ -455,9 +455,9 @@ func (s *Server) scan(st grpc.ServerStream) error {
 	if err := st.RecvMsg(&in); err != nil {
 		return err
 	}
-	d := decoder{b: in.b}
+	d := decoderOf(in.b)
 	at, req := d.target(), d.read()
-	if d.bad {
+	if d.Bad() {
 		return errMalformed
 	}
 	empty := func() []byte { return append(batches.empty(), answerOK) }

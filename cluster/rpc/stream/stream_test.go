@@ -842,21 +842,21 @@ func FuzzQuestion(f *testing.F) {
 			mutate: func(_ context.Context, _ rpc.Target, e *row.Entry) error {
 				b := appendEntry(nil, e)
 				var e2 row.Entry
-				d := decoder{b: b}
+				d := decoderOf(b)
 				d.entry(&e2)
 				again("entry", appendEntry(nil, &e2), b)
 				return d.err()
 			},
 			read: func(_ context.Context, _ rpc.Target, r *rpc.Read, _ scan.Writer) ([]row.Range, scan.Stats, error) {
-				d := decoder{b: appendRead(nil, r)}
+				d := decoderOf(appendRead(nil, r))
 				d.read()
 				return nil, scan.Stats{}, d.err()
 			},
 		}, ServerOptions{})
-		out := s.answer(t.Context(), nil, op, decoder{b: body})
-		d := decoder{b: out}
-		if kind := d.byte(); kind == answerError {
-			if err := d.error(); err == nil || d.bad {
+		out := s.answer(t.Context(), nil, op, decoderOf(body))
+		d := decoderOf(out)
+		if kind := d.Byte(); kind == answerError {
+			if err := d.error(); err == nil || d.Bad() {
 				t.Errorf("error %v", err)
 			}
 		}
@@ -881,18 +881,18 @@ func FuzzAnswer(f *testing.F) {
 		c := new(collect)
 		r := &rowReader{to: c}
 		_ = r.read(b)
-		d := &decoder{b: b}
+		d := decoderOf(b)
 		if err := d.error(); err == nil {
 			t.Error("an error that is none")
 		}
-		d = &decoder{b: b}
+		d = decoderOf(b)
 		_, _ = d.errors(3)
-		d = &decoder{b: b}
+		d = decoderOf(b)
 		d.cells()
-		d = &decoder{b: b}
-		for len(d.b) > 0 {
-			if _, rest := d.frame(); !d.bad {
-				_ = rest.byte()
+		d = decoderOf(b)
+		for d.Len() > 0 {
+			if _, rest := d.frame(); !d.Bad() {
+				_ = rest.Byte()
 			}
 		}
 	})

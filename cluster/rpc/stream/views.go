@@ -23,20 +23,20 @@ func appendViewRows(b []byte, rows []rpc.ViewRow) []byte {
 
 // viewRows decodes what appendViewRows wrote; what it returns aliases the message.
 func (d *decoder) viewRows() []rpc.ViewRow {
-	n := d.count()
+	n := d.Count()
 	rows := make([]rpc.ViewRow, 0, room(n))
 	for range n {
 		r := rpc.ViewRow{Key: d.bytes()}
-		m := d.count()
+		m := d.Count()
 		r.Updates = make([]matview.Update, 0, room(m))
 		for range m {
-			u := matview.Update{Shard: d.uvarint(), Seq: d.uvarint(), Payload: d.bytes()}
-			if d.bad {
+			u := matview.Update{Shard: d.Uvarint(), Seq: d.Uvarint(), Payload: d.bytes()}
+			if d.Bad() {
 				return nil
 			}
 			r.Updates = append(r.Updates, u)
 		}
-		if d.bad {
+		if d.Bad() {
 			return nil
 		}
 		rows = append(rows, r)

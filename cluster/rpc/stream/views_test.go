@@ -45,13 +45,13 @@ func TestApplyView(t *testing.T) {
 func FuzzViewRows(f *testing.F) {
 	f.Add(appendViewRows(nil, someViewRows))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		d := decoder{b: b}
+		d := decoderOf(b)
 		rows := d.viewRows()
-		if d.bad {
+		if d.Bad() {
 			return
 		}
-		again := decoder{b: appendViewRows(nil, rows)}
-		if got := again.viewRows(); again.bad || !reflect.DeepEqual(got, rows) {
+		again := decoderOf(appendViewRows(nil, rows))
+		if got := again.viewRows(); again.Bad() || !reflect.DeepEqual(got, rows) {
 			t.Errorf("%+v becomes %+v", rows, got)
 		}
 	})

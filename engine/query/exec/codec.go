@@ -3,9 +3,11 @@ package exec
 import (
 	"encoding/binary"
 	"math"
+	"unsafe"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A batch in a temporary file is the number of rows and then each column: a byte
@@ -84,9 +86,17 @@ func elementType(t *types.Type, i int) *types.Type {
 }
 
 // decoder reads what appendBatch wrote. Strings are parts of its input.
-type decoder struct {
-	in  string
-	bad bool
+type decoder struct{ varint.Decoder }
+
+// decoderOf returns a decoder of in. A caller must not write to slices that it returns.
+func decoderOf(in string) decoder {
+	return decoder{varint.Of(unsafe.Slice(unsafe.StringData(in), len(in)))}
+}
+
+// text reads a string behind its length: a part of what decoderOf had.
+func (d *decoder) text() string {
+	b := d.Bytes()
+	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
 func errDamaged(what string) error {
@@ -95,8 +105,8 @@ func errDamaged(what string) error {
 
 // decodeBatch sets the vectors of b, of the types ts, to the rows that in encodes.
 func decodeBatch(in string, ts []*types.Type, b *types.Batch) error {
-	d := decoder{in: in}
-	n := d.uvarint()
+	d := decoderOf(in)
+	n := d.Uvarint()
 	if n > types.BatchRows {
 		return errDamaged("too many rows")
 	}
@@ -104,94 +114,49 @@ func decodeBatch(in string, ts []*types.Type, b *types.Batch) error {
 	for c, t := range ts {
 		v := b.Cols[c]
 		v.Resize(int(n))
-		nulls := ""
-		if flag := d.take(1); flag == "\x01" {
-			nulls = d.take((int(n) + 7) / 8)
-		} else if flag != "\x00" {
-			d.bad = true
+		var nulls []byte
+		if d.Bool() {
+			nulls = d.Take((int(n) + 7) / 8)
 		}
 		for k := range int(n) {
-			if d.bad {
+			if d.Bad() {
 				return errDamaged("a batch ends early")
 			}
-			if nulls != "" && nulls[k/8]>>(k%8)&1 != 0 {
+			if nulls != nil && nulls[k/8]>>(k%8)&1 != 0 {
 				v.SetNull(k)
 				continue
 			}
 			v.Set(k, d.plain(t))
 		}
 	}
-	if d.bad || d.in != "" {
+	if d.Bad() || d.Len() > 0 {
 		return errDamaged("a batch has another length than its rows")
 	}
 	return nil
 }
 
-func (d *decoder) take(n int) string {
-	if n < 0 || n > len(d.in) {
-		d.bad, d.in = true, ""
-		return ""
-	}
-	s := d.in[:n]
-	d.in = d.in[n:]
-	return s
-}
-
-func (d *decoder) uvarint() uint64 {
-	var x uint64
-	for i := 0; i < len(d.in) && i < binary.MaxVarintLen64; i++ {
-		c := d.in[i]
-		x |= uint64(c&0x7f) << (7 * i)
-		if c < 0x80 {
-			d.in = d.in[i+1:]
-			return x
-		}
-	}
-	d.bad, d.in = true, ""
-	return 0
-}
-
-// length reads the number of things that take at least a byte each.
-func (d *decoder) length() int {
-	n := d.uvarint()
-	if n > uint64(len(d.in)) {
-		d.bad, d.in = true, ""
-		return 0
-	}
-	return int(n)
-}
-
 func (d *decoder) plain(t *types.Type) types.Value {
 	switch t.Kind {
 	case types.Float32, types.Float64:
-		s := d.take(8)
-		if s == "" {
-			return types.Null
-		}
-		return types.NewFloat(math.Float64frombits(binary.LittleEndian.Uint64([]byte(s))))
+		return types.NewFloat(math.Float64frombits(d.Uint64LE()))
 	case types.String, types.Bytes, types.Proto:
-		return types.NewString(d.take(d.length()))
+		return types.NewString(d.text())
 	case types.Array, types.Struct, types.Map:
-		n := d.length()
+		n := d.Count()
 		if t.Kind == types.Struct && n != len(t.Fields) || t.Kind == types.Map && n%2 != 0 {
-			d.bad = true
+			d.Fail()
 			return types.Null
 		}
 		list := make([]types.Value, n)
 		for i := range list {
-			switch d.take(1) {
-			case "\x00":
-			case "\x01":
+			if d.Bool() {
 				list[i] = d.plain(elementType(t, i))
-			default:
-				d.bad = true
 			}
-			if d.bad {
+			if d.Bad() {
 				return types.Null
 			}
 		}
 		return types.NewList(list)
 	}
-	u := d.uvarint()
-	return types.NewInt(int64(u>>1) ^ -int64(u&1))
+	return types.NewInt(d.Varint())
 }

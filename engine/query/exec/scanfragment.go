@@ -222,13 +222,12 @@ var errBadPiece = fault.New(fault.Internal, "what a tablet server made of a quer
 
 // nextBatch sets b to the first batch of in and returns what follows.
 func nextBatch(in string, ts []*types.Type, b *types.Batch) (rest string, err error) {
-	d := decoder{in: in}
-	n := d.length()
-	one := d.take(n)
-	if d.bad || n == 0 || decodeBatch(one, ts, b) != nil {
+	d := decoderOf(in)
+	one := d.text()
+	if d.Bad() || one == "" || decodeBatch(one, ts, b) != nil {
 		return "", errBadPiece
 	}
-	return d.in, nil
+	return in[len(in)-d.Len():], nil
 }
 
 // appendPieceBatch appends rows to a piece.

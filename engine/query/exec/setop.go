@@ -8,6 +8,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // newSetOperation returns the operator of UNION, INTERSECT or EXCEPT. All but UNION ALL
@@ -183,11 +184,11 @@ func (s *inputCounts) appendState(group int, dst []byte) []byte {
 }
 
 func (s *inputCounts) merge(group int, state []byte) error {
-	d := decoder{in: string(state)}
+	d := varint.Of(state)
 	for i := range s.inputs {
-		s.counts[group*s.inputs+i] += d.plain(types.Int64Type).Int
+		s.counts[group*s.inputs+i] += d.Varint()
 	}
-	if d.bad || d.in != "" {
+	if d.Bad() || d.Len() > 0 {
 		return errDamaged("counts have another length")
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/functions"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // maxDepth bounds how deeply expressions, types and values nest.
@@ -23,11 +24,11 @@ func Decode(b []byte) (*Fragment, error) {
 	if b[0] != version || binary.LittleEndian.Uint64(b[1:]) != functionTable().fingerprint {
 		return nil, fault.New(fault.Unimplemented, "the fragment of a query is of another version")
 	}
-	d := &decoder{b: b[9:], known: map[algebra.ColumnID]*types.Type{}}
-	f := &Fragment{Now: d.int()}
+	d := &decoder{Decoder: varint.Of(b[9:]), known: map[algebra.ColumnID]*types.Type{}}
+	f := &Fragment{Now: d.Varint()}
 	f.Scan = d.scan()
 	f.Rel = d.rel(f.Scan)
-	if d.bad || len(d.b) > 0 {
+	if d.Bad() || d.Len() > 0 {
 		return nil, errMalformed
 	}
 	return f, nil
@@ -36,72 +37,21 @@ func Decode(b []byte) (*Fragment, error) {
 var errMalformed = fault.New(fault.Invalid, "the fragment of a query is malformed")
 
 type decoder struct {
-	b     []byte
-	bad   bool
+	varint.Decoder
 	depth int
 	known map[algebra.ColumnID]*types.Type
 }
 
-func (d *decoder) fail() { d.bad, d.b = true, nil }
+// number reads a number that is no length.
+func (d *decoder) number() int { return int(d.UvarintMax(math.MaxInt32)) }
 
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.fail()
-		return 0
-	}
-	c := d.b[0]
-	d.b = d.b[1:]
-	return c
-}
-
-func (d *decoder) int() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-// count reads a number, at most that of the bytes that are left.
-func (d *decoder) count() int {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 || v > uint64(len(d.b)) {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return int(v)
-}
-
-// number is count for what is no length.
-func (d *decoder) number() int {
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 || v > math.MaxInt32 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return int(v)
-}
-
-func (d *decoder) text() string {
-	n := d.count()
-	if n > len(d.b) {
-		d.fail()
-		return ""
-	}
-	s := string(d.b[:n])
-	d.b = d.b[n:]
-	return s
-}
+func (d *decoder) text() string { return string(d.Bytes()) }
 
 func (d *decoder) enter() bool {
 	if d.depth++; d.depth > maxDepth {
-		d.fail()
+		d.Fail()
 	}
-	return !d.bad
+	return !d.Bad()
 }
 
 func (d *decoder) leave() { d.depth-- }
@@ -109,42 +59,42 @@ func (d *decoder) leave() { d.depth-- }
 func (d *decoder) scan() *algebra.Scan {
 	t := &algebra.Table{Name: "fragment"}
 	s := &algebra.Scan{Table: t}
-	flags := d.byte()
+	flags := d.Byte()
 	if flags&1 != 0 {
 		s.History = &algebra.History{WithHistory: flags&2 != 0, Unpack: flags&4 != 0}
 	}
 	if flags&8 != 0 {
-		k := &algebra.KeySchema{Encoding: algebra.KeyEncoding(d.byte()), Delimiter: d.text()}
-		for range d.count() {
-			f := algebra.KeyField{Name: d.text(), Encoding: algebra.ValueEncoding(d.byte())}
+		k := &algebra.KeySchema{Encoding: algebra.KeyEncoding(d.Byte()), Delimiter: d.text()}
+		for range d.Count() {
+			f := algebra.KeyField{Name: d.text(), Encoding: algebra.ValueEncoding(d.Byte())}
 			if f.Type = d.typ(); f.Encoding > algebra.HexBytes {
-				d.fail()
+				d.Fail()
 			}
 			k.Fields = append(k.Fields, f)
 		}
 		if k.Encoding > algebra.OrderedCode || len(k.Fields) == 0 || k.Encoding == algebra.Delimited && k.Delimiter == "" {
-			d.fail()
+			d.Fail()
 		}
 		t.Key = k
 	}
-	for range d.count() {
-		if d.bad {
+	for range d.Count() {
+		if d.Bad() {
 			break
 		}
 		u := algebra.ScanColumn{Column: d.column(), Index: algebra.TimestampColumn}
-		flags := d.byte()
+		flags := d.Byte()
 		u.Existence, u.WriteTime = flags&2 != 0, flags&4 != 0
 		if flags&1 != 0 {
 			u.Index = len(t.Columns)
-			c := algebra.TableColumn{Kind: algebra.ColumnKind(d.byte()), Family: d.text(), Field: d.number(), Type: d.typ()}
+			c := algebra.TableColumn{Kind: algebra.ColumnKind(d.Byte()), Family: d.text(), Field: d.number(), Type: d.typ()}
 			t.Columns = append(t.Columns, c)
 		}
 		if flags&8 != 0 {
 			q := d.text()
 			u.Qualifier = &q
 		}
-		if !d.bad && !fits(s, &u) {
-			d.fail()
+		if !d.Bad() && !fits(s, &u) {
+			d.Fail()
 		}
 		s.Uses = append(s.Uses, u)
 	}
@@ -189,7 +139,7 @@ func fits(s *algebra.Scan, u *algebra.ScanColumn) bool {
 }
 
 func (d *decoder) column() algebra.Column {
-	c := algebra.Column{ID: algebra.ColumnID(d.int()), Name: d.text(), Type: d.typ()}
+	c := algebra.Column{ID: algebra.ColumnID(d.Varint()), Name: d.text(), Type: d.typ()}
 	d.known[c.ID] = c.Type
 	return c
 }
@@ -199,7 +149,7 @@ func (d *decoder) typ() *types.Type {
 		return types.BoolType
 	}
 	defer d.leave()
-	switch k := types.Kind(d.byte()); k {
+	switch k := types.Kind(d.Byte()); k {
 	case types.Bool:
 		return types.BoolType
 	case types.Int64:
@@ -223,15 +173,15 @@ func (d *decoder) typ() *types.Type {
 		return types.MapOf(key, d.typ())
 	case types.Struct:
 		t := &types.Type{Kind: types.Struct}
-		for range d.count() {
-			if d.bad {
+		for range d.Count() {
+			if d.Bad() {
 				break
 			}
 			t.Fields = append(t.Fields, types.Field{Name: d.text(), Type: d.typ()})
 		}
 		return t
 	}
-	d.fail()
+	d.Fail()
 	return types.BoolType
 }
 
@@ -240,53 +190,47 @@ func (d *decoder) value(t *types.Type) types.Value {
 		return types.Null
 	}
 	defer d.leave()
-	switch d.byte() {
+	switch d.Byte() {
 	case 0:
 		return types.Null
 	case 1:
 	default:
-		d.fail()
+		d.Fail()
 		return types.Null
 	}
 	switch t.Kind {
 	case types.Float32, types.Float64:
-		if len(d.b) < 8 {
-			d.fail()
-			return types.Null
-		}
-		u := binary.LittleEndian.Uint64(d.b)
-		d.b = d.b[8:]
-		return types.NewFloat(math.Float64frombits(u))
+		return types.NewFloat(math.Float64frombits(d.Uint64LE()))
 	case types.String, types.Bytes:
 		return types.NewString(d.text())
 	case types.Array, types.Struct, types.Map:
-		n := d.count()
+		n := d.Count()
 		if t.Kind == types.Struct && n != len(t.Fields) || t.Kind == types.Map && n%2 != 0 {
-			d.fail()
+			d.Fail()
 			return types.Null
 		}
 		list := make([]types.Value, 0, min(n, 1024))
 		for i := range n {
-			if d.bad {
+			if d.Bad() {
 				return types.Null
 			}
 			list = append(list, d.value(part(t, i)))
 		}
 		return types.NewList(list)
 	}
-	return types.NewInt(d.int())
+	return types.NewInt(d.Varint())
 }
 
 func (d *decoder) rel(s *algebra.Scan) algebra.Rel {
 	var r algebra.Rel = s
-	for !d.bad {
-		switch d.byte() {
+	for !d.Bad() {
+		switch d.Byte() {
 		case opEnd:
 			return r
 		case opFilter:
 			f := &algebra.Filter{Input: r, Cond: d.expr()}
 			if f.Cond == nil || f.Cond.Type().Kind != types.Bool {
-				d.fail()
+				d.Fail()
 			}
 			r = f
 		case opProject:
@@ -297,10 +241,10 @@ func (d *decoder) rel(s *algebra.Scan) algebra.Rel {
 			for _, c := range r.Columns() {
 				there[c.ID] = true
 			}
-			for range d.count() {
+			for range d.Count() {
 				c := d.column()
-				if d.bad || !there[c.ID] {
-					d.fail()
+				if d.Bad() || !there[c.ID] {
+					d.Fail()
 					break
 				}
 				k.Cols = append(k.Cols, c)
@@ -308,35 +252,35 @@ func (d *decoder) rel(s *algebra.Scan) algebra.Rel {
 			r = k
 		case opAggregate:
 			a := &algebra.Aggregate{Input: r, Keys: d.computed()}
-			for range d.count() {
+			for range d.Count() {
 				c := d.aggregate()
-				if d.bad {
+				if d.Bad() {
 					break
 				}
 				a.Aggs = append(a.Aggs, c)
 			}
-			if d.byte() != opEnd {
-				d.fail()
+			if d.Byte() != opEnd {
+				d.Fail()
 			}
 			return a
 		case opTop:
 			s := &algebra.Sort{Input: r}
-			for range d.count() {
-				flags := d.byte()
+			for range d.Count() {
+				flags := d.Byte()
 				k := algebra.SortKey{Descending: flags&1 != 0, NullsLast: flags&2 != 0, Expr: d.some()}
-				if d.bad || !k.Expr.Type().SupportsOrder() {
-					d.fail()
+				if d.Bad() || !k.Expr.Type().SupportsOrder() {
+					d.Fail()
 					break
 				}
 				s.Keys = append(s.Keys, k)
 			}
 			n := d.number()
-			if n < 1 || n > maxTop || d.byte() != opEnd {
-				d.fail()
+			if n < 1 || n > maxTop || d.Byte() != opEnd {
+				d.Fail()
 			}
 			return &algebra.Limit{Input: s, Count: &algebra.Literal{T: types.Int64Type, Value: types.NewInt(int64(n))}}
 		default:
-			d.fail()
+			d.Fail()
 		}
 	}
 	return r
@@ -344,11 +288,11 @@ func (d *decoder) rel(s *algebra.Scan) algebra.Rel {
 
 func (d *decoder) computed() []algebra.Computed {
 	var out []algebra.Computed
-	for range d.count() {
+	for range d.Count() {
 		x := d.expr()
 		c := algebra.Computed{Expr: x, Column: d.column()}
-		if d.bad || x == nil || !x.Type().Equal(c.Type) {
-			d.fail()
+		if d.Bad() || x == nil || !x.Type().Equal(c.Type) {
+			d.Fail()
 			break
 		}
 		out = append(out, c)
@@ -360,8 +304,8 @@ func (d *decoder) computed() []algebra.Computed {
 func (d *decoder) function(kinds ...functions.Kind) (*functions.Function, *functions.Signature) {
 	n, i := d.number(), d.number()
 	list := functionTable().list
-	if d.bad || n >= len(list) || i >= len(list[n].Signatures) {
-		d.fail()
+	if d.Bad() || n >= len(list) || i >= len(list[n].Signatures) {
+		d.Fail()
 		return nil, nil
 	}
 	f := list[n]
@@ -370,7 +314,7 @@ func (d *decoder) function(kinds ...functions.Kind) (*functions.Function, *funct
 		ok = ok || f.Kind == k
 	}
 	if !ok || f.Volatile {
-		d.fail()
+		d.Fail()
 		return nil, nil
 	}
 	return f, f.Signatures[i]
@@ -393,21 +337,21 @@ func arity(s *functions.Signature, n int) bool {
 func (d *decoder) aggregate() algebra.AggregateCall {
 	c := algebra.AggregateCall{}
 	c.Function, c.Signature = d.function(functions.Aggregate)
-	flags := d.byte()
+	flags := d.Byte()
 	c.Distinct, c.IgnoreNulls, c.Safe, c.Deferred = flags&1 != 0, flags&2 != 0, flags&4 != 0, flags&8 != 0
 	c.Args, c.Where = d.exprs(), d.expr()
 	c.Column = d.column()
-	if d.bad || !arity(c.Signature, len(c.Args)) || !partial(&c) || c.Where != nil && c.Where.Type().Kind != types.Bool {
-		d.fail()
+	if d.Bad() || !arity(c.Signature, len(c.Args)) || !partial(&c) || c.Where != nil && c.Where.Type().Kind != types.Bool {
+		d.Fail()
 	}
 	return c
 }
 
 func (d *decoder) exprs() []algebra.Expr {
-	n := d.count()
+	n := d.Count()
 	var out []algebra.Expr
 	for range n {
-		if d.bad {
+		if d.Bad() {
 			return nil
 		}
 		out = append(out, d.expr())
@@ -419,7 +363,7 @@ func (d *decoder) exprs() []algebra.Expr {
 func (d *decoder) some() algebra.Expr {
 	x := d.expr()
 	if x == nil {
-		d.fail()
+		d.Fail()
 		return &algebra.Literal{T: types.BoolType}
 	}
 	return x
@@ -430,31 +374,31 @@ func (d *decoder) expr() algebra.Expr {
 		return nil
 	}
 	defer d.leave()
-	switch d.byte() {
+	switch d.Byte() {
 	case exprNone:
 		return nil
 	case exprLiteral:
 		t := d.typ()
 		return &algebra.Literal{T: t, Value: d.value(t)}
 	case exprColumn:
-		c := algebra.Column{ID: algebra.ColumnID(d.int()), Type: d.typ()}
+		c := algebra.Column{ID: algebra.ColumnID(d.Varint()), Type: d.typ()}
 		if t := d.known[c.ID]; t == nil || !t.Equal(c.Type) {
-			d.fail()
+			d.Fail()
 		}
 		return &algebra.ColumnRef{Column: c}
 	case exprCall:
 		c := &algebra.Call{}
 		c.Function, c.Signature = d.function(functions.Scalar, functions.Lazy)
-		c.Safe = d.byte()&1 != 0
+		c.Safe = d.Byte()&1 != 0
 		c.T, c.Args = d.typ(), d.exprs()
-		if !d.bad && !arity(c.Signature, len(c.Args)) {
-			d.fail()
+		if !d.Bad() && !arity(c.Signature, len(c.Args)) {
+			d.Fail()
 		}
 		return c
 	case exprLambda:
 		l := &algebra.Lambda{}
-		for range d.count() {
-			if d.bad {
+		for range d.Count() {
+			if d.Bad() {
 				break
 			}
 			l.Params = append(l.Params, d.column())
@@ -462,29 +406,29 @@ func (d *decoder) expr() algebra.Expr {
 		l.Body = d.some()
 		return l
 	case exprCast:
-		c := &algebra.Cast{Safe: d.byte()&1 != 0, T: d.typ()}
+		c := &algebra.Cast{Safe: d.Byte()&1 != 0, T: d.typ()}
 		c.X, c.Format, c.Zone = d.some(), d.expr(), d.expr()
 		return c
 	case exprField:
 		f := &algebra.GetField{Index: d.number(), T: d.typ()}
 		f.X = d.some()
 		if t := f.X.Type(); t.Kind != types.Struct || f.Index >= len(t.Fields) {
-			d.fail()
+			d.Fail()
 		}
 		return f
 	case exprStruct:
 		s := &algebra.MakeStruct{T: d.typ(), Fields: d.exprs()}
 		if s.T.Kind != types.Struct || len(s.Fields) != len(s.T.Fields) {
-			d.fail()
+			d.Fail()
 		}
 		return s
 	case exprArray:
 		a := &algebra.MakeArray{T: d.typ(), Elems: d.exprs()}
 		if a.T.Kind != types.Array {
-			d.fail()
+			d.Fail()
 		}
 		return a
 	}
-	d.fail()
+	d.Fail()
 	return nil
 }

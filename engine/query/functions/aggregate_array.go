@@ -78,7 +78,7 @@ func (a *anyValue) AppendState(dst []byte) []byte {
 
 func (a *anyValue) MergeState(state []byte) error {
 	r := readState(state, formAnyValue)
-	some, v := r.bool(), types.Null
+	some, v := r.Bool(), types.Null
 	if some {
 		v = r.value(a.t)
 	}
@@ -160,12 +160,12 @@ func (a *arrayAgg) AppendState(dst []byte) []byte {
 
 func (a *arrayAgg) MergeState(state []byte) error {
 	r := readState(state, a.form())
-	some, n := r.bool(), 0
+	some, n := r.Bool(), 0
 	if some {
-		n = r.length()
+		n = r.Count()
 	}
 	before, size := len(a.list), a.size
-	for i := 0; i < n && !r.bad; i++ {
+	for i := 0; i < n && !r.Bad(); i++ {
 		v := r.value(a.t)
 		a.list = append(a.list, v)
 		a.size += sizeOfValue(v)
@@ -242,14 +242,13 @@ func (a *stringAgg) AppendState(dst []byte) []byte {
 
 func (a *stringAgg) MergeState(state []byte) error {
 	r := readState(state, formString)
-	if !r.bool() {
+	if !r.Bool() {
 		return r.done("STRING_AGG")
 	}
-	delimiter := r.bytes()
-	text := r.b
-	r.b = nil
+	delimiter := r.Bytes()
+	text := r.Take(r.Len())
 	if a.t.Kind == types.String && !(utf8.Valid(delimiter) && utf8.Valid(text)) {
-		r.fail()
+		r.Fail()
 	}
 	if err := r.done("STRING_AGG"); err != nil {
 		return err

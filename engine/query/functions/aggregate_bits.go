@@ -141,9 +141,9 @@ func (a *bitAgg) AppendState(dst []byte) []byte {
 
 func (a *bitAgg) MergeState(state []byte) error {
 	r := readState(state, formBits)
-	some, v := r.bool(), uint64(0)
+	some, v := r.Bool(), uint64(0)
 	if some {
-		v = r.fixed()
+		v = r.Uint64LE()
 	}
 	if err := r.done(a.name); err != nil || !some {
 		return err
@@ -238,15 +238,14 @@ func (a *bitBytesAgg) AppendState(dst []byte) []byte {
 
 func (a *bitBytesAgg) MergeState(state []byte) error {
 	r := readState(state, formBitsBytes)
-	if !r.bool() {
+	if !r.Bool() {
 		return r.done(a.name)
 	}
-	mode := r.byte()
+	mode := r.Byte()
 	if mode > padBits {
-		r.fail()
+		r.Fail()
 	}
-	v := r.b
-	r.b = nil
+	v := r.Take(r.Len())
 	if err := r.done(a.name); err != nil {
 		return err
 	}

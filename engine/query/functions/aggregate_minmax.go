@@ -128,9 +128,9 @@ func (c *intExtremes) AppendState(group int, dst []byte) []byte {
 
 func (c *intExtremes) MergeState(group int, state []byte) error {
 	r := readState(state, formMinMaxInt)
-	some, v := r.bool(), int64(0)
+	some, v := r.Bool(), int64(0)
 	if some {
-		v = r.varint()
+		v = r.Varint()
 	}
 	if err := r.done(extremeName(c.largest)); err != nil || !some {
 		return err
@@ -215,7 +215,7 @@ func (c *floatExtremes) AppendState(group int, dst []byte) []byte {
 
 func (c *floatExtremes) MergeState(group int, state []byte) error {
 	r := readState(state, formMinMaxFloat)
-	some, v := r.bool(), 0.0
+	some, v := r.Bool(), 0.0
 	if some {
 		v = r.float()
 	}
@@ -307,8 +307,8 @@ func (c *stringExtremes) AppendState(group int, dst []byte) []byte {
 
 func (c *stringExtremes) MergeState(group int, state []byte) error {
 	r := readState(state, formMinMaxString)
-	some, v := r.bool(), r.b
-	if !r.bad && some {
+	some, v := r.Bool(), r.Rest()
+	if !r.Bad() && some {
 		c.add(int32(group), string(v))
 		return nil
 	}

@@ -306,7 +306,7 @@ func (c *moments) MergeState(group int, state []byte) error {
 	r := readState(state, formMoments)
 	o := moment{n: r.count()}
 	if o.n > 0 {
-		o.bad = r.bool()
+		o.bad = r.Bool()
 	}
 	if o.n > 0 && !o.bad {
 		o.x.read(r)
@@ -321,12 +321,12 @@ func (c *moments) MergeState(group int, state []byte) error {
 }
 
 func (a *axis) read(r *stateReader) {
-	if !r.bool() {
+	if !r.Bool() {
 		return
 	}
-	scale := r.varint()
+	scale := r.Varint()
 	if scale < -1100 || scale > 1100 {
-		r.fail()
+		r.Fail()
 		return
 	}
 	a.rescale(int(scale))

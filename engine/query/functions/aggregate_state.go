@@ -7,6 +7,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // The first byte of a state says how the rest is written. A form that changes gets
@@ -147,120 +148,46 @@ func cellResults(c cells, first int, out *types.Vector, n int) error {
 	return nil
 }
 
-// A stateReader reads a state. It never reads beyond its end: what is not there is
-// zero, and done reports it.
-type stateReader struct {
-	b   []byte
-	bad bool
-}
+// A stateReader reads a state. What is not there is zero, and done reports it.
+type stateReader struct{ varint.Decoder }
 
 // readState returns a reader of what follows the first byte, which must be form.
 func readState(state []byte, form byte) *stateReader {
 	if len(state) == 0 || state[0] != form {
-		return &stateReader{bad: true}
+		r := new(stateReader)
+		r.Fail()
+		return r
 	}
-	return &stateReader{b: state[1:]}
-}
-
-func (r *stateReader) fail() {
-	r.bad = true
-	r.b = nil
-}
-
-func (r *stateReader) byte() byte {
-	if len(r.b) == 0 {
-		r.fail()
-		return 0
-	}
-	c := r.b[0]
-	r.b = r.b[1:]
-	return c
-}
-
-func (r *stateReader) bool() bool {
-	c := r.byte()
-	if c > 1 {
-		r.fail()
-	}
-	return c == 1
-}
-
-func (r *stateReader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *stateReader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if n <= 0 {
-		r.fail()
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
+	return &stateReader{varint.Of(state[1:])}
 }
 
 // count reads a number of rows: one that is not negative as an int64, and small enough
 // that sums of such numbers do not overflow.
 func (r *stateReader) count() int64 {
-	v := r.uvarint()
+	v := r.Uvarint()
 	if v > 1<<62 {
-		r.fail()
+		r.Fail()
 		return 0
 	}
 	return int64(v)
 }
 
-// length reads the number of things of which each takes at least a byte that is
-// still there.
-func (r *stateReader) length() int {
-	v := r.uvarint()
-	if v > uint64(len(r.b)) {
-		r.fail()
-		return 0
-	}
-	return int(v)
-}
-
-func (r *stateReader) fixed() uint64 {
-	if len(r.b) < 8 {
-		r.fail()
-		return 0
-	}
-	v := binary.LittleEndian.Uint64(r.b)
-	r.b = r.b[8:]
-	return v
-}
-
-func (r *stateReader) float() float64 { return math.Float64frombits(r.fixed()) }
+func (r *stateReader) float() float64 { return math.Float64frombits(r.Uint64LE()) }
 
 // finite reads a float that is neither infinite nor NaN.
 func (r *stateReader) finite() float64 {
 	f := r.float()
 	if f-f != 0 {
-		r.fail()
+		r.Fail()
 		return 0
 	}
 	return f
 }
 
-// bytes reads a length and as many bytes, which alias the state.
-func (r *stateReader) bytes() []byte {
-	n := r.length()
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
 // value reads a value of type t that appendStateValue wrote. It shares nothing with the
 // state.
 func (r *stateReader) value(t *types.Type) types.Value {
-	if !r.bool() {
+	if !r.Bool() {
 		return types.Null
 	}
 	switch t.Kind {
@@ -271,33 +198,33 @@ func (r *stateReader) value(t *types.Type) types.Value {
 		}
 		return types.NewFloat(f)
 	case types.String, types.Bytes, types.Proto:
-		b := r.bytes()
+		b := r.Bytes()
 		if t.Kind == types.String && !utf8.Valid(b) {
-			r.fail()
+			r.Fail()
 		}
 		return types.NewString(string(b))
 	case types.Array, types.Struct, types.Map:
-		n := r.length()
+		n := r.Count()
 		if t.Kind == types.Struct && n != len(t.Fields) || t.Kind == types.Map && n%2 != 0 {
-			r.fail()
+			r.Fail()
 			return types.Null
 		}
 		// An element takes 64 bytes where a byte of the state may stand for it: the list
 		// grows as they come.
 		list := make([]types.Value, 0, min(n, 64))
-		for i := 0; i < n && !r.bad; i++ {
+		for i := 0; i < n && !r.Bad(); i++ {
 			list = append(list, r.value(typeOfElement(t, i)))
 		}
 		return types.NewList(list)
 	case types.Bool:
-		return types.NewBool(r.bool())
+		return types.NewBool(r.Bool())
 	}
-	return types.NewInt(r.varint())
+	return types.NewInt(r.Varint())
 }
 
 // done returns an error if anything was not there, wrong, or left over.
 func (r *stateReader) done(function string) error {
-	if r.bad || len(r.b) > 0 {
+	if r.Bad() || r.Len() > 0 {
 		return fault.New(fault.Invalid, "a state of %s is malformed", function)
 	}
 	return nil

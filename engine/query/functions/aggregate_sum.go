@@ -273,7 +273,7 @@ func (c *intSums) AppendState(group int, dst []byte) []byte {
 
 func (c *intSums) MergeState(group int, state []byte) error {
 	r := readState(state, formSumInt)
-	n, hi, lo := r.count(), r.varint(), r.fixed()
+	n, hi, lo := r.count(), r.Varint(), r.Uint64LE()
 	if err := r.done(c.name()); err != nil {
 		return err
 	}
@@ -506,7 +506,7 @@ func (c *floatSums) AppendState(group int, dst []byte) []byte {
 func (c *floatSums) MergeState(group int, state []byte) error {
 	r := readState(state, formSumFloat)
 	o := floatSum{n: r.count(), hi: r.finite(), lo: r.finite()}
-	if r.bool() {
+	if r.Bool() {
 		o.huge = &hugeSum{hi: r.finite(), lo: r.finite(), nan: r.count(), up: r.count(), down: r.count(), last: r.count()}
 	}
 	if err := r.done(sumName(c.mean)); err != nil {

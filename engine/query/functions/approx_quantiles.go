@@ -236,14 +236,14 @@ func (a *quantiles[T]) AppendState(dst []byte) []byte {
 
 func (a *quantiles[T]) MergeState(state []byte) error {
 	r := readState(state, formQuantiles)
-	parts, nulls, rows := r.uvarint(), r.count(), r.count()
+	parts, nulls, rows := r.Uvarint(), r.count(), r.count()
 	if parts > maxQuantiles || parts == 0 && nulls+rows > 0 {
-		r.fail()
+		r.Fail()
 	}
 	next := func() T {
 		v := r.value(a.t)
 		if !v.Valid {
-			r.fail()
+			r.Fail()
 		}
 		return a.read(v)
 	}
@@ -252,22 +252,22 @@ func (a *quantiles[T]) MergeState(state []byte) error {
 	size := 0
 	if rows > 0 {
 		least, most = next(), next()
-		n := int(r.byte())
+		n := int(r.Byte())
 		if n > maxQuantileLevels {
-			r.fail()
+			r.Fail()
 		}
-		for h := 0; h < n && !r.bad; h++ {
-			count := r.length()
+		for h := 0; h < n && !r.Bad(); h++ {
+			count := r.Count()
 			level := make([]T, 0, min(count, quantileBuffer))
-			before := len(r.b)
-			for i := 0; i < count && !r.bad; i++ {
+			before := r.Len()
+			for i := 0; i < count && !r.Bad(); i++ {
 				level = append(level, next())
 			}
-			size += before - len(r.b)
+			size += before - r.Len()
 			levels = append(levels, level)
 		}
 		if !slices.ContainsFunc(levels, func(level []T) bool { return len(level) > 0 }) {
-			r.fail()
+			r.Fail()
 		}
 	}
 	if err := r.done("APPROX_QUANTILES"); err != nil {

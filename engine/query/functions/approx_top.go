@@ -273,18 +273,18 @@ func (a *topValues) appendWeight(dst []byte, w weight) []byte {
 }
 
 func (a *topValues) readWeight(r *stateReader) weight {
-	w := weight{some: r.bool()}
+	w := weight{some: r.Bool()}
 	switch {
 	case !w.some:
 	case a.float:
 		if w.f = r.float(); !(w.f >= 0) {
-			r.fail()
+			r.Fail()
 		}
 	default:
-		if v := r.uvarint(); v <= math.MaxInt64 {
+		if v := r.Uvarint(); v <= math.MaxInt64 {
 			w.n = int64(v)
 		} else {
-			r.fail()
+			r.Fail()
 		}
 	}
 	return w
@@ -294,12 +294,12 @@ func (a *topValues) readWeight(r *stateReader) weight {
 // at most the floor.
 func (a *topValues) MergeState(state []byte) error {
 	r := readState(state, formTop)
-	want, floor, n := r.uvarint(), a.readWeight(r), r.length()
+	want, floor, n := r.Uvarint(), a.readWeight(r), r.Count()
 	if want > maxQuantiles || want == 0 && n > 0 {
-		r.fail()
+		r.Fail()
 	}
 	var list []topValue
-	for i := 0; i < n && !r.bad; i++ {
+	for i := 0; i < n && !r.Bad(); i++ {
 		list = append(list, topValue{v: r.value(a.t), sum: a.readWeight(r)})
 	}
 	if err := r.done(a.name); err != nil || n == 0 {

@@ -176,8 +176,7 @@ func appendSketch(dst []byte, s *aggregate.Sketch) []byte {
 // mergeSketch adds to *s the sketch of a state.
 func mergeSketch(s **aggregate.Sketch, state []byte, function string) error {
 	r := readState(state, formHLL)
-	encoded := r.b
-	r.b = nil
+	encoded := r.Take(r.Len())
 	if err := r.done(function); err != nil || len(encoded) == 0 {
 		return err
 	}
