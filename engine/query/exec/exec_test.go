@@ -381,11 +381,35 @@ func TestDistinctIntegers(t *testing.T) {
 	}
 }
 
+// TestReserve has one operator take all that it can. Another that cannot spill is not
+// refused what a scan needs.
+func TestReserve(t *testing.T) {
+	for _, query := range []int64{8 << 20, 64 << 20} {
+		a := account{pool: NewPool(Limits{Query: query})}
+		sort, scan := share{account: &a, name: "Sort"}, share{account: &a, name: "Scan"}
+		for sort.grow(64 << 10) {
+		}
+		if sort.held < query*3/4-64<<10 {
+			t.Errorf("of %d bytes a sort may take only %d", query, sort.held)
+		}
+		for range 2 << 20 / (64 << 10) {
+			if err := scan.need(64 << 10); err != nil {
+				t.Fatalf("of %d bytes: %v", query, err)
+			}
+		}
+		scan.free()
+		sort.free()
+		if used, _ := a.pool.Used(); used != 0 {
+			t.Errorf("%d bytes are not given back", used)
+		}
+	}
+}
+
 // TestSharedMemory lets one query find that others hold all memory.
 func TestSharedMemory(t *testing.T) {
 	pool := NewPool(Limits{Query: 1 << 20, Memory: 1 << 20, Dir: t.TempDir()})
 	other := account{pool: pool}
-	if !other.take(1 << 20) {
+	if !other.take(1<<20, true) {
 		t.Fatal("no memory in a new pool")
 	}
 	stmt := prepare(t, numbers(20000), "SELECT i FROM t ORDER BY s DESC", false)

@@ -80,7 +80,7 @@ const (
 
 // charge takes the memory of one more call.
 func (x *execution) charge() error {
-	if x.calls++; x.calls <= freeCalls || x.account.take(callBytes) {
+	if x.calls++; x.calls <= freeCalls || x.account.take(callBytes, true) {
 		return nil
 	}
 	return fault.New(fault.Exhausted, "Too many calls of functions in one statement: the query may take %d bytes of memory. Use IN, or shorter expressions", x.Pool.limits.Query)

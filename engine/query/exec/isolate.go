@@ -187,8 +187,7 @@ func (*isolation) ofRow(ctx context.Context, err error) (failed, other error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	switch fault.KindOf(err) {
-	case fault.OutOfRange, fault.Invalid, fault.Exhausted:
+	if k := fault.KindOf(err); k == fault.OutOfRange || k == fault.Invalid || OfQuery(err) {
 		return err, nil
 	}
 	return nil, err

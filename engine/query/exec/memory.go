@@ -1,6 +1,7 @@
 package exec
 
 import (
+	"errors"
 	"sync/atomic"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -75,13 +76,26 @@ type account struct {
 	used atomic.Int64
 }
 
-// take asks for n bytes and tells whether they were there.
-func (a *account) take(n int64) bool {
-	if a.used.Add(n) > a.pool.limits.Query {
+// mostReserve bounds what is reserved for operators that cannot spill. Four tablets that
+// are read at a time are some 5 MiB ahead.
+const mostReserve = 8 << 20
+
+// reserve is the part of limit that an operator which can spill leaves to others: a scan
+// must not fail because a sort holds all memory.
+func reserve(limit int64) int64 { return min(limit/4, mostReserve) }
+
+// take asks for n bytes and tells whether they were there. needed says that the operator
+// cannot do without.
+func (a *account) take(n int64, needed bool) bool {
+	query, memory := a.pool.limits.Query, a.pool.limits.Memory
+	if !needed {
+		query, memory = query-reserve(query), memory-reserve(memory)
+	}
+	if a.used.Add(n) > query {
 		a.used.Add(-n)
 		return false
 	}
-	if a.pool.memory.Add(n) > a.pool.limits.Memory {
+	if a.pool.memory.Add(n) > memory {
 		a.pool.memory.Add(-n)
 		a.used.Add(-n)
 		return false
@@ -100,6 +114,17 @@ func (a *account) release(n int64) {
 	a.pool.memory.Add(-n)
 }
 
+// othersReason is the reason of an error of memory that other queries hold: the same query
+// may have it later.
+const othersReason = "MEMORY_OF_OTHERS"
+
+// OfQuery tells whether an error says that a query needs more memory than one may take,
+// whatever others hold.
+func OfQuery(err error) bool {
+	var f *fault.Error
+	return errors.As(err, &f) && f.Kind == fault.Exhausted && f.Reason != othersReason
+}
+
 // An operator may always hold leastShare bytes, so that small tables do not spill
 // because of large ones, and leastNeed before it fails: a batch and its like.
 const (
@@ -116,9 +141,12 @@ type share struct {
 	stats      *algebra.Stats // what is spilled counts there, if it is set
 }
 
-// grow makes the operator's share n bytes larger, and tells whether there was room.
-func (s *share) grow(n int64) bool {
-	if n > 0 && !s.account.take(n) {
+// grow makes the operator's share n bytes larger, and tells whether there was room. If
+// there was none the operator spills, or does without.
+func (s *share) grow(n int64) bool { return s.take(n, false) }
+
+func (s *share) take(n int64, needed bool) bool {
+	if n > 0 && !s.account.take(n, needed) {
 		if s.held+n > leastShare {
 			return false
 		}
@@ -137,15 +165,19 @@ func (s *share) set(n int64) bool { return s.grow(n - s.held) }
 
 // need is grow for an operator that cannot do without.
 func (s *share) need(n int64) error {
-	if s.grow(n) {
+	if s.take(n, true) {
 		return nil
 	}
 	if s.held+n <= leastNeed {
 		s.force(n)
 		return nil
 	}
-	return fault.New(fault.Exhausted, "%s needs %d more bytes of memory, and holds %d: the query may take %d bytes",
+	err := fault.New(fault.Exhausted, "%s needs %d more bytes of memory, and holds %d: the query may take %d bytes",
 		s.name, n, s.held, s.account.pool.limits.Query)
+	if s.account.used.Load()+n <= s.account.pool.limits.Query {
+		err.Reason = othersReason
+	}
+	return err
 }
 
 // force is grow whether there is room or not.

@@ -161,10 +161,31 @@ func (w *mutation) add(b *types.Batch, i int) error {
 	if insert && cells == 0 {
 		return functions.Errorf("INSERT of a row without cells: all its values are NULL")
 	}
+	if err := checkEntry(&e, insert); err != nil {
+		return err
+	}
 	for _, m := range e.Mutations {
 		w.bytes += len(m.Value) + len(m.Qualifier) + 64
 	}
 	w.entries = append(w.entries, e)
+	return nil
+}
+
+// checkEntry holds a row to the limits of Bigtable, which not every Source checks: HBase's are
+// others. The key of a row that is there is taken as it is. A value is far below its limit,
+// as it was in the memory of the query.
+func checkEntry(e *row.Entry, insert bool) error {
+	switch {
+	case insert && len(e.Key) == 0:
+		return functions.Errorf("The _key of a row cannot be empty")
+	case insert && len(e.Key) > schema.MaxRowKey:
+		return functions.Errorf("The _key of a row must be at most %d bytes, but has %d", schema.MaxRowKey, len(e.Key))
+	}
+	for _, m := range e.Mutations {
+		if len(m.Qualifier) > schema.MaxQualifier {
+			return functions.Errorf("The qualifier of a column of %s must be at most %d bytes, but has %d", m.Family, schema.MaxQualifier, len(m.Qualifier))
+		}
+	}
 	return nil
 }
 

@@ -1,16 +1,19 @@
 package materialize
 
 import (
+	"bytes"
 	"context"
 	"slices"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/exec"
 	"github.com/trestledb/trestle/engine/query/types"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -75,15 +78,75 @@ func (e *evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.
 	for i, k := range keys {
 		ranges[i] = row.Single(k)
 	}
-	return e.run(ctx, ranges, emit)
+	from, err := e.part(ctx, ranges, emit)
+	if !exec.OfQuery(err) {
+		return err
+	}
+	// One of the rows that are left, or several together, have no room.
+	for len(keys) > 0 && bytes.Compare(keys[0], from) < 0 {
+		keys = keys[1:]
+	}
+	switch len(keys) {
+	case 0:
+		return err
+	case 1:
+		return emit(&matview.Row{Key: keys[0], Err: err})
+	}
+	half := len(keys) / 2
+	if err := e.Keys(ctx, keys[:half], emit); err != nil {
+		return err
+	}
+	return e.Keys(ctx, keys[half:], emit)
 }
+
+// aroundLarge is how many rows are evaluated by their keys where one has no room.
+const aroundLarge = 64
 
 // Range implements matview.Evaluator.
 func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
-	if within.Empty() {
-		return nil
+	for !within.Empty() {
+		from, err := e.part(ctx, []row.Range{within}, emit)
+		if !exec.OfQuery(err) {
+			return err
+		}
+		if from != nil {
+			within.Start = from
+		}
+		keys := &keyReader{}
+		if _, err := e.e.o.Source.ReadRows(ctx, &scan.Request{Table: e.d.Source, Ranges: []row.Range{within}, Limit: aroundLarge, Filter: onlyKeys}, keys); err != nil {
+			return err
+		}
+		if len(keys.keys) == 0 {
+			return nil
+		}
+		if err := e.Keys(ctx, keys.keys, emit); err != nil {
+			return err
+		}
+		within.Start = row.Successor(keys.keys[len(keys.keys)-1])
 	}
-	return e.run(ctx, []row.Range{within}, emit)
+	return nil
+}
+
+// onlyKeys leaves of each row a cell without its value.
+var onlyKeys = &filter.Node{Op: filter.Chain, Children: []*filter.Node{{Op: filter.CellsPerRowLimit, N: 1}, {Op: filter.StripValue}}}
+
+// A keyReader keeps the keys of rows.
+type keyReader struct{ keys [][]byte }
+
+func (r *keyReader) StartRow(key []byte) { r.keys = append(r.keys, bytes.Clone(key)) }
+func (*keyReader) Cell(*row.Cell)        {}
+func (*keyReader) EndRow() (bool, error) { return false, nil }
+func (*keyReader) Scanned([]byte)        {}
+func (*keyReader) Flush() error          { return nil }
+
+// part is run, and returns behind which rows it has come if it fails: all before were given
+// to emit that there is something to say of.
+func (e *evaluator) part(ctx context.Context, within []row.Range, emit func(*matview.Row) error) (from []byte, err error) {
+	err = e.run(ctx, within, func(r *matview.Row) error {
+		from = append(append(from[:0], r.Key...), 0)
+		return emit(r)
+	})
+	return from, err
 }
 
 func (e *evaluator) run(ctx context.Context, within []row.Range, emit func(*matview.Row) error) error {

@@ -345,3 +345,46 @@ func TestSourceChanged(t *testing.T) {
 		t.Errorf("a family is gone: %v", err)
 	}
 }
+
+// TestLargeRows: a row that has no room in the memory of an evaluation is given as one that
+// could not be evaluated, and all others as they are, by keys and in a range; several that
+// have no room together are evaluated one by one.
+func TestLargeRows(t *testing.T) {
+	b, c := source(t)
+	const memory = 16 << 20
+	ev := materialize.New(materialize.Options{Source: b, Memory: memory, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
+	v, err := materialize.Compile(t.Context(), c, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] IS NOT NULL GROUP BY n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Definition.Name = "v"
+	e, err := ev.Evaluator(t.Context(), v.Definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := map[string]int{"k007": memory, "k050": memory, "k051": memory, "k099": memory, "k020": memory / 10, "k021": memory / 10, "k022": memory / 10, "k023": memory / 10}
+	var keys [][]byte
+	for i := range 100 {
+		key := fmt.Sprintf("k%03d", i)
+		keys = append(keys, []byte(key))
+		if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: []byte(key), Mutations: []row.Mutation{set("f", "v", strings.Repeat("v", max(1, large[key])))}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for what, got := range map[string]map[string]matview.Row{
+		"keys":  collect(t, func(emit func(*matview.Row) error) error { return e.Keys(t.Context(), keys, emit) }),
+		"range": collect(t, func(emit func(*matview.Row) error) error { return e.Range(t.Context(), row.All, emit) }),
+		"part": collect(t, func(emit func(*matview.Row) error) error {
+			return e.Range(t.Context(), row.Range{Start: []byte("k"), End: []byte("z")}, emit)
+		}),
+	} {
+		if len(got) != 100 {
+			t.Errorf("%s: %d rows", what, len(got))
+		}
+		for key, r := range got {
+			if failed := large[key] == memory; (r.Err != nil) != failed || (len(r.Contribution) == 0) != failed {
+				t.Errorf("%s: row %s: %v, %d bytes", what, key, r.Err, len(r.Contribution))
+			}
+		}
+	}
+}
