@@ -63,7 +63,7 @@ func (cp *Copy) Amend(ctx context.Context, objects, logs objectstore.Store) erro
 	for _, i := range infos {
 		there[i.Name] = true
 		var id uint64
-		for _, form := range []string{"%016x.sst", "%016x.chg"} {
+		for _, form := range []string{"%016x.sst", "%016x.chg", "%016x.chx"} {
 			if _, err := fmt.Sscanf(i.Name, form, &id); err == nil {
 				last = max(last, id>>32)
 			}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/lock"
@@ -62,6 +63,9 @@ func ReadBackup(ctx context.Context, l lock.Service, name string) (*Backup, erro
 func ParseBackup(i lock.Item) (*Backup, error) {
 	b := &Backup{Version: i.Version}
 	if err := json.Unmarshal(i.Value, b); err != nil {
+		if fault.KindOf(err) == fault.FailedPrecondition {
+			return nil, fmt.Errorf("item %s: %w", i.Key, err) // a later version's
+		}
 		return nil, fault.New(fault.Corruption, "item %s: %w", i.Key, err)
 	}
 	if b.Backup == nil {

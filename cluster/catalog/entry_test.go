@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -35,6 +37,23 @@ func TestEntries(t *testing.T) {
 	for _, bad := range []Entry{{Table: live, Pending: true}, {Table: &schema.Table{Name: "t"}}} {
 		if _, err := json.Marshal(bad); err == nil || !strings.Contains(err.Error(), "pending") {
 			t.Errorf("stored version %d, pending: %t (%v)", bad.Version, bad.Pending, err)
+		}
+	}
+}
+
+// TestLaterVersion: a backup whose schema a later version has written is refused as such, and
+// is not taken for damaged.
+func TestLaterVersion(t *testing.T) {
+	const stored = `{"Name":"b","Made":true,"Table":{"Name":"t","ID":5,"Version":3,"Families":{}}}`
+	if b, err := ParseBackup(lock.Item{Key: "backups/b", Value: []byte(stored)}); err != nil || b.Table.ID != 5 || !b.Made {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	for value, want := range map[string]fault.Kind{
+		strings.Replace(stored, `"ID":5`, `"ID":5,"Later":1`, 1): fault.FailedPrecondition,
+		strings.Replace(stored, `"ID":5`, `"ID":"5"`, 1):         fault.Corruption,
+	} {
+		if _, err := ParseBackup(lock.Item{Key: "backups/b", Value: []byte(value)}); fault.KindOf(err) != want || !strings.Contains(err.Error(), "backups/b") {
+			t.Errorf("%s: %v", value, err)
 		}
 	}
 }

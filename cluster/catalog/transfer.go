@@ -123,7 +123,7 @@ func ClassOf(key string) ItemClass {
 		return DurableItem
 	case MasterKey:
 		return EphemeralItem
-	case EpochsKey, copyKey, TransferKey:
+	case EpochsKey, copyKey, TransferKey, PromisedKey:
 		return LocalItem
 	}
 	for _, p := range []struct {

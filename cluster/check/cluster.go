@@ -121,6 +121,9 @@ func (o ClusterOptions) inspect(ctx context.Context) (c *cluster, found []Findin
 	if err := c.reportWaiting(ctx); err != nil {
 		return nil, nil, err
 	}
+	if err := c.readIndexes(ctx, tabletsDir, o.Objects); err != nil {
+		return nil, nil, err
+	}
 	if c.there, err = c.stored(ctx, tabletsDir, o.Objects, c.rows != nil); err != nil {
 		return nil, nil, err
 	}
@@ -218,7 +221,9 @@ func (c *cluster) replaced(ctx context.Context, u *usedObject) (bool, error) {
 		}
 		named := false
 		if err == nil {
-			now.Objects(func(object string) { named = named || object == u.ref.Object })
+			now.Objects(func(object string) {
+				named = named || object == u.ref.Object || u.through != "" && object == u.through && u.changes.Hi > now.Stream.Since
+			})
 		}
 		if named {
 			return false, nil

@@ -404,6 +404,9 @@ func (c *checker) sstables(ctx context.Context, dir string, known bool) error {
 	if err != nil {
 		return err
 	}
+	if err := c.readIndexes(ctx, dir, s); err != nil {
+		return err
+	}
 	there, err := c.stored(ctx, dir, s, known)
 	if err != nil {
 		return err

@@ -5,4 +5,7 @@
 // All three read tables, backups and METADATA rows alike (tables), and verify SSTables
 // alike. It recovers in memory what a start would recover, over a file system or store
 // that is only read. So the check and a start read alike.
+//
+// Views compares materialized views with what their queries make of the tables, and
+// DirectoryViews those of a stopped server.
 package check

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,7 +14,6 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
-	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // A pacedReader reads objects from end to end, at a bounded rate.
@@ -125,17 +125,18 @@ func (t *tables) stored(ctx context.Context, dir string, s objectstore.Store, kn
 		u := t.objects[path]
 		switch {
 		case u != nil:
-			if u.changes == nil {
-				t.sum.SSTables++
-				t.sum.SSTableBytes += i.Size
-			} else {
+			switch {
+			case u.changes != nil:
 				t.sum.ChangeFiles++
 				t.sum.ChangeFileBytes += i.Size
+			case u.index == nil:
+				t.sum.SSTables++
+				t.sum.SSTableBytes += i.Size
 			}
 			if i.Size != u.ref.Size {
 				t.damage(path, t.doRestore, "has %d bytes instead of %d, %s of %s", i.Size, u.ref.Size, u.kind(), t.users(u))
 			}
-		case known:
+		case known && !(t.unread && changes.IsFile(i.Name)):
 			t.unused(path, i.Size, 1, i.Modified, "no tablet or backup names it")
 		}
 	}
@@ -174,8 +175,8 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 			}
 			continue
 		}
-		if r == nil {
-			continue
+		if r == nil || u != nil && u.index != nil {
+			continue // readIndexes has read it
 		}
 		of, says := "", (*sstable.Info)(nil)
 		if u != nil {
@@ -195,8 +196,7 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 				err = verifyChanges(ctx, f, u.changes)
 			}
 			if fault.KindOf(err) == fault.Corruption {
-				t.damage(path, t.doRestore+"; until then readers of changes between "+stamp.Time(u.changes.Lo).Format(time.RFC3339)+" and "+
-					stamp.Time(u.changes.Hi).Format(time.RFC3339)+" answer DATA_LOSS, and all rows are served", "%v; it is a change file%s", err, of)
+				t.damage(path, t.doRestore+"; until then "+readersMiss(u.changes.Lo, u.changes.Hi), "%v; it is a change file%s", err, of)
 			} else if err != nil {
 				return fmt.Errorf("read %s: %w", path, err)
 			}
@@ -231,6 +231,9 @@ func verifyChanges(ctx context.Context, f changes.Readable, ref *changes.Ref) (e
 	defer func() { err = errors.Join(err, c.Close()) }()
 	if i := c.Info(); i.Records != ref.Records || ref.At == 0 && (i.Lo != ref.Lo || i.Hi != ref.Hi) {
 		return fault.New(fault.Corruption, "it has %d records from %d to %d instead of %d from %d to %d", i.Records, i.Lo, i.Hi, ref.Records, ref.Lo, ref.Hi)
+	}
+	if is := c.Rows(); len(ref.Rows.Start)+len(ref.Rows.End) > 0 && (!bytes.Equal(is.Start, ref.Rows.Start) || !bytes.Equal(is.End, ref.Rows.End)) {
+		return fault.New(fault.Corruption, "it has rows in [%q, %q) instead of [%q, %q)", is.Start, is.End, ref.Rows.Start, ref.Rows.End)
 	}
 	return c.Verify(ctx)
 }

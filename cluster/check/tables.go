@@ -7,15 +7,20 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // tables are the content of a lock service and METADATA, of one process or of a cluster.
@@ -30,22 +35,32 @@ type tables struct {
 	rows map[uint64][]*metadata.Row
 	// items is the row of the tablet of a lock service of one process.
 	items *metadata.Row
-	// objects are the SSTables that rows name, by path.
+	// objects are the SSTables, change files and index objects that rows name, by path.
 	objects map[string]*usedObject
+	// unread says that an index object cannot be read: any change file may be one of its.
+	unread bool
 }
 
-// A usedObject is an SSTable, or a change file, with the rows that name it: several
-// after a split.
+// A usedObject is an SSTable, a change file or an index object, with the rows that name it:
+// several after a split.
 type usedObject struct {
-	ref     metadata.FileRef
-	changes *changes.Ref // nil of an SSTable; ref has its object and size only
+	ref metadata.FileRef
+	// changes is that of a change file, and index that of an index object: ref has object
+	// and size only.
+	changes *changes.Ref
+	index   *changes.IndexRef
+	// through is the index object by which rows name it, empty if they do themselves.
+	through string
 	by      []*metadata.Row
 }
 
 // kind says what it is.
 func (u *usedObject) kind() string {
-	if u.changes != nil {
+	switch {
+	case u.changes != nil:
 		return "a change file"
+	case u.index != nil:
+		return "an index object"
 	}
 	return "an SSTable"
 }
@@ -133,7 +148,10 @@ func (t *tables) readRows(ctx context.Context, all func(context.Context, func(*m
 		}
 		if r.Stream != nil {
 			for i := range r.Stream.Files {
-				t.noteChanges(tabletsDir, &r.Stream.Files[i], r)
+				t.noteChanges(tabletsDir, &r.Stream.Files[i], r, "")
+			}
+			for i := range r.Stream.Indexes {
+				t.noteIndex(tabletsDir, &r.Stream.Indexes[i], r)
 			}
 		}
 		return nil
@@ -205,25 +223,96 @@ func (t *tables) noteUse(dir string, f *metadata.FileRef, r *metadata.Row) {
 	}
 }
 
-// noteChanges notes that row r names a change file.
-func (t *tables) noteChanges(dir string, f *changes.Ref, r *metadata.Row) {
+// noteChanges notes that row r names a change file, through an index object if that is
+// not empty.
+func (t *tables) noteChanges(dir string, f *changes.Ref, r *metadata.Row, through string) {
 	where, path := t.tabletName(r), dir+"/"+f.Object
 	u := t.objects[path]
 	if u == nil {
-		u = &usedObject{changes: f, ref: metadata.FileRef{Object: f.Object, ID: f.ID}}
+		u = &usedObject{changes: f, through: through, ref: metadata.FileRef{Object: f.Object, ID: f.ID}}
 		u.ref.Size = f.Bytes
 		t.objects[path] = u
 	} else if slices.Contains(u.by, r) {
-		t.damage(where, t.doRestore, "names change file %s twice", f.Object)
+		// Index objects of two tablets that were merged may have the same.
+		if through == "" {
+			t.damage(where, t.doRestore, "names change file %s twice", f.Object)
+		}
 		return
-	} else if u.changes == nil || *u.changes != *f {
+	} else if u.changes == nil || !u.changes.Equal(f) {
 		t.damage(where, t.doRestore, "says other things of change file %s than %s does", f.Object, t.tabletName(u.by[0]))
 	}
 	u.by = append(u.by, r)
-	if want := metadata.ChangesName(f.ID); f.Object != want {
+	if want := changes.FileName(f.ID); f.Object != want {
 		t.damage(where, t.doRestore, "calls change file %x %s instead of %s", f.ID, f.Object, want)
 	}
 	t.checkID(where, "change file", f.ID)
+}
+
+// noteIndex notes that row r names an index object.
+func (t *tables) noteIndex(dir string, x *changes.IndexRef, r *metadata.Row) {
+	where, path := t.tabletName(r), dir+"/"+x.Object
+	u := t.objects[path]
+	if u == nil {
+		u = &usedObject{index: x, ref: metadata.FileRef{Object: x.Object, ID: x.ID}}
+		u.ref.Size = x.Size
+		t.objects[path] = u
+	} else if slices.Contains(u.by, r) {
+		t.damage(where, t.doRestore, "names index object %s twice", x.Object)
+		return
+	}
+	u.by = append(u.by, r)
+	if want := changes.IndexName(x.ID); x.Object != want {
+		t.damage(where, t.doRestore, "calls index object %x %s instead of %s", x.ID, x.Object, want)
+	}
+	t.checkID(where, "index object", x.ID)
+}
+
+// readIndexes notes the change files of the index objects that rows name, in a store whose
+// objects are those of a path. Each is read whole, and must be what its rows say. That one is
+// missing is not its to report.
+func (t *tables) readIndexes(ctx context.Context, dir string, s objectstore.Store) error {
+	for _, path := range slices.Sorted(maps.Keys(t.objects)) {
+		u := t.objects[path]
+		if u.index == nil || !strings.HasPrefix(path, dir+"/") {
+			continue
+		}
+		f, err := objectstore.OpenStored(ctx, s, u.ref.Object)
+		var files []changes.Ref
+		if err == nil {
+			files, err = changes.ReadIndex(ctx, f, u.ref.Object)
+		}
+		for _, r := range u.by {
+			for i := range r.Stream.Indexes {
+				if x := &r.Stream.Indexes[i]; err == nil && x.Object == u.ref.Object {
+					err = x.Verify(files)
+				}
+			}
+		}
+		switch fault.KindOf(err) {
+		case fault.Corruption:
+			t.damage(path, t.doRestore+"; until then "+readersMiss(u.index.Lo, u.index.Hi), "%v; it is %s of %s", err, u.kind(), t.users(u))
+			fallthrough
+		case fault.NotFound:
+			t.unread = true
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("read %s: %w", path, err)
+		}
+		for _, r := range u.by {
+			for i := range files {
+				if f := &files[i]; f.Hi > r.Stream.Since {
+					t.noteChanges(dir, f, r, u.ref.Object)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// readersMiss says what it means to readers of changes that something is damaged.
+func readersMiss(lo, hi cell.Seq) string {
+	return "readers of changes between " + stamp.Time(lo).Format(time.RFC3339) + " and " + stamp.Time(hi).Format(time.RFC3339) + " answer DATA_LOSS, and all rows are served"
 }
 
 func (t *tables) tabletName(r *metadata.Row) string {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -28,8 +29,31 @@ type Views struct {
 	// is evaluated several times, for a part of its keys each time. Default 64 MiB.
 	Memory int64
 	// Attempts is how often a row must differ to count: a source that is written to meanwhile
-	// is not what it was. Default 3.
+	// is not what it was. Default 3. Pause is how long to wait before another. Default 0.
 	Attempts int
+	Pause    time.Duration
+}
+
+// A ViewSummary says how many views were checked, how many rows they should have, and how many
+// rows are not as they should be.
+type ViewSummary struct{ Views, Rows, Differ int }
+
+// CheckAll is Check of several views. It passes over those that are deleted meanwhile.
+func (v Views) CheckAll(ctx context.Context, all []*schema.Table, report func(Finding)) (sum ViewSummary, err error) {
+	for _, t := range all {
+		rows, err := v.Check(ctx, t, func(f Finding) {
+			sum.Differ++
+			report(f)
+		})
+		if fault.KindOf(err) == fault.NotFound {
+			continue
+		}
+		if err != nil {
+			return sum, fmt.Errorf("materialized view %s: %w", t.Name, err)
+		}
+		sum.Views, sum.Rows = sum.Views+1, sum.Rows+rows
+	}
+	return sum, nil
 }
 
 // Check evaluates the query of a view, whose rows' table is t, anew and compares. It
@@ -46,6 +70,13 @@ func (v Views) Check(ctx context.Context, t *schema.Table, report func(Finding))
 	}
 	var differ map[string]string
 	for attempt := range v.Attempts {
+		if attempt > 0 {
+			select {
+			case <-time.After(v.Pause):
+			case <-ctx.Done():
+				return 0, context.Cause(ctx)
+			}
+		}
 		if err := v.Wait(ctx, t.Name); err != nil {
 			return 0, err
 		}

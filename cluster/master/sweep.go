@@ -14,6 +14,8 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/metastore"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -45,6 +47,15 @@ type sweeper struct {
 	// litter says since when there are segments of a log without an item. A put leaves
 	// them that arrived when its log had been deleted.
 	litter map[commitlog.ID]time.Time
+	// indexes has the change files of the index objects that rows named in the last pass,
+	// 16 bytes each: an index object never changes.
+	indexes map[string][]indexedFile
+}
+
+// An indexedFile is a change file that an index object names.
+type indexedFile struct {
+	id uint64
+	hi cell.Seq
 }
 
 // errMetadataChanging says that a pass saw METADATA change and learned nothing.
@@ -55,14 +66,28 @@ type seen struct {
 	objects map[string]bool // those that rows name
 	owners  map[uint64]bool // incarnations that live, or that rows name
 	logs    map[uint64]bool // that rows name
+	// indexes are the index objects that rows name, each with the smallest of their
+	// StreamState.Since.
+	indexes map[string]cell.Seq
+	// unread says that there is an index object that cannot be read: any change file may be
+	// one of its.
+	unread bool
 }
 
 // look reads everything that names something.
 func (w *sweeper) look(ctx context.Context) (*seen, error) {
-	s := &seen{objects: map[string]bool{}, owners: map[uint64]bool{}, logs: map[uint64]bool{}}
+	s := &seen{objects: map[string]bool{}, owners: map[uint64]bool{}, logs: map[uint64]bool{}, indexes: map[string]cell.Seq{}}
 	tables := map[uint64][]*metadata.Row{}
 	take := func(r *metadata.Row) error {
 		r.Objects(func(object string) { s.objects[object] = true })
+		if r.Stream != nil {
+			for i := range r.Stream.Indexes {
+				object := r.Stream.Indexes[i].Object
+				if since, ok := s.indexes[object]; !ok || r.Stream.Since < since {
+					s.indexes[object] = r.Stream.Since
+				}
+			}
+		}
 		if a := r.Assignment; a != nil {
 			s.logs[a.Log] = true
 			if a.State != metadata.Unassigned {
@@ -130,7 +155,42 @@ func (w *sweeper) look(ctx context.Context) (*seen, error) {
 	for n := range servers {
 		s.owners[n] = true
 	}
-	return s, nil
+	return s, w.lookInto(ctx, s)
+}
+
+// lookInto adds to what a pass saw the change files that index objects name. One that a row
+// named in this pass is there, whatever has become of the row since: only a pass deletes.
+func (w *sweeper) lookInto(ctx context.Context, s *seen) error {
+	indexes := map[string][]indexedFile{}
+	for object, since := range s.indexes {
+		files, ok := w.indexes[object]
+		if !ok {
+			f, err := w.m.o.Objects.Open(ctx, object)
+			var refs []changes.Ref
+			if err == nil {
+				refs, err = changes.ReadIndex(ctx, f, object)
+			}
+			switch kind := fault.KindOf(err); {
+			case kind == fault.Corruption || kind == fault.NotFound:
+				w.m.o.Log.Warn("an index of change files cannot be read, and no change file is deleted", "object", object, "error", err)
+				s.unread = true
+				continue
+			case err != nil:
+				return err
+			}
+			for i := range refs {
+				files = append(files, indexedFile{refs[i].ID, refs[i].Hi})
+			}
+		}
+		indexes[object] = files
+		for _, f := range files {
+			if f.hi > since {
+				s.objects[changes.FileName(f.id)] = true
+			}
+		}
+	}
+	w.indexes = indexes
+	return nil
 }
 
 // pass looks once and deletes what it may. It returns how many objects.
@@ -166,7 +226,7 @@ func (w *sweeper) pass(ctx context.Context) (int, error) {
 	var doomed []string
 	for _, o := range objects {
 		writer, ok := writerOf(o.Name)
-		if !ok || s.objects[o.Name] {
+		if !ok || s.objects[o.Name] || s.unread && changes.IsFile(o.Name) {
 			continue
 		}
 		since, before := w.unused[o.Name]
@@ -237,15 +297,12 @@ func (w *sweeper) collectLitter(ctx context.Context, s *seen, logs map[commitlog
 	return nil
 }
 
-// writerOf returns the incarnation that wrote an SSTable or a change file; ok is false of other
-// objects.
+// writerOf returns the incarnation that wrote an SSTable, a change file or an index object;
+// ok is false of other objects.
 func writerOf(object string) (incarnation uint64, ok bool) {
-	hex, ok := strings.CutSuffix(object, ".sst")
-	if !ok {
-		hex, ok = strings.CutSuffix(object, ".chg")
-	}
+	hex, _, _ := strings.Cut(object, ".")
 	id, err := strconv.ParseUint(hex, 16, 64)
-	return id >> 32, ok && err == nil && len(hex) == 16
+	return id >> 32, err == nil && (object == metadata.ObjectName(id) || object == changes.FileName(id) || object == changes.IndexName(id))
 }
 
 // ask asks every server which of the objects that were unused in the last pass it

@@ -19,7 +19,6 @@ import (
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
 )
@@ -282,7 +281,11 @@ func verify(ctx context.Context, s objectstore.Store, name string, size int64, c
 	}
 	whole := chunks.Get().(*[chunkBytes]byte)
 	defer chunks.Put(whole)
-	if metadata.IsChanges(name) {
+	if changes.IsIndex(name) {
+		_, err := changes.ReadIndex(ctx, f, name)
+		return err
+	}
+	if changes.IsFile(name) {
 		c, err := changes.Open(ctx, &readaheadFile{Readable: f, whole: whole}, name)
 		if err != nil {
 			return err

@@ -14,6 +14,8 @@ import (
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/tabletserver"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -51,11 +53,15 @@ type quiescing struct {
 // namedObjects is what METADATA rows name.
 type namedObjects struct {
 	tablets map[metadata.TabletID]bool // but for METADATA's own
-	sizes   map[string]int64           // of SSTables, backups' included, and change files
+	// sizes are those of SSTables, backups' included, change files and index objects.
+	sizes map[string]int64
+	// indexes are the index objects, each with the smallest StreamState.Since of rows that
+	// name it. Their files are added by readIndexes.
+	indexes map[string]cell.Seq
 }
 
 func newNamedObjects() *namedObjects {
-	return &namedObjects{map[metadata.TabletID]bool{}, map[string]int64{}}
+	return &namedObjects{map[metadata.TabletID]bool{}, map[string]int64{}, map[string]cell.Seq{}}
 }
 
 func (f *namedObjects) add(r *metadata.Row) {
@@ -69,7 +75,33 @@ func (f *namedObjects) add(r *metadata.Row) {
 		for _, file := range r.Stream.Files {
 			f.sizes[file.Object] = file.Bytes
 		}
+		for _, x := range r.Stream.Indexes {
+			f.sizes[x.Object] = x.Size
+			if since, ok := f.indexes[x.Object]; !ok || r.Stream.Since < since {
+				f.indexes[x.Object] = r.Stream.Since
+			}
+		}
 	}
+}
+
+// readIndexes adds the change files that index objects name.
+func (f *namedObjects) readIndexes(ctx context.Context, s Side) error {
+	for object, since := range f.indexes {
+		o, err := s.Objects.Open(ctx, object)
+		if err != nil {
+			return fmt.Errorf("open index object %s of %s: %w", object, s.Name, err)
+		}
+		files, err := changes.ReadIndex(ctx, o, object)
+		if err != nil {
+			return fmt.Errorf("read the change files of %s: %w", s.Name, err)
+		}
+		for i := range files {
+			if files[i].Hi > since {
+				f.sizes[files[i].Object] = files[i].Bytes
+			}
+		}
+	}
+	return nil
 }
 
 // quiesce leaves each tablet of a side without a server, and with everything in SSTables,
@@ -93,6 +125,9 @@ func quiesce(ctx context.Context, s Side, o Options) (f *namedObjects, err error
 		if f, err = r.round(ctx); err != nil {
 			return nil, fmt.Errorf("bring %s to rest: %w", s.Name, err)
 		}
+	}
+	if err := f.readIndexes(ctx, s); err != nil {
+		return nil, err
 	}
 	roots, err := r.meta.Roots(ctx)
 	if err != nil {

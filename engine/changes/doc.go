@@ -3,7 +3,8 @@
 // the commit log has let go of them.
 //
 // A change file is written by a flush, beside the SSTables. It knows bytes and
-// rows, and no tablets.
+// rows, and no tablets. An index object names many of them, for an owner that would
+// have to name each otherwise.
 //
 // # Order
 //
@@ -61,4 +62,16 @@
 //
 // The footer has 24 bytes: u64 where the directory's frame begins, u32 CRC-32C of
 // these eight bytes, u32 version, and the magic "trestchg".
+//
+// # Byte format of an index object, version 1
+//
+// A frame, u32 version, and the magic "trestidx". The frame has
+//
+//	uvarint  change files, 16,384 at most, ascending by smallest stamp and id
+//	         and for each:
+//	uvarint  id; smallest stamp, less that of the file before; largest less smallest
+//	u8       1: the stamp is that of all records, whatever the file says, else 0
+//	uvarint  records; bytes
+//	uvarint  length of the first key of a range that has all rows, and the key
+//	uvarint  length of the key behind its last, 0 if there is no end, and the key
 package changes

@@ -11,6 +11,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // aheadBytes is how much of a chunk is read at once.
@@ -98,19 +99,19 @@ func (c *File) open(ctx context.Context) error {
 
 // parse decodes the directory, which begins at end.
 func (c *File) parse(dir []byte, end int64) error {
-	d := decoder{b: bytes.Clone(dir)}
-	c.info.Records, c.info.RawBytes = d.uvarint(), int64(d.uvarint())
+	d := varint.Of(bytes.Clone(dir))
+	c.info.Records, c.info.RawBytes = d.Uvarint(), int64(d.Uvarint())
 	var at int64
 	var records uint64
-	for n := d.uvarint(); n > 0 && !d.bad; n-- {
+	for n := d.Uvarint(); n > 0 && !d.Bad(); n-- {
 		k := chunk{at: at}
-		k.blocks, k.tail, k.records = int(d.uvarint()), int(d.uvarint()), d.uvarint()
-		k.lo = cell.Seq(d.uvarint())
-		k.hi = k.lo + cell.Seq(d.uvarint())
-		k.first, k.last = d.bytes(), d.bytes()
+		k.blocks, k.tail, k.records = int(d.Uvarint()), int(d.Uvarint()), d.Uvarint()
+		k.lo = cell.Seq(d.Uvarint())
+		k.hi = k.lo + cell.Seq(d.Uvarint())
+		k.first, k.last = d.Bytes(), d.Bytes()
 		if k.blocks <= 0 || int64(k.blocks) > end || k.tail <= 0 || int64(k.tail) > end || k.records == 0 ||
 			k.lo == 0 || k.hi < k.lo || k.hi > cell.MaxSeq || bytes.Compare(k.first, k.last) > 0 {
-			d.fail()
+			d.Fail()
 		}
 		at += int64(k.blocks) + int64(k.tail)
 		records += k.records
@@ -120,7 +121,7 @@ func (c *File) parse(dir []byte, end int64) error {
 		c.info.Lo, c.info.Hi = min(c.info.Lo, k.lo), max(c.info.Hi, k.hi)
 		c.chunks = append(c.chunks, k)
 	}
-	if d.bad || len(d.b) > 0 || at != end || records != c.info.Records {
+	if d.Bad() || d.Len() > 0 || at != end || records != c.info.Records {
 		return fault.New(fault.Corruption, "the directory is malformed")
 	}
 	return nil
@@ -128,6 +129,21 @@ func (c *File) parse(dir []byte, end int64) error {
 
 // Info says what the file holds.
 func (c *File) Info() Info { return c.info }
+
+// Rows returns Ref.Rows of a file that has a record.
+func (c *File) Rows() row.Range {
+	var first, last []byte
+	for i := range c.chunks {
+		k := &c.chunks[i]
+		if i == 0 || bytes.Compare(k.first, first) < 0 {
+			first = k.first
+		}
+		if bytes.Compare(k.last, last) > 0 {
+			last = k.last
+		}
+	}
+	return bound(first, last)
+}
 
 // Close releases the file.
 func (c *File) Close() error { return c.f.Close() }
@@ -193,18 +209,18 @@ func (u *cursor) start(ctx context.Context, from []byte) error {
 	if buf == nil {
 		content = bytes.Clone(content) // raw is used again
 	}
-	d := decoder{b: content}
+	d := varint.Of(content)
 	at := 0
-	for len(d.b) > 0 {
-		e := indexEntry{first: d.bytes(), at: at, length: int(d.uvarint())}
+	for d.Len() > 0 {
+		e := indexEntry{first: d.Bytes(), at: at, length: int(d.Uvarint())}
 		if e.length <= 0 || e.length > k.blocks-at || len(u.index) > 0 && bytes.Compare(u.index[len(u.index)-1].first, e.first) > 0 {
-			d.fail()
+			d.Fail()
 			break
 		}
 		at += e.length
 		u.index = append(u.index, e)
 	}
-	if d.bad || at != k.blocks {
+	if d.Bad() || at != k.blocks {
 		return fault.New(fault.Corruption, "the index at %d is malformed", k.at+int64(k.blocks))
 	}
 	// Records of the row may be at the end of the last block that begins before it.
@@ -262,15 +278,15 @@ func (u *cursor) advance(ctx context.Context) (bool, error) {
 				return false, err
 			}
 		}
-		d := decoder{b: u.left}
-		shared := d.uvarint()
-		rest := d.bytes()
-		stamp := u.k.lo + cell.Seq(d.uvarint())
-		body := d.bytes()
-		if d.bad || shared > uint64(len(u.key)) || stamp > u.k.hi || stamp < u.k.lo {
+		d := varint.Of(u.left)
+		shared := d.Uvarint()
+		rest := d.Bytes()
+		stamp := u.k.lo + cell.Seq(d.Uvarint())
+		body := d.Bytes()
+		if d.Bad() || shared > uint64(len(u.key)) || stamp > u.k.hi || stamp < u.k.lo {
 			return false, u.malformed()
 		}
-		u.left = d.b
+		u.left = d.Rest()
 		if shared < uint64(len(u.key)) || len(rest) > 0 {
 			u.key = append(u.key[:shared], rest...)
 		}
@@ -305,11 +321,11 @@ func (u *cursor) malformed() error {
 
 // parseBody decodes what follows a record's stamp into r, whose slices alias body.
 func parseBody(r *Record, body []byte) bool {
-	d := decoder{b: body}
-	collected := d.byte()
+	d := varint.Of(body)
+	collected := d.Byte()
 	r.Collected, r.Changes = collected == 1, r.Changes[:0]
-	for len(d.b) > 0 {
-		r.Changes = append(r.Changes, Change{Op: Op(d.byte())})
+	for d.Len() > 0 {
+		r.Changes = append(r.Changes, Change{Op: Op(d.Byte())})
 		c := &r.Changes[len(r.Changes)-1]
 		if c.Op == 0 || c.Op > MergeToCell {
 			return false
@@ -317,20 +333,20 @@ func parseBody(r *Record, body []byte) bool {
 		if c.Op == DeleteRow {
 			continue
 		}
-		family := d.uvarint()
+		family := d.Uvarint()
 		if c.Family = cell.FamilyID(family); family > 1<<16-1 {
 			return false
 		}
 		switch c.Op {
 		case DeleteFamily:
 		case DeleteColumn:
-			c.Qualifier = d.bytes()
-			c.Times.Start, c.Times.End = d.varint(), d.varint()
+			c.Qualifier = d.Bytes()
+			c.Times.Start, c.Times.End = d.Varint(), d.Varint()
 		default:
-			c.Qualifier = d.bytes()
-			c.Timestamp = d.varint()
-			c.Value = d.bytes()
+			c.Qualifier = d.Bytes()
+			c.Timestamp = d.Varint()
+			c.Value = d.Bytes()
 		}
 	}
-	return !d.bad && collected <= 1
+	return !d.Bad() && collected <= 1
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
 )
 
 const (
@@ -47,6 +48,8 @@ type FileWriter struct {
 	w    Writable
 	info Info
 	err  error
+	// first and last are the smallest and the largest row key of chunks that are cut.
+	first, last []byte
 
 	// The chunk: its records in the order in which they came.
 	buf    []byte // row key and body of each
@@ -166,6 +169,12 @@ func (w *FileWriter) cut() error {
 	w.dir = binary.AppendUvarint(w.dir, uint64(w.lo))
 	w.dir = binary.AppendUvarint(w.dir, uint64(w.hi-w.lo))
 	w.dir = appendBytes(appendBytes(w.dir, w.key(w.order[0])), w.key(w.order[len(w.order)-1]))
+	if first := w.key(w.order[0]); w.chunks == 0 || bytes.Compare(first, w.first) < 0 {
+		w.first = bytes.Clone(first)
+	}
+	if last := w.key(w.order[len(w.order)-1]); bytes.Compare(last, w.last) > 0 {
+		w.last = bytes.Clone(last)
+	}
 	w.chunks++
 	w.buf, w.recs = w.buf[:0], w.recs[:0]
 	return w.write(w.out)
@@ -251,6 +260,9 @@ func (w *FileWriter) Finish() (Info, error) {
 	}
 	return w.info, nil
 }
+
+// Rows returns Ref.Rows of a file that is finished, and has a record.
+func (w *FileWriter) Rows() row.Range { return bound(w.first, w.last) }
 
 // Abort gives up the file.
 func (w *FileWriter) Abort() { w.w.Abort() }

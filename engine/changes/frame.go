@@ -60,61 +60,6 @@ func openFrame(buf, frame []byte) (content, newBuf []byte, err error) {
 	return nil, buf, fault.New(fault.Corruption, "unknown compression %d", frame[n])
 }
 
-// A decoder takes parts from the front of bytes. Once something is missing it is
-// bad, and takes nothing more.
-type decoder struct {
-	b   []byte
-	bad bool
-}
-
-func (d *decoder) fail() { d.b, d.bad = nil, true }
-
-func (d *decoder) uvarint() uint64 {
-	if len(d.b) > 0 && d.b[0] < 0x80 {
-		v := d.b[0]
-		d.b = d.b[1:]
-		return uint64(v)
-	}
-	v, n := binary.Uvarint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) varint() int64 {
-	v, n := binary.Varint(d.b)
-	if n <= 0 {
-		d.fail()
-		return 0
-	}
-	d.b = d.b[n:]
-	return v
-}
-
-func (d *decoder) bytes() []byte {
-	n := d.uvarint()
-	if n > uint64(len(d.b)) {
-		d.fail()
-		return nil
-	}
-	p := d.b[:n:n]
-	d.b = d.b[n:]
-	return p
-}
-
-func (d *decoder) byte() byte {
-	if len(d.b) == 0 {
-		d.fail()
-		return 0
-	}
-	v := d.b[0]
-	d.b = d.b[1:]
-	return v
-}
-
 func appendBytes(dst, b []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(b))), b...)
 }

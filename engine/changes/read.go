@@ -28,6 +28,9 @@ type Request struct {
 	Until cell.Seq
 	// Every is how often Watermark is to be called while there is nothing to give.
 	Every time.Duration
+	// Rows says that only the rows matter that have changed, and when: records may lack
+	// their Changes.
+	Rows bool
 }
 
 // A Writer takes the changes of a read:

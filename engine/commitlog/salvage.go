@@ -130,11 +130,12 @@ func writerOf(data []byte, segment uint64, writers map[uint64]bool) uint64 {
 }
 
 // Rewrite makes a new log in to, which must not be there, of what can be read of
-// the log in dir, durably. Its segments follow those of dir, so that redo points
-// from before stay behind it.
-func Rewrite(fs vfs.FS, dir, to string) (err error) {
+// the log in dir, which may be missing, and of the records last, durably. Its segments follow
+// those of dir, so that redo points from before stay behind it.
+func Rewrite(fs vfs.FS, dir, to string, last ...Record) (err error) {
 	files, free, err := listSegments(fs, dir)
-	if err != nil {
+	missing := isNotExist(err)
+	if err != nil && !missing {
 		return fmt.Errorf("rewrite commit log %s: %w", dir, err)
 	}
 	number := uint64(1)
@@ -148,12 +149,21 @@ func Rewrite(fs vfs.FS, dir, to string) (err error) {
 		return fmt.Errorf("rewrite commit log %s: %w", dir, err)
 	}
 	w := &rewriter{fs: fs, dir: to, header: segmentHeader{incarnation: newIncarnation(), segment: number}}
-	err = salvage(fs, dir, func(_ uint64, f *frame) error {
-		if f.mark() {
-			return nil
+	if err = nil; !missing {
+		err = salvage(fs, dir, func(_ uint64, f *frame) error {
+			if f.mark() {
+				return nil
+			}
+			return w.frame(f.records, f.payload)
+		}, func(Gap) {})
+	}
+	for _, r := range last {
+		if err == nil {
+			payload := append(make([]byte, recordHeaderLen), r.Payload...)
+			putRecordHeader(payload, uint32(len(r.Payload)), uint32(r.N), r.Tablet, r.FirstSeq)
+			err = w.frame(1, payload)
 		}
-		return w.frame(f.records, f.payload)
-	}, func(Gap) {})
+	}
 	if err == nil {
 		err = w.flush()
 	}

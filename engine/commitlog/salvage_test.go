@@ -170,6 +170,36 @@ func TestSalvage(t *testing.T) {
 	}
 }
 
+// TestRewriteLast: records are put behind those of a log, and of one that is missing.
+func TestRewriteLast(t *testing.T) {
+	fs, all := salvageable(t)
+	for dir, want := range map[string]int{"log": len(all), "nowhere": 0} {
+		last := Record{Tablet: 7, FirstSeq: 1 << 60, N: 1, Payload: []byte(dir)}
+		if err := Rewrite(fs, dir, "new "+dir, last, last); err != nil {
+			t.Fatal(err)
+		}
+		l, err := Open(fs, "new "+dir, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []Record
+		if err := l.Replay(Pos{}, func(r Record) error { got = append(got, r); return nil }); err != nil {
+			t.Fatal(err)
+		}
+		if len(got) != want+2 {
+			t.Fatalf("%s: %d records, want %d and 2", dir, len(got), want)
+		}
+		for _, r := range got[want:] {
+			if r.Tablet != last.Tablet || r.FirstSeq != last.FirstSeq || r.N != 1 || string(r.Payload) != dir {
+				t.Errorf("%s: %+v", dir, r)
+			}
+		}
+		if err := l.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func copyLog(t *testing.T, from vfs.FS) vfs.FS {
 	t.Helper()
 	to := vfs.NewMem()

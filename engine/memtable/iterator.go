@@ -17,6 +17,10 @@ type iterator struct {
 	table []unsafe.Pointer
 	nd    *header // nil if not at an entry
 	entry cell.Entry
+	// path has, of the levels below deep, the last node before what was sought last. A
+	// key that is not far behind that is found from there: as rows of a sorted batch are.
+	path [maxHeight]*header
+	deep int
 }
 
 var iterators = sync.Pool{New: func() any { return new(iterator) }}
@@ -47,15 +51,33 @@ func (it *iterator) node(a uint32) *header {
 // seek returns the last node before (key, seq), nil for the head, and the node
 // behind that one, nil for the end.
 func (it *iterator) seek(key []byte, seq cell.Seq) (prev, next *header) {
-	var above *header // the next of the level above: known not to be before key
-	for level := int(it.m.height.Load()) - 1; level >= 0; level-- {
+	var above *header // a node known not to be before key
+	level := int(it.m.height.Load()) - 1
+	if it.deep > 0 && it.path[0] != nil && it.path[0].before(key, seq) {
+		level, above = it.climb(key, seq)
+		prev = it.path[level]
+	}
+	it.deep = max(it.deep, level+1)
+	for ; level >= 0; level-- {
 		next = it.node(it.m.link(prev, level).Load())
 		for next != nil && next != above && next.before(key, seq) {
 			prev, next = next, it.node(next.link(level).Load())
 		}
-		above = next
+		it.path[level], above = prev, next
 	}
 	return prev, next
+}
+
+// climb returns the lowest level of path at which (key, seq), before which all of path is,
+// lies before the next node, and that node. It is the highest level of path if there is none.
+func (it *iterator) climb(key []byte, seq cell.Seq) (level int, next *header) {
+	for ; level < it.deep-1; level++ {
+		next = it.node(it.m.link(it.path[level], level).Load())
+		if next == nil || !next.before(key, seq) {
+			return level, next
+		}
+	}
+	return level, nil
 }
 
 // toVisible moves to nd or the first visible node behind it.

@@ -475,3 +475,40 @@ func TestCommits(t *testing.T) {
 		t.Error("what comes is not seen")
 	}
 }
+
+// TestSeekAgain: an iterator finds what a new one does, wherever it was before, also among
+// entries that were added since.
+func TestSeekAgain(t *testing.T) {
+	m := New()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	it := m.Iterator(cell.MaxSeq)
+	defer it.Close()
+	at := 0
+	for i := range 20_000 {
+		if i%2 == 0 {
+			m.Add(&cell.Entry{Key: binary.BigEndian.AppendUint32(nil, uint32(rnd.IntN(1<<20))), Seq: cell.Seq(i + 1), Kind: cell.Set})
+		}
+		switch rnd.IntN(10) {
+		case 0: // anywhere
+			at = rnd.IntN(1 << 20)
+		case 1: // far ahead
+			at += rnd.IntN(1 << 16)
+		case 2: // back
+			at -= min(at, rnd.IntN(200))
+		default:
+			at += rnd.IntN(200)
+		}
+		key := binary.BigEndian.AppendUint32(nil, uint32(at))
+		fresh := m.Iterator(cell.MaxSeq)
+		seek := [](func(cell.Iterator) bool){
+			func(x cell.Iterator) bool { return x.SeekGE(key) },
+			func(x cell.Iterator) bool { return x.SeekLT(key) },
+			func(x cell.Iterator) bool { return x.SeekRow(key) },
+		}[rnd.IntN(3)]
+		got, want := seek(it), seek(fresh)
+		if got != want || got && !bytes.Equal(it.Entry().Key, fresh.Entry().Key) {
+			t.Fatalf("seek %d: %v %x, a new iterator finds %v %x", i, got, it.Entry().Key, want, fresh.Entry().Key)
+		}
+		fresh.Close()
+	}
+}

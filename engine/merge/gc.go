@@ -54,6 +54,9 @@ type GC struct {
 	// makes cells count again that newer ones had outnumbered. So only a cell
 	// that was outnumbered and old enough at AsOf goes by both.
 	AsOf int64
+	// Spare says to collect nothing, neither by rule nor at its end: the caller could not
+	// tell whether a newer run has the cell too.
+	Spare bool
 
 	column  uint64
 	rank    int
@@ -90,13 +93,13 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 	case Covered:
 		return Drop, nil
 	case Tombstone:
-		if g.Complete {
-			if e.Kind == cell.SetUntil {
-				g.Ended++
-			}
-			return Drop, nil
+		switch {
+		case !g.Complete || g.Spare && e.Kind == cell.SetUntil:
+			return Keep, nil
+		case e.Kind == cell.SetUntil:
+			g.Ended++
 		}
-		return Keep, nil
+		return Drop, nil
 	}
 	if g.column != g.columns {
 		g.column, g.rank = g.columns, 0
@@ -114,7 +117,7 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 	}
 	rank := g.rank
 	g.rank++
-	if !rule.Collects(0, s.Timestamp, g.Now) && (rule.New || !rule.Collects(rank, s.Timestamp, g.AsOf)) {
+	if g.Spare || !rule.Collects(0, s.Timestamp, g.Now) && (rule.New || !rule.Collects(rank, s.Timestamp, g.AsOf)) {
 		return Keep, nil
 	}
 	g.Collected++

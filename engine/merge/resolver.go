@@ -60,6 +60,7 @@ type Resolver struct {
 	colDel   []rangeDelete
 	last     int64 // timestamp of the newest-seq entry judged in this column
 	lastSet  bool
+	repeats  int    // entries judged since that had the same key
 	ended    bool   // a cell of this column has come to its end
 	columns  uint64 // how many columns were begun
 
@@ -98,6 +99,10 @@ func (r *Resolver) Prefix() []byte { return r.prefix }
 // Column returns the escaped qualifier of the current column. It is valid
 // until the next column.
 func (r *Resolver) Column() []byte { return r.column }
+
+// Repeats returns how many entries with the same key as the one judged last, a cell's, have
+// been judged before it. All further ones with that key are Covered.
+func (r *Resolver) Repeats() int { return r.repeats }
 
 // StartRow begins the row that e belongs to.
 func (r *Resolver) StartRow(e *cell.Entry) error {
@@ -260,9 +265,10 @@ func (r *Resolver) timesMarker(e *cell.Entry, dels *[]rangeDelete) (Verdict, err
 
 func (r *Resolver) cell(e *cell.Entry, ts int64) Verdict {
 	if r.lastSet && r.last == ts {
+		r.repeats++
 		return Covered
 	}
-	r.last, r.lastSet = ts, true
+	r.last, r.lastSet, r.repeats = ts, true, 0
 	if e.Seq < r.wide() {
 		return Covered
 	}

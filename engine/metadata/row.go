@@ -219,7 +219,8 @@ func (r *Row) Clone() *Row {
 	return &c
 }
 
-// Objects calls f with the name of each object that the row refers to.
+// Objects calls f with the name of each object that the row refers to. Those that
+// Stream.Indexes name are not among them.
 func (r *Row) Objects(f func(object string)) {
 	for i := range r.Files {
 		f(r.Files[i].Object)
@@ -227,6 +228,9 @@ func (r *Row) Objects(f func(object string)) {
 	if r.Stream != nil {
 		for i := range r.Stream.Files {
 			f(r.Stream.Files[i].Object)
+		}
+		for i := range r.Stream.Indexes {
+			f(r.Stream.Indexes[i].Object)
 		}
 	}
 }

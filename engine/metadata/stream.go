@@ -3,21 +3,14 @@ package metadata
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/row"
 )
-
-// ChangesName returns the name of the change file with an id. Its writer is known by
-// it, as that of an SSTable.
-func ChangesName(id uint64) string { return fmt.Sprintf("%016x.chg", id) }
-
-// IsChanges tells whether an object is a change file, by its name.
-func IsChanges(object string) bool { return strings.HasSuffix(object, ".chg") }
 
 // A StreamState is what a tablet keeps of its changes: schema.Stream.
 type StreamState struct {
@@ -25,8 +18,12 @@ type StreamState struct {
 	Life uint64
 	// Since says that every change with a larger stamp is kept.
 	Since cell.Seq
-	// Files are the change files, ascending by Lo.
+	// Files are change files, ascending by Lo.
 	Files []changes.Ref `json:",omitempty"`
+	// Indexes name more, ascending by Lo: of each those with Hi above Since. A file that is
+	// in several, or in Files too, is the same: two children of one tablet may have put it
+	// where they liked, before they were merged.
+	Indexes []changes.IndexRef `json:",omitempty"`
 	// Lineage are the splits and merges that made the tablet, and its parents: the
 	// oldest first, MaxLineage at most.
 	Lineage []Event `json:",omitempty"`
@@ -49,6 +46,7 @@ func (s *StreamState) Clone() *StreamState {
 	}
 	c := *s
 	c.Files = slices.Clone(s.Files)
+	c.Indexes = slices.Clone(s.Indexes)
 	c.Lineage = slices.Clone(s.Lineage)
 	return &c
 }
@@ -59,10 +57,24 @@ func (s *StreamState) Add(f changes.Ref) {
 	s.sort()
 }
 
+// Index puts an index object of the first n of Files into their place, and into that of the
+// index objects that replaced names.
+func (s *StreamState) Index(x changes.IndexRef, n int, replaced ...string) {
+	s.Files = slices.Delete(s.Files, 0, n)
+	s.Indexes = slices.DeleteFunc(s.Indexes, func(o changes.IndexRef) bool { return slices.Contains(replaced, o.Object) })
+	s.Indexes = append(s.Indexes, x)
+	s.sort()
+}
+
 func (s *StreamState) sort() {
-	slices.SortStableFunc(s.Files, func(a, b changes.Ref) int {
-		return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.ID, b.ID))
-	})
+	slices.SortStableFunc(s.Files, changes.CompareRefs)
+	slices.SortStableFunc(s.Indexes, func(a, b changes.IndexRef) int { return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.ID, b.ID)) })
+}
+
+// Clip lets go of the files and index objects that have no row of a range.
+func (s *StreamState) Clip(rows row.Range) {
+	s.Files = slices.DeleteFunc(s.Files, func(f changes.Ref) bool { return f.Rows.Intersect(rows).Empty() })
+	s.Indexes = slices.DeleteFunc(s.Indexes, func(x changes.IndexRef) bool { return x.Rows.Intersect(rows).Empty() })
 }
 
 // Note adds an event that has just happened.
@@ -74,9 +86,16 @@ func (s *StreamState) Note(e Event) {
 }
 
 // Forget lets go of the files in which no stamp is above before, and of the events up to
-// it. It tells whether there was any.
+// it. It tells whether there was any. Of an index object with later files too, it lets go
+// by Since.
 func (s *StreamState) Forget(before cell.Seq) bool {
-	n := len(s.Files) + len(s.Lineage)
+	n, since := len(s.Files)+len(s.Lineage), s.Since
+	s.Indexes = slices.DeleteFunc(s.Indexes, func(x changes.IndexRef) bool {
+		if x.Lo <= before {
+			s.Since = max(s.Since, min(x.Hi, before))
+		}
+		return x.Hi <= before
+	})
 	s.Files = slices.DeleteFunc(s.Files, func(f changes.Ref) bool {
 		if f.Hi <= before {
 			s.Since = max(s.Since, f.Hi)
@@ -85,7 +104,7 @@ func (s *StreamState) Forget(before cell.Seq) bool {
 		return false
 	})
 	s.Lineage = slices.DeleteFunc(s.Lineage, func(e Event) bool { return e.Stamp <= before })
-	return len(s.Files)+len(s.Lineage) < n
+	return len(s.Files)+len(s.Lineage) < n || s.Since > since
 }
 
 // Ended returns the event that ended the tablet of rows, after a reader of its changes had
@@ -112,6 +131,11 @@ func MergeStreams(a, b *StreamState) *StreamState {
 			m.Files = append(m.Files, f)
 		}
 	}
+	for _, x := range b.Indexes {
+		if !slices.ContainsFunc(a.Indexes, func(o changes.IndexRef) bool { return o.Object == x.Object }) {
+			m.Indexes = append(m.Indexes, x)
+		}
+	}
 	m.sort()
 	for _, e := range b.Lineage {
 		if !slices.ContainsFunc(a.Lineage, e.equal) {
@@ -135,8 +159,16 @@ func (s *StreamState) check(r *Row) string {
 	if s.Life == 0 {
 		return "a stream without a life"
 	}
-	if err := changes.Check(s.Files); err != nil {
+	if err := errors.Join(changes.Check(s.Files), changes.CheckIndexes(s.Indexes)); err != nil {
 		return err.Error()
+	}
+	for i, x := range s.Indexes {
+		switch {
+		case x.Hi > r.MaxSeq:
+			return fmt.Sprintf("index object %s has stamp %d, the largest is %d", x.Object, x.Hi, r.MaxSeq)
+		case i > 0 && s.Indexes[i-1].Lo > x.Lo:
+			return fmt.Sprintf("index objects %s and %s are out of order", s.Indexes[i-1].Object, x.Object)
+		}
 	}
 	for i, f := range s.Files {
 		switch {

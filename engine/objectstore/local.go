@@ -55,8 +55,9 @@ var (
 )
 
 // OpenLocal opens the store in dir, which it creates if need be. It removes unfinished
-// files of the same owner. With an empty LocalOptions.Owner that is everything unfinished,
-// so the caller must hold what keeps other processes out of dir.
+// files of the same owner, and those that are Abandoned. With an empty LocalOptions.Owner
+// that is everything unfinished, so the caller must hold what keeps other processes out
+// of dir.
 func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 	if opts.Owner != "" && (CheckName(opts.Owner) != nil || strings.ContainsAny(opts.Owner, "/.")) {
 		return nil, fault.New(fault.Invalid, "%q cannot name the owner of an object store's temporary files", opts.Owner)
@@ -77,7 +78,7 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		return nil, wrap(err, "open object store", dir)
 	}
 	for _, f := range leftovers {
-		if opts.Owner != "" && !strings.HasPrefix(f, opts.Owner+".") {
+		if opts.Owner != "" && !strings.HasPrefix(f, opts.Owner+".") && !l.abandoned(f) {
 			continue
 		}
 		if err := fsys.Remove(l.path(tempDir, f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -85,6 +86,12 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		}
 	}
 	return l, nil
+}
+
+// abandoned tells whether a temporary file is Abandoned.
+func (l *Local) abandoned(file string) bool {
+	info, err := l.fs.Stat(l.path(tempDir, file))
+	return err == nil && Abandoned(file, info.ModTime())
 }
 
 func (l *Local) path(elem ...string) string {

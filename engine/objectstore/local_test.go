@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
@@ -86,6 +87,45 @@ func TestLeftoversAreRemoved(t *testing.T) {
 	}
 	if _, err := objectstore.OpenLocal(fs, "objects", objectstore.LocalOptions{Owner: "a.b"}); !errors.Is(err, fault.Invalid) {
 		t.Errorf("an owner with a dot: %v", err)
+	}
+}
+
+// TestAbandoned: what a command leaves unfinished that was killed is removed a day
+// later, by any process; nothing else of others is.
+func TestAbandoned(t *testing.T) {
+	dir := t.TempDir()
+	open := func(owner string) *objectstore.Local {
+		s, err := objectstore.OpenLocal(vfs.Default, dir, objectstore.LocalOptions{Owner: owner})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	for _, owner := range []string{objectstore.OnceOwner("host"), objectstore.OnceOwner("host"), "ts1"} {
+		w, err := open(owner).Create(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Write([]byte("unfinished")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := temps(t, vfs.Default, dir)
+	slices.Sort(all)
+	for i, name := range all { // the first, of a command, is younger
+		at := time.Now().Add(-25 * time.Hour)
+		if i == 0 {
+			at = time.Now().Add(-23 * time.Hour)
+		}
+		if err := os.Chtimes(filepath.Join(dir, ".tmp", name), at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open("ts2")
+	left := temps(t, vfs.Default, dir)
+	slices.Sort(left)
+	if len(left) != 2 || !strings.HasPrefix(left[0], "_host-") || !strings.HasPrefix(left[1], "ts1.") {
+		t.Errorf("there are %v, want a young one of a command and that of ts1", left)
 	}
 }
 

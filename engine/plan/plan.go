@@ -61,6 +61,7 @@ func (p *Planner) Check(key []byte, muts []row.Mutation, path string) (reads boo
 				return false, p.offGrid(path, i, "set_cell.timestamp_micros", m.Timestamp)
 			}
 		case row.DeleteColumn, row.DeleteFamily:
+			reads = reads || p.tellsColumns(m)
 			for _, ts := range [2]int64{m.Times.Start, m.Times.End} {
 				if ts%p.table.Granularity != 0 && ts != math.MinInt64 && ts != math.MaxInt64 {
 					return false, p.offGrid(path, i, "delete_from_column.time_range", ts)
@@ -153,6 +154,11 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 			if m.Times == (cell.TimeRange{}) {
 				b.DeleteFamily(f.ID)
 			} else {
+				if p.tellsColumns(m) {
+					if err := p.tellColumns(v, b, f, m.Times); err != nil {
+						return err
+					}
+				}
 				b.CoverFamily(f.ID, m.Times, m.Sticky)
 			}
 		case row.DeleteRow:
@@ -200,6 +206,43 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 			sums = nil
 		}
 	}
+	return nil
+}
+
+// tellsColumns tells whether readers of changes are to know which columns m deletes from. It
+// is so of a family up to a time, which only HBase's clients delete: the record of changes has
+// no such operation.
+func (p *Planner) tellsColumns(m *row.Mutation) bool {
+	return m.Op == row.DeleteFamily && m.Times != (cell.TimeRange{}) && m.Times != cell.AllTime && p.table.ChangeStream() != nil
+}
+
+// maxToldBytes bounds the qualifiers of the columns that the deletion of a family up to a time
+// is told as. There are at most schema.MaxMutations of them.
+const maxToldBytes = 16 << 20
+
+// tellColumns notes in b what a deletion of a family leaves out, if it does: the columns that
+// it deletes from, in place of all of the family.
+func (p *Planner) tellColumns(v *tablet.View, b *tablet.Batch, f schema.Family, times cell.TimeRange) error {
+	var columns [][]byte
+	n, size := 0, 0
+	others, err := v.Columns(b, f.ID, times, func(qualifier []byte) error {
+		if n, size = n+1, size+len(qualifier); n > schema.MaxMutations || size > maxToldBytes {
+			columns = nil // only if there are no others
+			return nil
+		}
+		columns = append(columns, qualifier)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case !others:
+		return nil
+	case n > schema.MaxMutations || size > maxToldBytes:
+		return fault.New(fault.FailedPrecondition, "The row has %d columns in family %s, of %d bytes, to be deleted in part: a change stream tells at most %d columns of %d bytes of a deletion up to a time. "+
+			"Delete the columns in several requests, or the family without a time", n, f.Name, size, schema.MaxMutations, maxToldBytes)
+	}
+	b.Covered(f.ID, columns, times)
 	return nil
 }
 

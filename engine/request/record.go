@@ -44,6 +44,8 @@ type Record struct {
 	Face   Face
 	// Profile is the id of the app profile, empty if the request has none.
 	Profile string
+	// Principal is who makes the request, empty if nobody has logged in.
+	Principal string
 	// Span is the request's, nil if it is not traced.
 	Span Span
 	// Table is what the observer of requests keeps for the table that the request is of,
@@ -144,9 +146,9 @@ func (r *Record) AddCompactionWait(d time.Duration) {
 // AddRead adds what the read of a tablet took: files is the number of SSTables.
 func (r *Record) AddRead(files int, blockBytes, cachedBytes int64) {
 	if r != nil {
-		r.Work.SSTables.Add(int64(files))
-		r.Work.BlockBytes.Add(blockBytes)
-		r.Work.CachedBytes.Add(cachedBytes)
+		addUnlessZero(&r.Work.SSTables, int64(files)) // a row of the row cache takes none
+		addUnlessZero(&r.Work.BlockBytes, blockBytes)
+		addUnlessZero(&r.Work.CachedBytes, cachedBytes)
 	}
 }
 

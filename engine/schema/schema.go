@@ -115,15 +115,19 @@ type Table struct {
 
 // A Stream says that the changes of a table are kept, to be read in order.
 type Stream struct {
-	// Life is another number each time that the stream is enabled: what was kept,
+	// Life is another number each time that changes begin to be kept: what was kept,
 	// and positions in it, are of one life only. It is never 0.
 	Life uint64
 	// Retention is for how long a change is kept, by its commit time.
 	Retention time.Duration
-	// Since is when the stream was enabled, by the clock of the gateway.
+	// Since is when changes began to be kept, by the clock of the gateway.
 	Since time.Time
 	// Hidden says that changes are kept for the table's views only: clients see no stream.
 	Hidden bool `json:",omitempty"`
+	// Enabled is the life of the stream that clients see, and EnabledSince when it began, if
+	// that is not Life and Since: the table had views, whose reading goes on.
+	Enabled      uint64    `json:",omitempty"`
+	EnabledSince time.Time `json:",omitzero"`
 }
 
 // A Family is a column family of a table.

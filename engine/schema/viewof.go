@@ -40,6 +40,43 @@ func (t *Table) ChangeStream() *Stream {
 	return t.Stream
 }
 
+// ForClients returns the life of the stream that clients see, and when it began.
+func (s *Stream) ForClients() (life uint64, since time.Time) {
+	if s.Enabled != 0 {
+		return s.Enabled, s.EnabledSince
+	}
+	return s.Life, s.Since
+}
+
+// EnableStream gives clients a stream of the table, which is to be stored as its next
+// version, or another retention to the one that they have. now is when a stream begins. What
+// is kept for views stays.
+func (t *Table) EnableStream(retention time.Duration, now time.Time) {
+	now = now.UTC().Truncate(time.Microsecond)
+	next := t.Version + 1 // no version comes twice, so no life does
+	switch s := t.Stream; {
+	case s == nil:
+		t.Stream = &Stream{Life: next, Retention: retention, Since: now}
+	case s.Hidden:
+		t.Stream = &Stream{Life: s.Life, Retention: retention, Since: s.Since, Enabled: next, EnabledSince: now}
+	default:
+		c := *s
+		c.Retention = retention
+		t.Stream = &c
+	}
+}
+
+// DisableStream takes the stream of the table from clients. What is kept for views stays.
+func (t *Table) DisableStream() {
+	switch s := t.ChangeStream(); {
+	case s == nil:
+	case len(t.Views) == 0:
+		t.Stream = nil
+	default:
+		t.Stream = &Stream{Life: s.Life, Retention: ViewRetention, Since: s.Since, Hidden: true}
+	}
+}
+
 // KeepForViews keeps the table's changes as long as its views take it, if it has any: with
 // a Stream that is Hidden, unless clients have one. now is when one begins.
 func (t *Table) KeepForViews(now time.Time) {
@@ -76,6 +113,15 @@ func (t *Table) RemoveView(name string, life uint64) {
 func (t *Table) ForgetViews() {
 	t.Views = nil
 	t.KeepForViews(time.Time{})
+}
+
+// CheckWritable refuses what a client would change of a table that belongs to a materialized
+// view: FailedPrecondition. The servers of the table's tablets alone write to it.
+func (t *Table) CheckWritable() error {
+	if t.View == nil {
+		return nil
+	}
+	return fault.New(fault.FailedPrecondition, "%s is a materialized view, which cannot be written to: write to table %s", t.View.Name, t.View.Source)
 }
 
 // CheckViews reports a change of old that takes a family from a view which reads it, or

@@ -56,6 +56,7 @@ type Iterator struct {
 	compact bool
 	column  bool   // SeekColumn's key is all that is wanted
 	open    bool   // the top of the index is there
+	here    bool   // cur is in the block that index is at
 	row     []byte // of SeekRow; the capacity is kept
 	err     error
 
@@ -240,7 +241,8 @@ func (i *Iterator) enter() bool {
 	if i.aside != nil {
 		i.longest = max(i.longest, n)
 	}
-	return n < largeBlock || i.compact || i.hold(n)
+	i.here = n < largeBlock || i.compact || i.hold(n)
+	return i.here
 }
 
 // hold has the Cache count a block of n bytes that the iterator is in, until it
@@ -278,6 +280,7 @@ func (i *Iterator) fail(err error) {
 
 // nextBlock moves to the next data block that there is something to see in.
 func (i *Iterator) nextBlock() bool {
+	i.here = false
 	for i.err == nil {
 		for i.index.Next() {
 			if i.enter() {
@@ -299,6 +302,7 @@ func (i *Iterator) nextBlock() bool {
 
 // previousBlock is nextBlock backwards.
 func (i *Iterator) previousBlock() bool {
+	i.here = false
 	for i.err == nil {
 		for i.index.Prev() {
 			if i.enter() {
@@ -336,13 +340,21 @@ func (i *Iterator) forward(n int) bool {
 
 // end is what a positioning method returns when there is no entry.
 func (i *Iterator) end() bool {
-	i.entry = cell.Entry{}
+	i.here = false
 	i.cur.leave()
+	return i.miss()
+}
+
+// miss is what SeekColumn returns when there is no entry of the row. The iterator stays in its
+// block: the next row that is asked for may be in it.
+func (i *Iterator) miss() bool {
+	i.entry = cell.Entry{}
 	return false
 }
 
 // First implements cell.Iterator.
 func (i *Iterator) First() bool {
+	i.here = false
 	if !i.start() || i.t.twoLevel && !i.top.First() {
 		return i.end()
 	}
@@ -356,6 +368,14 @@ func (i *Iterator) First() bool {
 func (i *Iterator) SeekGE(key []byte) bool { return i.start() && i.seekGE(key) }
 
 func (i *Iterator) seekGE(key []byte) bool {
+	if i.here {
+		// Rows of a sorted batch are often in the same block. At an end of the block the
+		// place may be in another.
+		if n := i.cur.c.search(key); n > 0 && n < i.cur.c.rows {
+			return i.forward(n)
+		}
+		i.here = false
+	}
 	if i.t.twoLevel && !i.top.SeekGE(key) {
 		return i.end()
 	}
@@ -382,7 +402,7 @@ func (i *Iterator) SeekColumn(row, key []byte) bool {
 		}
 		if ok, err := i.t.mayHave(i.ctx, row, column, i.bloom); err != nil || !ok {
 			i.fail(err)
-			return i.end()
+			return i.miss()
 		}
 	}
 	if !i.start() {
@@ -394,7 +414,7 @@ func (i *Iterator) SeekColumn(row, key []byte) bool {
 }
 
 // stayInRow ends the iteration if the current entry is not in the row of SeekRow.
-func (i *Iterator) stayInRow() bool { return bytes.HasPrefix(i.entry.Key, i.row) || i.end() }
+func (i *Iterator) stayInRow() bool { return bytes.HasPrefix(i.entry.Key, i.row) || i.miss() }
 
 // Next implements cell.Iterator.
 func (i *Iterator) Next() bool {
@@ -403,6 +423,7 @@ func (i *Iterator) Next() bool {
 
 // SeekLT implements cell.Iterator.
 func (i *Iterator) SeekLT(key []byte) bool {
+	i.here = false
 	if !i.start() {
 		return i.end()
 	}
@@ -461,7 +482,7 @@ func (i *Iterator) Close() error {
 	i.t.unpin()
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil
 	i.entry, i.env = cell.Entry{}, block.ReadEnv{}
-	i.inRow, i.compact, i.column, i.open, i.useTimes = false, false, false, false, false
+	i.inRow, i.compact, i.column, i.open, i.here, i.useTimes = false, false, false, false, false, false
 	iterators.Put(i)
 	return nil
 }

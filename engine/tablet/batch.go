@@ -136,6 +136,22 @@ func (b *Batch) Input(op changes.Op, f cell.FamilyID, qualifier []byte, ts int64
 	b.add(cell.Recorded, append([]byte{byte(op)}, input...))
 }
 
+// untold is what Recorded has in place of an operation that has no effect.
+const untold changes.Op = 0
+
+// Covered notes for the record of changes what of a family the operation that is added next
+// covers: r of these columns, or nothing.
+func (b *Batch) Covered(f cell.FamilyID, columns [][]byte, r cell.TimeRange) {
+	for _, q := range columns {
+		b.suffix = cell.AppendColumn(b.suffix, f, q)
+		b.add(cell.Recorded, cell.AppendRanges([]byte{byte(changes.DeleteColumn)}, r))
+	}
+	if len(columns) == 0 {
+		b.suffix = cell.AppendFamily(b.suffix, f)
+		b.add(cell.Recorded, []byte{byte(untold)})
+	}
+}
+
 // Records implements commitlog.Records: a row is a record.
 func (b *Batch) Records() int { return len(b.rows) }
 

@@ -3,7 +3,9 @@ package tablet
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"hash/maphash"
 	"maps"
 	"slices"
 
@@ -11,9 +13,10 @@ import (
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
-	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
+	"github.com/trestledb/trestle/engine/sstable"
 )
 
 // A changeFile is a change file that is being written: begun by its first record.
@@ -26,7 +29,7 @@ type changeFile struct {
 	stored, begun bool
 }
 
-func (f *changeFile) name() string { return metadata.ChangesName(f.id) }
+func (f *changeFile) name() string { return changes.FileName(f.id) }
 
 func (f *changeFile) add(ctx context.Context, r *changes.Record) error {
 	if f.w == nil {
@@ -50,13 +53,14 @@ func (f *changeFile) finish() (*changes.Ref, error) {
 	if f == nil || f.w == nil {
 		return nil, nil
 	}
-	info, err := f.w.Finish()
+	w := f.w
+	info, err := w.Finish()
 	f.w = nil
 	if err != nil {
 		return nil, fmt.Errorf("change file %s: %w", f.name(), err)
 	}
 	f.stored = true
-	return &changes.Ref{Object: f.name(), ID: f.id, Lo: info.Lo, Hi: info.Hi, Records: info.Records, Bytes: info.Bytes}, nil
+	return &changes.Ref{Object: f.name(), ID: f.id, Lo: info.Lo, Hi: info.Hi, Rows: w.Rows(), Records: info.Records, Bytes: info.Bytes}, nil
 }
 
 // abort gives the file up.
@@ -118,7 +122,15 @@ type collection struct {
 	grain  int64
 	prefix []byte // of the row of rec
 	rec    changes.Record
+	// cells are hashes of the keys that were collected, sorted by finish, unless there are
+	// more than hashedCells.
+	seed  maphash.Seed
+	cells []uint64
+	n     int
 }
+
+// hashedCells bounds the memory of a collection to 8 MiB. Tests change it.
+var hashedCells = 1 << 20
 
 // newCollection returns a collection; nil if the table has no stream.
 func (t *Tablet) newCollection() *collection {
@@ -126,7 +138,7 @@ func (t *Tablet) newCollection() *collection {
 	if f == nil {
 		return nil
 	}
-	return &collection{changeFile: f, grain: max(1, t.schema().Granularity), rec: changes.Record{Stamp: someStamp, Collected: true}}
+	return &collection{changeFile: f, seed: maphash.MakeSeed(), grain: max(1, t.schema().Granularity), rec: changes.Record{Stamp: someStamp, Collected: true}}
 }
 
 // take notes a cell that was collected. Cells come in the order of their keys.
@@ -144,6 +156,9 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 	s, err := cell.ParseSuffix(e.Key[n:])
 	if err != nil {
 		return fault.New(fault.Corruption, "%w", err)
+	}
+	if c.n++; c.n <= hashedCells {
+		c.cells = append(c.cells, maphash.Bytes(c.seed, e.Key))
 	}
 	c.rec.Changes = append(c.rec.Changes, changes.Change{Op: changes.DeleteColumn, Family: s.Family, Qualifier: cell.Qualifier(nil, s.Column),
 		Times: cell.TimeRange{Start: s.Timestamp, End: s.Timestamp + c.grain}})
@@ -172,7 +187,122 @@ func (c *collection) finish(ctx context.Context) (*changes.Ref, error) {
 	if err := c.row(ctx); err != nil {
 		return nil, err
 	}
+	slices.Sort(c.cells)
 	return c.changeFile.finish()
+}
+
+// has tells whether a cell may have been collected.
+func (c *collection) has(key []byte) bool {
+	if c.n > hashedCells {
+		return true
+	}
+	_, ok := slices.BinarySearch(c.cells, maphash.Bytes(c.seed, key))
+	return ok
+}
+
+// wasWritten sets again if a cell that was collected may have been written with a stamp in
+// (from, through], and returns how many records it has read. Such a cell is there, so it must
+// not be told to be gone: a record of the collection has a stamp behind that of the write.
+func (c *collection) wasWritten(ctx context.Context, t *Tablet, from, through cell.Seq, again *bool) (n int, err error) {
+	v := t.pin()
+	if v == nil {
+		return 0, t.gone()
+	}
+	defer v.release()
+	state := t.streamOf(v.row)
+	if *again || state == nil || state.Life != c.life {
+		return 0, nil
+	}
+	if state.Since > from {
+		*again = true // or so: what was written is not kept any more
+		return 0, nil
+	}
+	var key []byte
+	r := changeReader{t: t, v: v, state: state, within: t.bounds, at: changes.Position{Through: from}}
+	r.to = func(rec *changes.Record) (bool, error) {
+		n++
+		if rec.Collected {
+			return true, nil
+		}
+		key = cell.AppendRow(key[:0], rec.Key)
+		prefix := len(key)
+		for i := range rec.Changes {
+			d := &rec.Changes[i]
+			switch d.Op {
+			case changes.SetCell, changes.AddToCell, changes.MergeToCell:
+				key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Timestamp)
+				*again = *again || c.has(key)
+			}
+		}
+		return !*again, nil
+	}
+	return n, r.read(ctx, through)
+}
+
+// spare writes the file anew without the cells that were written after a stamp, and returns
+// what names it; nil if nothing is left. The caller holds the change lock.
+func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, after cell.Seq) (_ *changes.Ref, err error) {
+	v := t.pin()
+	if v == nil {
+		return nil, t.gone()
+	}
+	defer v.release()
+	var sources []cell.Iterator
+	for _, m := range v.mems {
+		sources = append(sources, m.Iterator(cell.MaxSeq))
+	}
+	for i := range v.runs {
+		if slices.ContainsFunc(v.runs[i].files, func(f file) bool { return f.ref.MaxSeq > after }) {
+			u := new(runIterator)
+			u.reset(ctx, v.runs[i].files, sstable.IterOptions{})
+			sources = append(sources, u)
+		}
+	}
+	it := merge.New(sources)
+	defer func() { err = errors.Join(err, it.Close()) }()
+	written := func(key []byte) bool {
+		if !it.SeekGE(key) {
+			return false
+		}
+		e := it.Entry() // the newest of its key
+		return bytes.Equal(e.Key, key) && e.Seq > after && (e.Kind == cell.Set || e.Kind == cell.SetUntil)
+	}
+	rest := &changeFile{env: c.env, life: c.life}
+	defer func() {
+		if err != nil {
+			rest.abort()
+		}
+	}()
+	var key []byte
+	source := changes.Source{Lo: of.Lo, Hi: of.Hi, Open: func(ctx context.Context) (*changes.File, error) {
+		o, err := c.env.Objects.Open(ctx, of.Object)
+		if err != nil {
+			return nil, err
+		}
+		return changes.Open(ctx, o, of.Object)
+	}}
+	_, err = changes.Iterate(ctx, []changes.Source{source}, changes.Position{}, cell.MaxSeq, row.All, func(r *changes.Record) (bool, error) {
+		key = cell.AppendRow(key[:0], r.Key)
+		prefix := len(key)
+		r.Changes = slices.DeleteFunc(r.Changes, func(d changes.Change) bool {
+			key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Times.Start)
+			return written(key)
+		})
+		if err := it.Error(); err != nil || len(r.Changes) == 0 {
+			return true, err
+		}
+		return true, rest.add(ctx, r)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("leave out what was written again: %w", err)
+	}
+	ref, err := rest.finish()
+	if err != nil {
+		return nil, err
+	}
+	c.abort()
+	*c.changeFile = *rest
+	return ref, nil
 }
 
 // place gives a stamp to what a file has.

@@ -2,6 +2,7 @@ package tablet
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"math"
 	"slices"
@@ -30,18 +31,25 @@ func (t *Tablet) newMem(last cell.Seq) *mem {
 // sinceOf returns a stamp below those of all changes that come after a stream was
 // enabled, if that is not in a future that no clock should be in.
 func (t *Tablet) sinceOf(s *schema.Stream, last cell.Seq) cell.Seq {
-	now := t.env.Now()
-	if s.Since.Sub(now) > time.Hour {
+	_, since := s.ForClients()
+	if since.Sub(t.env.Now()) > time.Hour {
 		return last
 	}
-	return max(last, stamp.At(s.Since)-stamp.Stride)
+	return max(last, stamp.At(since)-stamp.Stride)
 }
 
 // recordLocked sees to it that the memtable records if the table has a stream, and does
 // not if it has none. The caller holds the write lock, and the tablet is not closed.
 func (t *Tablet) recordLocked() {
 	s := t.schema().Stream
-	if s == nil && t.write.mem.life == 0 || s != nil && s.Life == t.write.mem.life {
+	if s == nil && t.write.mem.life == 0 {
+		return
+	}
+	if s != nil && s.Life == t.write.mem.life {
+		if s.Enabled != t.write.mem.enabled {
+			t.write.mem.enabled = s.Enabled
+			t.write.seq = t.sinceOf(s, t.write.seq)
+		}
 		return
 	}
 	if s != nil {
@@ -135,13 +143,14 @@ func (t *Tablet) expired() cell.Seq {
 }
 
 // TrimStream lets go of changes that are kept no longer, if there are any: those older
-// than the retention, and all if the table has no stream any more.
+// than the retention, and all if the table has no stream any more. It puts change files into
+// an index object, if the METADATA row names too many.
 func (t *Tablet) TrimStream(ctx context.Context) error {
 	s, r := t.schema().Stream, t.Row()
 	if r.Stream == nil {
 		return nil
 	}
-	if s != nil && s.Life == r.Stream.Life && !r.Stream.Clone().Forget(t.expired()) {
+	if s != nil && s.Life == r.Stream.Life && !t.trims(r.Stream) && len(r.Stream.Files) <= t.env.Options.ChangeFiles {
 		return nil
 	}
 	t.change.Lock()
@@ -153,7 +162,24 @@ func (t *Tablet) TrimStream(ctx context.Context) error {
 	defer v.release()
 	next := v.row.Clone()
 	t.keep(next, 0)
-	return t.change1(ctx, next)
+	x, err := t.indexChanges(ctx, next, t.env.Options.ChangeFiles)
+	if err != nil {
+		t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
+	}
+	err = t.change1(ctx, next)
+	x.ended(err)
+	return err
+}
+
+// trims tells whether there is something to let go of: a file at least, if only about one of
+// an index object.
+func (t *Tablet) trims(s *metadata.StreamState) bool {
+	rest := s.Clone()
+	rest.Forget(t.expired())
+	var was, is Kept
+	was.add(s, nil)
+	is.add(rest, nil)
+	return is.Files < was.Files || len(rest.Lineage) < len(s.Lineage)
 }
 
 // A recordWalk makes records of what a memtable has in the order of commit.
@@ -165,6 +191,8 @@ type recordWalk struct {
 	buf []byte // what rec's keys and qualifiers are in
 	// times is where the ranges of a marker are parsed.
 	times []cell.TimeRange
+	// rows says that it matters which rows have changed only: rec has no Changes.
+	rows bool
 }
 
 func newRecordWalk(m *memtable.Memtable, after, through cell.Seq) *recordWalk {
@@ -177,12 +205,38 @@ func newRecordWalk(m *memtable.Memtable, after, through cell.Seq) *recordWalk {
 // error. rec is valid until the next call.
 func (w *recordWalk) next() bool {
 	for w.at && w.err == nil {
-		w.err = w.read()
-		if w.err == nil && len(w.rec.Changes) > 0 {
+		any := false
+		if w.rows {
+			any, w.err = w.readRow()
+		} else if w.err = w.read(); len(w.rec.Changes) > 0 {
+			any = true
+		}
+		if any && w.err == nil {
 			return true
 		}
 	}
 	return false
+}
+
+// readRow reads one record without its changes. any tells whether there are some.
+func (w *recordWalk) readRow() (any bool, err error) {
+	e := w.it.Entry()
+	n := cell.RowPrefixLen(e.Key)
+	w.rec.Stamp, w.rec.Changes = e.Seq, w.rec.Changes[:0]
+	if w.buf, err = cell.RowOf(w.buf[:0], e.Key[:n]); err != nil {
+		return false, fault.New(fault.Corruption, "change with sequence number %d: %w", e.Seq, err)
+	}
+	w.rec.Key = w.buf
+	for first := true; first || !w.it.Begins(); first = false {
+		// A marker of the row has no suffix, all others begin with their family.
+		if s := e.Key[n:]; len(s) < 2 || cell.FamilyID(binary.BigEndian.Uint16(s)) < cell.FirstSystemFamily {
+			any = true
+		}
+		if w.at = w.it.Next(); !w.at {
+			break
+		}
+	}
+	return any, nil
 }
 
 // read reads one record.
@@ -210,7 +264,7 @@ func (w *recordWalk) read() (err error) {
 }
 
 func (w *recordWalk) operation(e *cell.Entry, prefix int, skip *bool) error {
-	if *skip {
+	if *skip && e.Kind != cell.Recorded {
 		*skip = false
 		return nil
 	}
@@ -229,24 +283,30 @@ func (w *recordWalk) operation(e *cell.Entry, prefix int, skip *bool) error {
 			c.Qualifier = w.buf[at:len(w.buf):len(w.buf)]
 		}
 	}
-	switch {
-	case e.Kind == cell.Recorded:
+	marker := e.Value
+	if e.Kind == cell.Recorded {
 		if len(e.Value) == 0 {
-			return errors.New("an input without a kind")
+			return errors.New("an operation of the record without a kind")
 		}
 		c.Op, c.Value, *skip = changes.Op(e.Value[0]), e.Value[1:], true
+		marker = c.Value
+	}
+	switch {
+	case e.Kind == cell.Recorded && c.Op == untold:
+		return nil
+	case e.Kind == cell.Recorded && c.Op != changes.DeleteColumn:
 	case s.Shape == cell.Cell:
 		c.Op, c.Value = changes.SetCell, e.Content()
 	case s.Shape == cell.RowMarker:
 		c.Op = changes.DeleteRow
 	case s.Shape == cell.FamilyMarker:
-		// One of HBase that ends at its present covers all that was there.
+		// If it has not covered all that was there, its columns have come before it.
 		c.Op = changes.DeleteFamily
 	case s.Shape == cell.ColumnMarker:
-		if w.times, _, err = cell.ParseMarker(w.times[:0], e.Value); err != nil {
+		if w.times, _, err = cell.ParseMarker(w.times[:0], marker); err != nil {
 			return err
 		}
-		c.Op, c.Timestamp = changes.DeleteColumn, 0
+		c.Op, c.Timestamp, c.Value = changes.DeleteColumn, 0, nil
 		for _, r := range w.times {
 			c.Times = openBounds(r)
 			w.rec.Changes = append(w.rec.Changes, c)
@@ -331,6 +391,16 @@ func (t *Tablet) Lineage(rows row.Range, after cell.Seq) *metadata.Event {
 // It is FailedPrecondition if the table has no stream, and changes.Expired if from is
 // before what is kept.
 func (t *Tablet) ReadChanges(ctx context.Context, from changes.Position, within row.Range, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
+	return t.readChanges(ctx, from, within, false, to)
+}
+
+// ReadChangedRows is ReadChanges for a caller to which it matters which rows have changed, and
+// when: records may lack their Changes. That costs less in memory.
+func (t *Tablet) ReadChangedRows(ctx context.Context, from changes.Position, within row.Range, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
+	return t.readChanges(ctx, from, within, true, to)
+}
+
+func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within row.Range, rows bool, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
 	s := t.schema().Stream
 	if s == nil {
 		return from, 0, fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s", t.schema().Name)
@@ -362,7 +432,7 @@ func (t *Tablet) ReadChanges(ctx context.Context, from changes.Position, within 
 	if within = within.Intersect(t.bounds); within.Empty() {
 		return from, limit, nil
 	}
-	r := changeReader{t: t, v: v, state: state, within: within, to: to, at: from}
+	r := changeReader{t: t, v: v, state: state, within: within, rows: rows, to: to, at: from}
 	err = r.read(ctx, limit)
 	r.at.Born = from.Born
 	if err != nil {
@@ -377,6 +447,7 @@ type changeReader struct {
 	v      *version
 	state  *metadata.StreamState
 	within row.Range
+	rows   bool // records need no Changes
 	to     func(*changes.Record) (bool, error)
 	at     changes.Position
 	done   bool // to wants no more
@@ -395,9 +466,12 @@ func (r *changeReader) read(ctx context.Context, limit cell.Seq) error {
 		}
 		// What is in files and what is in memory take turns: a file of what was
 		// collected is of one instant, and may be of one within a memtable.
-		file, m := r.nextFile(), r.nextRecord()
+		m := r.nextRecord()
+		file, err := r.nextFile(ctx)
+		if err != nil {
+			return err
+		}
 		end := limit
-		var err error
 		if file < m {
 			if m <= limit {
 				end = m - 1
@@ -417,13 +491,31 @@ func (r *changeReader) read(ctx context.Context, limit cell.Seq) error {
 }
 
 // nextFile returns the first stamp of a file that is not read to its end.
-func (r *changeReader) nextFile() cell.Seq {
-	for i := range r.state.Files {
-		if f := &r.state.Files[i]; f.Hi > r.at.Through {
-			return max(f.Lo, r.at.Through+1)
+func (r *changeReader) nextFile(ctx context.Context) (cell.Seq, error) {
+	next := cell.MaxSeq
+	first := func(files []changes.Ref) {
+		for i := range files {
+			if f := &files[i]; f.Hi > r.at.Through {
+				next = min(next, max(f.Lo, r.at.Through+1))
+				return
+			}
 		}
 	}
-	return cell.MaxSeq
+	first(r.state.Files)
+	for i := range r.state.Indexes {
+		switch x := &r.state.Indexes[i]; {
+		case x.Hi <= r.at.Through:
+		case x.Lo > r.at.Through:
+			return min(next, x.Lo), nil
+		default:
+			files, err := r.t.env.changeFiles(ctx, x)
+			if err != nil {
+				return 0, r.expired(err, x.Hi)
+			}
+			first(files)
+		}
+	}
+	return next, nil
 }
 
 // nextRecord returns the stamp of the next record in memory.
@@ -439,31 +531,40 @@ func (r *changeReader) nextRecord() cell.Seq {
 	return cell.MaxSeq
 }
 
-// files reads files up to a stamp.
+// files reads files up to a stamp, or to an earlier one if there are many.
 func (r *changeReader) files(ctx context.Context, end cell.Seq) (err error) {
-	var sources []changes.Source
-	for i := range r.state.Files {
-		f := &r.state.Files[i]
-		if f.Hi <= r.at.Through || f.Lo > end {
-			continue
-		}
-		sources = append(sources, changes.Source{Lo: f.Lo, Hi: f.Hi, At: f.At, Open: func(ctx context.Context) (*changes.File, error) {
+	refs, end, err := r.window(ctx, end)
+	if err != nil {
+		return err
+	}
+	sources := make([]changes.Source, len(refs))
+	for i := range refs {
+		f := &refs[i]
+		sources[i] = f.Source(func(ctx context.Context) (*changes.File, error) {
 			o, err := r.t.env.Objects.Open(ctx, f.Object)
 			if errors.Is(err, fault.NotFound) {
-				return nil, fault.New(fault.Corruption, "change file %s, of %v to %v, is missing", f.Object, stamp.Time(f.Lo), stamp.Time(f.Hi))
+				return nil, r.expired(missingChanges("change file", f.Object, f.Lo, f.Hi), f.Hi)
 			}
 			if err != nil {
 				return nil, err
 			}
 			return changes.Open(ctx, o, f.Object)
-		}})
+		})
 	}
 	r.at, err = changes.Iterate(ctx, sources, r.at, end, r.within, func(rec *changes.Record) (bool, error) {
 		more, err := r.to(rec)
 		r.done = r.done || !more
 		return more, err
 	})
+	if fault.KindOf(err) == fault.Corruption {
+		err = r.damaged(ctx, err, refs)
+	}
 	return err
+}
+
+// missingChanges returns the error of a change file, or an index object, that is not there.
+func missingChanges(what, object string, lo, hi cell.Seq) error {
+	return fault.New(fault.Corruption, "%s %s, of %v to %v, is missing", what, object, stamp.Time(lo), stamp.Time(hi))
 }
 
 // memory reads what is in memory up to a stamp.
@@ -473,6 +574,7 @@ func (r *changeReader) memory(end cell.Seq) error {
 			continue
 		}
 		w := newRecordWalk(m.Memtable, max(r.at.Through, m.since), end)
+		w.rows = r.rows
 		for w.next() {
 			if r.within.Contains(w.rec.Key) {
 				more, err := r.to(&w.rec)

@@ -77,8 +77,9 @@ type streamed struct {
 	log     *commitlog.FileLog
 	env     *Env
 	id      atomic.Uint64
-	// memtableBytes is that of Options, 0 for its default.
+	// memtableBytes and changeFiles are those of Options, 0 for the default.
 	memtableBytes int64
+	changeFiles   int
 	*Tablet
 }
 
@@ -111,7 +112,7 @@ func (s *streamed) open() {
 	if s.log, err = commitlog.Open(s.fs, "log", commitlog.Options{}); err != nil {
 		s.t.Fatal(err)
 	}
-	s.env = &Env{Options: Options{MemtableBytes: s.memtableBytes}.WithDefaults(), Meta: s.meta, Objects: s.objects, Cache: sstable.NewCache(1<<20, 0), Memory: NewMemory(1<<30, nil),
+	s.env = &Env{Options: Options{MemtableBytes: s.memtableBytes, ChangeFiles: s.changeFiles}.WithDefaults(), Meta: s.meta, Objects: s.objects, Cache: sstable.NewCache(1<<20, 0), Memory: NewMemory(1<<30, nil),
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: func() uint64 { return s.id.Add(1) }, Work: func(*Tablet) {}, Fatal: func(err error) { s.t.Error(err) },
 		Remove: func(object string) {
 			if err := s.objects.Delete(context.Background(), object); err != nil {
@@ -206,11 +207,22 @@ func (s *streamed) all(from changes.Position, within row.Range, n int, between f
 		what  string
 	}
 	var got []one
+	// Whoever asks for rows alone hears of the same.
+	var rows, alone []string
+	row := func(r *changes.Record) string { return fmt.Sprintf("%d %q", r.Stamp, r.Key) }
+	if between == nil {
+		if _, _, err := s.ReadChangedRows(s.t.Context(), from, within, func(r *changes.Record) (bool, error) {
+			alone = append(alone, row(r))
+			return true, nil
+		}); err != nil {
+			s.t.Fatal(err)
+		}
+	}
 	last := map[string]cell.Seq{}
 	for {
 		left := n
 		next, end, err := s.ReadChanges(s.t.Context(), from, within, func(r *changes.Record) (bool, error) {
-			got = append(got, one{r.Stamp, told(r)})
+			got, rows = append(got, one{r.Stamp, told(r)}), append(rows, row(r))
 			if r.Stamp <= last[string(r.Key)] || r.Stamp <= from.Through {
 				s.t.Errorf("record %v of row %q comes behind %v, read from %+v", r.Stamp, r.Key, last[string(r.Key)], from)
 			}
@@ -231,6 +243,9 @@ func (s *streamed) all(from changes.Position, within row.Range, n int, between f
 		if between != nil {
 			between()
 		}
+	}
+	if between == nil && !slices.Equal(alone, rows) {
+		s.t.Errorf("rows alone are %s, with what was changed %s", alone, rows)
 	}
 	slices.SortStableFunc(got, func(a, b one) int { return int(int64(a.stamp) - int64(b.stamp)) })
 	for _, g := range got {
@@ -704,7 +719,7 @@ func (s *streamed) replayed(from changes.Position, n int) (out map[string]string
 // TestStreamIsTheTable: the changes, applied to an empty table, are the table: what was
 // collected and what DropRange deleted included, at any time and after restarts.
 func TestStreamIsTheTable(t *testing.T) {
-	collected := 0
+	collected, indexed := 0, 0
 	for seed := range uint64(20) {
 		rnd := rand.New(rand.NewPCG(seed, 4))
 		s := newStreamed(t)
@@ -712,6 +727,7 @@ func TestStreamIsTheTable(t *testing.T) {
 		next.Granularity = 1000
 		next.Families = map[string]schema.Family{"f1": {Name: "f1", ID: 1, GC: &schema.GCRule{MaxVersions: 1}}, "f2": {Name: "f2", ID: 2}}
 		s.sch.Store(next)
+		s.changeFiles = 4
 		s.reopen()
 		start := changes.Position{Through: stamp.At(next.Stream.Since)}
 		key := func() []byte { return fmt.Appendf(nil, "row%02d", rnd.IntN(12)) }
@@ -783,6 +799,10 @@ func TestStreamIsTheTable(t *testing.T) {
 		}
 		named := map[string]bool{}
 		s.Row().Objects(func(object string) { named[object] = true })
+		for _, f := range s.indexed(s.Row()) {
+			indexed++
+			named[f.Object] = true
+		}
 		for _, i := range infos {
 			if !named[i.Name] {
 				t.Errorf("seed %d: %s is left behind", seed, i.Name)
@@ -790,8 +810,8 @@ func TestStreamIsTheTable(t *testing.T) {
 		}
 		s.open()
 	}
-	if collected == 0 {
-		t.Error("nothing was collected")
+	if collected == 0 || indexed == 0 {
+		t.Errorf("%d cells were collected, %d files indexed", collected, indexed)
 	}
 }
 
@@ -963,7 +983,7 @@ func TestDropRangeReads(t *testing.T) {
 	}
 	opened := 0
 	s.env.Objects = &openHook{s.objects, func(name string) {
-		if !metadata.IsChanges(name) {
+		if !changes.IsFile(name) {
 			return
 		}
 		opened++

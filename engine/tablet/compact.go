@@ -294,6 +294,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	w.progress.total.Store(rawBytes(job, files))
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
 	w.out, out.progress = out, &w.progress
+	out.gc.Spare = out.removed != nil && !w.hasNewest()
 	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)
 	defer out.pace.end()
 	if w.relayout {
@@ -341,6 +342,20 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	return nil
 }
 
+// hasNewest tells whether no file beside the inputs has something newer than they have.
+func (w *work) hasNewest() bool {
+	if w.relayout {
+		return true
+	}
+	last := w.job.Runs[len(w.job.Runs)-1]
+	for i, u := range w.from.runs[:last] {
+		if !slices.Contains(w.job.Runs, uint64(i)) && (u.group == w.group.ID || u.layout != w.layout.schema.Layout) {
+			return false
+		}
+	}
+	return true
+}
+
 // replace puts the output of a job in the place of its inputs. Meanwhile newer
 // runs may have come, and files of the inputs may have been dropped whole; what
 // was made of those goes by the range tombstone that dropped them.
@@ -382,8 +397,12 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 	}
 	t.jobs.narrow(w, nil) // its output is in next
 	t.trimRanges(next, v.mems)
-	pass := t.placeRemoved(next, out, w.removed, false)
+	pass, err := t.placeRemoved(ctx, next, out, w.removed, w.from.row.FlushedSeq, false)
 	defer pass()
+	if err != nil {
+		out.abort()
+		return err
+	}
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(out, err)
 	}

@@ -96,8 +96,18 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	t.trimRanges(next, newer)
 	t.keep(next, m.life, recorded)
 	t.placeFollowed(next)
-	pass := t.placeRemoved(next, out, removed, still)
+	pass, err := t.placeRemoved(ctx, next, out, removed, m.MaxSeq(), still)
 	defer pass()
+	if err != nil {
+		out.abort()
+		return false, err
+	}
+	if !still {
+		// It is left for the next flush while writes wait, or if it fails.
+		if out.index, err = t.indexChanges(ctx, next, t.env.Options.ChangeFiles); err != nil {
+			t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
+		}
+	}
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return false, t.lost(out, err)
 	}
@@ -117,28 +127,59 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	return true, nil
 }
 
-// placeRemoved gives what was collected a stamp and adds it to next. What it returns is
-// called once next is the tablet's row, or will not be. The caller holds the change lock,
-// and with still the write lock.
-func (t *Tablet) placeRemoved(next *metadata.Row, out *output, removed *changes.Ref, still bool) (pass func()) {
+// placeRemoved gives what was collected of cells up to a stamp a stamp of its own and adds it
+// to next, but for cells that were written again since. pass is called once next is the
+// tablet's row, or will not be. The caller holds the change lock, and with still the write
+// lock.
+func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *output, removed *changes.Ref, upTo cell.Seq, still bool) (pass func(), err error) {
 	if removed == nil {
-		return func() {}
+		return func() {}, nil
 	}
 	lock, unlock := t.write.Lock, t.write.Unlock
 	if still {
 		lock, unlock = func() {}, func() {}
 	}
+	c := out.removed
+	// Most of what was written since is looked through before readers have to wait for it.
+	from, again := upTo, false
+	for range catchUps {
+		lock()
+		end := t.write.seq
+		unlock()
+		n, err := c.wasWritten(ctx, t, from, end, &again)
+		if err != nil {
+			return func() {}, err
+		}
+		if from = end; n < fewRows {
+			break
+		}
+	}
 	lock()
-	at := t.instantLocked()
+	at, last := t.instantLocked(), t.write.last
 	unlock()
-	place(removed, at)
-	next.MaxSeq = max(next.MaxSeq, at)
-	t.keep(next, out.removed.life, removed)
-	return func() {
+	pass = func() {
 		lock()
 		defer unlock()
 		t.passLocked()
 	}
+	if _, err := c.wasWritten(ctx, t, from, at, &again); err != nil {
+		return pass, err
+	}
+	if again {
+		// A crash must not take what a collected cell was left out for.
+		if err := t.Wait(ctx, last); err != nil {
+			return pass, err
+		}
+		if removed, err = c.spare(ctx, t, removed, upTo); err != nil {
+			return pass, err
+		}
+	}
+	next.MaxSeq = max(next.MaxSeq, at)
+	if removed != nil {
+		place(removed, at)
+		t.keep(next, c.life, removed)
+	}
+	return pass, nil
 }
 
 // lost handles a failed compare-and-set. Unless the row is certain not to

@@ -12,6 +12,8 @@ import (
 )
 
 // Kept is what is kept of the changes of a tablet, or of a table's tablets, in change files.
+// Of those that an index object names, while retention passes over them, it is an estimate:
+// changes.IndexRef.Kept.
 type Kept struct {
 	Files int
 	Bytes int64
@@ -25,15 +27,35 @@ func KeptOf(r *metadata.Row) (k Kept) {
 	if r.Stream == nil {
 		return k
 	}
-	k.Since, k.Files = stamp.Time(r.Stream.Since), len(r.Stream.Files)
-	for i := range r.Stream.Files {
-		f := &r.Stream.Files[i]
-		k.Bytes += f.Bytes
-		if at := stamp.Time(f.Hi); at.After(k.Newest) {
+	k.Since = stamp.Time(r.Stream.Since)
+	k.add(r.Stream, nil)
+	return k
+}
+
+// add adds what a stream has, but for objects that were seen before; with seen nil, all.
+func (k *Kept) add(s *metadata.StreamState, seen map[uint64]bool) {
+	count := func(id uint64, files int, size int64, hi cell.Seq) {
+		if at := stamp.Time(hi); at.After(k.Newest) {
 			k.Newest = at
 		}
+		if seen[id] {
+			return
+		}
+		if seen != nil {
+			seen[id] = true
+		}
+		k.Files += files
+		k.Bytes += size
 	}
-	return k
+	for i := range s.Files {
+		f := &s.Files[i]
+		count(f.ID, 1, f.Bytes, f.Hi)
+	}
+	for i := range s.Indexes {
+		x := &s.Indexes[i]
+		files, size := x.Kept(s.Since)
+		count(x.ID, files, size, x.Hi)
+	}
 }
 
 // A TableKept is what the tablets of a server keep of the changes of a table.
@@ -57,20 +79,10 @@ func KeptBy(tablets []*Tablet) (out []TableKept) {
 			sum = new(Kept)
 			tables[name] = sum
 		}
-		k := KeptOf(r)
-		if sum.Since.IsZero() || k.Since.Before(sum.Since) {
-			sum.Since = k.Since
+		if since := stamp.Time(r.Stream.Since); sum.Since.IsZero() || since.Before(sum.Since) {
+			sum.Since = since
 		}
-		if k.Newest.After(sum.Newest) {
-			sum.Newest = k.Newest
-		}
-		for i := range r.Stream.Files {
-			if f := &r.Stream.Files[i]; !seen[f.ID] {
-				seen[f.ID] = true
-				sum.Files++
-				sum.Bytes += f.Bytes
-			}
-		}
+		sum.add(r.Stream, seen)
 	}
 	for name, k := range tables {
 		out = append(out, TableKept{name, *k})
@@ -95,8 +107,12 @@ type Dropped struct {
 	Err   error
 }
 
+// dropSteps is in how many steps DropOldChanges lets go of the files of an index object.
+const dropSteps = 16
+
 // DropOldChanges lets go of the oldest change files of tablets until they have no more than
-// most bytes, whatever the retention. Readers that are behind get changes.Expired. It returns
+// most bytes, whatever the retention. Of files that an index object names, it goes by the
+// estimates of Kept. Readers that are behind get changes.Expired. It returns
 // what it did for each tablet that has lost something, or was to.
 func DropOldChanges(ctx context.Context, tablets []*Tablet, most int64) (out []Dropped) {
 	type file struct {
@@ -115,6 +131,19 @@ func DropOldChanges(ctx context.Context, tablets []*Tablet, most int64) (out []D
 					all += f.Bytes
 				}
 			}
+			for i := range s.Indexes {
+				x := &s.Indexes[i]
+				if seen[x.ID] {
+					continue
+				}
+				seen[x.ID] = true
+				_, size := x.Kept(s.Since)
+				all += size
+				from := max(x.Lo, s.Since)
+				for n := range cell.Seq(dropSteps) {
+					files = append(files, file{from + (x.Hi-from)*(n+1)/dropSteps, size / dropSteps})
+				}
+			}
 		}
 	}
 	if all <= most {
@@ -130,7 +159,7 @@ func DropOldChanges(ctx context.Context, tablets []*Tablet, most int64) (out []D
 		all -= f.bytes
 	}
 	for _, t := range tablets {
-		if d := t.dropChanges(ctx, before); d.Files > 0 || d.Err != nil {
+		if d := t.dropChanges(ctx, before); d.Bytes > 0 || d.Err != nil {
 			out = append(out, d)
 		}
 	}
@@ -154,21 +183,15 @@ func (t *Tablet) dropChanges(ctx context.Context, before cell.Seq) Dropped {
 	if next.Stream == nil {
 		return d
 	}
-	for i := range next.Stream.Files {
-		if f := &next.Stream.Files[i]; f.Hi <= before {
-			d.Files++
-			d.Bytes += f.Bytes
-			if at := stamp.Time(f.Hi); at.After(d.Until) {
-				d.Until = at
-			}
-		}
-	}
-	if d.Files == 0 {
-		return d
-	}
+	was := KeptOf(next)
 	events := next.Stream.Lineage // what readers are told of the tablets' past costs nothing
 	next.Stream.Forget(before)
 	next.Stream.Lineage = events
+	is := KeptOf(next)
+	if is == was {
+		return d
+	}
+	d.Files, d.Bytes, d.Until = was.Files-is.Files, was.Bytes-is.Bytes, is.Since
 	d.Err = t.change1(ctx, next)
 	return d
 }

@@ -40,6 +40,8 @@ type output struct {
 	// nil of a table without a stream.
 	recorded *changeFile
 	removed  *collection
+	// index is what a flush has put change files into, nil if it has not.
+	index *changeIndex
 }
 
 type groupOutput struct {
@@ -233,6 +235,7 @@ func (o *output) abort() {
 	if o.removed != nil {
 		o.removed.abort()
 	}
+	o.index.abort()
 	o.t.env.decided(o.begun)
 }
 
@@ -288,4 +291,5 @@ func (o *output) named() {
 	if o.removed != nil {
 		o.removed.decided()
 	}
+	o.index.named()
 }

@@ -140,14 +140,18 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 			return nil, schema.NoFamily(name, "Error while reading table '%s' : Requested column family not found: %s", s.Name, name)
 		}
 	}
-	p, err := filter.Compile(f)
+	rest, only, err := splitFamilies(f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := filter.Compile(rest)
 	if err != nil {
 		return nil, err
 	}
 	q := &Query{reversed: reversed, program: p, families: make([]family, s.NextFamily), inOrder: true, ends: ends}
 	h := p.Hints()
 	for name, f := range s.Families {
-		q.families[f.ID] = family{name, h.Families == nil || h.Families(name)}
+		q.families[f.ID] = family{name, (only == nil || only(name)) && (h.Families == nil || h.Families(name))}
 	}
 	q.runs = choose(s, func(f schema.Family) bool { return q.families[f.ID].want })
 	last := ""
@@ -172,6 +176,33 @@ func NewQuery(s *schema.Table, f *filter.Node, reversed bool) (*Query, error) {
 	}
 	q.rows, q.none = h.Rows, h.None
 	return q, nil
+}
+
+// splitFamilies takes from a filter that begins with a pattern of families that pattern. Which
+// families match is found out once then, and not for each cell.
+func splitFamilies(f *filter.Node) (rest *filter.Node, only func(family string) bool, err error) {
+	first := f
+	switch {
+	case f == nil:
+		return f, nil, nil
+	case f.Op == filter.Chain:
+		first = f.Children[0]
+	}
+	if first == nil || first.Op != filter.FamilyRegex {
+		return f, nil, nil
+	}
+	p, err := filter.Compile(first)
+	if err != nil {
+		return nil, nil, err
+	}
+	only = p.Hints().Families
+	switch {
+	case f == first:
+		return nil, only, nil
+	case len(f.Children) == 2:
+		return f.Children[1], only, nil
+	}
+	return &filter.Node{Op: filter.Chain, Children: f.Children[1:]}, only, nil
 }
 
 // A reader is the state of one read of a pinned version. Readers are pooled.
@@ -325,6 +356,16 @@ var maxKey = bytes.Repeat([]byte{0xFF}, schema.MaxHBaseRowKey+64)
 // change; parts outside the tablet are not its business and count as read. When
 // full is true the caller flushes w before it reads on, here or elsewhere.
 func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit int64, w scan.Writer, stats *scan.Stats) (rest []row.Range, full bool, err error) {
+	return t.read(ctx, false, q, ranges, limit, w, stats)
+}
+
+// ReadLatest is Read of every change that was applied, durable or not, for a caller that has
+// seen to it that nobody else changes these rows.
+func (t *Tablet) ReadLatest(ctx context.Context, q *Query, ranges []row.Range, w scan.Writer, stats *scan.Stats) (rest []row.Range, full bool, err error) {
+	return t.read(ctx, true, q, ranges, 0, w, stats)
+}
+
+func (t *Tablet) read(ctx context.Context, latest bool, q *Query, ranges []row.Range, limit int64, w scan.Writer, stats *scan.Stats) (rest []row.Range, full bool, err error) {
 	if q.none {
 		return nil, false, nil
 	}
@@ -337,7 +378,11 @@ func (t *Tablet) Read(ctx context.Context, q *Query, ranges []row.Range, limit i
 		return nil, false, nil
 	}
 	// The version first, the sequence number second: see the package comment.
-	r := newReader(ctx, v, cell.Seq(t.visible.Load()), q, q.runs, nil)
+	seq := cell.Seq(t.visible.Load())
+	if latest {
+		seq = cell.MaxSeq
+	}
+	r := newReader(ctx, v, seq, q, q.runs, nil)
 	seen := stats.RowsSeen
 	defer func() {
 		t.load.read(stats.RowsSeen-seen, r.out.bytes, r.rowKey)
@@ -593,7 +638,13 @@ func (r *reader) cells() (seen int64, err error) {
 		var ok bool
 		switch skip {
 		case filter.NextCell:
-			ok = r.it.Next()
+			// Of a cell that is overwritten all the time a memtable has thousands.
+			if s.Shape == cell.Cell && r.res.Repeats() >= nearby {
+				r.limit = append(append(r.limit[:0], e.Key...), 0)
+				ok = r.it.SeekGE(r.limit)
+			} else {
+				ok = r.it.Next()
+			}
 		case filter.NextColumn:
 			r.limit = append(append(r.limit[:0], r.res.Prefix()...), byte(s.Family>>8), byte(s.Family))
 			r.limit = append(r.limit, r.res.Column()...)

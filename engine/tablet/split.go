@@ -49,7 +49,14 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 			return err
 		}
 	}
-	if err := t.change1(ctx, next); err != nil {
+	// Files that both children name are in one index object, and so count once. Only what is
+	// flushed from here on may come to be in two.
+	x, err := t.indexChanges(ctx, next, 0)
+	if err != nil {
+		return err
+	}
+	err = t.change1(ctx, next)
+	if x.ended(err); err != nil {
 		return err
 	}
 	t.write.Lock()
@@ -294,6 +301,8 @@ func SplitRows(parent *metadata.Row) (left, right *metadata.Row) {
 	clip(left)
 	clip(right)
 	if parent.Stream != nil {
+		left.Stream.Clip(row.Range{Start: left.Start, End: left.End})
+		right.Stream.Clip(row.Range{Start: right.Start, End: right.End})
 		e := metadata.Event{Stamp: parent.MaxSeq, Parents: []row.Range{{Start: parent.Start, End: parent.End}},
 			Children: []row.Range{{Start: left.Start, End: left.End}, {Start: right.Start, End: right.End}}}
 		left.Stream.Note(e)

@@ -23,17 +23,21 @@ type mem struct {
 	// that come behind since are in it, or in older ones of that life.
 	life  uint64
 	since cell.Seq
+	// enabled is the schema.Stream's whose beginning later changes are behind.
+	enabled uint64
 	// instant is when it became immutable, its entries and older ones being all
 	// there were. Not known of one that was filled by replay.
 	instant metadata.Instant
 }
 
-// An object is an SSTable, or a change file, in the object store that versions refer
-// to, of one tablet or, after a split, of several.
+// An object is an SSTable, a change file or an index object, in the object store that
+// versions refer to, of one tablet or, after a split, of several.
 type object struct {
 	name   string
-	reader *sstable.Reader // nil of a change file
+	reader *sstable.Reader // nil of all but an SSTable
 	refs   int             // guarded by objects.mu, as what follows
+	// indexed says, of a change file, that an index object names it too.
+	indexed bool
 
 	// resident is the whole file, nil if it is not in memory; the owner that replaces it
 	// holds objects.mu. It was loaded for table.
@@ -63,7 +67,7 @@ type objects struct {
 // acquire returns the object of an SSTable, with one reference more.
 func (e *Env) acquire(name string) *object { return e.refer(name, true) }
 
-// refer is acquire of an SSTable, or of a change file.
+// refer is acquire of an SSTable, or of a change file or index object.
 func (e *Env) refer(name string, table bool) *object {
 	e.objects.mu.Lock()
 	defer e.objects.mu.Unlock()
@@ -85,7 +89,7 @@ func (e *Env) refer(name string, table bool) *object {
 func (e *Env) release(o *object) {
 	e.objects.mu.Lock()
 	o.refs--
-	gone, keep := o.refs == 0, e.objects.keep
+	gone, keep := o.refs == 0, e.objects.keep || o.indexed
 	if gone {
 		delete(e.objects.m, o.name)
 		e.dropResidentLocked(o)
@@ -173,7 +177,7 @@ type version struct {
 	runs     []run  // newest first
 	depth    int    // how many runs a read of one group looks into at most
 	rangeDel merge.Ranges
-	changes  []*object // the change files of the row
+	changes  []*object // the change files and index objects of the row
 }
 
 // ends tells whether a cell may come to an end of its own.
@@ -209,6 +213,9 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 	if r.Stream != nil {
 		for i := range r.Stream.Files {
 			v.changes = append(v.changes, env.refer(r.Stream.Files[i].Object, false))
+		}
+		for i := range r.Stream.Indexes {
+			v.changes = append(v.changes, env.refer(r.Stream.Indexes[i].Object, false))
 		}
 	}
 	v.depth = depth(v.runs)

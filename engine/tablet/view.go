@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/row"
@@ -165,6 +166,51 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 		}
 	}
 	return r.it.Error()
+}
+
+// Columns gives to emit each column of a family that has a cell with a timestamp in times, as
+// the row would be once b is applied, and tells whether there are cells with others. A cell
+// counts also if it has come to its end, or is to be collected, as long as it is stored. emit
+// may keep the qualifier. Its error ends the call.
+func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, emit func(qualifier []byte) error) (others bool, err error) {
+	r, err := v.open(b, nil, v.t.layout().chooseFamily(f))
+	if err != nil {
+		return false, err
+	}
+	defer v.t.closeReader(r, &err)
+	prefix := cell.AppendRow(nil, v.key)
+	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
+	if !r.seekRow(prefix, fam) {
+		return false, r.it.Error()
+	}
+	if bytes.Compare(r.it.Entry().Key, fam) < 0 {
+		r.it.SeekGE(fam)
+	}
+	var last []byte // column that was given, escaped
+	for n := 1; r.it.Valid() && bytes.HasPrefix(r.it.Entry().Key, fam); n++ {
+		e := r.it.Entry()
+		s, err := cell.ParseSuffix(e.Key[len(prefix):])
+		if err != nil {
+			return false, fault.New(fault.Corruption, "%w", err)
+		}
+		switch {
+		case s.Shape != cell.Cell || e.Kind == cell.Delete:
+		case !times.Contains(s.Timestamp):
+			others = true
+		case last == nil || !bytes.Equal(last, s.Column):
+			last = append(last[:0], s.Column...)
+			if err := emit(cell.Qualifier(nil, s.Column)); err != nil {
+				return false, err
+			}
+		}
+		if n%1024 == 0 {
+			if err := v.ctx.Err(); err != nil {
+				return false, err
+			}
+		}
+		r.it.Next()
+	}
+	return others, r.it.Error()
 }
 
 // judgeAt judges the entries whose key is exactly key.

@@ -66,8 +66,8 @@ type Store struct {
 var _ objectstore.Store = (*Store)(nil)
 
 // Open opens the store in a directory. It removes what a process of the same
-// owner left unfinished; with an empty Options.Owner that is everything
-// unfinished, as in objectstore.OpenLocal.
+// owner left unfinished, and what is objectstore.Abandoned; with an empty
+// Options.Owner that is everything unfinished, as in objectstore.OpenLocal.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	if o.User == "" {
 		o.User = "trestle"
@@ -97,7 +97,7 @@ func (s *Store) clean(ctx context.Context) error {
 	}
 	var leftovers []string
 	err := s.c.list(ctx, s.path(tempDir), "", func(f fileStatus) {
-		if s.owner == "" || strings.HasPrefix(f.PathSuffix, s.owner+".") {
+		if s.owner == "" || strings.HasPrefix(f.PathSuffix, s.owner+".") || objectstore.Abandoned(f.PathSuffix, time.UnixMilli(f.ModificationTime)) {
 			leftovers = append(leftovers, f.PathSuffix)
 		}
 	})

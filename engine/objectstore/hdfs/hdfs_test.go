@@ -7,9 +7,12 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2/objstorage"
 
@@ -205,6 +208,54 @@ func TestOwner(t *testing.T) {
 	o.Owner = "a.b"
 	if _, err := hdfs.Open(t.Context(), o); fault.KindOf(err) != fault.Invalid {
 		t.Errorf("owner a.b: %v", err)
+	}
+}
+
+// An aged transport makes everything that is listed a time older.
+type aged struct {
+	http.RoundTripper
+	by time.Duration
+}
+
+var modificationTime = regexp.MustCompile(`"modificationTime":(\d+)`)
+
+func (a aged) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := a.RoundTripper.RoundTrip(r)
+	if err != nil || !strings.HasPrefix(r.URL.Query().Get("op"), "LISTSTATUS") {
+		return resp, err
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	body = modificationTime.ReplaceAllFunc(body, func(m []byte) []byte {
+		at, _ := strconv.ParseInt(string(m[len(`"modificationTime":`):]), 10, 64)
+		return fmt.Appendf(nil, `"modificationTime":%d`, at-a.by.Milliseconds())
+	})
+	resp.Body, resp.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+	return resp, err
+}
+
+// TestAbandoned: what a command leaves unfinished that was killed is removed a day
+// later, by any process; nothing else of others is.
+func TestAbandoned(t *testing.T) {
+	for _, tc := range []struct {
+		owner string
+		by    time.Duration
+		ok    bool
+	}{{objectstore.OnceOwner("host"), 23 * time.Hour, true}, {objectstore.OnceOwner("host"), 25 * time.Hour, false}, {"ts1", 25 * time.Hour, true}} {
+		o := hdfstest.Fake(t, nil)
+		o.Owner = tc.owner
+		w, err := open(t, o).Create(t.Context(), "x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Write([]byte("unfinished")); err != nil {
+			t.Fatal(err)
+		}
+		o.Owner, o.Transport = "ts2", aged{o.Transport, tc.by}
+		open(t, o)
+		if err := w.Finish(); tc.ok != (err == nil) {
+			t.Errorf("%s, %v later: finish: %v", tc.owner, tc.by, err)
+		}
 	}
 }
 
