@@ -274,7 +274,7 @@ func (r *changesCall) tablet(ctx context.Context) (closed *changes.Close, done b
 			return closed, err == nil, err
 		}
 	}
-	read := rpc.ChangesRead{Life: r.req.Life, Within: within, From: r.at, Until: r.req.Until, Every: r.req.Every}
+	read := rpc.ChangesRead{Life: r.req.Life, Within: within, From: r.at, Until: r.req.Until, Every: r.req.Every, Rows: r.req.Rows}
 	read.From.Row = bytes.Clone(read.From.Row)
 	err = r.c.o.Dialer.Dial(l.addr).ReadChanges(ctx, rpc.Target{Tablet: l.tablet, Schema: sch.Version}, &read, r)
 	if err := r.flushTaken(); err != nil {

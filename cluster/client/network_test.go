@@ -41,6 +41,10 @@ type network struct {
 	dialers []*stream.Dialer // of the servers
 }
 
+// sessionTTL outlasts the pauses of a busy machine. A server whose session ends is not
+// started again, and the calls of a test would wait for it for ever.
+const sessionTTL = time.Minute
+
 func newNetwork(t testing.TB, servers int) *network {
 	objects, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
@@ -52,7 +56,7 @@ func newNetwork(t testing.TB, servers int) *network {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		_ = master.Run(ctx, master.Options{Name: "master", Lock: n.lock.Client(nil, nil), Dialer: d, Interval: 50 * time.Millisecond, Balance: -1, Sweep: -1, TTL: 2 * time.Second})
+		_ = master.Run(ctx, master.Options{Name: "master", Lock: n.lock.Client(nil, nil), Dialer: d, Interval: 50 * time.Millisecond, Balance: -1, Sweep: -1, TTL: sessionTTL})
 	}()
 	t.Cleanup(func() { cancel(); <-done; d.Close() })
 	for i := range servers {
@@ -72,7 +76,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	at = l.Addr().String()
 	d := stream.NewDialer(stream.Options{})
 	ts, err := tabletserver.Start(context.Background(), tabletserver.Options{Name: name, Addr: at, Lock: n.lock.Client(nil, nil), Dialer: d,
-		Objects: objectstore.Sub(n.objects, "sst"), Logs: objectstore.Sub(n.objects, "log"), TTL: 2 * time.Second})
+		Objects: objectstore.Sub(n.objects, "sst"), Logs: objectstore.Sub(n.objects, "log"), TTL: sessionTTL})
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -184,6 +184,19 @@ func (c *Client) AwaitDrained(ctx context.Context, name string, left func(int)) 
 	}
 }
 
+// TabletAt returns the id of the tablet of a table that serves key.
+func (c *Client) TabletAt(ctx context.Context, name string, key []byte) (id metadata.TabletID, err error) {
+	t, err := c.resolveTable(ctx, name)
+	if err != nil {
+		return 0, err
+	}
+	err = c.withTabletRow(ctx, t, key, func(r *metadata.Row) error {
+		id = r.Tablet
+		return nil
+	})
+	return id, err
+}
+
 // TabletOf returns the full name of the table that a tablet is of, and the rows
 // that it serves. It is NotFound if there is no such tablet.
 func (c *Client) TabletOf(ctx context.Context, id metadata.TabletID) (table string, rows row.Range, err error) {

@@ -264,7 +264,7 @@ func (c *Client) changeLive(ctx context.Context, name string, do func(*schema.Ta
 // UpdateTable implements backend.Tables.
 func (c *Client) UpdateTable(ctx context.Context, name string, change func(*schema.Table) error) (*schema.Table, error) {
 	return c.changeLive(ctx, name, func(t *schema.Table) error {
-		if err := checkWritable(t); err != nil {
+		if err := t.CheckWritable(); err != nil {
 			return err
 		}
 		old := t.Clone()

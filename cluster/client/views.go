@@ -108,22 +108,13 @@ func (c *Client) UpdateView(ctx context.Context, name string, change func(*schem
 	})
 }
 
-// checkWritable refuses what a client would change of a view's tables: their servers alone
-// write to them.
-func checkWritable(t *schema.Table) error {
-	if t.View == nil {
-		return nil
-	}
-	return fault.New(fault.FailedPrecondition, "%s is a materialized view, which cannot be written to: write to table %s", t.View.Name, t.View.Source)
-}
-
 // writable is Schemas.Named of a table that clients may write to.
 func (c *Client) writable(ctx context.Context, name string) (*catalog.Table, error) {
 	t, err := c.o.Schemas.Named(ctx, name)
 	if err != nil {
 		return nil, err
 	}
-	return t, checkWritable(t.Schema())
+	return t, t.Schema().CheckWritable()
 }
 
 // view returns the table of a view's rows.

@@ -93,6 +93,7 @@ type ChangesRead struct {
 	From   changes.Position
 	Until  cell.Seq
 	Every  time.Duration
+	Rows   bool // records may lack their Changes; not known to another process
 }
 
 // A ViewRow has updates of a row of a materialized view, those of a shard in order.

@@ -190,7 +190,7 @@ func stormRun(t *testing.T, seed uint64, h *history, wild bool) {
 	}
 	o := Options{TTL: 2 * time.Second, Interval: 200 * time.Millisecond, Net: st.net, Twice: st.twiceIs, Clocks: st.clock, Witness: NewWitness(), Log: logger(), LogBytes: 64 << 10,
 		// A memtable that has anything has 128 KiB.
-		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10},
+		Tablet: tablet.Options{MemtableBytes: 192 << 10, FileBytes: 16 << 10, ChangeFiles: 4},
 		Copy:   10 * time.Second, Sweep: 2 * time.Second, Purge: time.Second, Rest: time.Second, MakeLimit: 20 * time.Second}
 	if seed%2 == 0 {
 		o.Attend = o.TTL / 25

@@ -124,3 +124,62 @@ func TestPromiseSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// TestPromiseSurvivesDrop: what was promised to readers holds after the log was given up that had
+// the promise, though the clock is put back meanwhile.
+func TestPromiseSurvivesDrop(t *testing.T) {
+	const ahead = 10 * time.Minute
+	ctx := t.Context()
+	fs := vfs.NewCrashableMem()
+	open := func(ahead time.Duration) *Server {
+		t.Helper()
+		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true,
+			TabletServer: tabletserver.Options{Now: func() time.Time { return time.Now().Add(ahead) }, ClockEvery: 10 * time.Millisecond}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	read := func(s *Server, from changes.Position, mark cell.Seq) *upTo {
+		t.Helper()
+		w := &upTo{mark: mark}
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
+		defer cancel()
+		if _, err := s.ReadChanges(ctx, &changes.Request{Table: table, Life: 1, From: from, Every: 20 * time.Millisecond}, w); !errors.Is(err, errEnough) {
+			t.Fatalf("read changes: %v, at %+v", err, w.at)
+		}
+		return w
+	}
+	s := open(ahead)
+	begin := time.Now()
+	sch := &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}, Stream: &schema.Stream{Life: 1, Retention: time.Hour, Since: begin}}
+	if _, err := s.CreateTable(ctx, sch, nil); err != nil {
+		t.Fatal(err)
+	}
+	mark := read(s, changes.Position{Through: stamp.At(begin) - 1}, stamp.At(begin.Add(ahead))).at
+	for round := range 3 {
+		fs = fs.CrashClone(vfs.CrashCloneCfg{})
+		_ = s.Close(ctx)
+		if err := fs.RemoveAll("d/ulog"); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := DropDamagedLog(ctx, fs, "d"); err != nil {
+			t.Fatal(err)
+		}
+		s = open(0)
+		if err := s.MutateRow(ctx, table, &row.Entry{Key: []byte("r"), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000}}}); err != nil {
+			t.Fatal(err)
+		}
+		w := read(s, mark, 0)
+		if len(w.recs) != 1 || w.recs[0] <= mark.Through {
+			t.Fatalf("round %d: after the watermark %d come changes %d", round, mark.Through, w.recs)
+		}
+		if ahead := stamp.Time(w.recs[0]).Sub(stamp.Time(mark.Through)); ahead > 3*time.Minute {
+			t.Errorf("round %d: commit times go on %v ahead of what was promised", round, ahead)
+		}
+		mark = changes.Position{Through: w.recs[0]}
+	}
+	if err := s.Close(ctx); err != nil {
+		t.Fatal(err)
+	}
+}

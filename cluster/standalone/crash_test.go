@@ -119,7 +119,7 @@ func openOn(t *testing.T, fs vfs.FS) *Server {
 func openWith(t *testing.T, fs vfs.FS, wrapLock func(lock.Service) lock.Service) (*Server, error) {
 	return Open(t.Context(), Options{wrapLock: wrapLock, Dir: "d", FS: fs, Log: commitlog.Options{SegmentBytes: 64 << 10},
 		TabletServer: tabletserver.Options{CacheBytes: 1 << 20, SplitRate: -1, SplitBytes: -1,
-			Tablet: tablet.Options{MemtableBytes: 64 << 10, FileBytes: 16 << 10, TargetRuns: 2}}})
+			Tablet: tablet.Options{MemtableBytes: 64 << 10, FileBytes: 16 << 10, TargetRuns: 2, ChangeFiles: 4}}})
 }
 
 func closeNow(t *testing.T, s *Server) {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir"
@@ -87,6 +88,8 @@ type DamagedLog struct {
 	// Interrupted says that a call of DropDamagedLog has put the damaged log aside
 	// and did not come to its end.
 	Interrupted bool
+	// promised bounds what readers of changes were promised.
+	promised cell.Seq
 }
 
 // LostChanges are those that one tablet may have lost: they were committed after After
@@ -171,6 +174,11 @@ func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 		return nil, err
 	}
 	d := &DamagedLog{Log: fs.PathJoin(dir, tablesLog)}
+	if d.promised, _, err = catalog.ReadPromised(ctx, s.Lock()); fault.KindOf(err) == fault.Corruption {
+		return nil, needed(err)
+	} else if err != nil {
+		return nil, err
+	}
 	if there, err := exists(fs, dir, tablesLog); err != nil {
 		return nil, err
 	} else if !there {
@@ -217,7 +225,8 @@ func findDamagedLog(ctx context.Context, fs vfs.FS, dir string) (*DamagedLog, er
 }
 
 // DropDamagedLog gives up what FindDamagedLog finds. The log is written anew, with
-// everything readable. The damaged one is kept, under the name that is returned, "" if
+// everything readable. What readers of changes may have been promised holds, also if the
+// records of that cannot be read. The damaged one is kept, under the name that is returned, "" if
 // there is none. After a crash at any point either the damaged log is in its place, or a
 // start is refused until this is called again.
 func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, err error) {
@@ -235,18 +244,23 @@ func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, e
 	if err != nil {
 		return "", err
 	}
-	switch {
-	case there:
+	if !d.Interrupted {
 		part := fs.PathJoin(dir, partialTablesLog)
 		if err := errors.Join(fs.RemoveAll(next), fs.RemoveAll(part)); err != nil {
 			return "", err
 		}
-		if err := commitlog.Rewrite(fs, log, part); err != nil {
+		var last []commitlog.Record
+		if d.promised > 0 {
+			last = append(last, tabletserver.ClockRecord(d.promised))
+		}
+		if err := commitlog.Rewrite(fs, log, part, last...); err != nil {
 			return "", errors.Join(err, fs.RemoveAll(part)) // on a full disk it is in the way
 		}
 		if err := fs.Rename(part, next); err != nil {
 			return "", err
 		}
+	}
+	if there {
 		for n := 1; ; n++ {
 			aside = fs.PathJoin(dir, fmt.Sprintf("%s%d", damagedLogPrefix, n))
 			if taken, err := exists(fs, aside); err != nil {
@@ -259,10 +273,6 @@ func DropDamagedLog(ctx context.Context, fs vfs.FS, dir string) (aside string, e
 			return "", err
 		}
 		if err := datadir.Sync(fs, dir); err != nil {
-			return "", err
-		}
-	case !d.Interrupted:
-		if err := datadir.Make(fs, next, 0o700); err != nil {
 			return "", err
 		}
 	}

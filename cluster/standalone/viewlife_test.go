@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/cluster/views/viewstest"
 	"github.com/trestledb/trestle/engine/fault"
@@ -14,12 +16,19 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // TestViewLife: what a view forbids of its source, what shows of it, and that nothing is left
 // when it is deleted, also by a process that died meanwhile.
 func TestViewLife(t *testing.T) {
-	w := newViewWorld(t, views.Options{})
+	var reconciled atomic.Int64
+	w := newViewWorld(t, views.Options{Step: func(_ *tablet.Tablet, step string) error {
+		if step == "position taken" {
+			reconciled.Add(1)
+		}
+		return nil
+	}})
 	defer func() { w.close() }()
 	ctx := t.Context()
 	for range 50 {
@@ -86,16 +95,48 @@ func TestViewLife(t *testing.T) {
 	if _, err := w.s.StreamPartitions(ctx, table); fault.KindOf(err) != fault.FailedPrecondition {
 		t.Errorf("a client sees a stream: %v", err)
 	}
-	// A client's stream takes the place of what is kept for views, and the other way round.
+	// Servers refuse what a gateway should have refused.
+	if err := w.s.Rows(ctx, func(r *metadata.Row) error {
+		at := rpc.Target{Tablet: r.Tablet}
+		if r.Table>>32 == 0 || r.Table == source.ID {
+			return nil
+		}
+		ts, key, set := w.s.TabletServer(), append(slices.Clone(r.Start), 'x'), []row.Mutation{{Op: row.DeleteRow}}
+		refused("MutateRow of a server", ts.MutateRow(ctx, at, &row.Entry{Key: key, Mutations: set}), fault.FailedPrecondition)
+		_, err := ts.MutateRows(ctx, at, []row.Entry{{Key: key, Mutations: set}})
+		refused("MutateRows of a server", err, fault.FailedPrecondition)
+		_, err = ts.CheckAndMutateRow(ctx, at, key, nil, set, set)
+		refused("CheckAndMutateRow of a server", err, fault.FailedPrecondition)
+		_, err = ts.ReadModifyWriteRow(ctx, at, key, []row.Rule{{Family: "default", Qualifier: key, Append: key}})
+		refused("ReadModifyWriteRow of a server", err, fault.FailedPrecondition)
+		_, _, err = ts.UpdateRow(ctx, at, key, nil, nil, nil, set)
+		refused("UpdateRow of a server", err, fault.FailedPrecondition)
+		_, err = ts.Update(ctx, at, key, nil, nil, func([]row.Cell) ([]row.Mutation, error) { return set, nil })
+		refused("Update of a server", err, fault.FailedPrecondition)
+		refused("DropRange of a server", ts.DropRange(ctx, at, row.Range{Start: r.Start, End: r.End}), fault.FailedPrecondition)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.check()
+	// A client's stream takes the place of what is kept for views, and the other way round. The
+	// view goes on where it was.
+	looked := reconciled.Load()
 	stream := func(on bool) {
 		t.Helper()
-		if _, err := w.s.UpdateTable(ctx, table, func(t *schema.Table) error {
-			if t.Stream = nil; on {
-				t.Stream = &schema.Stream{Life: t.Version + 1, Retention: 24 * time.Hour, Since: time.Now()}
+		got, err := w.s.UpdateTable(ctx, table, func(t *schema.Table) error {
+			if on {
+				t.EnableStream(24*time.Hour, time.Now())
+			} else {
+				t.DisableStream()
 			}
 			return nil
-		}); err != nil {
+		})
+		if err != nil {
 			t.Fatal(err)
+		}
+		if (got.ChangeStream() != nil) != on {
+			t.Errorf("on: %t, and clients see %+v", on, got.ChangeStream())
 		}
 		for range 20 {
 			w.change()
@@ -103,7 +144,14 @@ func TestViewLife(t *testing.T) {
 		w.check()
 	}
 	stream(true)
+	w.crash()
 	stream(false)
+	w.crash()
+	stream(true)
+	stream(false)
+	if n := reconciled.Load(); n != looked {
+		t.Errorf("the view has looked at all rows %d times more", n-looked)
+	}
 	_, err = w.s.UpdateView(ctx, viewName, func(t *schema.Table) error { t.DeletionProtection = true; return nil })
 	if err != nil {
 		t.Fatal(err)

@@ -19,7 +19,7 @@ var errStopped = errors.New("the worker was stopped")
 // TestViewSteps: a view is right whichever step its workers are stopped after, and shows that
 // it is not when a mistake is planted.
 func TestViewSteps(t *testing.T) {
-	run := func(t *testing.T, o views.Options) error {
+	run := func(t *testing.T, o views.Options, long int) error {
 		var n, every atomic.Int64
 		every.Store(7)
 		var w *viewWorld
@@ -37,6 +37,7 @@ func TestViewSteps(t *testing.T) {
 			return nil
 		}
 		w = newViewWorld(t, o)
+		w.long = long
 		defer w.close()
 		for range 100 {
 			w.change()
@@ -47,6 +48,9 @@ func TestViewSteps(t *testing.T) {
 			every.Store(int64(2 + w.rnd.IntN(9)))
 			for range 60 {
 				w.change()
+			}
+			if long > 0 {
+				w.changeAll()
 			}
 			if round%2 == 1 {
 				w.operate()
@@ -62,14 +66,19 @@ func TestViewSteps(t *testing.T) {
 		return diff
 	}
 	t.Run("right", func(t *testing.T) {
-		if err := run(t, views.Options{}); err != nil {
+		if err := run(t, views.Options{}, 0); err != nil {
+			t.Fatal(err)
+		}
+	})
+	t.Run("batches", func(t *testing.T) {
+		if err := run(t, views.Options{}, 4000); err != nil {
 			t.Fatal(err)
 		}
 	})
 	for _, m := range []views.Mistake{views.LosesOutbox, views.CountsTwice, views.PositionAfterScan, views.PositionTooEarly} {
 		t.Run(string(m), func(t *testing.T) {
 			for try := range 10 {
-				if err := run(t, views.Options{Mistake: m}); err != nil {
+				if err := run(t, views.Options{Mistake: m}, 0); err != nil {
 					t.Logf("found at try %d: %v", try, err)
 					return
 				}

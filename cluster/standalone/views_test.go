@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -35,6 +36,9 @@ type viewWorld struct {
 	s   *Server
 	rnd *rand.Rand
 	o   views.Options
+	// long is how many bytes the names of groups have more than they need: a pass over all
+	// rows has several batches if it is large.
+	long int
 
 	client atomic.Pointer[client.Client] // of the server that runs, also while it is opened
 }
@@ -129,14 +133,35 @@ func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n
 
 func (w *viewWorld) key() []byte { return fmt.Appendf(nil, "row%03d", w.rnd.IntN(200)) }
 
+func (w *viewWorld) groupName() []byte {
+	return fmt.Appendf(nil, "group%d%s", w.rnd.IntN(6), strings.Repeat("x", w.long))
+}
+
+func (w *viewWorld) set(q, v []byte) row.Mutation {
+	return row.Mutation{Op: row.SetCell, Family: viewstest.Family, Qualifier: q, Timestamp: int64(1+w.rnd.IntN(5)) * 1000, Value: v}
+}
+
+// changeAll gives all rows other groups and values.
+func (w *viewWorld) changeAll() {
+	w.t.Helper()
+	var entries []row.Entry
+	for i := range 200 {
+		entries = append(entries, row.Entry{Key: fmt.Appendf(nil, "row%03d", i), Mutations: []row.Mutation{w.set(viewstest.Group, w.groupName()), w.set(viewstest.Value, number(int64(w.rnd.IntN(1000))))}})
+	}
+	if err := w.s.MutateRows(w.t.Context(), table, entries, func(_ int, err error) {
+		if err != nil {
+			w.t.Error(err)
+		}
+	}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
 // change makes a random change of the source.
 func (w *viewWorld) change() {
 	w.t.Helper()
-	ctx, key := w.t.Context(), w.key()
-	set := func(q, v []byte) row.Mutation {
-		return row.Mutation{Op: row.SetCell, Family: viewstest.Family, Qualifier: q, Timestamp: int64(1+w.rnd.IntN(5)) * 1000, Value: v}
-	}
-	group := fmt.Appendf(nil, "group%d", w.rnd.IntN(6))
+	ctx, key, set := w.t.Context(), w.key(), w.set
+	group := w.groupName()
 	var err error
 	mutate := func(m ...row.Mutation) { err = w.s.MutateRow(ctx, table, &row.Entry{Key: key, Mutations: m}) }
 	switch w.rnd.IntN(14) {

@@ -107,7 +107,11 @@ func (r *changesReader) read(ctx context.Context) (done, more bool, err error) {
 		return false, false, fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s, or were since enabled anew", sch.Name)
 	}
 	taken, full, past := false, false, false
-	next, _, err := r.t.ReadChanges(ctx, r.at, r.req.Within, func(rec *changes.Record) (bool, error) {
+	changed := r.t.ReadChanges
+	if r.req.Rows {
+		changed = r.t.ReadChangedRows
+	}
+	next, _, err := changed(ctx, r.at, r.req.Within, func(rec *changes.Record) (bool, error) {
 		if until != 0 {
 			// A chunk is read up to until only: what is behind has not been read then.
 			rec.ChunkEnd = min(rec.ChunkEnd, until)

@@ -135,7 +135,7 @@ func (w *leaseCheckedWriter) Scanned(key []byte) {
 
 // MutateRow implements rpc.Data.
 func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) error {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func (s *Server) MutateRow(ctx context.Context, at rpc.Target, e *row.Entry) err
 
 // MutateRows implements rpc.Data.
 func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.Entry) ([]error, error) {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +184,7 @@ func (s *Server) MutateRows(ctx context.Context, at rpc.Target, entries []row.En
 
 // CheckAndMutateRow implements rpc.Data.
 func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byte, predicate *filter.Node, then, otherwise []row.Mutation) (bool, error) {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return false, err
 	}
@@ -206,7 +206,7 @@ func (s *Server) CheckAndMutateRow(ctx context.Context, at rpc.Target, key []byt
 
 // ReadModifyWriteRow implements rpc.Data.
 func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []byte, rules []row.Rule) ([]row.Cell, error) {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func (s *Server) ReadModifyWriteRow(ctx context.Context, at rpc.Target, key []by
 
 // UpdateRow implements rpc.Data.
 func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, seen []byte, muts []row.Mutation) (cells []row.Cell, became rpc.UpdateOutcome, err error) {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return nil, rpc.NotApplied, err
 	}
@@ -258,7 +258,7 @@ func (s *Server) UpdateRow(ctx context.Context, at rpc.Target, key, token []byte
 
 // Update implements rpc.Updater.
 func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, read *filter.Node, decide func([]row.Cell) ([]row.Mutation, error)) (repeated bool, err error) {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return false, err
 	}
@@ -287,7 +287,7 @@ func (s *Server) Update(ctx context.Context, at rpc.Target, key, token []byte, r
 
 // DropRange implements rpc.Data.
 func (s *Server) DropRange(ctx context.Context, at rpc.Target, r row.Range) error {
-	t, err := s.lookup(ctx, at)
+	t, err := s.lookupWritable(ctx, at)
 	if err != nil {
 		return err
 	}

@@ -9,11 +9,14 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/mutex"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -60,18 +63,22 @@ type fileLog struct {
 	*commitlog.FileWriter // nil until it has begun
 	log                   *commitlog.FileLog
 	id                    commitlog.ID
+	lock                  lock.Service
+
+	mu       mutex.Mutex
+	promised cell.Seq // that of the lock service's item, or less
 }
 
-func (p *Private) open(id commitlog.ID) (*fileLog, error) {
+func (p *Private) open(id commitlog.ID, l lock.Service) (*fileLog, error) {
 	name, o := "ulog", p.User
 	if id == catalog.MetadataLog(privateOwner) {
 		name, o = "mlog", p.Metadata
 	}
-	l, err := commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, name), o)
+	log, err := commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, name), o)
 	if err != nil {
 		return nil, err
 	}
-	return &fileLog{log: l, id: id}, nil
+	return &fileLog{log: log, id: id, lock: l}, nil
 }
 
 // ID implements ownLog.
@@ -89,8 +96,34 @@ func (f *fileLog) begin(_ context.Context, recovered func(*commitlog.FileLog) er
 	return nil
 }
 
-// allow implements ownLog. No other process takes over.
-func (f *fileLog) allow(context.Context, cell.Seq) error { return nil }
+// allow implements ownLog. A start replays the clock records; the bound is for one behind which
+// an operator has given up a part of the log.
+func (f *fileLog) allow(ctx context.Context, w cell.Seq) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if w <= f.promised {
+		return nil
+	}
+	promised, version, err := catalog.ReadPromised(ctx, f.lock)
+	if err == nil && promised < w {
+		promised = stamp.At(stamp.Time(w).Add(promiseSteps))
+		_, err = catalog.WritePromised(ctx, f.lock, promised, version)
+	}
+	if err != nil {
+		return fmt.Errorf("note how far commit log %v promises: %w", f.id, err)
+	}
+	f.promised = promised
+	return nil
+}
+
+// ClockRecord returns the clock record for a log of which records are given up, where the bound
+// of promises is w. No tablet takes a stamp that a reader may have been told of. Those of changes
+// pass the bound by the time since the last promise, or by a microsecond each while commit times
+// are ahead of the clock: a minute is more than either.
+func ClockRecord(w cell.Seq) commitlog.Record {
+	payload, n := clockRecord{}.AppendRecord(nil, 0)
+	return commitlog.Record{Tablet: ClockTablet, FirstSeq: uint64(stamp.At(stamp.Time(w).Add(promiseSteps))), N: n, Payload: payload}
+}
 
 // Close implements commitlog.Writer.
 func (f *fileLog) Close() error { return f.log.Close() }
@@ -226,6 +259,10 @@ func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, 
 		return last.Replay(&rec)
 	})
 	if err == nil && promised > 0 {
+		// It is above the bound after a part of the log was given up.
+		if err := h.log.allow(ctx, promised); err != nil {
+			return nil, err
+		}
 		s.promises.found(promised)
 		for _, t := range opened {
 			t.Promise(promised)

@@ -383,7 +383,7 @@ func (s *Server) newLogGroup(ctx context.Context, id commitlog.ID, memory int64)
 	h := new(logGroup)
 	var err error
 	if s.o.Private != nil {
-		h.log, err = s.o.Private.open(id)
+		h.log, err = s.o.Private.open(id, s.o.Lock)
 	} else {
 		h.log, err = createLog(ctx, s.o.Lock, s.o.Logs, id, s.o.Name, s.o.Segments)
 	}
@@ -572,6 +572,16 @@ func (s *Server) lookup(ctx context.Context, at rpc.Target) (*served, error) {
 		return nil, fault.New(fault.NotFound, "Table not found: %s", sch.Name)
 	}
 	return t, nil
+}
+
+// lookupWritable is lookup of a tablet that a client writes to. A gateway refuses that of a
+// materialized view; one that is older, or wrong, would take the view from its query.
+func (s *Server) lookupWritable(ctx context.Context, at rpc.Target) (*served, error) {
+	t, err := s.lookup(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.table.Schema().CheckWritable()
 }
 
 // drain lets the master give the tablets to other servers, one after the other,

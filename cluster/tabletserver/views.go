@@ -1,6 +1,7 @@
 package tabletserver
 
 import (
+	"bytes"
 	"context"
 	"maps"
 	"slices"
@@ -9,11 +10,12 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/views"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/matview"
-	"github.com/trestledb/trestle/engine/plan"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -166,6 +168,9 @@ func (s *Server) ApplyView(ctx context.Context, at rpc.Target, rows []rpc.ViewRo
 	if sch.View == nil || sch.View.State {
 		return fault.New(fault.FailedPrecondition, "table %s does not have the rows of a materialized view", sch.Name)
 	}
+	if len(rows) == 0 {
+		return nil
+	}
 	wait, err := s.applyView(ctx, t, sch, rows)
 	if err != nil {
 		return unknownOutcome(err)
@@ -173,71 +178,221 @@ func (s *Server) ApplyView(ctx context.Context, at rpc.Target, rows []rpc.ViewRo
 	return unknownOutcome(wait())
 }
 
+// viewBatchBytes is about how many bytes are put into a tablet of a view at once, and how many
+// are read of its hidden states before that.
+const viewBatchBytes = 256 << 10
+
 // applyView applies updates, and returns a function that waits until they are durable.
 func (s *Server) applyView(ctx context.Context, t *served, sch *schema.Table, rows []rpc.ViewRow) (wait func() error, err error) {
-	now := s.o.Now()
-	t.view.Lock()
-	defer t.view.Unlock()
-	// Earlier updates are in the memtable, durable or not. Nobody else writes these rows.
-	target := matview.NewTarget(sch.View)
-	entries := make([]row.Entry, 0, len(rows))
+	ranges := make([]row.Range, len(rows))
 	for i := range rows {
 		if !t.Bounds().Contains(rows[i].Key) {
 			return nil, rpc.ErrNotServing
 		}
-		r := &viewRowReader{sch: sch, view: t.Latest(ctx, rows[i].Key)}
-		muts, err := target.Apply(r, rows[i].Updates, now)
-		if err != nil {
-			return nil, err
+		if i > 0 && bytes.Compare(rows[i-1].Key, rows[i].Key) >= 0 {
+			return nil, fault.New(fault.Invalid, "rows[%d]: the rows of an update of a materialized view must ascend", i)
 		}
-		if len(muts) > 0 {
-			entries = append(entries, row.Entry{Key: rows[i].Key, Mutations: cloneMutations(muts)})
-		}
+		ranges[i] = row.Single(rows[i].Key)
 	}
-	p := plan.New(sch, now)
-	planned, err := p.Rows(entries, now)
+	q, err := t.queries.For(sch, hiddenStates, false)
 	if err != nil {
 		return nil, err
 	}
-	if err := planned.Apply(ctx, t.Tablet); err != nil {
-		return nil, err
-	}
-	return func() error {
-		// What was left out, since it had come before, is durable too.
-		if err := t.Update(ctx, rows[0].Key, func(*tablet.View, *tablet.Batch) error { return nil }); err != nil {
-			return err
+	t.view.Lock()
+	defer t.view.Unlock()
+	// Earlier updates are in the memtable, durable or not. Nobody else writes these rows.
+	a := viewApplier{t: t, sch: sch, now: s.o.Now(), target: matview.NewTarget(sch.View)}
+	defer a.free()
+	first := rows[0].Key
+	var states stateReader
+	var stats scan.Stats
+	for len(rows) > 0 {
+		states.reset()
+		rest, _, err := t.ReadLatest(ctx, q, ranges, &states, &stats)
+		if err != nil {
+			return nil, err
 		}
-		for i := range entries {
-			if err := planned.Wait(ctx, i, t.Wait); err != nil {
-				return err
+		n := len(ranges) - len(rest)
+		for i := range rows[:n] {
+			if err := a.row(ctx, &rows[i], states.of(rows[i].Key)); err != nil {
+				return nil, err
 			}
 		}
-		return nil
+		rows, ranges = rows[n:], rest
+	}
+	if err := a.flush(ctx); err != nil {
+		return nil, err
+	}
+	if a.applied {
+		return func() error { return t.Wait(ctx, a.pos) }, nil
+	}
+	// All had come before, and may not be durable yet.
+	return func() error {
+		return t.Update(ctx, first, func(*tablet.View, *tablet.Batch) error { return nil })
 	}, nil
 }
 
-func cloneMutations(muts []row.Mutation) []row.Mutation {
-	out := make([]row.Mutation, len(muts))
-	for i, m := range muts {
-		m.Qualifier, m.Value = append([]byte(nil), m.Qualifier...), append([]byte(nil), m.Value...)
-		out[i] = m
-	}
-	return out
+// hiddenStates leaves what rows of a view know of themselves.
+var hiddenStates = &filter.Node{Op: filter.FamilyRegex, Pattern: []byte(matview.StateFamily + "|" + matview.GoneFamily), Kept: true}
+
+// A viewApplier puts what updates make of rows into the tablet, many rows at a time.
+type viewApplier struct {
+	t       *served
+	sch     *schema.Table
+	now     time.Time
+	target  *matview.Target
+	reader  viewRowReader
+	b       *tablet.Batch // nil: nothing is to be applied
+	values  views.Room    // of b
+	pos     commitlog.Pos // of what was applied last
+	applied bool
 }
+
+// row takes the updates of a row, whose hidden state is given.
+func (a *viewApplier) row(ctx context.Context, r *rpc.ViewRow, was hiddenState) error {
+	a.reader = viewRowReader{ctx: ctx, t: a.t, sch: a.sch, key: r.Key, was: was}
+	muts, err := a.target.Apply(&a.reader, r.Updates, a.now)
+	if err != nil || len(muts) == 0 {
+		return err
+	}
+	if a.b == nil {
+		a.b = tablet.NewBatch(r.Key)
+	} else {
+		a.b.Row(r.Key)
+	}
+	for i := range muts {
+		m := &muts[i]
+		f, ok := a.sch.Families[m.Family]
+		if !ok {
+			return fault.New(fault.Corruption, "table %s has no column family %s", a.sch.Name, m.Family)
+		}
+		switch m.Op {
+		case row.SetCell:
+			a.b.Set(f.ID, m.Qualifier, m.Timestamp, a.values.Keep(m.Value))
+		case row.DeleteColumn:
+			a.b.DeleteColumn(f.ID, m.Qualifier, m.Times)
+		case row.DeleteFamily:
+			a.b.DeleteFamily(f.ID)
+		default:
+			return fault.New(fault.Internal, "a row of a materialized view is changed by a mutation of kind %d", m.Op)
+		}
+	}
+	if a.b.Size() >= viewBatchBytes {
+		return a.flush(ctx)
+	}
+	return nil
+}
+
+// flush applies what there is.
+func (a *viewApplier) flush(ctx context.Context) error {
+	if a.b == nil {
+		return nil
+	}
+	pos, err := a.t.ApplyAsync(ctx, a.b)
+	if err != nil {
+		return err
+	}
+	a.free()
+	a.pos, a.applied = pos, true
+	return nil
+}
+
+func (a *viewApplier) free() {
+	if a.b != nil {
+		a.b.Free()
+		a.b = nil
+	}
+	a.values.Reset()
+}
+
+// A hiddenState is what a row of a view knows of itself: the values of the cells of
+// matview.StateFamily and matview.GoneFamily, nil if they are not there.
+type hiddenState struct{ state, gone []byte }
+
+// A stateReader takes the hidden states of rows, ascending.
+type stateReader struct {
+	room   views.Room
+	keys   [][]byte
+	states []hiddenState
+	bytes  int
+}
+
+var _ scan.Writer = (*stateReader)(nil)
+
+func (r *stateReader) reset() {
+	r.room.Reset()
+	r.keys, r.states, r.bytes = r.keys[:0], r.states[:0], 0
+}
+
+// of returns the state of a row. Rows are asked for in order.
+func (r *stateReader) of(key []byte) (s hiddenState) {
+	if len(r.keys) > 0 && bytes.Equal(r.keys[0], key) {
+		s, r.keys, r.states = r.states[0], r.keys[1:], r.states[1:]
+	}
+	return s
+}
+
+// StartRow implements scan.Writer.
+func (r *stateReader) StartRow(key []byte) {
+	r.keys, r.states = append(r.keys, r.room.Keep(key)), append(r.states, hiddenState{})
+}
+
+// Cell implements scan.Writer.
+func (r *stateReader) Cell(c *row.Cell) {
+	at := &r.states[len(r.states)-1].state
+	if c.Family == matview.GoneFamily {
+		at = &r.states[len(r.states)-1].gone
+	}
+	if *at == nil { // the newest comes first
+		*at = r.room.Keep(c.Value)
+		r.bytes += len(c.Value)
+	}
+}
+
+// EndRow implements scan.Writer.
+func (r *stateReader) EndRow() (full bool, err error) { return r.bytes >= viewBatchBytes, nil }
+
+// Scanned implements scan.Writer.
+func (*stateReader) Scanned([]byte) {}
+
+// Flush implements scan.Writer.
+func (*stateReader) Flush() error { return nil }
 
 // A viewRowReader is the matview.Reader of a row.
 type viewRowReader struct {
+	ctx  context.Context
+	t    *served
 	sch  *schema.Table
-	view *tablet.View
+	key  []byte
+	was  hiddenState
+	view *tablet.View // nil: nothing was read yet
+}
+
+// open makes view the row.
+func (r *viewRowReader) open() *tablet.View {
+	if r.view == nil {
+		r.view = r.t.Latest(r.ctx, r.key)
+	}
+	return r.view
 }
 
 // Cell implements matview.Reader.
 func (r *viewRowReader) Cell(family string, qualifier []byte) ([]byte, error) {
+	switch {
+	case family == matview.StateFamily:
+		return r.was.state, nil
+	case family == matview.GoneFamily:
+		return r.was.gone, nil
+	case r.sch.View.Index && r.was.state == nil && r.was.gone == nil:
+		// A row of an index counts something as long as it has a state: as many source
+		// rows in all as that says.
+		return nil, nil
+	}
 	f, ok := r.sch.Families[family]
 	if !ok {
 		return nil, fault.New(fault.Corruption, "table %s has no column family %s", r.sch.Name, family)
 	}
-	_, value, ok, err := r.view.Newest(nil, f.ID, qualifier)
+	_, value, ok, err := r.open().Newest(nil, f.ID, qualifier)
 	if !ok {
 		value = nil
 	}
@@ -259,7 +414,7 @@ func (r *viewRowReader) Cells(from []byte, visit func(qualifier, value []byte) b
 			return err
 		}
 		var got []row.Cell
-		if err := r.view.Read(q, func(c *row.Cell) { got = append(got, c.Clone()) }); err != nil {
+		if err := r.open().Read(q, func(c *row.Cell) { got = append(got, c.Clone()) }); err != nil {
 			return err
 		}
 		for i := range got {

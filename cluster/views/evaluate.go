@@ -3,13 +3,14 @@ package views
 import (
 	"bytes"
 	"context"
-	"maps"
 	"slices"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -22,26 +23,23 @@ const (
 	portionBytes = 512 << 10
 )
 
-func sorted(keys map[string]struct{}) [][]byte {
-	out := make([][]byte, 0, len(keys))
-	for _, k := range slices.Sorted(maps.Keys(keys)) {
-		out = append(out, []byte(k))
-	}
-	return out
-}
-
 // A pass compares what is evaluated with what is stored, in the order of rows, and stores
 // the difference.
 type pass struct {
 	*run
-	// stored are contributions that were read ahead; keys and values are their own. rest are
-	// the ranges of those that are not read yet, all after stored.
-	stored  []contribution
-	rest    []row.Range
-	scan    bool // of all rows
-	changed []contribution
-	bytes   int
-	oldest  cell.Seq // of the changes that it is about
+	// stored are contributions that were read ahead, in storedRoom. rest are the ranges of
+	// those that are not read yet, all after stored.
+	stored     []contribution
+	storedRoom Room
+	rest       []row.Range
+	scan       bool // of all rows
+	changed    []contribution
+	changedIn  Room
+	bytes      int
+	oldest     cell.Seq // of the changes that it is about
+	// applied, if it is not nil, is the entry of a batch that durable waits for: see finishBatch.
+	applied *entry
+	durable func(context.Context) error
 }
 
 type contribution struct{ key, value []byte }
@@ -58,10 +56,12 @@ func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) erro
 	}
 	defer release()
 	p := &pass{run: r, oldest: oldest}
-	for part := range slices.Chunk(keys, together) {
-		ranges := make([]row.Range, len(part))
-		for i, k := range part {
-			ranges[i] = row.Single(k)
+	ranges := make([]row.Range, 0, min(len(keys), evaluateTogether))
+	for part := range slices.Chunk(keys, evaluateTogether) {
+		began := time.Now()
+		ranges = ranges[:0]
+		for _, k := range part {
+			ranges = append(ranges, row.Single(k))
 		}
 		ends, err := p.ends(ctx, ranges)
 		if err != nil {
@@ -75,14 +75,24 @@ func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) erro
 		if err := p.upTo(ctx, nil); err != nil {
 			return err
 		}
-		if err := p.commit(ctx); err != nil {
-			return err
+		if len(ends) > 0 {
+			// Contributions first: until then an end says that the row is to be evaluated.
+			if err := p.end(ctx); err != nil {
+				return err
+			}
+			if err := r.storeEnds(ctx, ends); err != nil {
+				return err
+			}
 		}
-		if err := r.storeEnds(ctx, ends); err != nil {
+		var lag time.Duration
+		if oldest != 0 {
+			lag = r.o.Now().Sub(stamp.Time(oldest))
+		}
+		if err := r.o.keys.spend(ctx, len(part), time.Since(began), share(lag)); err != nil {
 			return err
 		}
 	}
-	return nil
+	return p.end(ctx)
 }
 
 // reconcile evaluates all rows, and returns from where on changes are to be followed.
@@ -104,13 +114,23 @@ func (r *run) reconcile(ctx context.Context) ([]Begin, error) {
 	}
 	defer release()
 	c := &pass{run: r, oldest: least(from), rest: []row.Range{r.t.Bounds()}, scan: true}
-	if err := r.eval.Range(ctx, r.t.Bounds(), func(x *matview.Row) error { return c.row(ctx, x) }); err != nil {
+	n, began := 0, time.Now()
+	err = r.eval.Range(ctx, r.t.Bounds(), func(x *matview.Row) error {
+		if n++; n == evaluateTogether {
+			if err := r.o.scans.spend(ctx, n, time.Since(began), scanShare); err != nil {
+				return err
+			}
+			n, began = 0, time.Now()
+		}
+		return c.row(ctx, x)
+	})
+	if err != nil {
 		return nil, err
 	}
 	if err := c.upTo(ctx, nil); err != nil {
 		return nil, err
 	}
-	if err := c.commit(ctx); err != nil {
+	if err := c.end(ctx); err != nil {
 		return nil, err
 	}
 	if r.o.Mistake == PositionAfterScan {
@@ -129,8 +149,10 @@ func (p *pass) upTo(ctx context.Context, key []byte) (err error) {
 		if err := p.passed(ctx, nil); err != nil {
 			return err
 		}
+		p.stored = p.stored[:0]
+		p.storedRoom.Reset()
 		if p.rest, err = p.store.portion(ctx, p.store.contributions, p.rest, together, func(key []byte, c *row.Cell) error {
-			p.stored = append(p.stored, contribution{bytes.Clone(key), bytes.Clone(c.Value)})
+			p.stored = append(p.stored, contribution{p.storedRoom.Keep(key), p.storedRoom.Keep(c.Value)})
 			return nil
 		}); err != nil {
 			return err
@@ -187,7 +209,7 @@ func (p *pass) change(ctx context.Context, key, before, now []byte) error {
 	if err := p.deltas.Change(key, before, now); err != nil {
 		return err
 	}
-	p.changed = append(p.changed, contribution{bytes.Clone(key), bytes.Clone(now)})
+	p.changed = append(p.changed, contribution{p.changedIn.Keep(key), p.changedIn.Keep(now)})
 	p.bytes += len(key) + len(now) + 64
 	if p.bytes+p.deltas.Size() >= commitBytes {
 		return p.commit(ctx)
@@ -195,10 +217,40 @@ func (p *pass) change(ctx context.Context, key, before, now []byte) error {
 	return nil
 }
 
-// commit stores what has changed, and what that means to rows of the view, in one batch.
+// end stores what has changed, and waits until all is durable.
+func (p *pass) end(ctx context.Context) error {
+	if err := p.commit(ctx); err != nil {
+		return err
+	}
+	return p.finishBatch(ctx)
+}
+
+// finishBatch waits until the batch that was applied last is durable, and has its entry sent. Other
+// rows are evaluated meanwhile.
+func (p *pass) finishBatch(ctx context.Context) error {
+	e := p.applied
+	if e == nil {
+		return nil
+	}
+	p.applied = nil
+	if err := p.durable(ctx); err != nil {
+		return err
+	}
+	if len(e.value) > 0 && p.o.Mistake != LosesOutbox {
+		p.out.add(e)
+	}
+	return p.step("stored")
+}
+
+// commit stores what has changed, and what that means to rows of the view, in one batch. The
+// batch before is durable then.
 func (p *pass) commit(ctx context.Context) error {
 	if len(p.changed) == 0 {
 		return nil
+	}
+	// The number of an entry is greater than those of all before: they are visible.
+	if err := p.finishBatch(ctx); err != nil {
+		return err
 	}
 	if err := p.step("evaluated"); err != nil {
 		return err
@@ -237,20 +289,22 @@ func (p *pass) commit(ctx context.Context) error {
 	}
 	sent := p.out.takeSent()
 	p.forget(b, sent)
-	if err := p.apply(ctx, b); err != nil {
+	pos, err := p.t.ApplyAsync(ctx, b)
+	if err != nil {
 		return err
 	}
+	p.applied, p.durable = e, func(ctx context.Context) error { return p.t.Wait(ctx, pos) }
 	p.changed, p.bytes = p.changed[:0], 0
-	if len(e.value) > 0 && p.o.Mistake != LosesOutbox {
-		p.out.add(e)
-	}
-	return p.step("stored")
+	p.changedIn.Reset()
+	return nil
 }
 
 // forget adds the deletion of entries that have arrived to a batch.
 func (r *run) forget(b *tablet.Batch, sent []*entry) {
 	for _, e := range sent {
-		b.Row(e.row)
+		if b.Len() > 0 { // else the row is the batch's first: none is without an operation
+			b.Row(e.row)
+		}
 		b.DeleteColumn(r.store.outbox, e.qualifier(), cell.AllTime)
 	}
 }

@@ -1,10 +1,13 @@
 package views
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
+	"unsafe"
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/budget"
@@ -17,17 +20,25 @@ import (
 // maxKeys is how many changed rows wait to be evaluated at most, and maxKeyBytes how many
 // bytes their keys have.
 const (
-	maxKeys     = 4000
+	maxKeys     = 8000
 	maxKeyBytes = 1 << 20
 	keyBytes    = 64 // that a key takes besides its own
+)
+
+// A Worker lingers again, up to maxLingers in all, if so many rows have come that lingerEach
+// times as many fill the intake. The more rows a batch has, the less each costs: the view's
+// rows are written once a batch.
+const (
+	lingerEach = 40
+	maxLingers = 8
 )
 
 // An intake takes the changes of rows, several partitions beside each other, and keeps which
 // rows they are of.
 type intake struct {
 	mu    sync.Mutex
-	keys  map[string]struct{} // of rows
-	bytes int
+	keys  *rowSet
+	spare *rowSet  // empty, to be used next; nil: none
 	first cell.Seq // the least stamp of what is in keys; 0: none
 	at    map[*reading]cell.Seq
 	// held is what keys have of memory, which is short if short is set.
@@ -45,7 +56,7 @@ type reading struct {
 }
 
 func newIntake(memory *budget.Budget) *intake {
-	return &intake{memory: memory, keys: map[string]struct{}{}, at: map[*reading]cell.Seq{}, room: make(chan struct{}), wake: make(chan struct{}, 1)}
+	return &intake{memory: memory, keys: newRowSet(), at: map[*reading]cell.Seq{}, room: make(chan struct{}), wake: make(chan struct{}, 1)}
 }
 
 func (in *intake) oldest() cell.Seq {
@@ -88,14 +99,17 @@ func (in *intake) replace(p *reading, by *changes.Close) []*reading {
 
 // take returns the rows that have changed, and the stamp up to which all changes are of those,
 // or of rows that were taken before. first is the least stamp of a change.
-func (in *intake) take() (keys map[string]struct{}, through, first cell.Seq) {
+func (in *intake) take() (keys *rowSet, through, first cell.Seq) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	keys, through, first = in.keys, cell.MaxSeq, in.first
 	for _, at := range in.at {
 		through = min(through, at)
 	}
-	in.keys, in.first, in.bytes = make(map[string]struct{}, len(keys)), 0, 0
+	if in.keys, in.spare = in.spare, nil; in.keys == nil {
+		in.keys = newRowSet()
+	}
+	in.first = 0
 	in.memory.Release(in.held)
 	in.held, in.short = 0, false
 	close(in.room)
@@ -103,14 +117,58 @@ func (in *intake) take() (keys map[string]struct{}, through, first cell.Seq) {
 	return keys, through, first
 }
 
-func (in *intake) size() int {
+// reuse gives back what take gave out.
+func (in *intake) reuse(keys *rowSet) {
+	keys.reset()
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	return len(in.keys)
+	in.spare = keys
+}
+
+// size tells how many rows wait, and whether no more are taken.
+func (in *intake) size() (n int, full bool) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return len(in.keys.list), in.full()
 }
 
 func (in *intake) full() bool {
-	return in.short || len(in.keys) >= maxKeys || in.bytes >= maxKeyBytes
+	return in.short || len(in.keys.list) >= maxKeys || in.keys.bytes >= maxKeyBytes
+}
+
+// A rowSet is a set of row keys.
+type rowSet struct {
+	has   map[string]struct{} // of what is in list
+	list  [][]byte
+	room  Room
+	bytes int // of all keys
+}
+
+func newRowSet() *rowSet { return &rowSet{has: map[string]struct{}{}} }
+
+// add adds a key, which it copies. It tells whether the key was not there.
+func (s *rowSet) add(key []byte) bool {
+	if _, ok := s.has[string(key)]; ok {
+		return false
+	}
+	kept := s.room.Keep(key)
+	s.has[unsafe.String(unsafe.SliceData(kept), len(kept))] = struct{}{} // kept does not change
+	s.list, s.bytes = append(s.list, kept), s.bytes+len(key)
+	return true
+}
+
+// sorted returns the keys, ascending. They are valid until reset.
+func (s *rowSet) sorted() [][]byte {
+	slices.SortFunc(s.list, bytes.Compare)
+	return s.list
+}
+
+// reset empties s.
+func (s *rowSet) reset() {
+	clear(s.has)
+	clear(s.list)
+	s.list, s.bytes = s.list[:0], 0
+	s.room.Reset()
 }
 
 // A taker is the Writer of one partition.
@@ -127,9 +185,7 @@ func (t *taker) Record(r *changes.Record, at changes.Position) (bool, error) {
 	in := t.in
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if _, ok := in.keys[string(r.Key)]; !ok {
-		in.keys[string(r.Key)] = struct{}{}
-		in.bytes += len(r.Key)
+	if in.keys.add(r.Key) {
 		if n := int64(len(r.Key) + keyBytes); in.memory.Try(n) {
 			in.held += n
 		} else {
@@ -140,7 +196,7 @@ func (t *taker) Record(r *changes.Record, at changes.Position) (bool, error) {
 		in.first = r.Stamp
 	}
 	in.at[t.p] = max(in.at[t.p], at.Through)
-	if len(in.keys) == 1 {
+	if len(in.keys.list) == 1 {
 		in.signal()
 	}
 	return in.full(), nil
@@ -202,7 +258,7 @@ func (r *run) read(ctx context.Context, readers *sync.WaitGroup, in *intake, p *
 	at := in.at[p]
 	in.mu.Unlock()
 	req := &changes.Request{Table: r.source.Name, Life: r.life, Within: p.rows, Partition: &p.partition,
-		From: changes.Position{Through: at, Born: p.born}, Every: r.o.Watermark}
+		From: changes.Position{Through: at, Born: p.born}, Every: r.o.Watermark, Rows: true}
 	closed, err := r.o.Cluster.ReadChanges(ctx, req, &taker{in: in, p: p, ctx: ctx})
 	if err != nil {
 		failed(err)
@@ -235,12 +291,8 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		if n := in.size(); n > 0 && n < maxKeys/2 {
-			select {
-			case <-time.After(r.o.Linger):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
+		if err := r.linger(ctx, in); err != nil {
+			return err
 		}
 		keys, through, first := in.take()
 		r.mu.Lock()
@@ -255,8 +307,8 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 		if err := r.step("changes taken"); err != nil {
 			return err
 		}
-		if len(keys) > 0 {
-			if err := r.evaluate(ctx, sorted(keys), first); err != nil {
+		if len(keys.list) > 0 {
+			if err := r.evaluate(ctx, keys.sorted(), first); err != nil {
 				return err
 			}
 		} else if r.out.done() {
@@ -264,6 +316,7 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 				return err
 			}
 		}
+		in.reuse(keys)
 		r.mu.Lock()
 		r.oldest = 0
 		r.mu.Unlock()
@@ -278,6 +331,29 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 			saved = time.Now()
 		}
 	}
+}
+
+// linger waits for more changes, if there are some, but not many.
+func (r *run) linger(ctx context.Context, in *intake) error {
+	n, full := in.size()
+	if n == 0 {
+		return nil
+	}
+	for range maxLingers {
+		if full || n >= maxKeys/2 {
+			return nil
+		}
+		select {
+		case <-time.After(r.o.Linger):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		before := n
+		if n, full = in.size(); n-before < maxKeys/lingerEach {
+			return nil
+		}
+	}
+	return nil
 }
 
 // followed notes that all changes up to a stamp are stored.

@@ -8,8 +8,8 @@ import (
 )
 
 // passBytes is what a pass over rows may hold: their keys, the batch, what the batch means
-// to rows of the view, and contributions that were read ahead.
-const passBytes = 2*commitBytes + maxKeyBytes + portionBytes
+// to rows of the view, what the one before means, and contributions that were read ahead.
+const passBytes = 3*commitBytes + maxKeyBytes + portionBytes
 
 // Memory bounds what all Workers of a process hold. The zero Memory has no bound. Beyond it each
 // Worker whose view cannot be written to holds one entry of its outbox.

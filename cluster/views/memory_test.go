@@ -61,8 +61,8 @@ func TestMemory(t *testing.T) {
 		if keys*2000 > 1<<20 || keys < 100 {
 			t.Errorf("%d keys of 2,000 bytes are held", keys)
 		}
-		if got, _, _ := in.take(); len(got) != keys {
-			t.Errorf("%d keys of %d", len(got), keys)
+		if got, _, _ := in.take(); len(got.list) != keys {
+			t.Errorf("%d keys of %d", len(got.list), keys)
 		}
 		if n := m.keys.Used(); n != 0 {
 			t.Errorf("%d bytes of keys are held", n)

@@ -14,6 +14,7 @@ import (
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A store is what a tablet has of contributions, and of the outbox.
@@ -151,20 +152,10 @@ func parseEntry(row, qualifier, value []byte) (*entry, error) {
 
 // each calls visit for the rows of the view, ascending. What it gets aliases the entry.
 func (e *entry) each(visit func(key, payload []byte)) error {
-	b := e.value
-	take := func() ([]byte, bool) {
-		n, w := binary.Uvarint(b)
-		if w <= 0 || n > uint64(len(b)-w) {
-			return nil, false
-		}
-		part := b[w : w+int(n) : w+int(n)]
-		b = b[w+int(n):]
-		return part, true
-	}
-	for len(b) > 0 {
-		key, ok := take()
-		payload, ok2 := take()
-		if !ok || !ok2 {
+	d := varint.Of(e.value)
+	for d.Len() > 0 {
+		key, payload := d.Bytes(), d.Bytes()
+		if d.Bad() {
 			return fault.New(fault.Corruption, "an entry of an outbox is malformed: shard %d, number %d", e.shard, e.seq)
 		}
 		visit(key, payload)

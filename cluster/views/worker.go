@@ -65,6 +65,8 @@ type Options struct {
 	Step func(t *tablet.Tablet, step string) error
 	// Mistake has the Worker make a mistake. For tests, which must notice.
 	Mistake Mistake
+
+	keys, scans *pace // of changed rows, and of looks at all rows
 }
 
 // A Mistake is one that tests plant.
@@ -98,6 +100,9 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.Memory == nil {
 		o.Memory = new(Memory)
+	}
+	if o.keys == nil {
+		o.keys, o.scans = new(pace), &pace{wall: true}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

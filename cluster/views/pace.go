@@ -1,0 +1,120 @@
+package views
+
+import (
+	"context"
+	"math"
+	"runtime"
+	"runtime/metrics"
+	"sync"
+	"time"
+)
+
+// A pace bounds what part of the processors the Workers of a process take for something while
+// others wait for processors too.
+type pace struct {
+	// wall says that the time counts in which a Worker has waited for a processor. So the
+	// part is one of what the process gets, if other processes take the rest.
+	wall bool
+
+	mu sync.Mutex
+	// free is when all that was done is paid for.
+	free time.Time
+	cost time.Duration // of a row, about
+	busy bool          // others wait for processors
+	// looked is when busy was found out, from waits: how many goroutines had waited how
+	// long by then.
+	looked time.Time
+	waits  []metrics.Sample
+	counts []uint64
+}
+
+const (
+	// leastShare is the part of the processors that Workers have for changed rows without
+	// lag, and fullLag is the lag with which they may have all of them.
+	leastShare = 1. / 24
+	fullLag    = time.Minute
+	// scanShare is the part that looks at all rows have.
+	scanShare = 0.25
+	// lookEvery is how often it is found out whether others wait for processors: they do if
+	// a part waitShare of all goroutines that became ready waited for longWait.
+	lookEvery = 50 * time.Millisecond
+	longWait  = 100 * time.Microsecond
+	waitShare = 0.1
+	// evaluateTogether is how many rows are evaluated before others have their turn.
+	evaluateTogether = 500
+)
+
+func processors() int { return runtime.GOMAXPROCS(0) }
+
+// share returns the part of the processors that Workers with a lag may have for changed rows.
+// It grows with the lag, so that a view catches up at any load that lasts: writers have the
+// advantage while they are faster for a time.
+func share(lag time.Duration) float64 {
+	return min(1, leastShare+max(0, lag.Seconds())/fullLag.Seconds())
+}
+
+// spend says that a Worker has evaluated n rows in some time, and waits until it may go on, if
+// all may have a part of the processors.
+func (p *pace) spend(ctx context.Context, n int, took time.Duration, part float64) error {
+	wait := p.charge(time.Now(), n, took, part)
+	if wait <= 0 {
+		return nil
+	}
+	select {
+	case <-time.After(wait):
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// charge returns how long a Worker is to wait that has evaluated n rows.
+func (p *pace) charge(now time.Time, n int, took time.Duration, part float64) time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// Time includes that of waiting for a processor. What a row costs is what it took when
+	// there was little of that; it is believed for some time.
+	one := took / time.Duration(n)
+	if p.wall || p.cost == 0 {
+		p.cost = one
+	}
+	p.cost = min(one, p.cost+p.cost/64+1)
+	p.look(now)
+	if !p.busy {
+		p.free = now
+		return 0
+	}
+	if p.free.Before(now) {
+		p.free = now
+	}
+	p.free = p.free.Add(time.Duration(float64(p.cost) * float64(n) / (part * float64(processors()))))
+	return p.free.Sub(now)
+}
+
+// look finds out whether others wait for processors.
+func (p *pace) look(now time.Time) {
+	if now.Sub(p.looked) < lookEvery {
+		return
+	}
+	p.looked = now
+	if p.waits == nil {
+		p.waits = []metrics.Sample{{Name: "/sched/latencies:seconds"}}
+	}
+	metrics.Read(p.waits)
+	if p.waits[0].Value.Kind() != metrics.KindFloat64Histogram {
+		return
+	}
+	h := p.waits[0].Value.Float64Histogram()
+	if len(p.counts) != len(h.Counts) {
+		p.counts = make([]uint64, len(h.Counts))
+	}
+	var all, long uint64
+	for i, c := range h.Counts {
+		n := c - p.counts[i]
+		if all += n; h.Buckets[i] >= longWait.Seconds() && !math.IsInf(h.Buckets[i], -1) {
+			long += n
+		}
+		p.counts[i] = c
+	}
+	p.busy = all > 0 && float64(long) > waitShare*float64(all)
+}
