@@ -687,6 +687,30 @@ func TestChangeStreamRefusals(t *testing.T) {
 	check("disabled while read", err, codes.FailedPrecondition, "Change streams are not enabled")
 	f.enable()
 	check("another life", call(goOn(streamRequest(left), tokenOf(left, l))), codes.InvalidArgument, "element #0 : The token is of an earlier change stream")
+
+	// The same of a table with a view, for which changes go on being kept.
+	alter := func(change func(*schema.Table)) {
+		t.Helper()
+		if _, err := f.stub.UpdateTable(context.Background(), testTable, func(t *schema.Table) error { change(t); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	alter(func(t *schema.Table) { t.Views = []schema.ViewOf{{Name: "a-view"}} })
+	l = token(left)
+	if live, err = f.raw.ReadChangeStream(context.Background(), streamRequest(left)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := live.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	alter((*schema.Table).DisableStream)
+	_, err = recvAll(live.Recv)
+	check("disabled while read, with a view", err, codes.FailedPrecondition, "Change streams are not enabled")
+	check("off, with a view", call(whole()), codes.FailedPrecondition, "Change streams are not enabled on table "+testTable)
+	enabled := time.Now().Add(time.Hour) // the model's clock is the test's
+	alter(func(t *schema.Table) { t.EnableStream(24*time.Hour, enabled) })
+	check("another life, with a view", call(goOn(streamRequest(left), tokenOf(left, l))), codes.InvalidArgument, "element #0 : The token is of an earlier change stream")
+	check("before it was enabled, with a view", call(startAt(whole(), since)), codes.OutOfRange, "the earliest that the stream still has")
 }
 
 // Heartbeats come as asked for, and their watermark follows the clock.

@@ -57,6 +57,7 @@ const dataPrefix = "/" + "google.bigtable.v2.Bigtable" + "/"
 type interceptor struct {
 	gate     *gate
 	observer Observer
+	first    FirstObserver  // may be nil
 	tracer   request.Tracer // may be nil
 	slow     slowLog
 	log      *slog.Logger
@@ -80,7 +81,7 @@ type place struct{ zone, cluster string }
 // given, so an answer's metadata is made once and used for all of its kind.
 type origin struct {
 	value    []string    // of locationHeader; nil for nowhere
-	location metadata.MD // for the trailer of a unary answer
+	location metadata.MD // for trailers
 	// timed are location and time for the rest, by milliseconds; made when first
 	// needed.
 	timed [timedMillis]atomic.Pointer[metadata.MD]
@@ -123,6 +124,7 @@ func (o *origin) after(d time.Duration) metadata.MD {
 func newInterceptor(g *gate, o Options) *interceptor {
 	i := &interceptor{gate: g, observer: o.Observer, tracer: o.Tracer, slow: slowLog{o.Slow, o.SlowRequest}, log: o.Log, origin: newOrigin(place{o.Zone, o.Cluster}), nowhere: new(origin),
 		frontend: rand.Int64N(1<<62) + 1}
+	i.first, _ = o.Observer.(FirstObserver)
 	b, err := proto.Marshal(&bigtablepb.PeerInfo{ApplicationFrontendId: i.frontend, TransportType: bigtablepb.PeerInfo_TRANSPORT_TYPE_SESSION_CLOUD_PATH})
 	if err != nil {
 		panic(err) // only strings can be invalid
@@ -226,7 +228,11 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		observer = nil
 	}
 	i.gate.begun(ctx)
-	s := &serverStream{ServerStream: ss, i: i, start: start, count: observer != nil, placed: !isData,
+	record := request.From(ctx)
+	if observer != nil {
+		record = i.begin(ctx, info.FullMethod)
+	}
+	s := &serverStream{ServerStream: ss, i: i, record: record, start: start, count: observer != nil, placed: !isData,
 		only: !info.IsClientStream}
 	if opens[info.FullMethod] {
 		_ = ss.SetHeader(i.peer)
@@ -235,9 +241,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		// Messages may come at any time in the stream's life.
 		i.gate.arrived(ctx)
 	}
-	record := request.From(ctx)
 	if observer != nil {
-		record = i.begin(ctx, info.FullMethod)
 		observer.RPCStarted(record)
 	}
 	err = i.callStream(srv, s, info, handler)
@@ -245,7 +249,9 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	elapsed := time.Since(start)
 	if isData {
 		s.place(err)
-		ss.SetTrailer(i.originOf(ctx, err).after(elapsed))
+		if o := i.originOf(ctx, err); o.location != nil {
+			ss.SetTrailer(o.location)
+		}
 	}
 	if err != nil {
 		err = i.status(ctx, err)
@@ -301,9 +307,11 @@ func (i *interceptor) status(ctx context.Context, err error) error {
 type serverStream struct {
 	grpc.ServerStream
 	i              *interceptor
+	record         *request.Record
 	start          time.Time
 	count          bool
 	placed         bool
+	sends          bool // a message was sent
 	only           bool // one request message
 	arrived        bool
 	head           head
@@ -333,16 +341,34 @@ func (s *serverStream) RecvMsg(m any) error {
 
 func (s *serverStream) SendHeader(md metadata.MD) error {
 	s.place(nil)
-	err := s.ServerStream.SendHeader(md)
+	return headerStatus(s.ServerStream.SendHeader(md))
+}
+
+// headerStatus returns the error of SendHeader as a status: unlike SendMsg it
+// returns what the transport says where that has ended.
+func headerStatus(err error) error {
 	if _, ok := status.FromError(err); !ok {
-		// Unlike SendMsg it returns what the transport says where that has ended.
-		err = status.Error(codes.Unavailable, err.Error())
+		return status.Error(codes.Unavailable, err.Error())
 	}
 	return err
 }
 
 func (s *serverStream) SendMsg(m any) error {
-	s.place(nil)
+	if !s.sends {
+		s.sends = true
+		elapsed := time.Since(s.start)
+		if !s.placed {
+			// At once, which keeps the metadata that is shared: SetHeader copies it.
+			// What was set before stays part of the header.
+			s.placed = true
+			if err := s.ServerStream.SendHeader(s.i.originOf(s.Context(), nil).after(elapsed)); err != nil {
+				return headerStatus(err)
+			}
+		}
+		if s.count && s.i.first != nil {
+			s.i.first.FirstMessage(s.record, elapsed)
+		}
+	}
 	if s.count {
 		s.sent += int64(wire.Size(m))
 	}

@@ -109,6 +109,13 @@ type Observer interface {
 	Panicked(method string)
 }
 
+// A FirstObserver is an Observer that is told of the first message of each streamed answer.
+type FirstObserver interface {
+	// FirstMessage is called before the message is sent, with the time since the request
+	// arrived.
+	FirstMessage(r *request.Record, elapsed time.Duration)
+}
+
 // WithDefaults fills in what is zero.
 func (o Options) WithDefaults() Options {
 	if o.Zone == "" {

@@ -60,7 +60,11 @@ func New(b backend.Backend, o Options) (*Server, error) {
 			if err != nil {
 				return nil, err
 			}
-			return g.admit(ctx, info)
+			admitted, err := g.admit(ctx, info)
+			if a, ok := admitted.(*arrival); ok {
+				a.record.Principal = auth.Member(ctx)
+			}
+			return admitted, err
 		}
 		unary, stream = append(unary, o.Auth.Unary), append(stream, o.Auth.Stream)
 		b = o.Auth.Guard(b)

@@ -79,6 +79,9 @@ func (s *sessionObserver) CallStarted(r *request.Record) {
 }
 
 func (s *sessionObserver) CallDone(ctx context.Context, r *request.Record, err error, start time.Time, elapsed time.Duration, received, sent int64) {
+	if s.auth != nil {
+		r.Principal = auth.Member(ctx)
+	}
 	if s.in.observer != nil {
 		s.in.observer.RPCDone(r, wire.Code(err), elapsed, received, sent)
 	}

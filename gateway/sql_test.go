@@ -46,8 +46,19 @@ type sqlFixture struct {
 
 func newSQLFixture(t testing.TB) *sqlFixture {
 	t.Helper()
-	f := &sqlFixture{engine: new(fakeEngine), check: streamcheck.New(), dir: t.TempDir()}
-	f.fixture = newFixture(t, Options{SQL: sql.Options{Engine: f.engine, Streams: f.engine.streams, Dir: f.dir, HoldFor: time.Second}})
+	e := new(fakeEngine)
+	f := sqlFixtureOf(t, Options{SQL: sql.Options{Engine: e, Streams: e.streams, Dir: t.TempDir(), HoldFor: time.Second}})
+	f.engine = e
+	return f
+}
+
+// sqlFixtureOf starts a server with options, SQL.Dir being one of them.
+func sqlFixtureOf(t testing.TB, o Options) *sqlFixture {
+	t.Helper()
+	f := &sqlFixture{fixture: newFixture(t, o), check: streamcheck.New(), dir: o.SQL.Dir}
+	if n := o.SQL.FirstToken; n > 0 {
+		f.check.FirstToken = int(n)
+	}
 	conn, err := grpc.NewClient(f.addr, append(f.check.Options(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)

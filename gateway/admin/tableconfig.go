@@ -34,18 +34,11 @@ func tableExtra(t *schema.Table) (*adminpb.Table, error) {
 // is to be stored as its next version. What was kept of an earlier stream is no part
 // of a new one.
 func setStream(t *schema.Table, c *adminpb.ChangeStreamConfig, now time.Time) {
-	switch {
-	case c == nil && t.ChangeStream() != nil:
-		t.Stream = nil
-	case c == nil:
-	case t.ChangeStream() == nil:
-		// No version comes twice, so no life does.
-		t.Stream = &schema.Stream{Life: t.Version + 1, Retention: c.GetRetentionPeriod().AsDuration(), Since: now.UTC().Truncate(time.Microsecond)}
-	default:
-		s := *t.Stream
-		s.Retention = c.GetRetentionPeriod().AsDuration()
-		t.Stream = &s
+	if c == nil {
+		t.DisableStream()
+		return
 	}
+	t.EnableStream(c.GetRetentionPeriod().AsDuration(), now)
 }
 
 // Settings returns the settings of a table beside its families: change stream,

@@ -18,8 +18,8 @@ const maxRefusals = 50
 
 // An audit writes who did what. A line has the attributes principal, peer,
 // method, resource, code, request_bytes, response_bytes and latency_ms; that of
-// refused credentials has a reason instead of a principal and a resource. Row
-// keys and values are in none.
+// refused credentials has a reason instead of a principal and a resource. What
+// Request.Note was told follows. Row keys and values are in none.
 type audit struct {
 	log   *slog.Logger // nil: off
 	data  bool
@@ -69,8 +69,8 @@ func peerOf(c *call) string {
 	return c.addr
 }
 
-func (a *audit) done(c *call, err error, received, sent int64) {
-	a.log.LogAttrs(c, slog.LevelInfo, "audit",
+func (a *audit) done(c *call, err error, received, sent int64, notes ...slog.Attr) {
+	attrs := [...]slog.Attr{
 		slog.String("principal", c.principal.Member),
 		slog.String("peer", peerOf(c)),
 		slog.String("method", c.method),
@@ -79,7 +79,8 @@ func (a *audit) done(c *call, err error, received, sent int64) {
 		slog.Int64("request_bytes", received),
 		slog.Int64("response_bytes", sent),
 		slog.Float64("latency_ms", float64(a.now().Sub(c.start).Microseconds())/1000),
-	)
+	}
+	a.log.LogAttrs(c, slog.LevelInfo, "audit", append(attrs[:], notes...)...)
 }
 
 // VirtualCall writes the line about a call that a session carried, ctx being

@@ -47,8 +47,9 @@ func (a *Auth) Enter(ctx context.Context, p Peer, method, name string) (context.
 // A Request is one that did not come as an RPC, of a caller that is known. It is
 // not safe for concurrent use.
 type Request struct {
-	a *Auth
-	c *call
+	a     *Auth
+	c     *call
+	notes []slog.Attr
 }
 
 // Begin finds the caller of a request. method is the full name of the RPC that
@@ -74,7 +75,7 @@ func (a *Auth) Begin(ctx context.Context, p Peer, method, as string) (*Request, 
 	if no != nil {
 		return nil, a.refuse(c, no)
 	}
-	r := &Request{a, c}
+	r := &Request{a: a, c: c}
 	if c.principal.scopes&c.rule.class != c.rule.class {
 		err := a.scope(c, as)
 		r.Done(err)
@@ -119,11 +120,18 @@ func (r *Request) Missing(name string, err error) error {
 	return r.a.deniedOn(r.c, r.c.rule.checks[0].perm, name)
 }
 
+// Note adds what the request is about, beside its resource, to its line of the audit
+// log: a tablet or a server, for example. value may be whatever the caller sent, but no
+// row key.
+func (r *Request) Note(name, value string) {
+	r.notes = append(r.notes, slog.String(name, shorten(value)))
+}
+
 // Done writes the request's line of the audit log, if it gets one, with its
 // outcome. It is to be called once.
 func (r *Request) Done(err error) {
 	if r.a.audit.wants(r.c, err) {
-		r.a.audit.done(r.c, err, 0, 0)
+		r.a.audit.done(r.c, err, 0, 0, r.notes...)
 	}
 }
 

@@ -4,13 +4,16 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"cloud.google.com/go/iam/apiv1/iampb"
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/grpc"
@@ -19,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/standalone"
@@ -203,8 +207,11 @@ func TestMaterializedViewRights(t *testing.T) {
 		t.Errorf("deleted by a reader: %v", err)
 	}
 
-	// A view goes on with what its definer could read.
+	// A view goes on with what its definer could read. The definer cannot make another.
 	f.grant(instance)
+	if err := create(definer.token(nil), "w"); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("created by one who may no more: %v", err)
+	}
 	if err := f.set(root, "a", "r2"); err != nil {
 		t.Fatal(err)
 	}
@@ -215,6 +222,111 @@ func TestMaterializedViewRights(t *testing.T) {
 		}
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("after the definer has no rights: %d, %v", n, err)
+		}
+	}
+}
+
+// TestMaterializedViewPermissions: what each role on a view allows to do with it, and with
+// another.
+func TestMaterializedViewPermissions(t *testing.T) {
+	f := withViews(t)
+	ctx := t.Context()
+	root := adminpb.NewBigtableInstanceAdminClient(f.connect(f.root.token(nil)))
+	name := func(id string) string { return instance + "/materializedViews/" + id }
+	create := func(c adminpb.BigtableInstanceAdminClient, id string) error {
+		_, err := c.CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{Parent: instance, MaterializedViewId: id,
+			MaterializedView: &adminpb.MaterializedView{Query: viewQuery}})
+		return err
+	}
+	for _, id := range []string{"mine", "another"} {
+		if err := create(root, id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calls := map[string]func(conn *grpc.ClientConn, id string) error{
+		"get": func(conn *grpc.ClientConn, id string) error {
+			_, err := adminpb.NewBigtableInstanceAdminClient(conn).GetMaterializedView(ctx, &adminpb.GetMaterializedViewRequest{Name: name(id)})
+			return err
+		},
+		"update": func(conn *grpc.ClientConn, id string) error {
+			_, err := adminpb.NewBigtableInstanceAdminClient(conn).UpdateMaterializedView(ctx, &adminpb.UpdateMaterializedViewRequest{MaterializedView: &adminpb.MaterializedView{Name: name(id)},
+				UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"deletion_protection"}}})
+			return err
+		},
+		"getIamPolicy": func(conn *grpc.ClientConn, id string) error {
+			_, err := adminpb.NewBigtableInstanceAdminClient(conn).GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: name(id)})
+			return err
+		},
+		"readRows": func(conn *grpc.ClientConn, id string) error {
+			s, err := bigtablepb.NewBigtableClient(conn).ReadRows(ctx, &bigtablepb.ReadRowsRequest{MaterializedViewName: name(id)})
+			if err == nil {
+				if _, err = s.Recv(); errors.Is(err, io.EOF) {
+					err = nil
+				}
+			}
+			return err
+		},
+		"sampleRowKeys": func(conn *grpc.ClientConn, id string) error {
+			s, err := bigtablepb.NewBigtableClient(conn).SampleRowKeys(ctx, &bigtablepb.SampleRowKeysRequest{MaterializedViewName: name(id)})
+			if err == nil {
+				_, err = s.Recv()
+			}
+			return err
+		},
+		"create": func(conn *grpc.ClientConn, id string) error {
+			return create(adminpb.NewBigtableInstanceAdminClient(conn), id+"2")
+		},
+		"list": func(conn *grpc.ClientConn, _ string) error {
+			_, err := adminpb.NewBigtableInstanceAdminClient(conn).ListMaterializedViews(ctx, &adminpb.ListMaterializedViewsRequest{Parent: instance})
+			return err
+		},
+		"delete": func(conn *grpc.ClientConn, id string) error {
+			_, err := adminpb.NewBigtableInstanceAdminClient(conn).DeleteMaterializedView(ctx, &adminpb.DeleteMaterializedViewRequest{Name: name(id)})
+			return err
+		},
+	}
+	for i, c := range []struct{ role, may string }{
+		{"roles/trestle.queryUser", ""},
+		{"roles/bigtable.viewer", "get"},
+		{"roles/bigtable.reader", "get readRows sampleRowKeys"},
+		{"roles/bigtable.user", "get readRows sampleRowKeys"},
+		{"roles/bigtable.admin", "get readRows sampleRowKeys update getIamPolicy delete"},
+	} {
+		a := f.account(fmt.Sprintf("some-account-%d", i), false)
+		f.grant(name("mine"), c.role+" "+a.member())
+		conn := f.connect(a.token(nil))
+		for what, call := range calls {
+			want := codes.PermissionDenied
+			if slices.Contains(strings.Fields(c.may), what) {
+				want = codes.OK
+			}
+			if err := call(conn, "mine"); status.Code(err) != want {
+				t.Errorf("%s of the view with %s: %v", what, c.role, err)
+			}
+			if what == "delete" && want == codes.OK {
+				if err := create(root, "mine"); err != nil {
+					t.Fatal(err)
+				}
+				f.grant(name("mine"), c.role+" "+a.member())
+			}
+			if err := call(conn, "another"); status.Code(err) != codes.PermissionDenied {
+				t.Errorf("%s of another view with %s: %v", what, c.role, err)
+			}
+		}
+	}
+	// A policy goes with its view: who had rights on the one of before has none on the next.
+	a := f.account("some-account-of-before", false)
+	f.grant(name("mine"), "roles/bigtable.admin "+a.member())
+	conn := f.connect(a.token(nil))
+	if err := errors.Join(calls["get"](conn, "mine"), calls["delete"](conn, "mine")); err != nil {
+		t.Fatal(err)
+	}
+	if err := create(root, "mine"); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"get", "readRows", "delete"} {
+		if err := calls[what](conn, "mine"); status.Code(err) != codes.PermissionDenied {
+			t.Errorf("%s of a view that was made anew: %v", what, err)
 		}
 	}
 }

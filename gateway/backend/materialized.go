@@ -11,7 +11,7 @@ import (
 )
 
 // visible matches the families that are not matview.Hidden.
-var visible = &filter.Node{Op: filter.FamilyRegex, Pattern: []byte("[^~].*")}
+var visible = &filter.Node{Op: filter.FamilyRegex, Pattern: []byte("[^~].*"), Kept: true}
 
 // IsMaterializedView tells whether a table's name is that of a materialized view.
 func IsMaterializedView(table string) bool { return strings.Contains(table, "/materializedViews/") }

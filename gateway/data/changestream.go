@@ -146,7 +146,8 @@ func (s *Service) readChangeStream(req *wire.ReadChangeStreamRequest, stream grp
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer context.AfterFunc(s.drained, func() { cancel(errDraining) })()
 	defer cancel(nil)
-	r := &streamReader{s: s, b: b, table: t, life: t.Stream.Life, rows: req.Partition, heartbeat: req.Heartbeat, ctx: ctx, stream: stream}
+	life, _ := t.Stream.ForClients()
+	r := &streamReader{s: s, b: b, table: t, life: life, rows: req.Partition, heartbeat: req.Heartbeat, ctx: ctx, stream: stream}
 	if err := r.start(req); err != nil {
 		return err
 	}
@@ -181,7 +182,7 @@ type streamReader struct {
 	s         *Service
 	b         backend.ChangeStreamer
 	table     *schema.Table
-	life      uint64
+	life      uint64    // of the stream that the client sees
 	rows      row.Range // the partition
 	heartbeat time.Duration
 	ctx       context.Context
@@ -243,7 +244,7 @@ func (r *streamReader) start(req *wire.ReadChangeStreamRequest) error {
 		}
 	}
 	earliest := now.Add(-r.table.Stream.Retention)
-	if since := r.table.Stream.Since; since.After(earliest) {
+	if _, since := r.table.Stream.ForClients(); since.After(earliest) {
 		earliest = since
 	}
 	if from.Before(earliest.Add(-clockSkew)) {
@@ -341,7 +342,7 @@ func (r *streamReader) run() error {
 				}
 			}
 		}
-		req := &changes.Request{Table: r.table.Name, Life: r.life, Within: r.at[r.i].rows, Partition: &r.rows, From: r.at[r.i].at, Until: until, Every: r.heartbeat}
+		req := &changes.Request{Table: r.table.Name, Life: r.table.Stream.Life, Within: r.at[r.i].rows, Partition: &r.rows, From: r.at[r.i].at, Until: until, Every: r.heartbeat}
 		req.From.Row = bytes.Clone(req.From.Row) // as that of r.at goes on
 		c, err := r.b.ReadChanges(r.ctx, req, r)
 		if err != nil {
@@ -468,7 +469,7 @@ func (r *streamReader) reread() error {
 	if err != nil {
 		return err
 	}
-	if on.Life != r.life || t.ID != r.table.ID {
+	if life, _ := on.ForClients(); life != r.life || t.ID != r.table.ID {
 		return fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s as they were when this one began: start again with start_time", t.Name)
 	}
 	if t.Version != r.table.Version {
