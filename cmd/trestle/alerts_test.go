@@ -1,10 +1,19 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
+	"math/big"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -12,6 +21,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,6 +40,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/engine/loopback"
 )
 
@@ -104,14 +115,20 @@ func metricsOf(expr string) []string {
 	return metricInQuery.FindAllString(byInQuery.ReplaceAllString(quotedInQuery.ReplaceAllString(expr, ""), ""), -1)
 }
 
-// A watcher is a Prometheus that scrapes servers of a test and evaluates the alert rules, a
-// few times each second. Rules do not wait there, and their short windows are seconds;
+// A scraped is a process that Prometheus scrapes.
+type scraped struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+// A watcher is a Prometheus that scrapes servers of a test each second, and evaluates the
+// alert rules five times as often. Rules do not wait there, and their short windows are seconds;
 // their conditions are as they are.
 type watcher struct {
 	t       *testing.T
 	dir     string
 	url     string
-	targets []string
+	targets []scraped
 	seen    map[string]bool // alerts that have fired
 }
 
@@ -126,17 +143,18 @@ func startWatcher(t *testing.T) *watcher {
 	for i := range rules.Groups {
 		for j := range rules.Groups[i].Rules {
 			r := &rules.Groups[i].Rules[j]
-			r.For, r.Expr = "", windowInQuery.ReplaceAllString(r.Expr, "[3s]")
+			r.For, r.Expr = "", windowInQuery.ReplaceAllString(r.Expr, "[5s]")
 		}
 	}
 	text, err := yaml.Marshal(rules)
 	if err != nil {
 		t.Fatal(err)
 	}
-	config := `global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}
+	config := `global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 200ms}
 rule_files: [rules.yaml]
 scrape_configs:
 - job_name: trestle
+  tls_config: {insecure_skip_verify: true}
   file_sd_configs: [{files: [targets.json], refresh_interval: 1s}]
 `
 	for name, text := range map[string]string{"rules.yaml": string(text), "prometheus.yaml": config, "targets.json": "[]"} {
@@ -180,10 +198,13 @@ func (w *watcher) scrape(metrics string) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	w.targets = append(w.targets, u.Host)
-	b, err := json.Marshal([]map[string]any{{"targets": w.targets}})
+	w.targets = append(w.targets, scraped{[]string{u.Host}, map[string]string{"__scheme__": u.Scheme}})
+	b, err := json.Marshal(w.targets)
 	if err == nil {
-		err = os.WriteFile(filepath.Join(w.dir, "targets.json"), b, 0o600)
+		err = os.WriteFile(filepath.Join(w.dir, "targets.new"), b, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(filepath.Join(w.dir, "targets.new"), filepath.Join(w.dir, "targets.json"))
 	}
 	if err != nil {
 		w.t.Fatal(err)
@@ -250,34 +271,26 @@ func (w *watcher) silent() {
 	}
 }
 
-// caused are the alerts whose condition TestAlerts causes.
-var caused = []string{"TrestleDown", "TrestleRestarts", "TrestleErrors", "TrestleSlowWrites", "TrestleRefusedLogins", "TrestleCorruption",
-	"TrestleDamagedSSTable", "TrestleWritesStall", "TrestleChangesDropped", "TrestleStreamBroken", "TrestleViewErrors"}
+// caused are the alerts whose condition TestAlerts causes, and causedInCluster those that
+// TestClusterAlerts does.
+var (
+	caused = []string{"TrestleDown", "TrestleNotReady", "TrestleCertificateEnds", "TrestleRestarts", "TrestleOpenFiles", "TrestleSeveralBuilds", "TrestleErrors", "TrestleSlowWrites",
+		"TrestleRefusedLogins", "TrestleDiskFull", "TrestleDiskFills", "TrestleCorruption", "TrestleDamagedSSTable", "TrestleWritesStall", "TrestleSlowSync",
+		"TrestleChangesDropped", "TrestleStreamBroken", "TrestleViewErrors"}
+	causedInCluster = []string{"TrestleNoMaster", "TrestleTwoMasters", "TrestleTabletsWait", "TrestleDamagedLog", "TrestleServersMissing", "TrestleServerGivenUp",
+		"TrestleMasterChanges", "TrestleMasterFails", "TrestleCallsLost"}
+)
 
 // notCaused are the others, with why. Their rules have tests beside them.
 var notCaused = map[string]string{
-	"TrestlePanic":          "no request is known to panic",
-	"TrestleOpenFiles":      "a process raises its limit",
-	"TrestleClockAhead":     "it wants the machine's clock set",
-	"TrestleSeveralBuilds":  "it wants a second build",
-	"TrestleSlowReads":      "a read waits for nothing that a test can hold up",
-	"TrestleDiskFull":       "it wants a disk",
-	"TrestleDiskFills":      "it takes hours",
-	"TrestleMemtablesFull":  "memtables are written out sooner, unless the disk is slow",
-	"TrestleFailedTablet":   "background work is not known to panic",
-	"TrestleSlowSync":       "it wants a slow disk",
-	"TrestleStreamBehind":   "it takes hours",
-	"TrestleViewBehind":     "it takes minutes",
-	"TrestleViewFails":      "it wants a view that the server cannot keep",
-	"TrestleTwoMasters":     "etcd excludes it",
-	"TrestleDamagedLog":     "TestClusterDropDamagedLog causes the condition",
-	"TrestleMasterChanges":  "it takes three takeovers",
-	"TrestleMasterFails":    "it wants METADATA that cannot be read",
-	"TrestleCallsLost":      "it depends on what is under way when a server dies",
-	"TrestleServerGivenUp":  "it wants a cluster of processes, of which one is killed",
-	"TrestleServersMissing": "the same",
-	"TrestleTabletsWait":    "the same, for longer than a takeover takes",
-	"TrestleNoMaster":       "it wants a cluster whose masters are killed",
+	"TrestleSlowReads":     "reads that wait for a disk are too few among those that memory answers",
+	"TrestleMemtablesFull": "writes wait for the log or for compactions sooner, with a slow disk too",
+	"TrestlePanic":         "no request is known to panic",
+	"TrestleFailedTablet":  "no background work is known to panic",
+	"TrestleClockAhead":    "it wants the machine's clock set, which all tests go by",
+	"TrestleStreamBehind":  "a reader has to be behind for twelve hours, and none can begin before the stream does",
+	"TrestleViewBehind":    "a change has to wait for ten minutes",
+	"TrestleViewFails":     "views wait for tables that cannot be written, and refuse what else would fail",
 }
 
 // TestAlertsCaused: each alert is in one of the lists.
@@ -286,7 +299,7 @@ func TestAlertsCaused(t *testing.T) {
 	for _, g := range readAlerts(t).Groups {
 		for _, r := range g.Rules {
 			all[r.Alert] = true
-			if is := slices.Contains(caused, r.Alert); is == (notCaused[r.Alert] != "") {
+			if is := slices.Contains(caused, r.Alert) || slices.Contains(causedInCluster, r.Alert); is == (notCaused[r.Alert] != "") {
 				t.Errorf("%s: caused %v, why not %q", r.Alert, is, notCaused[r.Alert])
 			}
 		}
@@ -307,6 +320,7 @@ var conditional = map[string]string{
 	"bigtable_failed_tablet":                        "of a failed tablet",
 	"bigtable_cluster_tablet_waits_for_damaged_log": "of a damaged log",
 	"bigtable_auth_failures_total":                  "of a server with login that refused one",
+	"bigtable_certificate_end_seconds":              "of a process with a certificate",
 	"bigtable_tablet_held_seconds_bucket":           "of tablets that were moved or split",
 	"bigtable_server_table_request_seconds_bucket":  "native buckets are not in the text",
 }
@@ -386,6 +400,10 @@ func TestAlerts(t *testing.T) {
 	_, err := adminpb.NewBigtableInstanceAdminClient(conn).CreateMaterializedView(t.Context(), &adminpb.CreateMaterializedViewRequest{Parent: parent, MaterializedViewId: "v",
 		MaterializedView: &adminpb.MaterializedView{Query: "SELECT f['kind'] AS kind, SUM(CAST(CAST(f['n'] AS STRING) AS INT64)) AS n FROM users GROUP BY kind"}})
 	must(err)
+	// A view of the same rows allows for what is no number.
+	_, err = adminpb.NewBigtableInstanceAdminClient(conn).CreateMaterializedView(t.Context(), &adminpb.CreateMaterializedViewRequest{Parent: parent, MaterializedViewId: "safe",
+		MaterializedView: &adminpb.MaterializedView{Query: "SELECT f['kind'] AS kind, SUM(SAFE_CAST(CAST(f['n'] AS STRING) AS INT64)) AS n FROM users GROUP BY kind"}})
+	must(err)
 	must(o.admin.UpdateTableWithChangeStream(t.Context(), "users", 24*time.Hour))
 	for i := range 400 {
 		set(t, o.table, rowOf(i), valueOf(i))
@@ -442,9 +460,12 @@ func TestAlerts(t *testing.T) {
 	m.Set("f", "n", bigtable.Now(), []byte("no number"))
 	must(o.table.Apply(t.Context(), "view-row", m))
 	w.fires("TrestleViewErrors")
+	if got := w.query(`bigtable_materialized_view_user_errors_total{view=~".*/safe"} > 0`); len(got) > 0 {
+		t.Errorf("SAFE_CAST fails: %v", got)
+	}
 
-	// Memtables fill faster than they are written out, and the process is held up
-	// while writes are under way.
+	// Compactions are slower than the writes, the process is held up while writes are under
+	// way, and the disk is slow.
 	must(o.admin.CreateTableFromConf(t.Context(), &bigtable.TableConf{TableID: "load", SplitKeys: strings.Split("bcdefghijklmnop", ""),
 		Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(1)}}))
 	stop := make(chan struct{})
@@ -470,8 +491,22 @@ func TestAlerts(t *testing.T) {
 	time.Sleep(1500 * time.Millisecond)
 	o.proc.signal(syscall.SIGCONT)
 	w.fires("TrestleSlowWrites")
+	slowDisk(t, o.proc.cmd.Process.Pid, func() { w.fires("TrestleSlowSync") })
 	close(stop)
 	writers.Wait()
+
+	// Of the files that it may open, nine of ten are open.
+	limit := func(files string) {
+		t.Helper()
+		if out, err := exec.Command("prlimit", "--pid="+strconv.Itoa(o.proc.cmd.Process.Pid), "--nofile="+files).CombinedOutput(); err != nil {
+			t.Fatalf("prlimit: %v %s", err, out)
+		}
+	}
+	fds, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", o.proc.cmd.Process.Pid))
+	must(err)
+	limit(fmt.Sprintf("%d:", len(fds)*10/9))
+	w.fires("TrestleOpenFiles")
+	limit("1024:")
 
 	// Starts, one of them without room for changes, of which a reader then misses some.
 	o.stop(syscall.SIGTERM)
@@ -534,15 +569,268 @@ func TestAlerts(t *testing.T) {
 		return ""
 	})
 	w.fires("TrestleRefusedLogins")
-	w.all()
+
+	w.fillDisk()
+
+	// A server's certificate ends tomorrow, and it is of another build.
+	dir := t.TempDir()
+	writeCertificate(t, dir, 24*time.Hour)
+	w.scrape(strings.Fields(otherBuild(t, dir, "serve", "--tls-cert=cert.pem", "--tls-key=key.pem", "--emulator", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB"))[0])
+	w.fires("TrestleCertificateEnds", "TrestleSeveralBuilds")
+	w.all(caused)
+}
+
+// slowDisk runs f while each sync of a process takes half a second.
+func slowDisk(t *testing.T, pid int, f func()) {
+	t.Helper()
+	cmd := exec.Command("strace", "-f", "-q", "-o", "/dev/null", "-p", strconv.Itoa(pid), "-e", "trace=fsync,fdatasync", "-e", "inject=fsync,fdatasync:delay_enter=500000")
+	said := new(syncBuffer)
+	cmd.Stderr = said
+	if err := cmd.Start(); err != nil {
+		t.Fatalf("strace, which makes a disk slow: %v", err)
+	}
+	f()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Errorf("strace: %v %s", err, said)
+	}
+	_ = cmd.Wait()
+}
+
+// fillDisk fills the disk of a server, slowly.
+func (w *watcher) fillDisk() {
+	w.t.Helper()
+	dir := w.t.TempDir()
+	if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=512m", "none", dir).CombinedOutput(); err != nil {
+		w.t.Fatalf("a file system of 512 MiB cannot be mounted: %v %s", err, out)
+	}
+	w.t.Cleanup(func() {
+		if out, err := exec.Command("umount", "-l", dir).CombinedOutput(); err != nil {
+			w.t.Errorf("umount: %v %s", err, out)
+		}
+	})
+	p := startTrestle(w.t, "real", dir, "serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB")
+	w.scrape(strings.Fields(p.line("metrics and health"))[0])
+	w.has(`count_over_time(bigtable_disk_free_bytes[1m]) > 3`)
+	f, err := os.Create(filepath.Join(dir, "filler"))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer f.Close()
+	for zeros := make([]byte, 16<<20); err == nil; time.Sleep(100 * time.Millisecond) {
+		_, err = f.Write(zeros)
+	}
+	if !errors.Is(err, syscall.ENOSPC) {
+		w.t.Fatal(err)
+	}
+	w.fires("TrestleDiskFull", "TrestleDiskFills", "TrestleNotReady")
+	p.signal(syscall.SIGKILL)
+	p.exit()
+}
+
+// writeCertificate writes a certificate that signs itself, and its key.
+func writeCertificate(t *testing.T, dir string, life time.Duration) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(life), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
+	der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	private, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, b := range map[string]*pem.Block{"cert.pem": {Type: "CERTIFICATE", Bytes: der}, "key.pem": {Type: "PRIVATE KEY", Bytes: private}} {
+		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(b), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// otherBuild builds the program with another version, runs it, and returns where its metrics
+// are.
+func otherBuild(t *testing.T, dir string, args ...string) (metrics string) {
+	t.Helper()
+	exe := filepath.Join(dir, "other-build")
+	if out, err := exec.Command("go", "build", "-ldflags=-X github.com/trestledb/trestle/cmd/trestle/internal/ops.stampedVersion=v0.0.1-other", "-o", exe, ".").CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	cmd := exec.Command(exe, args...)
+	cmd.Dir = dir
+	said := new(syncBuffer)
+	cmd.Stderr = said
+	out, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if at, ok := strings.CutPrefix(lines.Text(), "metrics and health"); ok {
+			go func() { _, _ = io.Copy(io.Discard, out) }()
+			return at
+		}
+	}
+	t.Fatalf("another build does not start: %s", said)
+	return ""
 }
 
 // all checks that the alerts which a test says it causes have fired.
-func (w *watcher) all() {
+func (w *watcher) all(alerts []string) {
 	w.t.Helper()
-	for _, a := range caused {
+	for _, a := range alerts {
 		if !w.seen[a] {
 			w.t.Errorf("%s was not caused", a)
 		}
 	}
+}
+
+// lead returns which of the masters of a cluster is the master.
+func (c *testCluster) lead(w *watcher) (name string) {
+	c.t.Helper()
+	eventually(c.t, func() string {
+		for master, at := range c.masterHTTP {
+			if len(w.query(fmt.Sprintf("bigtable_master_leading{instance=%q} == 1", at))) > 0 {
+				name = master
+				return ""
+			}
+		}
+		return "there is no master"
+	})
+	return name
+}
+
+// TestClusterAlerts is TestAlerts for what is of clusters.
+func TestClusterAlerts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts six processes")
+	}
+	logrus.SetOutput(io.Discard)
+	c := startCluster(t, 2, func(c *testCluster) {
+		c.extra = func(string) []string { return []string{"--http-listen=127.0.0.1:0"} }
+		c.ttl = 5 * time.Second // a server is given up sooner, if it is not for the machine's other work
+		c.masterHTTP = map[string]string{"master-1": loopback.Addr(t), "master-2": loopback.Addr(t)}
+	})
+	w := startWatcher(t)
+	for _, at := range c.masterHTTP {
+		w.scrape("http://" + at)
+	}
+	for _, at := range c.addrsHTTP {
+		w.scrape(strings.Fields(at)[0])
+	}
+	tbl := c.table(c.addrs["server-1"])
+	for i := range 26 {
+		if err := writeWithin(t, tbl, string(rune('a'+i)), "v", 20*time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exprs := map[string]string{}
+	for _, g := range readAlerts(t).Groups {
+		for _, r := range g.Rules {
+			if g.Name == "trestle-cluster" {
+				exprs[r.Expr] = r.Alert
+			}
+		}
+	}
+	for _, q := range readPanels(t, "cluster") {
+		exprs[q.expr] = q.dashboard + ", " + q.panel
+	}
+	var pages strings.Builder
+	for _, at := range c.masterHTTP {
+		pages.WriteString(httpGet(t, "http://"+at+"/metrics"))
+	}
+	for _, at := range c.addrsHTTP {
+		pages.WriteString(httpGet(t, strings.Fields(at)[0]))
+	}
+	haveMetrics(t, pages.String(), exprs)
+	w.has(`count_over_time(up[1m]) > 5`)
+	c.lead(w)
+	w.silent()
+
+	// A server stands still while others wait for its answers, and dies, with a segment of
+	// its log damaged.
+	var incarnation uint64
+	for _, x := range c.status().Servers {
+		if x.Name == "server-2" {
+			incarnation = x.Incarnation
+		}
+	}
+	dir := strings.TrimPrefix(c.store, "file://")
+	logged := segments(t, dir, catalog.UserLog(incarnation).String())
+	if len(logged) == 0 {
+		t.Fatal("server-2 has written nothing")
+	}
+	c.servers["server-2"].signal(syscall.SIGSTOP)
+	var calls sync.WaitGroup
+	for i := range 26 {
+		calls.Go(func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			defer cancel()
+			_, _ = tbl.ReadRow(ctx, string(rune('a'+i)))
+		})
+	}
+	time.Sleep(300 * time.Millisecond)
+	undo := damageSegment(t, dir, logged[0])
+	c.servers["server-2"].signal(syscall.SIGKILL)
+	c.servers["server-2"].exit()
+	w.fires("TrestleCallsLost", "TrestleServerGivenUp", "TrestleServersMissing", "TrestleDamagedLog", "TrestleTabletsWait")
+	calls.Wait()
+	undo()
+	c.launch("server-2")
+	c.ready("server-2")
+	w.scrape(strings.Fields(c.addrsHTTP["server-2"])[0])
+	w.has(`sum(bigtable_master_tablets_waiting + bigtable_master_tablets_opening) == 0`)
+
+	// The master of another cluster is in the same job.
+	other := startTrestle(t, "real", c.dir, "master", "--name=other", "--http-listen=127.0.0.1:0", "--etcd="+c.etcd, "--cluster=other", "--ttl=2s", "--store=file://"+filepath.Join(c.dir, "other"), "--memory=128MiB")
+	w.scrape(strings.Fields(other.line("metrics and health"))[0])
+	w.fires("TrestleTwoMasters")
+	other.signal(syscall.SIGTERM)
+	other.exit()
+
+	// The master ends, again and again.
+	for range 3 {
+		name := c.lead(w)
+		c.masters[name].signal(syscall.SIGTERM)
+		c.masters[name].exit()
+		w.has(fmt.Sprintf("bigtable_master_leading{instance!=%q} == 1", c.masterHTTP[name]))
+		c.startMaster(name)
+		w.has(fmt.Sprintf("bigtable_master_leading{instance=%q} == 0", c.masterHTTP[name]))
+	}
+	w.fires("TrestleMasterChanges")
+
+	// No master is there, and then METADATA cannot be read.
+	for _, m := range c.masters {
+		m.signal(syscall.SIGKILL)
+		m.exit()
+	}
+	w.fires("TrestleNoMaster")
+	c.run("tablet", "flush", "--table=METADATA", "--all")
+	for _, p := range c.servers {
+		p.signal(syscall.SIGKILL)
+		p.exit()
+	}
+	files, err := filepath.Glob(filepath.Join(dir, "sst", "*.sst"))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, name := range files {
+		damage(t, name)
+	}
+	for name := range c.masters {
+		c.startMaster(name)
+	}
+	for name := range c.servers {
+		c.launch(name)
+	}
+	w.fires("TrestleMasterFails")
+	w.all(causedInCluster)
 }

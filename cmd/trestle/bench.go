@@ -33,6 +33,7 @@ func benchCommand(p *process) *cobra.Command {
 	f.StringVar(&o.Endpoint, "endpoint", defaultEndpoint(p.environ), "server to measure (A)")
 	f.StringVar(&o.Against, "against", "", "second server (B), measured in turns with the first")
 	f.BoolVar(&o.Sessions, "sessions", false, "send the MutateRow and the reads of one row of A through sessions; with --against the same server, compares both ways")
+	f.BoolVar(&o.ChangeStream, "change-stream", false, "give the tables of A a change stream; with --against the same server, compares tables with and without")
 	ceiling := f.Bool("ceiling", false, "measure a bare gRPC server with messages of the same sizes too, in turns; the client checks as much")
 	f.StringSliceVar(&o.Workloads, "workload", d.Workloads, "workloads or groups, separated by commas")
 	f.DurationVar(&o.Duration, "duration", d.Duration, "time for each workload on each server")

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -12,7 +14,11 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cluster/check"
+	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/matview"
+	"github.com/trestledb/trestle/gateway"
 )
 
 const checkHelp = `Prints what is wrong, a line each: where, what, and what to do. It changes
@@ -27,9 +33,16 @@ nothing.
       a cluster that is stopped. METADATA is recovered in memory. Without --etcd
       it goes by the newest copy of etcd in the store, as trestle cluster
       recover does
+  trestle check --views DIR
+  trestle check --views --online --store S [--etcd E] [--cluster C]
+      beside that, evaluates the query of each materialized view over the whole
+      source, and names the rows that differ. A directory is served in memory for
+      that, which takes as much as its commit log has
+  trestle check --views --online --admin URL
+      only that, by a server that serves
 
-Exits with 0 if there is no damage, with 1 if there is, or if it could not be
-found out.`
+Exits with 0 if there is no damage and no row differs, with 1 if not, or if it
+could not be found out.`
 
 // A checking is a call of trestle check.
 type checking struct {
@@ -37,7 +50,10 @@ type checking struct {
 	line   *json.Encoder // nil: for a person
 	what   string        // is checked
 	online bool
+	views  bool
 	o      check.ClusterOptions
+	// viewed is what was found out of materialized views, if that was wanted.
+	viewed check.ViewSummary
 }
 
 // checkCommand verifies a data directory or a cluster.
@@ -48,13 +64,30 @@ func checkCommand(p *process) *cobra.Command {
 	own.SortFlags = false
 	asJSON := own.Bool("json", false, "print each finding, and last the summary, as a line of JSON")
 	own.BoolVar(&c.online, "online", false, "the cluster serves")
+	own.BoolVar(&c.views, "views", false, "also compare materialized views with their queries")
+	at := own.String("admin", "", "with --views --online: `URL` of the admin service of a server")
+	var l login
+	l.flags(own, p)
 	own.BoolVar(&c.o.Blocks, "blocks", false, "of a cluster, verify every checksum of SSTables and commit logs")
 	own.Var((*settings.ByteRate)(&c.o.Rate), "rate", "bytes per second that --blocks reads at most, as in 50MiB; 0: as fast as it goes")
-	timeout := own.Duration("timeout", 5*time.Minute, "how long it may take to look at a cluster; with --blocks there is no bound unless it is given")
+	timeout := own.Duration("timeout", 5*time.Minute, "how long it may take to look at a cluster; with --blocks or --views there is no bound unless it is given")
 	own.AddFlagSet(flags.FlagSet)
 	return p.verb("check [DIR]", "verify a data directory that no server has open, or a cluster, serving or stopped", checkHelp, own, func(v *cobra.Command, args []string) int {
 		cfg, err := flags.Load(p.environ)
+		if err == nil && *at != "" {
+			if !c.views || !c.online || len(args) > 0 || flags.Changed("store") || c.o.Blocks {
+				return p.misused(errors.New("--admin goes with --views and --online, and without a directory, --store or --blocks: a server compares its views"))
+			}
+			limit := *timeout
+			if !v.Flags().Changed("timeout") {
+				limit = 0
+			}
+			return c.ask(*at, &l, cfg.Insecure, *asJSON, limit)
+		}
 		cluster := err == nil && len(args) == 0 && (c.online || cfg.Store != "")
+		if err == nil && cluster && c.views && !c.online {
+			err = errors.New("--views compares what a cluster serves: give --online too")
+		}
 		if err == nil && !cluster && len(args) != 1 || err == nil && len(args) == 1 && c.online {
 			err = errors.New("check takes one data directory, or --store of a cluster, with --online if that serves")
 		}
@@ -68,7 +101,7 @@ func checkCommand(p *process) *cobra.Command {
 			return p.misused(err)
 		}
 		limit := *timeout
-		if c.o.Blocks && !v.Flags().Changed("timeout") {
+		if (c.o.Blocks || c.views) && !v.Flags().Changed("timeout") {
 			limit = 0
 		}
 		return c.run(cfg, "", limit, *asJSON)
@@ -93,6 +126,9 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 	} else {
 		c.what = dir
 		sum, err = check.Directory(ctx, vfs.Default, c.what, c.report)
+		if c.views && err == nil && sum.Damaged == 0 {
+			err = c.directoryViews(ctx, &sum)
+		}
 	}
 	c.end(sum, err == nil)
 	if err != nil {
@@ -104,11 +140,72 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 	return exitOK
 }
 
+// ask has the server of an admin service compare its views.
+func (c *checking) ask(at string, l *login, insecure, asJSON bool, limit time.Duration) int {
+	ctx, stop := commandContext(limit)
+	defer stop()
+	a := &adminClient{p: c.p, ctx: ctx, base: strings.TrimSuffix(at, "/"), json: asJSON, verb: "check"}
+	err := a.logIn(l, insecure)
+	if err == nil {
+		err = a.checkViews(nil)
+	}
+	if err != nil {
+		return c.p.failed(explain(ctx, err))
+	}
+	return exitOK
+}
+
+// directoryViews compares the views of a directory in which nothing is damaged.
+func (c *checking) directoryViews(ctx context.Context, sum *check.Summary) error {
+	spill, err := os.MkdirTemp("", "trestle-check-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(spill) }()
+	c.viewed, err = check.DirectoryViews(ctx, vfs.Default, c.what, func(tables *client.Client) matview.Evaluators {
+		return gateway.ViewEvaluators(tables, viewCheckMemory, spill)
+	}, c.counted(sum))
+	return err
+}
+
+// clusterViews compares the views of a cluster that serves.
+func (c *checking) clusterViews(ctx context.Context, cfg *settings.Set, n *node.Node, sum *check.Summary) error {
+	schemas, err := watchSchemas(ctx, cfg, n)
+	if err != nil {
+		return err
+	}
+	tables := client.New(client.Options{Lock: n.Lock, Dialer: n.Dialer, Schemas: schemas})
+	all, err := tables.ListViews(ctx, "projects")
+	if err != nil {
+		return err
+	}
+	spill, err := os.MkdirTemp("", "trestle-check-")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = os.RemoveAll(spill) }()
+	c.viewed, err = viewChecks(tables, spill).CheckAll(ctx, all, c.counted(sum))
+	return err
+}
+
+// counted returns report, which counts what it reports in sum.
+func (c *checking) counted(sum *check.Summary) func(check.Finding) {
+	return func(f check.Finding) {
+		if f.Harmless {
+			sum.Harmless++
+		} else {
+			sum.Damaged++
+		}
+		c.report(f)
+	}
+}
+
 // cluster checks a cluster, of which a process serves or none lives.
 func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summary, error) {
+	var n *node.Node
 	if c.online || cfg.Origin("etcd") != settings.Default {
-		n, err := joinNow(ctx, cfg)
-		if err != nil {
+		var err error
+		if n, err = joinNow(ctx, cfg); err != nil {
 			return check.Summary{}, err
 		}
 		defer n.Close()
@@ -132,7 +229,11 @@ func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summar
 		}
 	}
 	if c.online {
-		return check.Cluster(ctx, c.o, c.report)
+		sum, err := check.Cluster(ctx, c.o, c.report)
+		if c.views && err == nil {
+			err = c.clusterViews(ctx, cfg, n, &sum)
+		}
+		return sum, err
 	}
 	return check.Stopped(ctx, c.o, store.Copies, c.report)
 }
@@ -156,7 +257,7 @@ func (c *checking) report(f check.Finding) {
 // end prints the summary.
 func (c *checking) end(sum check.Summary, complete bool) {
 	if c.line != nil {
-		_ = c.line.Encode(map[string]any{"summary": map[string]any{"damaged": sum.Damaged, "harmless": sum.Harmless, "complete": complete,
+		_ = c.line.Encode(map[string]any{"summary": map[string]any{"views": c.viewed.Views, "view_rows": c.viewed.Rows, "view_rows_differ": c.viewed.Differ, "damaged": sum.Damaged, "harmless": sum.Harmless, "complete": complete,
 			"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
 			"entries": sum.Entries, "log_records": sum.LogRecords, "log_segments": sum.LogSegments, "unused": sum.Unused, "unused_bytes": sum.UnusedBytes}})
 		return
@@ -171,6 +272,9 @@ func (c *checking) end(sum check.Summary, complete bool) {
 	logs := fmt.Sprintf("%d log records", sum.LogRecords)
 	if c.o.Objects != nil {
 		logs = fmt.Sprintf("%d log segments read; %d objects (%s) are named by none", sum.LogSegments, sum.Unused, byteSize(sum.UnusedBytes))
+	}
+	if c.views {
+		logs += fmt.Sprintf("; %d views with %d rows, of which %d differ", c.viewed.Views, c.viewed.Rows, c.viewed.Differ)
 	}
 	fmt.Fprintf(c.p.screen(), "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s%s\n",
 		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs, flaw(sum.Damaged > 0))

@@ -107,10 +107,13 @@ func clusterCommand(p *process) *cobra.Command {
 		}),
 		verb("recover", "give an etcd that was lost the store's newest copy of it", recoverHelp, limit, clusterVerb{run: (*operator).recover, empty: true}, func(f *pflag.FlagSet) {
 			f.BoolVar(&o.yes, "yes", false, "do it")
+			f.BoolVar(&o.json, "json", false, "print JSON")
 		}),
 		verb("adopt", "make an empty cluster one with the tables of a data directory", adoptHelp, 0, clusterVerb{run: (*operator).adopt, empty: true}, transfer),
 		verb("release", "make an empty data directory one with the tables of a cluster", releaseHelp, 0, clusterVerb{run: (*operator).release}, transfer),
-		verb("certs DIR NAME...", "make the certificates that servers show each other", certsHelp, 0, clusterVerb{run: (*operator).certs, alone: true}, func(*pflag.FlagSet) {}),
+		verb("certs DIR NAME...", "make the certificates that servers show each other", certsHelp, 0, clusterVerb{run: (*operator).certs, alone: true}, func(f *pflag.FlagSet) {
+			f.BoolVar(&o.json, "json", false, "print JSON")
+		}),
 	)
 }
 
@@ -271,11 +274,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 }
 
 // print writes what --json prints.
-func (o *operator) print(v any) error {
-	enc := json.NewEncoder(o.p.stdout)
-	enc.SetIndent("", "  ")
-	return enc.Encode(v)
-}
+func (o *operator) print(v any) error { return printJSON(o.p.stdout, v) }
 
 func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 	if c.Master == "" {

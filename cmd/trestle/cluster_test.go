@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"path/filepath"
@@ -27,8 +28,10 @@ type testCluster struct {
 	secure    []string                     // more flags of every process
 	servers   map[string]*proc
 	masters   map[string]*proc
-	addrs     map[string]string // of the Bigtable API, by server
-	addrsHTTP map[string]string // of metrics and health, of servers that extra gives an http-listen
+	// masterHTTP are the addresses of metrics and health of masters that have some.
+	masterHTTP map[string]string
+	addrs      map[string]string // of the Bigtable API, by server
+	addrsHTTP  map[string]string // of metrics and health, of servers that extra gives an http-listen
 }
 
 // startCluster runs masters and n servers, which change may give other settings.
@@ -73,7 +76,7 @@ func (c *testCluster) args(args ...string) []string {
 
 func (c *testCluster) startMaster(name string) {
 	c.t.Helper()
-	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen=off", "--store="+c.store)...)
+	c.masters[name] = startTrestle(c.t, "real", c.dir, c.args("master", "--name="+name, "--http-listen="+cmp.Or(c.masterHTTP[name], "off"), "--store="+c.store)...)
 }
 
 func (c *testCluster) launch(name string) {

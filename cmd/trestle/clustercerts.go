@@ -14,6 +14,14 @@ import (
 // needs no cluster.
 func (o *operator) certs(_ context.Context, args []string) error {
 	auto := servertls.Auto{Dir: absolute(args[0])}
+	type certificate struct {
+		Name  string    `json:"name"`
+		Made  bool      `json:"made"` // else it was there
+		Until time.Time `json:"until"`
+		Cert  string    `json:"cert"`
+		Key   string    `json:"key"`
+	}
+	var all []certificate
 	for _, name := range args[1:] {
 		if name == "ca" || strings.HasSuffix(name, "-key") || !settings.ServerName.MatchString(name) {
 			return fmt.Errorf("%q cannot be the name of a process", name)
@@ -26,8 +34,13 @@ func (o *operator) certs(_ context.Context, args []string) error {
 		if made {
 			what = "made"
 		}
-		fmt.Fprintf(o.p.stdout, "%s: %s, good until %s; --cluster-ca %s --cluster-cert %s --cluster-key %s\n", name, what, until.UTC().Format(time.DateOnly),
-			auto.CA(), absolute(args[0], name+".pem"), absolute(args[0], name+"-key.pem"))
+		c := certificate{name, made, until.UTC(), absolute(args[0], name+".pem"), absolute(args[0], name+"-key.pem")}
+		if all = append(all, c); !o.json {
+			fmt.Fprintf(o.p.stdout, "%s: %s, good until %s; --cluster-ca %s --cluster-cert %s --cluster-key %s\n", name, what, c.Until.Format(time.DateOnly), auto.CA(), c.Cert, c.Key)
+		}
+	}
+	if o.json {
+		return o.print(map[string]any{"ca": auto.CA(), "certificates": all})
 	}
 	fmt.Fprintf(o.p.stdout, "Give each process its own two files and %s; keep %s away from all of them.\n", auto.CA(), absolute(args[0], "ca-key.pem"))
 	return nil

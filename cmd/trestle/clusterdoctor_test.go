@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -106,7 +107,7 @@ func TestClusterDoctor(t *testing.T) {
 		}
 	}
 	for i, way := range ways {
-		if out, errs, code := tool(t, c.dir, append([]string{"top"}, way...)...); code != exitOK || !strings.Contains(out, full+"  8") {
+		if out, errs, code := tool(t, c.dir, append([]string{"top"}, way...)...); code != exitOK || !regexp.MustCompile(`(?m)^8 .*  `+full+`$`).MatchString(out) {
 			t.Errorf("top %v: exit code %d\n%s%s", way, code, out, errs)
 		}
 		got, processes, text := doctor(way)

@@ -80,6 +80,15 @@ func TestClusterOperate(t *testing.T) {
 			t.Errorf("%s tells nothing of tablets:\n%.2000s", path, got)
 		}
 	}
+	for _, way := range ways {
+		line := strings.Join(way, " ")
+		if got := completion(t, "server drain "+line+" "); !slices.Equal(got, []string{"server-1", "server-2"}) {
+			t.Errorf("%s: a shell is offered the servers %v", line, got)
+		}
+		if got := completion(t, "table describe "+line+" --table tab"); !slices.Equal(got, []string{"table-of-test"}) {
+			t.Errorf("%s: a shell is offered the tables %v", line, got)
+		}
+	}
 	// By each way the same commands say the same.
 	var first []string
 	for _, way := range ways {

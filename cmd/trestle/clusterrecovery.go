@@ -27,21 +27,43 @@ func (o *operator) recover(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
+	if cp == nil && o.json {
+		return o.print(recovered{})
+	}
 	if cp == nil {
 		fmt.Fprintln(o.p.stdout, "the lock service is not older than the store: there is nothing to recover")
 		return nil
 	}
 	taken := cp.Taken.Format(time.RFC3339)
+	found := recovered{Copy: cp.Number, Taken: &cp.Taken, Items: len(cp.Items), Recovered: o.yes}
+	if !o.yes && o.json {
+		return errors.Join(o.print(found), errNotConfirmed)
+	}
 	if !o.yes {
 		fmt.Fprintf(o.p.stdout, "copy %d was taken at %s and has %d items. Whatever was made after that is lost: tables with their rows, column families, backups, policies. "+
 			"No row of another table is. Give --yes to go on.\n", cp.Number, taken, len(cp.Items))
-		return errors.New("nothing was changed")
+		return errNotConfirmed
 	}
 	if err := s.Restore(ctx, cp); err != nil {
 		return err
 	}
+	if o.json {
+		return o.print(found)
+	}
 	fmt.Fprintf(o.p.stdout, "the lock service has what it had at %s: start masters and servers, then run `trestle check --online`\n", taken)
 	return nil
+}
+
+// errNotConfirmed is the error of a command that lacks --yes.
+var errNotConfirmed = errors.New("nothing was changed")
+
+// A recovered is what --json prints of recover: the copy that there is, if the lock
+// service is older than it, and whether it was brought back.
+type recovered struct {
+	Copy      uint64     `json:"copy,omitempty"`
+	Taken     *time.Time `json:"taken,omitempty"`
+	Items     int        `json:"items,omitempty"`
+	Recovered bool       `json:"recovered"`
 }
 
 // dropDamagedLog gives up what is damaged in the commit log of a server that is
@@ -73,7 +95,7 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 	}
 	if !o.yes {
 		fmt.Fprintln(o.p.stdout, "The loss is for good. A copy of the object that is brought back to its place in the store opens the tablets without any. To give it up all the same, give --yes.")
-		return errors.New("nothing was changed")
+		return errNotConfirmed
 	}
 	for _, l := range all {
 		if err := logs.GiveUp(ctx, l); err != nil {

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/signal"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -94,6 +95,49 @@ func TestHelp(t *testing.T) {
 	for _, not := range []string{"--store", "--data-dir", "--all"} {
 		if hasFlag(out, strings.TrimPrefix(not, "--")) {
 			t.Errorf("the help of move has %s", not)
+		}
+	}
+}
+
+// TestJSONFlag: what prints a result has --json, except for what prints another form.
+func TestJSONFlag(t *testing.T) {
+	var without []string
+	everyCommand(newRoot(&process{io.Discard, io.Discard, nil}), func(c *cobra.Command, path []string) {
+		if !c.HasSubCommands() && c.Flags().Lookup("json") == nil && c.InheritedFlags().Lookup("json") == nil {
+			without = append(without, strings.Join(path, " "))
+		}
+	})
+	want := []string{
+		"serve", "tabletserver", "master", "gateway", "dev-cluster", // servers
+		"stream",           // lines of JSON
+		"log drop-damaged", // asks a person
+		"sql",              // --format json
+		"config",           // YAML, as --config takes it
+		"debug show",       // what a file has, for a person
+		"inspect",          // a file, for a person who looks into it
+		"healthcheck",      // /readyz as it is
+		"completion", "help",
+	}
+	if !slices.Equal(without, want) {
+		t.Errorf("without --json are\n%q, want\n%q", without, want)
+	}
+	out, errs, code := typed("version", "--json")
+	var version map[string]string
+	if err := json.Unmarshal([]byte(out), &version); err != nil || code != exitOK || version["version"] == "" || version["system"] != runtime.GOOS {
+		t.Errorf("%v: %s%s", err, out, errs)
+	}
+	dir := t.TempDir()
+	out, errs, code = typed("cluster", "certs", dir, "server-1", "--json")
+	var made struct {
+		CA           string
+		Certificates []struct{ Name, Cert, Key string }
+	}
+	if err := json.Unmarshal([]byte(out), &made); err != nil || code != exitOK || len(made.Certificates) != 1 {
+		t.Fatalf("%v: %s%s", err, out, errs)
+	}
+	for _, file := range []string{made.CA, made.Certificates[0].Cert, made.Certificates[0].Key} {
+		if b, err := os.ReadFile(file); err != nil || !strings.HasPrefix(string(b), "-----BEGIN ") {
+			t.Errorf("%s: %v", file, err)
 		}
 	}
 }

@@ -69,7 +69,11 @@ func printDiagnoses(c *adminClient, found []diagnosis, processes int) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(out, "looked at %d processes, found %d\n", processes, len(found))
+	plural := "es"
+	if processes == 1 {
+		plural = ""
+	}
+	_, err := fmt.Fprintf(out, "looked at %d process%s, found %d\n", processes, plural, len(found))
 	return err
 }
 

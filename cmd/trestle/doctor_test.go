@@ -103,12 +103,12 @@ func TestDebugZipKeys(t *testing.T) {
 	}
 }
 
-// TestTopAddsUp: tablets are added up by table, slow requests by principal.
+// TestTopAddsUp: tablets are added up by table, requests by principal.
 func TestTopAddsUp(t *testing.T) {
 	now := time.Now()
-	got := principalsOf([]request.Slow{{Principal: "a", Time: now, Seconds: 1}, {Principal: "b", Time: now, Seconds: 3}, {Principal: "a", Time: now, Seconds: 1.5},
+	got := principalsOf([]ops.PrincipalLoad{{Principal: "c", PerSecond: 7}, {Principal: "a", PerSecond: 2}, {Principal: "idle"}}, []request.Slow{{Principal: "a", Time: now, Seconds: 1}, {Principal: "b", Time: now, Seconds: 3}, {Principal: "a", Time: now, Seconds: 1.5},
 		{Principal: "a", Time: now.Add(-time.Hour), Seconds: 100}, {Time: now, Seconds: 100}}, now.Add(-slowSpan), 10)
-	if want := []principalLoad{{"b", 1, 3}, {"a", 2, 2.5}}; !slices.Equal(got, want) {
+	if want := []principalLoad{{"c", 7, 0, 0}, {"a", 2, 2, 2.5}, {"b", 0, 1, 3}}; !slices.Equal(got, want) {
 		t.Errorf("principals %+v, want %+v", got, want)
 	}
 	tables := tablesOf([]ops.Tablet{{Table: "a", Bytes: 1, RowsReadPerSecond: 1}, {Table: "b", Bytes: 5, RowsWrittenPerSecond: 7, BytesPerSecond: 9}, {Table: "a", Bytes: 2, RowsWrittenPerSecond: 2}})
@@ -123,7 +123,7 @@ func TestTopAddsUp(t *testing.T) {
 		t.Errorf("methods %+v, want %+v", methods, want)
 	}
 	var out bytes.Buffer
-	if err := printTop(&out, &topList{Tables: tables, Methods: methods, Principals: got}); err != nil || !strings.Contains(out.String(), "b          1              3s") {
+	if err := printTop(&out, &topList{Tables: tables, Methods: methods, Principals: got}); err != nil || !strings.Contains(out.String(), "b          0           1              3s") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"google.golang.org/grpc"
-
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/gateway"
@@ -70,7 +68,6 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 		Memory:           budgetOf(cfg),
 		RequestMemory:    int64(unaskedShare * float64(cfg.Memory)),
 		MaxChangeStreams: int(cfg.Streams),
-		Stream:           []grpc.StreamServerInterceptor{m.StreamInterceptor},
 		Log:              log,
 		Query:            queryOptions(cfg),
 		SQL:              sql.Options{Dir: cfg.DataDir},

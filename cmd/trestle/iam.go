@@ -19,8 +19,6 @@ import (
 	"google.golang.org/genproto/googleapis/type/expr"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/gateway/auth/servertls"
@@ -31,7 +29,7 @@ type iamFlags struct {
 	*pflag.FlagSet
 	login
 	server, dataDir, tokenURI string
-	plaintext                 bool
+	plaintext, json           bool
 	timeout                   time.Duration
 
 	project, account, display, out string
@@ -75,6 +73,7 @@ func iamCommand(p *process) *cobra.Command {
 	every.StringVar(&f.dataDir, "data-dir", "", "`PATH` of the data directory of a stopped server, instead of --server")
 	every.StringVar(&f.tokenURI, "token-uri", "http://127.0.0.1:8087/token", "with --data-dir: `URL` of the token endpoint to write into a new key")
 	every.DurationVar(&f.timeout, "timeout", 30*time.Second, "how long to try")
+	every.BoolVar(&f.json, "json", false, "print JSON")
 	f.StringVar(&f.project, "project", "", "`ID` of a project")
 	f.StringVar(&f.account, "service-account", "", "`EMAIL` of a service account")
 	f.StringVar(&f.display, "display-name", "", "`TEXT` that tells a new account's purpose")
@@ -96,7 +95,11 @@ func iamCommand(p *process) *cobra.Command {
 		for _, name := range strings.Fields(v.flags) {
 			own.AddFlag(f.Lookup(name))
 		}
-		groups[v.group].AddCommand(p.verb(v.use, v.help, "", own, func(_ *cobra.Command, args []string) int { return f.run(p, v.run, args) }))
+		c := p.verb(v.use, v.help, "", own, func(_ *cobra.Command, args []string) int { return f.run(p, v.run, args) })
+		if strings.HasSuffix(v.use, " RESOURCE") {
+			completeArg(c, 0, func() (*grpc.ClientConn, error) { return f.dial(f.server, f.plaintext) }, resourceArgs)
+		}
+		groups[v.group].AddCommand(c)
 	}
 	return iam
 }
@@ -142,22 +145,7 @@ func (f *iamFlags) connect(ctx context.Context) (*grpc.ClientConn, func() error,
 	if f.dataDir != "" {
 		return offline(ctx, f.dataDir, f.tokenURI)
 	}
-	opts := []grpc.DialOption{grpc.WithTransportCredentials(insecure.NewCredentials())}
-	if !f.plaintext {
-		cfg, err := f.tls()
-		if err != nil {
-			return nil, nil, err
-		}
-		opts[0] = grpc.WithTransportCredentials(credentials.NewTLS(cfg))
-	}
-	c, err := f.key(f.plaintext)
-	if err != nil {
-		return nil, nil, err
-	}
-	if c != nil {
-		opts = append(opts, grpc.WithPerRPCCredentials(c))
-	}
-	conn, err := grpc.NewClient(f.server, opts...)
+	conn, err := f.dial(f.server, f.plaintext)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -183,18 +171,32 @@ func createAccount(ctx context.Context, c *grpc.ClientConn, f *iamFlags, id stri
 	}
 	a, err := adminpb.NewIAMClient(c).CreateServiceAccount(ctx, &adminpb.CreateServiceAccountRequest{Name: "projects/" + f.project, AccountId: id,
 		ServiceAccount: &adminpb.ServiceAccount{DisplayName: f.display}})
-	if err == nil {
-		fmt.Fprintln(out, a.GetEmail())
+	switch {
+	case err != nil:
+		return err
+	case f.json:
+		return printJSON(out, accountOf(a))
 	}
+	_, err = fmt.Fprintln(out, a.GetEmail())
 	return err
+}
+
+// A serviceAccount is one in JSON.
+type serviceAccount struct {
+	Email       string `json:"email"`
+	DisplayName string `json:"display_name"`
+	Disabled    bool   `json:"disabled"`
+}
+
+func accountOf(a *adminpb.ServiceAccount) serviceAccount {
+	return serviceAccount{a.GetEmail(), a.GetDisplayName(), a.GetDisabled()}
 }
 
 func listAccounts(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, out io.Writer) error {
 	if err := f.needs("project"); err != nil {
 		return err
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "EMAIL\tDISPLAY NAME\tDISABLED")
+	all := []serviceAccount{}
 	req := &adminpb.ListServiceAccountsRequest{Name: "projects/" + f.project, PageSize: 100}
 	for {
 		r, err := adminpb.NewIAMClient(c).ListServiceAccounts(ctx, req)
@@ -202,12 +204,21 @@ func listAccounts(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string
 			return err
 		}
 		for _, a := range r.GetAccounts() {
-			fmt.Fprintf(w, "%s\t%s\t%v\n", a.GetEmail(), a.GetDisplayName(), a.GetDisabled())
+			all = append(all, accountOf(a))
 		}
 		if req.PageToken = r.GetNextPageToken(); req.PageToken == "" {
-			return w.Flush()
+			break
 		}
 	}
+	if f.json {
+		return printJSON(out, map[string]any{"service_accounts": all})
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "EMAIL\tDISPLAY NAME\tDISABLED")
+	for _, a := range all {
+		fmt.Fprintf(w, "%s\t%s\t%v\n", a.Email, a.DisplayName, a.Disabled)
+	}
+	return w.Flush()
 }
 
 func deleteAccount(ctx context.Context, c *grpc.ClientConn, _ *iamFlags, email string, _ io.Writer) error {
@@ -235,6 +246,9 @@ func createKey(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, o
 	if err := servertls.WriteFile(f.out, k.GetPrivateKeyData()); err != nil {
 		return fmt.Errorf("write the key %s, which nobody has now: %w", k.GetName(), err)
 	}
+	if f.json {
+		return printJSON(out, map[string]string{"key": k.GetName(), "file": absolute(f.out)})
+	}
 	fmt.Fprintf(out, "%s\n\nexport GOOGLE_APPLICATION_CREDENTIALS=%s\n", k.GetName(), absolute(f.out))
 	return nil
 }
@@ -247,10 +261,21 @@ func listKeys(ctx context.Context, c *grpc.ClientConn, f *iamFlags, _ string, ou
 	if err != nil {
 		return err
 	}
+	type key struct {
+		ID      string    `json:"id"`
+		Created time.Time `json:"created"`
+	}
+	all := []key{}
+	for _, k := range r.GetKeys() {
+		all = append(all, key{lastPart(k.GetName()), k.GetValidAfterTime().AsTime()})
+	}
+	if f.json {
+		return printJSON(out, map[string]any{"keys": all})
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "KEY ID\tCREATED")
-	for _, k := range r.GetKeys() {
-		fmt.Fprintf(w, "%s\t%s\n", k.GetName()[strings.LastIndexByte(k.GetName(), '/')+1:], k.GetValidAfterTime().AsTime().Format(time.RFC3339))
+	for _, k := range all {
+		fmt.Fprintf(w, "%s\t%s\n", k.ID, k.Created.Format(time.RFC3339))
 	}
 	return w.Flush()
 }
@@ -280,10 +305,22 @@ func policiesOf(c *grpc.ClientConn, resource string) policyClient {
 	return btadmin.NewBigtableTableAdminClient(c)
 }
 
-func getPolicy(ctx context.Context, c *grpc.ClientConn, _ *iamFlags, resource string, out io.Writer) error {
+func getPolicy(ctx context.Context, c *grpc.ClientConn, f *iamFlags, resource string, out io.Writer) error {
 	p, err := policiesOf(c, resource).GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: resource, Options: &iampb.GetPolicyOptions{RequestedPolicyVersion: 3}})
 	if err != nil {
 		return err
+	}
+	if f.json {
+		type binding struct {
+			Role      string   `json:"role"`
+			Members   []string `json:"members"`
+			Condition string   `json:"condition,omitempty"`
+		}
+		all := []binding{}
+		for _, b := range p.GetBindings() {
+			all = append(all, binding{b.GetRole(), b.GetMembers(), b.GetCondition().GetExpression()})
+		}
+		return printJSON(out, map[string]any{"bindings": all})
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "ROLE\tMEMBER\tCONDITION")

@@ -86,7 +86,11 @@ func page(w io.Writer, c *cobra.Command) {
 			fmt.Fprintf(w, ".SS %s\n.nf\n%s\n.fi\n", roff(usageLine(v)), roff(longHelp(v)))
 			own, settings, _ := flagsOf(v)
 			options(w, "", own)
-			shared.AddFlagSet(settings)
+			settings.VisitAll(func(f *pflag.Flag) {
+				if !f.Hidden && shared.Lookup(f.Name) == nil { // one verb hides what another takes
+					shared.AddFlag(f)
+				}
+			})
 		}
 	}
 	options(w, "SETTINGS", shared)

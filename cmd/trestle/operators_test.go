@@ -2,11 +2,13 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -193,8 +195,40 @@ func TestOperatorsLogIn(t *testing.T) {
 			t.Errorf("%s: the job of table two: %v", key, err)
 		}
 	}
+	s.want(exitOK, "split at m", s.root, "tablet", "split", "--table=one", "--key=m")
+	for _, c := range []struct{ line, want string }{
+		{"service-accounts list --project=p", `{"service_accounts":[{"email":"onlooker@p.iam.trestle.internal","display_name":"","disabled":false}]}`},
+		{"service-accounts create another --project=p --display-name=<x>", `{"email":"another@p.iam.trestle.internal","display_name":"<x>","disabled":false}`},
+		{"keys list --service-account=another@p.iam.trestle.internal", `{"keys":[]}`},
+		{"keys create --service-account=another@p.iam.trestle.internal --out=" + s.dir + "/another.json", `{"file":"` + s.dir + `/another.json","key":"projects/`},
+		{"policy get projects/p/instances/i/tables/one", `{"bindings":[{"role":"roles/bigtable.viewer","members":["serviceAccount:onlooker@p.iam.trestle.internal"]}]}`},
+	} {
+		got := s.iam(append(strings.Fields(c.line), "--json")...)
+		var b bytes.Buffer
+		if err := json.Compact(&b, []byte(got)); err != nil || !strings.Contains(b.String(), c.want) {
+			t.Errorf("%s: %v\n%s\nwant %s", c.line, err, got, c.want)
+		}
+	}
 	s.proc.signal(syscall.SIGTERM)
 	s.proc.exit()
+	// A line names what the request was about, and no row.
+	for method, want := range map[string]string{
+		"POST /admin/servers/drain":        `"server":"server-1"`,
+		"POST /admin/tablets/move":         `"server":"server-1","tablet":"fffffff"`,
+		"POST /admin/tablets/flush":        `"tablet":"fffffff"`,
+		"POST /admin/tablets/split":        `,"tablet":"[0-9a-f]+"}`,
+		"POST /admin/tablets/drop-damaged": `"object":"x.sst"`,
+		"POST /admin/table/create-group":   `"group":"g"`,
+		"GET /admin/jobs/{id}":             `"job":"3"`,
+	} {
+		log, err := os.ReadFile(s.audit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !regexp.MustCompile(`(?m)^.*"method":"` + regexp.QuoteMeta(method) + `".*` + want).Match(log) {
+			t.Errorf("no line of %s has %s:\n%s", method, want, log)
+		}
+	}
 	lines := auditLines(t, s.audit)
 	for _, want := range []string{
 		"serviceAccount:trestle-root@trestle-system.iam.trestle.internal POST /admin/tablets/flush projects/p/instances/i/tables/one OK",

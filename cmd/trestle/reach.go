@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +25,7 @@ import (
 	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/auth"
@@ -41,6 +41,8 @@ type adminVerb struct {
 	limit time.Duration
 	// store says that it reads and writes the store, which a cluster is given for.
 	store bool
+	// fresh is the argument or the value of a flag that names what is not there yet.
+	fresh string
 	// check, if not nil, is what is wrong with its flags and arguments.
 	check func(args []string) error
 	run   func(c *adminClient, args []string) error
@@ -55,6 +57,43 @@ const reachHelp = `
 It asks the server of this machine (http-listen), or that of --admin; with --etcd
 it acts on the cluster itself.`
 
+// A reach is how an adminVerb gets at an ops.Admin, by its flags.
+type reach struct {
+	p     *process
+	flags *settings.Flags
+	at    *string // --admin
+	login login
+}
+
+// load returns the settings, and whether they make the command act on the cluster itself.
+func (r *reach) load() (cfg *settings.Set, cluster bool, err error) {
+	if cfg, err = r.flags.Load(r.p.environ); err != nil {
+		return nil, false, err
+	}
+	cluster = *r.at == "" && cfg.Origin("etcd") != settings.Default
+	switch {
+	case r.flags.Changed("etcd") && *r.at != "":
+		err = errors.New("--admin and --etcd exclude each other: a server is asked, or the cluster")
+	case cluster && (r.login.given() || r.login.ca != ""):
+		err = fmt.Errorf("--credentials and --ca are for an admin service, and etcd (%s) makes this command act on the cluster itself: give --admin too", cfg.Origin("etcd"))
+	case !cluster && *r.at == "" && cfg.HTTPListen == "":
+		err = fmt.Errorf("http-listen (%s) is off, so there is no admin service: give --admin, or --etcd", cfg.Origin("http-listen"))
+	}
+	return cfg, cluster, err
+}
+
+// open makes c speak with the server, or with the cluster and, if so said, its store.
+func (r *reach) open(c *adminClient, cfg *settings.Set, cluster, store bool) (release func(), err error) {
+	if cluster {
+		return c.overCluster(cfg, store)
+	}
+	if c.base = strings.TrimSuffix(*r.at, "/"); c.base == "" {
+		scheme, _, _ := strings.Cut(httpURL(&cfg.Serve), ":")
+		c.base = scheme + "://" + dialable(cfg.HTTPListen)
+	}
+	return func() {}, c.logIn(&r.login, cfg.Insecure)
+}
+
 // asks returns the command of an adminVerb.
 func (p *process) asks(v adminVerb) *cobra.Command {
 	flags := settings.NewClusterFlags(v.use, settings.Admin)
@@ -68,32 +107,22 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 	if v.flags != nil {
 		own.AddFlagSet(v.flags)
 	}
-	at := own.String("admin", "", "`URL` of the server's admin service; by default that of http-listen")
+	r := &reach{p: p, flags: flags}
+	r.at = own.String("admin", "", "`URL` of the server's admin service; by default that of http-listen")
 	asJSON := own.Bool("json", false, "print JSON")
 	timeout := own.Duration("timeout", v.limit, "how long to wait; 0: as long as it takes")
-	var l login
-	l.flags(own, p)
+	r.login.flags(own, p)
 	own.AddFlagSet(flags.FlagSet)
 	if v.long == "" {
 		v.long = sentence(v.short)
 	}
-	return p.verb(v.use, v.short, v.long+reachHelp, own, func(cmd *cobra.Command, args []string) int {
-		cfg, err := flags.Load(p.environ)
-		if err == nil && flags.Changed("etcd") && *at != "" {
-			err = errors.New("--admin and --etcd exclude each other: a server is asked, or the cluster")
-		}
+	cmd := p.verb(v.use, v.short, v.long+reachHelp, own, func(cmd *cobra.Command, args []string) int {
+		cfg, cluster, err := r.load()
 		if err == nil && v.check != nil {
 			err = v.check(args)
 		}
-		cluster := err == nil && *at == "" && cfg.Origin("etcd") != settings.Default
-		switch {
-		case err != nil:
-		case cluster && (l.given() || l.ca != ""):
-			err = fmt.Errorf("--credentials and --ca are for an admin service, and etcd (%s) makes this command act on the cluster itself: give --admin too", cfg.Origin("etcd"))
-		case cluster && v.store && (cfg.Store == "" || cfg.ExportStore == ""):
+		if err == nil && cluster && v.store && (cfg.Store == "" || cfg.ExportStore == "") {
 			err = fmt.Errorf("%s needs --store and --export-store with --etcd, as the servers have them, or --admin of a tablet server", cmd.CommandPath())
-		case !cluster && *at == "" && cfg.HTTPListen == "":
-			err = fmt.Errorf("http-listen (%s) is off, so there is no admin service: give --admin, or --etcd", cfg.Origin("http-listen"))
 		}
 		if err != nil {
 			return p.misused(err)
@@ -101,25 +130,18 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 		ctx, stop := commandContext(*timeout)
 		defer stop()
 		c := &adminClient{p: p, ctx: ctx, json: *asJSON, verb: cmd.Name()}
-		closeCluster := func() {}
-		if cluster {
-			closeCluster, err = c.overCluster(cfg, v.store)
-		} else {
-			if c.base = strings.TrimSuffix(*at, "/"); c.base == "" {
-				scheme, _, _ := strings.Cut(httpURL(&cfg.Serve), ":")
-				c.base = scheme + "://" + dialable(cfg.HTTPListen)
-			}
-			err = c.logIn(&l, cfg.Insecure)
-		}
+		release, err := r.open(c, cfg, cluster, v.store)
 		if err != nil {
 			return p.failed(explain(ctx, err))
 		}
-		defer closeCluster()
+		defer release()
 		if err := v.run(c, args); err != nil {
 			return p.failed(explain(ctx, err))
 		}
 		return exitOK
 	})
+	r.complete(cmd, v.fresh)
+	return cmd
 }
 
 // An adminClient speaks with ops.Admin.
@@ -166,7 +188,7 @@ func (c *adminClient) overCluster(cfg *settings.Set, withStore bool) (_ func(), 
 	x := &exports{tables: tables, at: cfg.ExportStore}
 	if withStore {
 		host, _ := os.Hostname()
-		x.owner = fmt.Sprintf("%s-command-%s", plainName(host), rand.Text()) // no other process's unfinished files are its own
+		x.owner = objectstore.OnceOwner(plainName(host)) // no other process's unfinished files are its own
 		store, err := openSharedStore(c.ctx, cfg, x.owner)
 		if err != nil {
 			return nil, err
@@ -379,12 +401,7 @@ func (c *adminClient) call(ctx context.Context, method, path string, in, out any
 }
 
 // print prints an answer as JSON.
-func (c *adminClient) print(v any) error {
-	e := json.NewEncoder(c.p.stdout)
-	e.SetEscapeHTML(false)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
-}
+func (c *adminClient) print(v any) error { return printJSON(c.p.stdout, v) }
 
 // await starts a job, which is what, and waits for its end, telling on stderr how
 // far it is.

@@ -11,6 +11,7 @@ import (
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -32,8 +33,9 @@ func restoreCommand(p *process) *cobra.Command {
 	to := f.String("to-time", "", "`TIME` to bring the table to, RFC 3339 or how long ago; that of the backup if empty")
 	server := f.String("server", "127.0.0.1:8086", "`HOST:PORT` of the server")
 	plaintext := f.Bool("plaintext", false, "connect without TLS")
+	asJSON := f.Bool("json", false, "print JSON")
 	l.flags(f, p)
-	return p.verb("restore BACKUP TABLE", "make a table of a backup, as it was at a time", restoreHelp, f, func(_ *cobra.Command, args []string) int {
+	c := p.verb("restore BACKUP TABLE", "make a table of a backup, as it was at a time", restoreHelp, f, func(_ *cobra.Command, args []string) int {
 		ctx, stop := commandContext(0)
 		defer stop()
 		req, err := restoreRequest(args[0], args[1])
@@ -49,9 +51,16 @@ func restoreCommand(p *process) *cobra.Command {
 		if err != nil {
 			return p.failed(describe(err))
 		}
-		fmt.Fprintf(p.stdout, "restored %s/tables/%s\n", req.Parent, req.TableId)
+		table := req.Parent + "/tables/" + req.TableId
+		if *asJSON {
+			_ = printJSON(p.stdout, map[string]string{"backup": req.GetBackup(), "table": table})
+			return exitOK
+		}
+		fmt.Fprintf(p.stdout, "restored %s\n", table)
 		return exitOK
 	})
+	completeArg(c, 0, func() (*grpc.ClientConn, error) { return l.dial(*server, *plaintext) }, backupArgs)
+	return c
 }
 
 // restoreRequest returns what asks for a table of a backup.

@@ -315,6 +315,7 @@ func masterUntil(ctx context.Context, p *process, cfg *settings.Set, log *slog.L
 	metrics, health := ops.NewMetrics(), new(ops.Health)
 	phase := newPhase("waiting for the lock service")
 	health.Set("process", phase.check)
+	metrics.ObserveHealth(health, certificateFiles(&cfg.Serve, shownSettings(ctx)))
 	at, stop, err := serveHTTP(httpListener{setting: "http-listen", addr: cfg.HTTPListen, what: "metrics and health", handler: ops.Gate{}.Handler(ops.Routes(metrics, health))}, nil, log)
 	if err != nil {
 		return err

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"io"
 	"os"
 	"runtime"
@@ -83,4 +84,12 @@ func showsColours(environ []string) bool {
 	}
 	term := value("TERM")
 	return value("NO_COLOR") == "" && term != "" && term != "dumb" && runtime.GOOS != "windows"
+}
+
+// printJSON writes what --json prints of a command.
+func printJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetEscapeHTML(false)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

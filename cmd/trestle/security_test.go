@@ -22,9 +22,9 @@ var routesFor = map[string]ops.Audience{
 	"POST /admin/tablets/drop-damaged": ops.LoggedIn, "POST /admin/tablets/compact": ops.LoggedIn, "POST /admin/tablets/flush": ops.LoggedIn,
 	"POST /admin/tablets/verify": ops.LoggedIn, "GET /admin/table": ops.LoggedIn, "POST /admin/table/create-group": ops.LoggedIn,
 	"POST /admin/table/set-group": ops.LoggedIn, "POST /admin/table/delete-group": ops.LoggedIn, "POST /admin/table/assign": ops.LoggedIn,
-	"POST /admin/backups/export": ops.LoggedIn, "POST /admin/backups/import": ops.LoggedIn,
+	"GET /admin/backups": ops.LoggedIn, "POST /admin/backups/export": ops.LoggedIn, "POST /admin/backups/import": ops.LoggedIn,
 	"GET /admin/views": ops.LoggedIn, "POST /admin/views/wait": ops.LoggedIn, "POST /admin/views/check": ops.LoggedIn,
-	"GET /admin/settings": ops.LoggedIn, "GET /admin/slow": ops.LoggedIn, "GET /admin/jobs": ops.LoggedIn, "GET /admin/jobs/{id}": ops.LoggedIn, "DELETE /admin/jobs/{id}": ops.LoggedIn,
+	"GET /admin/settings": ops.LoggedIn, "GET /admin/slow": ops.LoggedIn, "GET /admin/principals": ops.LoggedIn, "GET /admin/jobs": ops.LoggedIn, "GET /admin/jobs/{id}": ops.LoggedIn, "DELETE /admin/jobs/{id}": ops.LoggedIn,
 }
 
 // probe asks for a pattern, as somebody from elsewhere or on this machine.

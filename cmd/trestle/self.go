@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
@@ -32,20 +33,22 @@ func adminOf(ctx context.Context) *ops.Admin {
 func selfOf(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, h *ops.Health, log *slog.Logger) *ops.Self {
 	host, _ := os.Hostname()
 	s := &ops.Self{Name: cmp.Or(plainName(host), "server") + fmt.Sprintf("-%d", os.Getpid()), Memory: cfg.Memory, Metrics: m, Health: h, Logs: recentOf(log)}
-	files := []string{cfg.TLSCert}
 	shown := shownSettings(ctx)
-	s.Settings = settingsText(shown)
+	s.Settings, s.Certificates = settingsText(shown), certificateFiles(cfg, shown)
+	return s
+}
+
+// certificateFiles returns the files of the certificates that a process shows to others.
+func certificateFiles(cfg *settings.Serve, shown []settings.Shown) (files []string) {
+	if cfg.TLSCert != "" {
+		files = append(files, cfg.TLSCert)
+	}
 	for _, x := range shown {
-		if x.Name == "cluster-cert" || x.Name == "etcd-cert" {
+		if (x.Name == "cluster-cert" || x.Name == "etcd-cert") && x.Value != "" && !slices.Contains(files, x.Value) {
 			files = append(files, x.Value)
 		}
 	}
-	for _, f := range files {
-		if f != "" {
-			s.Certificates = append(s.Certificates, f)
-		}
-	}
-	return s
+	return files
 }
 
 // settingsText has a line for each setting, and where it comes from. A URL's user and

@@ -177,6 +177,7 @@ func runServer(ctx context.Context, cfg settings.Serve, log *slog.Logger, open o
 	var below closers
 	self := selfOf(ctx, &cfg, metrics, health, log)
 	admin.ShowSelf(self)
+	metrics.ObserveHealth(health, self.Certificates)
 	st, err := open(withAdmin(withPhase(ctx, phase), admin), &cfg, metrics, log, &below)
 	if err != nil {
 		err = errors.Join(err, below.close(ended()))

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,11 +63,19 @@ func sqlCommand(p *process) *cobra.Command {
 	own.StringArrayVar(&f.params, "param", nil, "parameter `NAME=TEXT` (a STRING), NAME:TYPE=TEXT, or NAME:TYPE for NULL; can be repeated")
 	own.BoolVar(&f.timing, "timing", false, "show how long statements take")
 	own.DurationVar(&f.timeout, "timeout", 0, "how long statements may take, together; 0: as long as they take")
-	return p.verb("sql", "run SQL on a server, or a shell for it", sqlHelp, own, func(c *cobra.Command, _ []string) int {
+	given := func(c *cobra.Command) {
 		f.fromEnvironment = env(p, "BIGTABLE_EMULATOR_HOST") != "" && !c.Flags().Changed("endpoint")
 		f.givenCerts = c.Flags().Changed("ca") || c.Flags().Changed("credentials")
+	}
+	c := p.verb("sql", "run SQL on a server, or a shell for it", sqlHelp, own, func(c *cobra.Command, _ []string) int {
+		given(c)
 		return f.run(p)
 	})
+	_ = c.RegisterFlagCompletionFunc("instance", func(c *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		given(c)
+		return completedBy(typed, f.dialAdmin, instanceArgs(f.project))
+	})
+	return c
 }
 
 func (f *sqlFlags) run(p *process) int {
@@ -109,11 +118,8 @@ func (f *sqlFlags) shell(ctx context.Context, p *process, params sqlshell.Params
 	}
 	defer data.Close()
 	admin := data
-	if f.admin == "" && strings.HasPrefix(f.endpoint, "bigtable.googleapis.com") {
-		f.admin = "bigtableadmin.googleapis.com:443"
-	}
-	if f.admin != "" {
-		if admin, err = grpc.NewClient(f.admin, opts...); err != nil {
+	if at := f.adminEndpoint(); at != f.endpoint {
+		if admin, err = grpc.NewClient(at, opts...); err != nil {
 			return err
 		}
 		defer admin.Close()
@@ -144,6 +150,23 @@ func (f *sqlFlags) shell(ctx context.Context, p *process, params sqlshell.Params
 		fmt.Fprintf(p.stderr, "%s at %s; \\? for help\n", instance, f.endpoint)
 	}
 	return s.Run(ctx, os.Stdin)
+}
+
+// adminEndpoint is where the admin API is.
+func (f *sqlFlags) adminEndpoint() string {
+	if f.admin == "" && strings.HasPrefix(f.endpoint, "bigtable.googleapis.com") {
+		return "bigtableadmin.googleapis.com:443"
+	}
+	return cmp.Or(f.admin, f.endpoint)
+}
+
+// dialAdmin connects to the admin API.
+func (f *sqlFlags) dialAdmin() (*grpc.ClientConn, error) {
+	opts, err := f.dial()
+	if err != nil {
+		return nil, err
+	}
+	return grpc.NewClient(f.adminEndpoint(), opts...)
 }
 
 // dial returns how connections are made.

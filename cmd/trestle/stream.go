@@ -14,6 +14,7 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/feed"
 )
@@ -50,7 +51,7 @@ func streamCommand(p *process) *cobra.Command {
 	f.StringVar(&r.server, "server", "127.0.0.1:8086", "`HOST:PORT` of the server")
 	f.BoolVar(&r.plaintext, "plaintext", false, "connect without TLS")
 	r.flags(f, p)
-	return p.verb("stream TABLE", "print the changes of a table as they are made", streamHelp, f, func(_ *cobra.Command, args []string) int {
+	c := p.verb("stream TABLE", "print the changes of a table as they are made", streamHelp, f, func(_ *cobra.Command, args []string) int {
 		ctx, stop := commandContext(0)
 		defer stop()
 		if err := r.run(ctx, p, args[0]); err != nil {
@@ -58,6 +59,8 @@ func streamCommand(p *process) *cobra.Command {
 		}
 		return exitOK
 	})
+	completeArg(c, 0, func() (*grpc.ClientConn, error) { return r.dial(r.server, r.plaintext) }, tableArgs)
+	return c
 }
 
 // fullTable returns the full name of a table given as PROJECT/INSTANCE/TABLE.

@@ -49,7 +49,11 @@ func tableCommand(p *process) *cobra.Command {
 			f.StringVar(&bloom, "bloom", "", "bits per row of the Bloom filter, off or default")
 			f.BoolVar(&inMemory, "in-memory", false, "keep the SSTables in memory, as far as there is room")
 		}
-		return p.asks(adminVerb{use: name, short: short, flags: f, limit: changeLimit,
+		fresh := ""
+		if name == "create-group" {
+			fresh = "GROUP"
+		}
+		return p.asks(adminVerb{use: name, short: short, flags: f, limit: changeLimit, fresh: fresh,
 			check: func([]string) error {
 				if f.Changed("in-memory") {
 					g.InMemory = &inMemory

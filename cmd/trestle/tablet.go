@@ -201,7 +201,7 @@ func printTablets(out io.Writer, list []ops.Tablet, wide bool) error {
 		if wide {
 			major := "-"
 			if t.LastMajor != nil {
-				major = t.LastMajor.UTC().Format("2006-01-02 15:04:05Z")
+				major = t.LastMajor.UTC().Format(clockTime)
 			}
 			fmt.Fprintf(w, "\t%s\t%s", major, cmp.Or(t.Redo, "-"))
 		}
@@ -220,14 +220,13 @@ func printChanges(out io.Writer, list []ops.Tablet, wide bool) error {
 	if wide {
 		key = func(k string) string { return k }
 	}
-	const at = "2006-01-02 15:04:05Z"
 	fmt.Fprintln(w, "  TABLET\tFROM\tTO\tSIZE\tFILES\tSINCE\tNEWEST IN FILE")
 	for _, t := range list {
 		newest := "-"
 		if n := t.Changes.Newest; n != nil {
-			newest = n.UTC().Format(at)
+			newest = n.UTC().Format(clockTime)
 		}
-		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%d\t%s\t%s\n", t.Tablet, key(t.Start), key(t.End), byteSize(t.Changes.Bytes), t.Changes.Files, t.Changes.Since.UTC().Format(at), newest)
+		fmt.Fprintf(w, "  %s\t[%s\t%s)\t%s\t%d\t%s\t%s\n", t.Tablet, key(t.Start), key(t.End), byteSize(t.Changes.Bytes), t.Changes.Files, t.Changes.Since.UTC().Format(clockTime), newest)
 	}
 	return w.Flush()
 }

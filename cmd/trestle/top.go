@@ -37,10 +37,11 @@ type methodLoad struct {
 	P99    float64 `json:"p99_seconds"`
 }
 
-// A principalLoad is what a principal's slow requests took in slowSpan, of the process that
-// was asked. Other requests are not counted by principal.
+// A principalLoad is what a principal asked the process for that was asked: how much lately,
+// and what its slow requests took in slowSpan.
 type principalLoad struct {
 	Principal string  `json:"principal"`
+	Requests  float64 `json:"requests_per_second"`
 	Slow      int     `json:"slow_requests"`
 	Seconds   float64 `json:"slow_seconds"`
 }
@@ -53,7 +54,7 @@ type topList struct {
 	Tables  []tableLoad  `json:"tables"`
 	Tablets []ops.Tablet `json:"tablets"`
 	Methods []methodLoad `json:"methods"`
-	// Principals are those with slow requests.
+	// Principals are those that ask for most, or have slow requests.
 	Principals []principalLoad `json:"principals"`
 }
 
@@ -64,7 +65,7 @@ func topCommand(p *process) *cobra.Command {
 	n := own.Int("lines", 10, "how many tables, tablets and methods to print")
 	every := own.Duration("every", 0, "print again after so long, until it is interrupted; 0: print once")
 	return p.asks(adminVerb{use: "top", short: "print the tables, tablets, methods and principals with most load",
-		long:  "Prints the tables and tablets of all servers with most load of the last seconds.\nOf the server which is asked it prints the methods of the last minute, and the\nprincipals with slow requests in the last ten.",
+		long:  "Prints the tables and tablets of all servers with most load of the last seconds.\nOf the server which is asked it prints the methods and principals of the last\nminute, and whose requests were slow in the last ten.",
 		flags: own, check: func([]string) error {
 			if *n < 1 || *every < 0 {
 				return errors.New("--lines has to be 1 or more, and --every not negative")
@@ -113,17 +114,25 @@ func (c *adminClient) top(n int) (*topList, error) {
 	var slow struct {
 		Requests []request.Slow `json:"requests"`
 	}
-	if err := c.call(c.ctx, http.MethodGet, "/admin/slow", nil, &slow); err == nil {
-		t.Principals = principalsOf(slow.Requests, time.Now().Add(-slowSpan), n)
-	} else if c.ctx.Err() != nil {
-		return nil, err
+	var principals struct {
+		Principals []ops.PrincipalLoad `json:"principals"`
 	}
+	for path, into := range map[string]any{"slow": &slow, "principals": &principals} {
+		if err := c.call(c.ctx, http.MethodGet, "/admin/"+path, nil, into); err != nil && c.ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	t.Principals = principalsOf(principals.Principals, slow.Requests, time.Now().Add(-slowSpan), n)
 	return t, nil
 }
 
-// principalsOf adds up slow requests since a time by principal, most first.
-func principalsOf(list []request.Slow, since time.Time, n int) []principalLoad {
+// principalsOf joins what principals ask for with their slow requests since a time, most
+// first.
+func principalsOf(loads []ops.PrincipalLoad, list []request.Slow, since time.Time, n int) []principalLoad {
 	out := []principalLoad{}
+	for _, l := range loads {
+		out = append(out, principalLoad{Principal: l.Principal, Requests: l.PerSecond})
+	}
 	for i := range list {
 		x := &list[i]
 		if x.Principal == "" || x.Time.Before(since) {
@@ -137,7 +146,10 @@ func principalsOf(list []request.Slow, since time.Time, n int) []principalLoad {
 		out[k].Slow++
 		out[k].Seconds += x.Seconds
 	}
-	slices.SortStableFunc(out, func(a, b principalLoad) int { return cmp.Compare(b.Seconds, a.Seconds) })
+	out = slices.DeleteFunc(out, func(p principalLoad) bool { return p.Requests == 0 && p.Slow == 0 })
+	slices.SortStableFunc(out, func(a, b principalLoad) int {
+		return cmp.Or(cmp.Compare(b.Requests, a.Requests), cmp.Compare(b.Seconds, a.Seconds))
+	})
 	return out[:min(n, len(out))]
 }
 
@@ -196,15 +208,15 @@ func methodsOf(h ops.HistoryList, n int) []methodLoad {
 
 func printTop(out io.Writer, t *topList) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TABLE\tTABLETS\tSIZE\tREAD/S\tWRITE/S\tBYTES/S")
+	fmt.Fprintln(w, "TABLETS\tSIZE\tREAD/S\tWRITE/S\tBYTES/S\tTABLE") // the name, which can be long, last
 	for _, x := range t.Tables {
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\n", x.Table, x.Tablets, byteSize(x.Bytes), rate(x.RowsRead), rate(x.RowsWritten), byteSize(int64(x.BytesMoved)))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", x.Tablets, byteSize(x.Bytes), rate(x.RowsRead), rate(x.RowsWritten), byteSize(int64(x.BytesMoved)), x.Table)
+	}
+	fmt.Fprintln(w, "\nTABLET\tFROM\tTO\tREAD/S\tWRITE/S\tSERVER\tTABLE")
+	for _, x := range t.Tablets {
+		fmt.Fprintf(w, "%s\t[%s\t%s)\t%s\t%s\t%s\t%s\n", x.Tablet, shortKey(x.Start), shortKey(x.End), rate(x.RowsReadPerSecond), rate(x.RowsWrittenPerSecond), cmp.Or(x.Server, "-"), lastPart(x.Table))
 	}
 	if err := w.Flush(); err != nil {
-		return err
-	}
-	fmt.Fprintln(out)
-	if err := printTablets(out, t.Tablets, false); err != nil {
 		return err
 	}
 	fmt.Fprintln(out)
@@ -218,9 +230,9 @@ func printTop(out io.Writer, t *topList) error {
 	}
 	fmt.Fprintln(out)
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "PRINCIPAL\tSLOW REQUESTS\tTOOK")
+	fmt.Fprintln(w, "PRINCIPAL\tREQUESTS/S\tSLOW REQUESTS\tTOOK")
 	for _, x := range t.Principals {
-		fmt.Fprintf(w, "%s\t%d\t%s\n", x.Principal, x.Slow, latency(x.Seconds))
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", x.Principal, rate(x.Requests), x.Slow, latency(x.Seconds))
 	}
 	return w.Flush()
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/trestledb/trestle/cluster/check"
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/gateway"
@@ -22,17 +23,17 @@ const viewsHelp = `Shows materialized views and how far they are, waits for one,
 
 A view is building while it looks at all rows of its source, behind while a part of
 it is not kept up to date (its tablet moves, or a server is short of space or gone),
-and else live. NAME is the full name of a view or, if no other is called so, the last
+and else live. VIEW is the full name of a view or, if no other is called so, the last
 part of it.`
 
 // viewsCommand shows materialized views.
 func viewsCommand(p *process) *cobra.Command {
 	return p.group("views", "list materialized views, wait until one has caught up, or check them", viewsHelp,
 		p.asks(adminVerb{use: "list", short: "print the views: phase, lag, sizes, rows that failed, the last error", limit: time.Minute, run: (*adminClient).views}),
-		p.asks(adminVerb{use: "wait NAME", short: "wait until a view shows everything that was acknowledged before", limit: changeLimit,
+		p.asks(adminVerb{use: "wait VIEW", short: "wait until a view shows everything that was acknowledged before", limit: changeLimit,
 			check: func(args []string) error {
 				if args[0] == "" {
-					return errors.New("NAME is empty")
+					return errors.New("VIEW is empty")
 				}
 				return nil
 			},
@@ -47,7 +48,7 @@ func viewsCommand(p *process) *cobra.Command {
 				_, err := fmt.Fprintf(c.p.stdout, "%s has caught up\n", got.View)
 				return err
 			}}),
-		p.asks(adminVerb{use: "check [NAME]", short: "evaluate the query of a view, or of all, anew and compare", long: viewCheckHelp, run: (*adminClient).checkViews}),
+		p.asks(adminVerb{use: "check [VIEW]", short: "evaluate the query of a view, or of all, anew and compare", long: viewCheckHelp, run: (*adminClient).checkViews}),
 	)
 }
 
@@ -60,6 +61,11 @@ source and the view as any client does, and keeps part of the result in memory
 // viewCheckMemory bounds what a check keeps of rows of a view, and its evaluation.
 const viewCheckMemory = 16 << 20
 
+// viewChecks returns what compares the views of a client. dir is for what has no room in memory.
+func viewChecks(c *client.Client, dir string) check.Views {
+	return check.Views{Read: c.ReadRows, Wait: c.WaitView, Evaluators: gateway.ViewEvaluators(c, viewCheckMemory, dir), Memory: viewCheckMemory}
+}
+
 // CheckView implements ops.ViewKeeper.
 func (o clusterOperator) CheckView(ctx context.Context, t *schema.Table, report func(ops.ViewFinding)) (int, error) {
 	dir, err := os.MkdirTemp("", "trestle-check-")
@@ -67,8 +73,7 @@ func (o clusterOperator) CheckView(ctx context.Context, t *schema.Table, report 
 		return 0, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	v := check.Views{Read: o.ReadRows, Wait: o.WaitView, Evaluators: gateway.ViewEvaluators(o.Client, viewCheckMemory, dir), Memory: viewCheckMemory}
-	return v.Check(ctx, t, func(f check.Finding) { report(ops.ViewFinding{Where: f.Where, What: f.What, Do: f.Do}) })
+	return viewChecks(o.Client, dir).Check(ctx, t, func(f check.Finding) { report(ops.ViewFinding{Where: f.Where, What: f.What, Do: f.Do}) })
 }
 
 // checkViews compares the view that is named, or all.

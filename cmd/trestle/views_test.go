@@ -17,7 +17,6 @@ import (
 // TestViewsCommand: what `trestle views` tells of a running server's views.
 func TestViewsCommand(t *testing.T) {
 	o := operate(t)
-	defer o.stop(syscall.SIGTERM)
 	want := func(code int, pattern string, args ...string) {
 		t.Helper()
 		out, errs, got := tool(t, o.dir, append(append([]string{"views"}, args...), "--admin", o.url)...)
@@ -46,7 +45,7 @@ func TestViewsCommand(t *testing.T) {
 	want(exitOK, `materializedViews/failing has caught up\n`, "wait", "projects/project/instances/instance/materializedViews/failing")
 	want(exitFailure, `not found: none`, "wait", "none")
 	want(exitFailure, `Materialized view not found: .*/none`, "wait", "projects/project/instances/instance/materializedViews/none")
-	want(exitUsage, `NAME`, "wait")
+	want(exitUsage, `VIEW`, "wait")
 	want(exitOK, `(?s)live +[0-9.ms]+ +[0-9.]+ .?i?B +[0-9.]+ .?i?B +0 +.*/by-length\n.* +400 +.*/failing\nfailing: Invalid cast`, "list")
 	m := bigtable.NewMutation()
 	m.DeleteRow()
@@ -58,7 +57,21 @@ func TestViewsCommand(t *testing.T) {
 	want(exitFailure, `not found: none`, "check", "none")
 	out, _, _ := tool(t, o.dir, "views", "list", "--json", "--admin", o.url)
 	var list ops.ViewList
+	check := func(code int, pattern string, args ...string) {
+		t.Helper()
+		out, errs, got := tool(t, o.dir, append([]string{"check", "--views"}, args...)...)
+		if got != code || !regexp.MustCompile(pattern).MatchString(out+errs) {
+			t.Errorf("check --views %v: exit code %d\n%s%s\nwant %d %s", args, got, out, errs, code, pattern)
+		}
+	}
+	check(exitOK, `(?s)/by-length: .* rows, 0 differ\n.*/failing: 0 rows, 0 differ\n`, "--online", "--admin", o.url)
+	check(exitUsage, `--admin goes with --views and --online`, "--admin", o.url)
+	check(exitUsage, `--admin goes with --views and --online`, "--online", "--admin", o.url, "trestle-data")
+	check(exitUsage, `give --online too`, "--store", "file:///nowhere")
+	check(exitFailure, `open in another process`, "trestle-data")
 	if err := json.Unmarshal([]byte(out), &list); err != nil || len(list.Views) != 2 || list.Views[1].FailedRows < 400 || list.Views[0].Tablets != 1 {
 		t.Errorf("%v: %s", err, out)
 	}
+	o.stop(syscall.SIGKILL)
+	check(exitOK, `no damage.*; 2 views with [1-9][0-9]* rows, of which 0 differ\n`, "trestle-data")
 }

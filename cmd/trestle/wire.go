@@ -215,11 +215,14 @@ func dumpSSTable(w io.Writer, path string) error {
 	return errors.Join(r.Dump(ctx, w, true), r.VerifyChecksums(ctx), r.Close())
 }
 
-// dumpChanges prints the change file at path.
+// dumpChanges prints the change file, or the index object, at path.
 func dumpChanges(w io.Writer, path string) error {
 	f, err := openFile(path)
 	if err != nil {
 		return err
+	}
+	if changes.IsIndex(path) {
+		return changes.DumpIndex(context.Background(), w, f, filepath.Base(path))
 	}
 	return changes.Dump(context.Background(), w, f, filepath.Base(path))
 }

@@ -146,24 +146,24 @@ func small(addr string, names ...string) Options {
 		Concurrency: 8, Connections: 2, Rows: 300, ScanRows: 50, Batch: 7}
 }
 
-// withoutSQL are the workloads that Google's emulator can run.
-func withoutSQL() (names []string) {
+// onEmulator are the workloads that Google's emulator can run.
+func onEmulator() (names []string) {
 	for _, w := range workloads {
-		if w.group != "sql" {
+		if w.group != "sql" && w.group != "stream" {
 			names = append(names, w.name)
 		}
 	}
 	return names
 }
 
-// TestSQLWorkloads: those of SQL find nothing wrong, the rows of each read back.
-func TestSQLWorkloads(t *testing.T) {
+// Those of SQL and of change streams find nothing wrong, the rows of each read back.
+func TestWorkloadsOnTrestle(t *testing.T) {
 	s, err := trestletest.NewServer("127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	o := small(s.Addr, "sql")
+	o := small(s.Addr, "sql", "stream")
 	o.Ceiling = echo(t)
 	rep, err := Run(t.Context(), o)
 	if err != nil {
@@ -179,10 +179,10 @@ func TestSQLWorkloads(t *testing.T) {
 	}
 }
 
-// Every workload but those of SQL runs against a server that is known to be right,
-// and finds nothing wrong.
+// Every other workload runs against a server that is known to be right, and finds
+// nothing wrong.
 func TestWorkloadsOnEmulator(t *testing.T) {
-	names := withoutSQL()
+	names := onEmulator()
 	o := small(emulator(t), names...)
 	o.Ceiling = echo(t)
 	o.Slices = 2

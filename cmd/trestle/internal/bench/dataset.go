@@ -27,6 +27,7 @@ type dataset struct {
 	scattered bool // numbers are spread over the key space, not in its order
 	counters  bool // cells are 64-bit counters
 	mutable   bool // rows are written while they are read
+	changes   bool // the table has a change stream
 
 	qualifiers [][]byte
 	// acked is the newest acknowledged version plus one, 0 if there is none, of

@@ -27,6 +27,10 @@ type Options struct {
 	// each worker. With Against the same server, both ways are compared.
 	Sessions bool
 
+	// ChangeStream gives A's tables a change stream, which nobody reads. With Against
+	// the same server, tables with and without are compared.
+	ChangeStream bool
+
 	// Workloads are names or groups; see Names. Default "paper".
 	Workloads []string
 

@@ -87,6 +87,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 // runWorkload measures wl on every target, in turns.
 func runWorkload(ctx context.Context, o *Options, wl *workload, targets []*target) (runs []*run, err error) {
 	var a *run
+	defer func() {
+		for _, r := range runs {
+			r.s.close()
+		}
+	}()
 	for _, t := range targets {
 		r := &run{t: t, wl: wl, errors: map[codes.Code]uint64{}, s: &state{o: o}}
 		if t.echo {
@@ -127,6 +132,7 @@ func runWorkload(ctx context.Context, o *Options, wl *workload, targets []*targe
 		if r.t.echo {
 			continue
 		}
+		r.s.close()
 		if wl.writes && !o.SkipFinalCheck && r.wrong == nil {
 			fmt.Fprintf(o.Progress, "%s: read back %s\n", wl.name, r.t.label)
 			if err := r.s.d.verify(ctx, r.t); errors.Is(err, errWrong) {
@@ -136,7 +142,7 @@ func runWorkload(ctx context.Context, o *Options, wl *workload, targets []*targe
 			}
 		}
 		if !o.Keep {
-			if err := r.t.drop(ctx, r.s.d); err != nil {
+			if err := r.t.drop(ctx, r.s.d.name); err != nil {
 				return runs, fmt.Errorf("drop the table on %s: %w", r.t.label, err)
 			}
 		}
@@ -154,9 +160,10 @@ func (r *run) prepare(ctx context.Context) error {
 		r.s.zipf = newZipf(d.loaded)
 	}
 	table := "bench-" + r.wl.name
-	if r.t.sessions {
+	if r.t.sessions || r.t.changes {
 		table += "-s" // B may be the same server
 	}
+	r.s.begun = time.Now()
 	if err := r.t.create(ctx, table, d); err != nil {
 		return err
 	}
@@ -168,6 +175,11 @@ func (r *run) prepare(ctx context.Context) error {
 		return fmt.Errorf("load %s: %w", d.name, err)
 	}
 	r.load = time.Since(start)
+	if r.wl.follow {
+		var err error
+		r.s.deliveries, err = followWrites(ctx, r.t.conns[0], d, r.s.begun)
+		return err
+	}
 	return nil
 }
 

@@ -10,7 +10,12 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
 )
+
+// changeRetention is how long the tables' changes are kept, the API's least.
+const changeRetention = 24 * time.Hour
 
 // A target is a server under measurement.
 type target struct {
@@ -19,6 +24,7 @@ type target struct {
 	pids     []int
 	echo     bool
 	sessions bool // see Options.Sessions
+	changes  bool // see Options.ChangeStream
 	conns    []*grpc.ClientConn
 	o        *Options
 	made     []string // tables, to be deleted
@@ -29,7 +35,8 @@ func openTarget(o *Options, label, addr string, pids []int) (*target, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &target{label: label, addr: addr, pids: pids, echo: label == labelCeiling, conns: conns, o: o, sessions: o.Sessions && label == labelA}, nil
+	return &target{label: label, addr: addr, pids: pids, echo: label == labelCeiling, conns: conns, o: o, sessions: o.Sessions && label == labelA,
+		changes: o.ChangeStream && label == labelA}, nil
 }
 
 func (t *target) instance() string {
@@ -48,6 +55,9 @@ func (t *target) create(ctx context.Context, id string, d *dataset) error {
 		Parent: t.instance(), TableId: id,
 		Table: &btapb.Table{ColumnFamilies: map[string]*btapb.ColumnFamily{family: {GcRule: gc}}},
 	}
+	if d.changes || t.changes {
+		req.Table.ChangeStreamConfig = &btapb.ChangeStreamConfig{RetentionPeriod: durationpb.New(changeRetention)}
+	}
 	for i := range min(uint64(t.o.Splits), d.rows) {
 		if i > 0 {
 			req.InitialSplits = append(req.InitialSplits, &btapb.CreateTableRequest_Split{Key: d.boundary(i, min(uint64(t.o.Splits), d.rows))})
@@ -63,7 +73,7 @@ func (t *target) create(ctx context.Context, id string, d *dataset) error {
 			t.made = append(t.made, d.name)
 			return nil
 		case code == codes.AlreadyExists && try < 3:
-			if _, err := tables.DeleteTable(ctx, &btapb.DeleteTableRequest{Name: d.name}); err != nil {
+			if err := t.drop(ctx, d.name); err != nil {
 				return fmt.Errorf("delete table %s left by an earlier run: %w", d.name, err)
 			}
 		case code == codes.NotFound && try < 3:
@@ -88,10 +98,29 @@ func (t *target) createInstance(ctx context.Context) error {
 	return nil
 }
 
-// drop deletes a table that create made.
-func (t *target) drop(ctx context.Context, d *dataset) error {
-	_, err := btapb.NewBigtableTableAdminClient(t.conns[0]).DeleteTable(ctx, &btapb.DeleteTableRequest{Name: d.name})
-	return err
+// drop deletes a table that create made. It ends the change stream first, with which
+// no table can be deleted.
+func (t *target) drop(ctx context.Context, name string) error {
+	tables := btapb.NewBigtableTableAdminClient(t.conns[0])
+	_, err := tables.DeleteTable(ctx, &btapb.DeleteTableRequest{Name: name})
+	if status.Code(err) != codes.FailedPrecondition {
+		return err
+	}
+	if _, err := tables.UpdateTable(ctx, &btapb.UpdateTableRequest{Table: &btapb.Table{Name: name},
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"change_stream_config"}}}); err != nil {
+		return err
+	}
+	for {
+		_, err := tables.DeleteTable(ctx, &btapb.DeleteTableRequest{Name: name})
+		if status.Code(err) != codes.FailedPrecondition {
+			return err
+		}
+		select { // the update is an operation
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			return err
+		}
+	}
 }
 
 // each runs fn in n workers, until all have ended or one has failed.

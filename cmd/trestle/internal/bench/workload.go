@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"sync/atomic"
+	"time"
 )
 
 // A workload is one operation, repeated.
@@ -14,6 +15,8 @@ type workload struct {
 	op func(ctx context.Context, w *worker, s *state) error
 	// writes tells that the table is to be read back at the end.
 	writes bool
+	// follow tells that the operation waits for its changes, see state.deliveries.
+	follow bool
 }
 
 // A state is what the workers of one workload on one server share.
@@ -22,38 +25,51 @@ type state struct {
 	o        *Options
 	next     atomic.Uint64 // of sequential workloads
 	prepared prepared      // of a workload of SQL
-	zipf     *zipf
+	begun    time.Time     // before the table was made
+	// deliveries are the changes of the table, if workers wait for them.
+	deliveries *deliveries
+	zipf       *zipf
 
 	round uint64 // slices so far; only the runner touches it
 }
 
+// close ends what goes on beside the workers.
+func (s *state) close() {
+	if s.deliveries != nil {
+		s.deliveries.close()
+	}
+}
+
 var workloads = []workload{
-	{"sequential-write", "paper", "write rows in the order of their keys", empty, sequentialWrite, true},
-	{"random-write", "paper", "write rows in random order", empty, randomWrite, true},
-	{"random-read", "paper", "read random rows", full, randomRead, false},
-	{"random-read-mem", "paper", "read random rows of a part of the table that fits in memory", full, randomReadMem, false},
-	{"sequential-read", "paper", "read rows one by one in the order of their keys", full, sequentialRead, false},
-	{"scan", "paper", "read ranges of rows", full, scan, false},
-	{"bulk-load", "bulk", "write rows in batches (MutateRows)", empty, bulkLoad, true},
-	{"ycsb-a", "ycsb", "half reads, half updates, Zipf", records, ycsb(mixture{read: 50, update: 50}), true},
-	{"ycsb-b", "ycsb", "95 % reads, 5 % updates, Zipf", records, ycsb(mixture{read: 95, update: 5}), true},
-	{"ycsb-c", "ycsb", "reads, Zipf", records, ycsb(mixture{read: 100}), false},
-	{"ycsb-d", "ycsb", "95 % reads of the latest, 5 % inserts", records, ycsb(mixture{readLatest: 95, insert: 5}), true},
-	{"ycsb-e", "ycsb", "95 % scans of 1 to 100 rows, 5 % inserts", records, ycsb(mixture{scan: 95, insert: 5}), true},
-	{"ycsb-f", "ycsb", "half reads, half read-modify-writes by the client, Zipf", records, ycsb(mixture{read: 50, modify: 50}), true},
-	{"counters", "atomic", "increment random counters (ReadModifyWriteRow)", counters, increment, true},
-	{"hot-counter", "atomic", "increment one counter from all workers", oneCounter, increment, true},
-	{"check-and-mutate", "atomic", "write a row depending on what is there (CheckAndMutateRow)", empty, checkAndMutate, true},
-	{"wide-row", "shape", "read a row of 1,000 columns", wide, wideRow, false},
-	{"wide-row-column", "shape", "read one column of a row of 1,000", wide, wideRowColumn, false},
-	{"many-versions", "shape", "read the newest of 1,000 versions", versions, manyVersions, false},
-	{"rows-limit-1", "shape", "read the first row from a random key on (rows_limit 1)", full, rowsLimitOne, false},
-	{"sql-point", "sql", "SELECT a column of a random row, prepared", full, sqlPoint, false},
-	{"sql-scan", "sql", "SELECT keys and a column of ranges of rows", full, sqlScan, false},
-	{"sql-count", "sql", "COUNT the rows of the table", full, sqlWhole(countQuery, firstCount), false},
-	{"sql-group", "sql", "COUNT and SUM in ten groups of the table", full, sqlWhole(groupQuery, secondCount), false},
-	{"sql-sort", "sql", "all keys ORDERed BY a column", full, sqlWhole(sortQuery, oneRow), false},
-	{"sql-join", "sql", "COUNT the matches of the table JOINed with itself", full, sqlWhole(joinQuery, firstCount), false},
+	{"sequential-write", "paper", "write rows in the order of their keys", empty, sequentialWrite, true, false},
+	{"random-write", "paper", "write rows in random order", empty, randomWrite, true, false},
+	{"random-read", "paper", "read random rows", full, randomRead, false, false},
+	{"random-read-mem", "paper", "read random rows of a part of the table that fits in memory", full, randomReadMem, false, false},
+	{"sequential-read", "paper", "read rows one by one in the order of their keys", full, sequentialRead, false, false},
+	{"scan", "paper", "read ranges of rows", full, scan, false, false},
+	{"bulk-load", "bulk", "write rows in batches (MutateRows)", empty, bulkLoad, true, false},
+	{"ycsb-a", "ycsb", "half reads, half updates, Zipf", records, ycsb(mixture{read: 50, update: 50}), true, false},
+	{"ycsb-b", "ycsb", "95 % reads, 5 % updates, Zipf", records, ycsb(mixture{read: 95, update: 5}), true, false},
+	{"ycsb-c", "ycsb", "reads, Zipf", records, ycsb(mixture{read: 100}), false, false},
+	{"ycsb-d", "ycsb", "95 % reads of the latest, 5 % inserts", records, ycsb(mixture{readLatest: 95, insert: 5}), true, false},
+	{"ycsb-e", "ycsb", "95 % scans of 1 to 100 rows, 5 % inserts", records, ycsb(mixture{scan: 95, insert: 5}), true, false},
+	{"ycsb-f", "ycsb", "half reads, half read-modify-writes by the client, Zipf", records, ycsb(mixture{read: 50, modify: 50}), true, false},
+	{"counters", "atomic", "increment random counters (ReadModifyWriteRow)", counters, increment, true, false},
+	{"hot-counter", "atomic", "increment one counter from all workers", oneCounter, increment, true, false},
+	{"check-and-mutate", "atomic", "write a row depending on what is there (CheckAndMutateRow)", empty, checkAndMutate, true, false},
+	{"wide-row", "shape", "read a row of 1,000 columns", wide, wideRow, false, false},
+	{"wide-row-column", "shape", "read one column of a row of 1,000", wide, wideRowColumn, false, false},
+	{"many-versions", "shape", "read the newest of 1,000 versions", versions, manyVersions, false, false},
+	{"rows-limit-1", "shape", "read the first row from a random key on (rows_limit 1)", full, rowsLimitOne, false, false},
+	{"sql-point", "sql", "SELECT a column of a random row, prepared", full, sqlPoint, false, false},
+	{"sql-scan", "sql", "SELECT keys and a column of ranges of rows", full, sqlScan, false, false},
+	{"sql-count", "sql", "COUNT the rows of the table", full, sqlWhole(countQuery, firstCount), false, false},
+	{"sql-group", "sql", "COUNT and SUM in ten groups of the table", full, sqlWhole(groupQuery, secondCount), false, false},
+	{"sql-sort", "sql", "all keys ORDERed BY a column", full, sqlWhole(sortQuery, oneRow), false, false},
+	{"sql-join", "sql", "COUNT the matches of the table JOINed with itself", full, sqlWhole(joinQuery, firstCount), false, false},
+	{"change-stream", "stream", "write random rows, each until its change is delivered", changing(empty), followedWrite, true, true},
+	{"change-stream-bulk", "stream", "write batches of rows of five columns, each until its changes are delivered", changing(fiveColumns), followedBatch, true, true},
+	{"change-stream-catch-up", "stream", "read all changes of the table", changing(full), catchUp, false, false},
 }
 
 // The tables.
@@ -61,6 +77,15 @@ var workloads = []workload{
 func empty(o *Options) *dataset { return &dataset{rows: o.Rows, valueSize: o.ValueBytes} }
 func full(o *Options) *dataset {
 	return &dataset{rows: o.Rows, loaded: o.Rows, valueSize: o.ValueBytes}
+}
+
+// changing gives a table a change stream.
+func changing(data func(*Options) *dataset) func(*Options) *dataset {
+	return func(o *Options) *dataset {
+		d := data(o)
+		d.changes = true
+		return d
+	}
 }
 
 // records are YCSB's: ten columns, keys in hashed order, room for inserts.

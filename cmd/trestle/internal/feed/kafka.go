@@ -6,17 +6,21 @@ import (
 	"bytes"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
@@ -38,10 +42,19 @@ type Kafka struct {
 
 // OpenKafka opens the topic that a URL names:
 //
-//	kafka://BROKER[:PORT][,BROKER...]/TOPIC[?tls=true][&user=NAME&password-file=FILE][&max-message-bytes=N]
+//	kafka://BROKER[:PORT][,BROKER...]/TOPIC[?OPTION=VALUE&...]
 //
-// With a user it logs in by SCRAM-SHA-512. N is the topic's max.message.bytes, by default
-// that of Kafka: a longer line ends the feed. The position is kept at position.
+// The options are
+//
+//	tls=true             encrypt, and have the brokers prove by the system's authorities who they are
+//	ca-file=FILE         by those of a PEM file instead; implies tls
+//	cert-file, key-file  prove by a certificate who is calling; implies tls
+//	user, password-file  log in
+//	sasl=MECHANISM       by SCRAM-SHA-512, which is the default, SCRAM-SHA-256 or PLAIN
+//	max-message-bytes=N  the topic's max.message.bytes, by default that of Kafka
+//
+// PLAIN sends the password itself, and is refused without tls. A line that is longer than a
+// message ends the feed. Files are read once. The position is kept at position.
 func OpenKafka(ctx context.Context, address, position string, warn func(error)) (Sink, error) {
 	opts, _, err := kafkaOptions(address)
 	if err != nil {
@@ -73,17 +86,15 @@ func kafkaOptions(address string) (opts []kgo.Opt, topic string, err error) {
 	if err != nil {
 		return nil, "", fmt.Errorf("read %s: %w", address, err)
 	}
-	for name := range q {
-		switch name {
-		case "tls", "user", "password-file", "max-message-bytes":
-		default:
-			return nil, "", fmt.Errorf("%s has %q; tls, user, password-file and max-message-bytes are known", address, name)
+	for name, values := range q {
+		if !slices.Contains(kafkaParams, name) || len(values) > 1 {
+			return nil, "", fmt.Errorf("%s has %q, or has it twice; known are %s", address, name, strings.Join(kafkaParams, ", "))
 		}
 	}
 	// Idempotent and acknowledged by all replicas in sync, as is its default: an attempt
 	// that is repeated after a lost answer adds nothing.
 	opts = []kgo.Opt{kgo.SeedBrokers(strings.Split(hosts, ",")...), kgo.DefaultProduceTopic(topic), kgo.ClientID("trestle"),
-		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression()), kgo.RecordDeliveryTimeout(time.Minute)}
+		kgo.ProducerBatchCompression(kgo.Lz4Compression(), kgo.NoCompression())}
 	if most := q.Get("max-message-bytes"); most != "" {
 		n, err := strconv.ParseInt(most, 10, 32)
 		if err != nil || n < 1024 || n > 1<<30 {
@@ -91,21 +102,88 @@ func kafkaOptions(address string) (opts []kgo.Opt, topic string, err error) {
 		}
 		opts = append(opts, kgo.ProducerBatchMaxBytes(int32(n)))
 	}
-	switch q.Get("tls") {
-	case "", "false":
-	case "true":
-		opts = append(opts, kgo.DialTLSConfig(&tls.Config{MinVersion: tls.VersionTLS12}))
-	default:
-		return nil, "", fmt.Errorf("%s has tls=%s, and not true or false", address, q.Get("tls"))
+	conf, err := kafkaTLS(q)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", address, err)
 	}
-	if user := q.Get("user"); user != "" {
-		b, err := os.ReadFile(q.Get("password-file"))
-		if err != nil {
-			return nil, "", fmt.Errorf("read the password of %s: %w", user, err)
-		}
-		opts = append(opts, kgo.SASL(scram.Auth{User: user, Pass: strings.TrimSpace(string(b))}.AsSha512Mechanism()))
+	if conf != nil {
+		opts = append(opts, kgo.DialTLSConfig(conf))
+	}
+	login, err := kafkaLogin(q, conf != nil)
+	if err != nil {
+		return nil, "", fmt.Errorf("%s: %w", address, err)
+	}
+	if login != nil {
+		opts = append(opts, kgo.SASL(login))
 	}
 	return opts, topic, nil
+}
+
+// kafkaParams are the options of a URL.
+var kafkaParams = []string{"tls", "ca-file", "cert-file", "key-file", "user", "password-file", "sasl", "max-message-bytes"}
+
+// kafkaTLS returns how to encrypt, nil for not at all.
+func kafkaTLS(q url.Values) (*tls.Config, error) {
+	ca, cert, key := q.Get("ca-file"), q.Get("cert-file"), q.Get("key-file")
+	files := ca != "" || cert != "" || key != ""
+	switch how := q.Get("tls"); {
+	case how == "false" && files:
+		return nil, errors.New("tls=false with ca-file, cert-file or key-file, which are for TLS")
+	case how == "" && !files, how == "false":
+		return nil, nil
+	case how != "" && how != "true":
+		return nil, fmt.Errorf("tls=%s, and not true or false", how)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12}
+	if ca != "" {
+		pem, err := os.ReadFile(ca)
+		if err != nil {
+			return nil, fmt.Errorf("read ca-file: %w", err)
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("ca-file %s has no certificate in PEM", ca)
+		}
+	}
+	if (cert == "") != (key == "") {
+		return nil, errors.New("cert-file and key-file belong together")
+	}
+	if cert != "" {
+		pair, err := tls.LoadX509KeyPair(cert, key)
+		if err != nil {
+			return nil, fmt.Errorf("read cert-file and key-file: %w", err)
+		}
+		conf.Certificates = []tls.Certificate{pair}
+	}
+	return conf, nil
+}
+
+// kafkaLogin returns how to log in, nil for not at all.
+func kafkaLogin(q url.Values, encrypted bool) (sasl.Mechanism, error) {
+	user, file, how := q.Get("user"), q.Get("password-file"), q.Get("sasl")
+	if user == "" && file == "" && how == "" {
+		return nil, nil
+	}
+	if user == "" || file == "" {
+		return nil, errors.New("a login takes user and password-file")
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("read password-file: %w", err)
+	}
+	auth := scram.Auth{User: user, Pass: strings.TrimSpace(string(b))}
+	switch how {
+	case "", "SCRAM-SHA-512":
+		return auth.AsSha512Mechanism(), nil
+	case "SCRAM-SHA-256":
+		return auth.AsSha256Mechanism(), nil
+	case "PLAIN":
+		if !encrypted {
+			return nil, errors.New("sasl=PLAIN would send the password unencrypted: add tls=true")
+		}
+		return plain.Auth{User: auth.User, Pass: auth.Pass}.AsMechanism(), nil
+	}
+	return nil, fmt.Errorf("sasl=%s; SCRAM-SHA-512, SCRAM-SHA-256 and PLAIN are known", how)
 }
 
 // Write implements Sink. Messages of one row stay in order: a failure ends the write, and all
@@ -120,7 +198,11 @@ func (k *Kafka) Write(ctx context.Context, lines []byte, at *Position) error {
 		records = append(records, r)
 	}
 	for wait := 100 * time.Millisecond; len(records) > 0; wait = min(2*wait, 30*time.Second) {
-		err := k.client.ProduceSync(ctx, records...).FirstErr()
+		// A limit of the client's own would count from a message's time, which is long ago in
+		// a feed that catches up.
+		attempt, cancel := context.WithTimeout(ctx, deliveryLimit)
+		err := k.client.ProduceSync(attempt, records...).FirstErr()
+		cancel()
 		if err == nil {
 			break
 		}
@@ -136,6 +218,9 @@ func (k *Kafka) Write(ctx context.Context, lines []byte, at *Position) error {
 	}
 	return at.Save(k.path)
 }
+
+// deliveryLimit is after how long the owner is warned that brokers do not take messages.
+const deliveryLimit = time.Minute
 
 // passes tells whether an error may pass when it is tried again.
 func passes(err error) bool {

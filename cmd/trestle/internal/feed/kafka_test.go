@@ -5,8 +5,12 @@ package feed
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -191,13 +195,91 @@ func TestKafkaMessage(t *testing.T) {
 	}
 }
 
+// authority returns the TLS of brokers at 127.0.0.1, and files: the certificate of its
+// authority, and a certificate with its key for clients.
+func authority(t *testing.T) (conf *tls.Config, ca, key string) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	s.Close()
+	conf = &tls.Config{Certificates: s.TLS.Certificates}
+	b, err := x509.MarshalPKCS8PrivateKey(conf.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := func(name, kind string, b []byte) string {
+		path := filepath.Join(t.TempDir(), name)
+		if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: b}), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	return conf, file("ca.pem", "CERTIFICATE", s.Certificate().Raw), file("key.pem", "PRIVATE KEY", b)
+}
+
+// TestKafkaLogins: brokers that encrypt and want a login get lines by each mechanism, also lines of
+// changes that are long ago; a client that does not know them, or that they do not know, is refused.
+func TestKafkaLogins(t *testing.T) {
+	conf, ca, key := authority(t)
+	dir := t.TempDir()
+	for name, password := range map[string]string{"right": "secret", "wrong": "secrets"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(password+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	right, wrong := "&user=me&password-file="+filepath.Join(dir, "right"), "&user=me&password-file="+filepath.Join(dir, "wrong")
+	line := []byte(`{"row": "r", "commit": "2026-01-02T03:04:05Z", "tiebreaker": 0, "mutations": []}` + "\n")
+	for _, mechanism := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
+		brokers := conf.Clone()
+		if mechanism == "PLAIN" {
+			brokers.ClientAuth = tls.RequireAnyClientCert
+		}
+		c, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "t"), kfake.TLS(brokers), kfake.EnableSASL(), kfake.Superuser(mechanism, "me", "secret"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(c.Close)
+		url := "kafka://" + c.ListenAddrs()[0] + "/t?ca-file=" + ca
+		if mechanism == "PLAIN" {
+			url += "&cert-file=" + ca + "&key-file=" + key
+		}
+		if mechanism != "SCRAM-SHA-512" { // the default
+			url += "&sasl=" + mechanism
+		}
+		position := filepath.Join(t.TempDir(), "position")
+		s, err := OpenKafka(t.Context(), url+right, position, func(err error) { t.Log(err) })
+		if err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+			continue
+		}
+		if err := s.Write(t.Context(), line, &Position{Table: table}); err != nil {
+			t.Errorf("%s: %v", mechanism, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		for what, u := range map[string]string{
+			"a wrong password": url + wrong, "another authority": strings.Replace(url, "ca-file="+ca, "tls=true", 1) + right,
+		} {
+			if s, err := OpenKafka(t.Context(), u, position, func(err error) { t.Log(err) }); err == nil {
+				_ = s.Close()
+				t.Errorf("%s: %s is taken", mechanism, what)
+			} else if what == "another authority" && !strings.Contains(err.Error(), "unknown authority") {
+				t.Errorf("%s: %s: %v", mechanism, what, err)
+			}
+		}
+	}
+}
+
 func TestKafkaURLs(t *testing.T) {
 	dir := t.TempDir()
 	secret := filepath.Join(dir, "secret")
 	if err := os.WriteFile(secret, []byte("p\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for _, u := range []string{"kafka://b/t", "kafka://b:9092,c/t?tls=true", "kafka://b/t?user=u&password-file=" + secret, "kafka://b/t?max-message-bytes=2000000"} {
+	_, ca, key := authority(t)
+	login := "&user=u&password-file=" + secret
+	for _, u := range []string{"kafka://b/t", "kafka://b:9092,c/t?tls=true", "kafka://b/t?user=u&password-file=" + secret, "kafka://b/t?max-message-bytes=2000000",
+		"kafka://b/t?sasl=SCRAM-SHA-256" + login, "kafka://b/t?tls=true&sasl=PLAIN" + login, "kafka://b/t?tls=false", "kafka://b/t?cert-file=" + ca + "&key-file=" + key} {
 		opts, topic, err := kafkaOptions(u)
 		if err == nil {
 			_, err = kgo.NewClient(opts...)
@@ -206,7 +288,9 @@ func TestKafkaURLs(t *testing.T) {
 			t.Errorf("%s: topic %q, %v", u, topic, err)
 		}
 	}
-	for _, u := range []string{"kafka://", "kafka://b", "kafka:///t", "kafka://b/t/u", "kafka://b/t?tls=perhaps", "kafka://b/t?acks=0", "kafka://b/t?user=u", "kafka://b/t?max-message-bytes=1", "kafka://b/t?%zz"} {
+	for _, u := range []string{"kafka://", "kafka://b", "kafka:///t", "kafka://b/t/u", "kafka://b/t?tls=perhaps", "kafka://b/t?acks=0", "kafka://b/t?user=u", "kafka://b/t?max-message-bytes=1", "kafka://b/t?%zz",
+		"kafka://b/t?sasl=PLAIN" + login, "kafka://b/t?sasl=GSSAPI" + login, "kafka://b/t?sasl=PLAIN&tls=true", "kafka://b/t?password-file=" + secret, "kafka://b/t?tls=true&tls=false",
+		"kafka://b/t?ca-file=" + secret, "kafka://b/t?ca-file=" + dir, "kafka://b/t?tls=false&ca-file=" + ca, "kafka://b/t?cert-file=" + ca, "kafka://b/t?cert-file=" + key + "&key-file=" + ca} {
 		if _, _, err := kafkaOptions(u); err == nil {
 			t.Errorf("%s is taken", u)
 		}

@@ -5,12 +5,17 @@ import (
 	"strings"
 	"time"
 
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // An Exporter is the part of an Operator that copies backups out of its store and
 // into it. Where exports are is up to the server; callers choose their names.
 type Exporter interface {
+	// ListBackups returns the backups whose full names start with prefix, by name.
+	ListBackups(ctx context.Context, prefix string) ([]*schema.Backup, error)
 	ExportBackup(ctx context.Context, backup, export string, report func(done, total int64)) error
 	OpenExport(ctx context.Context, export string) (Export, error)
 }
@@ -25,6 +30,51 @@ type Export interface {
 
 // DefaultLife is how long an imported backup lives if nobody says.
 const DefaultLife = 30 * 24 * time.Hour
+
+// Backup is a backup of a store.
+type Backup struct {
+	Backup string `json:"backup"`
+	// Table is the full name of the table that it is of.
+	Table   string    `json:"table"`
+	Created time.Time `json:"created"`
+	// Expires is when it ceases to exist; nil for never.
+	Expires *time.Time `json:"expires,omitempty"`
+	// Bytes are those of its SSTables, which it may share with its table.
+	Bytes int64 `json:"bytes"`
+}
+
+// BackupList is the answer of GET /admin/backups.
+type BackupList struct {
+	Backups []Backup `json:"backups"`
+}
+
+// toSeeBackup asks for backups.get.
+const toSeeBackup = adminpb.BigtableTableAdmin_GetBackup_FullMethodName
+
+// listBackups shows the backups that the caller may know of.
+func (a *Admin) listBackups(q *request) (any, error) {
+	all, err := q.op.ListBackups(q.Context(), "projects/")
+	if err != nil {
+		return nil, err
+	}
+	out := BackupList{Backups: []Backup{}}
+	for _, b := range all {
+		held, err := q.who.TestPermissions(q.caller.Context(), b.Name, []string{"bigtable.backups.get"})
+		if err != nil {
+			return nil, err
+		}
+		if len(held) == 0 {
+			continue
+		}
+		x := Backup{Backup: b.Name, Table: b.Table.Name, Created: b.CreateTime.UTC(), Bytes: b.Bytes}
+		if !b.ExpireTime.IsZero() {
+			at := b.ExpireTime.UTC()
+			x.Expires = &at
+		}
+		out.Backups = append(out.Backups, x)
+	}
+	return out, nil
+}
 
 // BackupCopy is the body of a request to export or import a backup.
 type BackupCopy struct {
@@ -47,6 +97,7 @@ func (q *request) backupCopy() (c BackupCopy, err error) {
 	case c.Export == "":
 		return c, fault.New(fault.Invalid, "name the export")
 	}
+	q.caller.Note("export", c.Export)
 	return c, nil
 }
 

@@ -109,6 +109,7 @@ func (a *Admin) changeGroup(change func(ctx context.Context, op Operator, c *Gro
 		if c.Table == "" || c.Group == "" {
 			return nil, fault.New(fault.Invalid, "name a table and a locality group")
 		}
+		q.caller.Note("group", c.Group)
 		var err error
 		if c.Table, err = q.table(c.Table); err != nil {
 			return nil, err

@@ -44,11 +44,18 @@ func (h *Health) SetWarnings(fn func() []string) {
 	h.mu.warn = fn
 }
 
+// all returns the checks as of now.
+func (h *Health) all() []check {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return append([]check(nil), h.mu.checks...)
+}
+
 // Report runs every check. It returns one line for each and each warning, and
 // whether all checks passed.
 func (h *Health) Report() (lines string, ready bool) {
+	checks := h.all()
 	h.mu.Lock()
-	checks := append([]check(nil), h.mu.checks...)
 	warn := h.mu.warn
 	h.mu.Unlock()
 	var b strings.Builder

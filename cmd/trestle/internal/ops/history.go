@@ -77,6 +77,7 @@ func (h *History) Run(ctx context.Context) {
 
 // record adds a point of now.
 func (h *History) record(now time.Time) {
+	h.m.principals.tick(now)
 	families, err := h.m.Registry.Gather()
 	if err != nil && len(families) == 0 {
 		return

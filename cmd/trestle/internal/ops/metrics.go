@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"maps"
+	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -29,9 +30,10 @@ type Metrics struct {
 	Tracer measured.Tracer
 	Slow   *SlowLog
 
-	sessions prometheus.Gauge
-	panics   prometheus.Counter
-	loads    *tableLoads
+	sessions   prometheus.Gauge
+	panics     prometheus.Counter
+	loads      *tableLoads
+	principals *principals
 
 	commits, records, logBytes, writing prometheus.Counter
 	syncs                               prometheus.Histogram
@@ -42,14 +44,34 @@ type Metrics struct {
 
 	tablets tabletsPage
 
-	methods    atomic.Pointer[map[string]*method] // by full name
+	methods    atomic.Pointer[map[string]*fullMethod] // by full name
 	addMethods sync.Mutex
+	// lately has methods at the slots of their names, so that most requests hash none.
+	lately [recentSlots]atomic.Pointer[fullMethod]
 }
 
 // method is what requests of one method have in common.
 type method struct {
 	name      string
 	exemplars [measured.Faces]exemplars
+}
+
+// A fullMethod is a method by one of its full names.
+type fullMethod struct {
+	full string
+	*method
+}
+
+// recentSlots is how many names are found without a hash of all their bytes: it is that of
+// a name's length and last bytes which is remembered.
+const recentSlots = 64
+
+func recentSlot(name string) int {
+	n := len(name)
+	if n < 2 {
+		return 0
+	}
+	return (n + 7*int(name[n-1]) + 31*int(name[n-2])) % recentSlots
 }
 
 // requestBuckets are in seconds. Most answers come from memory, hence the
@@ -60,8 +82,9 @@ var requestBuckets = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .02
 // runtime and the process.
 func NewMetrics() *Metrics {
 	m := &Metrics{
-		Registry: prometheus.NewRegistry(),
-		loads:    newTableLoads(),
+		Registry:   prometheus.NewRegistry(),
+		loads:      newTableLoads(),
+		principals: newPrincipals(),
 		sessions: prometheus.NewGauge(prometheus.GaugeOpts{Name: "bigtable_server_sessions",
 			Help: "Open sessions. The requests that they carry are counted as methods SessionReadRow and SessionMutateRow."}),
 		panics: prometheus.NewCounter(prometheus.CounterOpts{Name: "bigtable_panics_recovered_total",
@@ -124,6 +147,23 @@ func BuildInfo() (version, goVersion, revision string) {
 // "/google.bigtable.v2.Bigtable/ReadRows". Callers pass registered names only,
 // so the number of label values is bounded.
 func (m *Metrics) method(full string) *method {
+	slot := &m.lately[recentSlot(full)]
+	l := slot.Load()
+	if l != nil && l.full == full {
+		return l.method
+	}
+	v := m.lookUpMethod(full)
+	if takesSlot(l == nil) {
+		slot.Store(v)
+	}
+	return v.method
+}
+
+// takesSlot tells whether a name that was not at its slot is put there. Two that share a slot
+// would otherwise write to it with each request.
+func takesSlot(free bool) bool { return free || rand.Uint32()%64 == 0 }
+
+func (m *Metrics) lookUpMethod(full string) *fullMethod {
 	if all := m.methods.Load(); all != nil {
 		if v := (*all)[full]; v != nil {
 			return v
@@ -131,7 +171,7 @@ func (m *Metrics) method(full string) *method {
 	}
 	m.addMethods.Lock()
 	defer m.addMethods.Unlock()
-	now := map[string]*method{}
+	now := map[string]*fullMethod{}
 	if all := m.methods.Load(); all != nil {
 		now = maps.Clone(*all)
 	}
@@ -139,10 +179,10 @@ func (m *Metrics) method(full string) *method {
 		return v
 	}
 	full = strings.Clone(full)
-	v := &method{name: full[strings.LastIndexByte(full, '/')+1:]}
+	v := &fullMethod{full, &method{name: full[strings.LastIndexByte(full, '/')+1:]}}
 	for _, same := range now {
 		if same.name == v.name {
-			v = same // of another service; a series can be there once only
+			v.method = same.method // of another service; a series can be there once only
 		}
 	}
 	now[full] = v
@@ -157,6 +197,9 @@ func (m *Metrics) RPCStarted(*measured.Record) { m.loads.started.Add(1) }
 // and the bytes of its messages.
 func (m *Metrics) RPCDone(r *measured.Record, code codes.Code, elapsed time.Duration, received, sent int64) {
 	of := m.method(r.Method)
+	if r.Principal != "" {
+		m.principals.add(r.Principal)
+	}
 	if code > codes.Unauthenticated {
 		code = codes.Unknown
 	}
@@ -173,8 +216,12 @@ func (m *Metrics) SessionOpened() { m.sessions.Inc() }
 // SessionClosed is the other end of SessionOpened.
 func (m *Metrics) SessionClosed() { m.sessions.Dec() }
 
-// FirstRow notes how long a ReadRows took to its first message.
-func (m *Metrics) FirstRow(elapsed time.Duration) { m.loads.firstRow.observe(elapsed) }
+// FirstMessage notes how long a ReadRows took to its first message.
+func (m *Metrics) FirstMessage(r *measured.Record, elapsed time.Duration) {
+	if strings.HasSuffix(r.Method, "/ReadRows") {
+		m.loads.firstRow.observe(elapsed)
+	}
+}
 
 // named tells the record of the request of ctx which table it is of. A table is known
 // from its first request that did not fail.

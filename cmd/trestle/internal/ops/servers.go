@@ -67,6 +67,7 @@ func (q *request) server() (string, error) {
 	if s.Server == "" {
 		return "", fault.New(fault.Invalid, "name a server")
 	}
+	q.caller.Note("server", s.Server)
 	return s.Server, q.onServers()
 }
 

@@ -38,8 +38,10 @@ const (
 type tableLoads struct {
 	seed  maphash.Seed
 	known [shards]atomic.Pointer[map[string]*tableLoad]
-	none  *tableSeries // requests of no table, or of one that is not known
-	other *tableSeries
+	// lately has tables with metrics of their own, at the slots of their names.
+	lately [recentSlots]atomic.Pointer[tableLoad]
+	none   *tableSeries // requests of no table, or of one that is not known
+	other  *tableSeries
 
 	started  atomic.Int64 // requests
 	firstRow timings
@@ -133,6 +135,20 @@ func newTableLoads() *tableLoads {
 // table returns what is kept for a table, or nil if it is not known. A table that is there
 // becomes known, unless too many are.
 func (l *tableLoads) table(name string, there bool) *tableLoad {
+	slot := &l.lately[recentSlot(name)]
+	// A table that shares metrics may be forgotten meanwhile, others are not.
+	last := slot.Load()
+	if last != nil && last.name == name && last.series.Load() != l.other {
+		return last
+	}
+	t := l.lookUp(name, there)
+	if t != nil && t != last && t.series.Load() != l.other && takesSlot(last == nil) {
+		slot.Store(t)
+	}
+	return t
+}
+
+func (l *tableLoads) lookUp(name string, there bool) *tableLoad {
 	shard := &l.known[maphash.String(l.seed, name)%shards]
 	if t := (*shard.Load())[name]; t != nil || !there {
 		return t

@@ -41,6 +41,8 @@ type Operator interface {
 	MoveTablet(ctx context.Context, table string, key []byte, server string, stay bool) error
 	// TabletOf returns the full name of the table of a tablet, and its rows.
 	TabletOf(ctx context.Context, id metadata.TabletID) (table string, rows row.Range, err error)
+	// TabletAt returns the id of the tablet that serves key.
+	TabletAt(ctx context.Context, table string, key []byte) (metadata.TabletID, error)
 	Fleet
 	Grouper
 	Exporter
@@ -124,9 +126,11 @@ func (a *Admin) Routes() (out []Route) {
 	handle("POST /admin/table/set-group", toChange, a.changeGroup(setGroup))
 	handle("POST /admin/table/delete-group", toChange, a.changeGroup(deleteGroup))
 	handle("POST /admin/table/assign", toChange, a.changeGroup(assign))
+	handle("GET /admin/backups", toSeeBackup, a.listBackups)
 	handle("POST /admin/backups/export", toCopy, a.exportBackup)
 	handle("POST /admin/backups/import", toCopy, a.importBackup)
 	handle("GET /admin/slow", toSee, a.listSlow)
+	handle("GET /admin/principals", toSee, a.listPrincipals)
 	handle("GET /admin/keyvis", toSee, a.heatMap)
 	handle("GET /admin/history", toSee, a.listHistory)
 	handle("GET /admin/processes", toSee, a.listProcesses)
@@ -405,9 +409,10 @@ type selected struct {
 }
 
 // find returns what a selection means, of a table to which the caller may do what
-// it asks for.
+// it asks for. The audit log names the tablet.
 func (q *request) find(s *Selection) (out selected, err error) {
 	if s.Tablet != "" {
+		q.caller.Note("tablet", s.Tablet)
 		if s.Table != "" || s.All {
 			return out, fault.New(fault.Invalid, "give either the id of a tablet or its table")
 		}
@@ -438,7 +443,13 @@ func (q *request) find(s *Selection) (out selected, err error) {
 		}
 		out.rows = row.Single(out.key)
 	}
-	out.table, err = q.table(s.Table)
+	if out.table, err = q.table(s.Table); err != nil || s.Key == nil {
+		return out, err
+	}
+	id, err := q.op.TabletAt(q.Context(), out.table, out.key)
+	if err == nil {
+		q.caller.Note("tablet", id.String())
+	}
 	return out, err
 }
 
@@ -531,6 +542,7 @@ func (a *Admin) move(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	q.caller.Note("server", m.Server)
 	t, err := q.one(&m.Selection)
 	if err == nil {
 		err = q.op.MoveTablet(q.Context(), t.table, t.key, m.Server, m.Pin)
@@ -569,6 +581,7 @@ func (a *Admin) dropDamaged(q *request) (any, error) {
 	case d.Confirm != d.Object:
 		return nil, fault.New(fault.FailedPrecondition, "what SSTable %s holds would be lost: confirm that", d.Object)
 	}
+	q.caller.Note("object", d.Object)
 	t, err := q.find(&Selection{Table: d.Table, Tablet: d.Tablet, All: d.Tablet == ""})
 	if err != nil {
 		return nil, err
@@ -617,6 +630,7 @@ func (a *Admin) start(what string) func(*request) (any, error) {
 // jobOf returns the job that a request names, which its caller may do something to.
 func (a *Admin) jobOf(q *request) (*running, error) {
 	id := q.PathValue("id")
+	q.caller.Note("job", id)
 	j := a.jobs.find(id)
 	if j == nil {
 		return nil, q.caller.Missing("jobs/"+id, fault.New(fault.NotFound, "no job %s", id))

@@ -58,6 +58,9 @@ func (f *fakeOperator) TabletOf(_ context.Context, id metadata.TabletID) (string
 	}
 	return "", row.Range{}, fault.New(fault.NotFound, "there is no tablet %v", id)
 }
+func (f *fakeOperator) TabletAt(context.Context, string, []byte) (metadata.TabletID, error) {
+	return 0xABC, nil
+}
 func (f *fakeOperator) Servers(context.Context) ([]TabletServer, error) {
 	return []TabletServer{{Name: "server-1", Tablets: 3}}, nil
 }

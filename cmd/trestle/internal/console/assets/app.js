@@ -43,7 +43,7 @@ function Frame({ session, leave }) {
 
 function App() {
   const [session, set] = useState(null), [error, setError] = useState(null);
-  const load = () => get("/console/session").then((s) => { window.trestleReadOnly = s.read_only; setError(null); set(s); }, setError);
+  const load = () => get("/console/session").then((s) => { window.trestleReadOnly = s.read_only; window.trestleLogin = s.login; setError(null); set(s); }, setError);
   useEffect(() => { load(); const out = () => load(); addEventListener("loggedout", out); return () => removeEventListener("loggedout", out); }, []);
   useEffect(() => { if (!error) return; const t = setTimeout(load, 2000); return () => clearTimeout(t); }, [error]);
   if (!session) return html`<main class="login" id="main"><h1>Trestle</h1>${error ? html`<${Failure} error=${error} /><p>This page tries again.</p>` : html`<p class="loading">Loading …</p>`}</main>`;

@@ -120,7 +120,7 @@ const spans = [["3600", "1 hour"], ["21600", "6 hours"], ["86400", "1 day"], ["3
 
 export function Keys({ name, session }) {
   const all = useLoad(everything, []), tables = all.data?.tables || [], table = name || tables[0] || "";
-  const [metric, setMetric] = useState("rows_read"), [span, setSpan] = useState("3600");
+  const [metric, setMetric] = useState("cpu"), [span, setSpan] = useState("3600");
   const of = useLoad((s) => table ? get(`/admin/keyvis?table=${encodeURIComponent(table)}&metric=${metric}&from=${encodeURIComponent(new Date(Date.now() - span * 1000).toISOString())}&to=${encodeURIComponent(new Date().toISOString())}`, s).catch((e) => { if (e.status === 404 && !/able/.test(e.message)) return { values: [], findings: [], keys: [], times: [] }; throw e; }) : null, [table, metric, span], 60);
   const unit = metrics.find((m) => m[0] === metric)[2];
   return html`<${Head} title="Key visualizer" lead="Which keys are read and written, and when. A bright spot is a hot range of rows." />
@@ -128,7 +128,7 @@ export function Keys({ name, session }) {
   ${all.data && tables.length === 0 ? html`<${FirstSteps} session=${session} />` : html`
   <${Card}><form class="grid" onSubmit=${(e) => e.preventDefault()}><${Field} label="Table" options=${[...new Set([table, ...tables])].filter(Boolean).map((t) => [t, visible(t.replace(/^projects\//, "").replace(/\/instances\/|\/tables\//g, " / "))])} value=${table} onInput=${(e) => { location.hash = to("keys", e.currentTarget.value); }} /><${Field} label="Figure" options=${metrics.map((m) => [m[0], m[1]])} value=${metric} onInput=${(e) => setMetric(e.currentTarget.value)} /><${Field} label="Of the last" options=${spans} value=${span} onInput=${(e) => setSpan(e.currentTarget.value)} /></form></${Card}>
   ${table && html`<${Loaded} of=${of} what="see the keys of this table">${(d) => d === null ? null : d.values.length === 0 ? html`<${Card}><${Empty} title="Nothing is recorded yet.">A column is recorded each minute while the server runs. Come back in two minutes; to see a pattern at once, put load on a table: <code>trestle bench --help</code>.</${Empty}></${Card}>` : html`
-    ${(d.findings || []).map((f) => html`<${Note} kind=${f.severity === "warning" ? "warn" : ""}><b>${visible(f.text)}</b>${f.key ? html` <a href=${to("data", table)}>Look at the rows</a>` : ""}</${Note}>`)}
+    ${(d.findings || []).map((f) => html`<${Note} kind=${f.severity === "warning" ? "warn" : ""}><b>${visible(f.text)}</b> <span class="hint">${when(f.from)} to ${when(f.to)}</span>${f.key ? html` <a href=${to("data", table)}>Look at the rows</a>` : ""}</${Note}>`)}
     <${Card} title=${metrics.find((m) => m[0] === metric)[1] + (metric === "bytes" ? "" : ` in each ${{ 60: "minute", 600: "10 minutes", 3600: "hour" }[d.step_seconds] || seconds(d.step_seconds)}`)}>${d.findings?.length ? null : html`<p class="hint">${d.values.some((c) => c?.some((v) => v > 0)) ? "Nothing stands out in this time." : "There was no such load in this time: choose another figure or a longer time."}</p>`}<${HeatMap} map=${d} unit=${unit} /></${Card}>`}</${Loaded}>`}`}`;
 }
 

@@ -67,10 +67,18 @@ export function Instances() {
 const list = (name, what, signal) => get(`/v2/${path(name)}/${what}`, signal).then((r) => r[what] || [], (error) => ({ error }));
 const Listing = ({ of, what, children }) => of.error ? html`<${Failure} error=${of.error} what=${`see ${what}`} />` : children(of);
 
+// Tables lists the tables of an instance, some at a time: there may be many.
+function Tables({ name }) {
+  const [tokens, go] = useState([""]), at = tokens.at(-1); // of the pages so far
+  const of = useLoad((s) => get(`/v2/${path(name)}/tables?pageSize=50&pageToken=${encodeURIComponent(at)}`, s), [name, at]);
+  return html`<${Card} title="Tables"><${Loaded} of=${of} what="see tables">${(d) => html`<${Grid} caption="Tables" rows=${d.tables || []} empty=${html`<${Empty} title="There is no table yet.">Create one here, or with <code>cbt -project ${projectOf(name)} -instance ${last(name)} createtable greetings families=f</code>.</${Empty}>`} columns=${[["Table", (t) => html`<a href=${to("table", t.name)}><bdi>${visible(last(t.name))}</bdi></a>`, "name"], ["", (t) => html`<a href=${to("data", t.name)}>Data</a>`, "act"]]} />
+    ${(tokens.length > 1 || d.nextPageToken) && html`<p class="row"><span role="status">Page ${tokens.length}</span><button class="small" type="button" disabled=${tokens.length === 1} onClick=${() => go(tokens.slice(0, -1))}>Previous</button><button class="small" type="button" disabled=${!d.nextPageToken} onClick=${() => go([...tokens, d.nextPageToken])}>Next</button></p>`}`}</${Loaded}></${Card}>`;
+}
+
 export function Instance({ name, session }) {
   const of = useLoad(async (s) => {
-    const [instance, clusters, profiles, tables, logical, materialized] = await Promise.all([get(`/v2/${path(name)}`, s), ...["clusters", "appProfiles", "tables", "logicalViews", "materializedViews"].map((w) => list(name, w, s))]);
-    return { instance, clusters, profiles, tables, logical, materialized };
+    const [instance, clusters, profiles, logical, materialized] = await Promise.all([get(`/v2/${path(name)}`, s), ...["clusters", "appProfiles", "logicalViews", "materializedViews"].map((w) => list(name, w, s))]);
+    return { instance, clusters, profiles, logical, materialized };
   }, [name]);
   const p = (k) => "bigtable." + k, all = ["tables.create", "appProfiles.create", "appProfiles.delete", "instances.delete", "logicalViews.create", "logicalViews.delete", "materializedViews.create", "materializedViews.delete"].map(p);
   const may = useMay(name, all), [dialog, open] = useDialog();
@@ -85,7 +93,7 @@ export function Instance({ name, session }) {
   const views = (title, rows, kind, id, need, hint) => html`<${Card} title=${title} actions=${html`<${Button} small ...${B(need + ".create")} run=${() => view(kind, id, `Create a ${title.toLowerCase().replace(/s$/, "")}`)}>Create</${Button}>`}><${Listing} of=${rows} what=${title.toLowerCase()}>${(r) => html`<${Grid} caption=${title} rows=${r} empty=${html`<${Empty} title="None yet.">${hint}</${Empty}>`} columns=${[["View", (v) => html`<bdi>${visible(last(v.name))}</bdi>`], ["Query", (v) => html`<code>${visible(v.query)}</code>`, "name"], ["", (v) => html`<${Button} small danger ...${B(need + ".delete")} run=${() => drop(v, "view")}>Delete</${Button}>`, "act"]]} />`}</${Listing}></${Card}>`;
   return html`<${Head} title=${last(name)} crumbs=${[["Instances", "#/instances"], [visible(projectOf(name))]]} lead="Clusters, app profiles, tables and views of an instance."><a class="button" href=${to("sql", name)}>SQL</a><${Button} danger ...${B("instances.delete")} run=${() => open({ title: `Delete instance ${last(name)}?`, name: last(name), verb: "Delete with all its tables", run: () => ask("DELETE", `/v2/${path(name)}`), done: () => { location.hash = "#/instances"; } })}>Delete</${Button}><${Button} first ...${B("tables.create")} run=${table}>Create a table</${Button}></${Head}>${dialog}
   <${Loaded} of=${of}>${(d) => html`
-    <${Card} title="Tables"><${Listing} of=${d.tables} what="tables">${(r) => html`<${Grid} caption="Tables" rows=${r} empty=${html`<${Empty} title="There is no table yet.">Create one here, or with <code>cbt -project ${projectOf(name)} -instance ${last(name)} createtable greetings families=f</code>.</${Empty}>`} columns=${[["Table", (t) => html`<a href=${to("table", t.name)}><bdi>${visible(last(t.name))}</bdi></a>`, "name"], ["", (t) => html`<a href=${to("data", t.name)}>Data</a>`, "act"]]} />`}</${Listing}></${Card}>
+    <${Tables} name=${name} />
     <div class="cards"><${Card} title="Clusters"><${Listing} of=${d.clusters} what="clusters">${(r) => html`<${Grid} caption="Clusters" rows=${r} columns=${[["Cluster", (c) => visible(last(c.name))], ["Zone", (c) => visible(last(c.location || ""))], ["State", (c) => html`<${Badge} kind=${c.state === "READY" ? "good" : "warn"}>${c.state || "–"}</${Badge}>`]]} />`}</${Listing}></${Card}>
     <${Card} title="App profiles" actions=${html`<${Button} small ...${B("appProfiles.create")} run=${profile}>Create</${Button}>`}><${Listing} of=${d.profiles} what="app profiles">${(r) => html`<${Grid} caption="App profiles" rows=${r} empty=${html`<${Empty} title="None yet.">Requests without one go by <code>default</code>.</${Empty}>`} columns=${[["App profile", (a) => html`${visible(last(a.name))}<div class="hint">${visible(a.description || "")}</div>`], ["Routing", (a) => a.singleClusterRouting ? `to ${visible(a.singleClusterRouting.clusterId)}${a.singleClusterRouting.allowTransactionalWrites ? ", with transactions" : ""}` : "to any cluster"], ["", (a) => html`<${Button} small danger ...${B("appProfiles.delete")} run=${() => drop(a, "app profile")}>Delete</${Button}>`, "act"]]} />`}</${Listing}></${Card}></div>
     ${views("Logical views", d.logical, "logicalViews", "logicalViewId", "logicalViews", "A logical view is a query by a name, which gives its readers what they may not read of the tables.")}

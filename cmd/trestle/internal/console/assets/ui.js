@@ -23,17 +23,31 @@ export function useLoad(load, deps, every) {
   return { ...state, reload: useCallback(() => again((n) => n + 1), []) };
 }
 
+// held returns those of permissions that the caller has on a resource: a project, or what is below an instance.
+const held = (resource, permissions) => post(`/${resource.split("/").length === 2 ? "v1" : "v2"}/${path(resource)}:testIamPermissions`, { permissions }).then((r) => new Set(r.permissions || []));
+
+// system is the project of what belongs to no other: servers, and METADATA.
+export const system = "projects/trestle-system";
+
 // useMay returns a function that says whether the caller has a permission on a resource:
 // null as long as that is not known.
-export function useMay(resource, permissions, version = "v2") {
-  const [held, set] = useState(null);
+export function useMay(resource, permissions) {
+  const may = useMayEach(resource ? [resource] : [], permissions);
+  return (p) => may(resource, p);
+}
+
+// useMayEach is useMay for several resources. It asks once for each.
+export function useMayEach(resources, permissions) {
+  const [all, set] = useState(new Map()), asked = useRef(new Set());
   useEffect(() => {
-    let current = true;
-    set(null);
-    if (resource) post(`/${version}/${path(resource)}:testIamPermissions`, { permissions }).then((r) => current && set(new Set(r.permissions || [])), () => current && set(null));
-    return () => { current = false; };
-  }, [resource]);
-  return (p) => held === null ? null : held.has(p);
+    if (!window.trestleLogin) return; // who reaches the server may do everything
+    for (const r of resources) {
+      if (asked.current.has(r)) continue;
+      asked.current.add(r);
+      held(r, permissions).then((s) => set((m) => new Map(m).set(r, s)), () => {});
+    }
+  }, [resources.join("\n")]);
+  return (r, p) => all.has(r) ? all.get(r).has(p) : null;
 }
 
 export const Note = ({ kind, children }) => html`<div class="note ${kind || ""}" role=${kind === "bad" ? "alert" : "status"}>${children}</div>`;

@@ -123,7 +123,7 @@ export function seconds(s) {
   if (s >= 1) return `${s.toFixed(2)} s`;
   return s >= 0.001 ? `${(s * 1000).toFixed(s >= 0.01 ? 0 : 1)} ms` : `${Math.round(s * 1e6)} µs`;
 }
-export const amount = (unit) => unit === "B" || unit === "bytes" ? bytes : unit === "B/s" ? (n) => bytes(n) + "/s" : unit === "s" ? seconds : /\/s$/.test(unit || "") ? rate : count;
+export const amount = (unit) => unit === "B" || unit === "bytes" ? bytes : unit === "B/s" ? (n) => bytes(n) + "/s" : unit === "s" ? seconds : unit === "µs" ? (n) => seconds(n / 1e6) : /\/s$/.test(unit || "") ? rate : count;
 export const when = (t) => t ? new Date(t).toISOString().replace("T", " ").replace(/\.\d+Z/, " UTC") : "–";
 export const micros = (t) => { const n = Number(t); return n > 0 && n < 8.64e18 && Number.isFinite(n) ? new Date(n / 1000).toISOString().replace("T", " ").replace("Z", "") : String(t); };
 export const duration = (d) => { const m = /^([\d.]+)s$/.exec(d || ""); return m ? seconds(m[1]) : d || "–"; };
