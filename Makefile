@@ -40,7 +40,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS CRASH_VIEWS META_CHECKS META_STEP
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor realdata memory backups cluster hdfs hbase connectors kafka bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor keyvis realdata memory backups cluster stream-faults hdfs hbase phoenix connectors kafka bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -126,6 +126,11 @@ console: build $(AXE) ## Show all pages of the console in Chromium, both themes,
 	mkdir -p $(strip $(SHOTS))
 	$(CONFORM) $(GO) test ./conformance/console -count=1 -v -timeout 30m -console.axe=$(abspath $(AXE)) -console.shots=$(abspath $(strip $(SHOTS)))
 
+DURATION ?= 10m # of the load whose heat maps are compared with it
+keyvis: build ## Write four patterns of keys for DURATION, compare heat maps with what was written, before and after a restart and splits; pictures into SHOTS
+	mkdir -p $(strip $(SHOTS))
+	$(CONFORM) $(GO) test ./conformance/console -run '^TestHeat$$' -count=1 -v -timeout 60m -console.heat=$(strip $(DURATION)) -console.shots=$(abspath $(strip $(SHOTS)))
+
 console-vendor: ## Fetch the console's libraries from npm, verify them by their hashes, and put them into the tree
 	cmd/trestle/internal/console/vendor.sh
 
@@ -140,6 +145,9 @@ MINIO ?=
 cluster: build ## Kill, stop, cut off, restart and measure processes of a cluster, CLUSTER_ROUNDS times; MINIO=PATH makes MinIO its store
 	$(GO) test ./cmd/trestle -run '^TestCluster' -count=1 -v -timeout 30m
 	$(CONFORM) $(GO) test ./conformance/cluster -count=1 -v -timeout 120m -cluster.rounds=$(CLUSTER_ROUNDS) -cluster.kills=$(CLUSTER_ROUNDS) -cluster.views=$(CLUSTER_ROUNDS) $(if $(MINIO),-cluster.minio=$(MINIO) -cluster.store=$(MINIO))
+
+stream-faults: build ## Stream a table for DURATION while tablets are split, merged and moved, and servers and the reader killed: what comes out is what was acknowledged
+	$(CONFORM) $(GO) test ./conformance/cluster -run '^TestStream$$' -count=1 -v -timeout 120m -cluster.stream=$(strip $(DURATION)) -cluster.streamkills=20s
 
 HDFS_JARS ?= $(CURDIR)/bin/hdfs
 $(HDFS_JARS):
@@ -159,6 +167,14 @@ hbase: build $(HBASE_JARS) ## Run HBase's client, shell, tools and gohbase's tes
 		$(GO) test ./conformance/sdk/hbase -skip '^TestSpeed$$' -count=1 -v -timeout 30m; \
 		CONFORMANCE_SDK=1 $(GO) test ./conformance/sdk -run '^TestGohbase$$' -count=1 -v -timeout 20m; \
 	done
+
+PHOENIX_ROWS ?= 1000000
+PHOENIX_JARS := $(CURDIR)/bin/phoenix
+$(PHOENIX_JARS):
+	conformance/sdk/hbase/testdata/fetch.sh $@ phoenix
+
+phoenix: build $(PHOENIX_JARS) ## Ask the same queries of Phoenix on HBase, and tell who takes how long: fetches it from Maven Central; wants Java 17 and Maven
+	$(CONFORM) HBASE_JARS=$(PHOENIX_JARS) $(GO) test ./conformance/sdk/hbase -run '^TestPhoenix$$' -count=1 -v -timeout 30m -phoenix.rows=$(strip $(PHOENIX_ROWS))
 
 CONNECTORS ?= $(CURDIR)/bin/connectors
 CONNECTOR ?= . # which of their tests

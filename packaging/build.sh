@@ -74,6 +74,8 @@ manual() { # manual DIR: by a program for this machine
 	"$work/host" manual "$1"
 }
 manual "$work/manual"
+mkdir "$work/dashboards"
+cp $here/dashboards/*.json $here/dashboards/alerts.yaml "$work/dashboards/"
 
 for target in $(printf 'linux/%s ' $ARCHS) $OTHERS; do
 	name=trestle_${VERSION}_${target/\//_}
@@ -84,6 +86,7 @@ for target in $(printf 'linux/%s ' $ARCHS) $OTHERS; do
 	mkdir -p "$dir/completion" "$dir/man"
 	build "$target" "$dir/$exe"
 	cp LICENSE README.md CHANGELOG.md "$dir/"
+	cp -R "$work/dashboards" "$dir/"
 	cp "$work"/manual/*.1 "$dir/man/"
 	cp "$work"/manual/trestle.{bash,zsh,fish} "$dir/completion/"
 	if have SBOMs jq; then sbom "$dir/$exe" "$out/$name.sbom.json"; fi
@@ -120,7 +123,7 @@ cat >"$work/changelog.yaml" <<EOF
   deb: {urgency: medium, distributions: [stable]}
   changes: [{note: "Release $VERSION; changelog.gz has what is new."}]
 EOF
-stamp "$work/units" "$work/manual" "$work/changelog.gz"
+stamp "$work/units" "$work/manual" "$work/changelog.gz" "$work/dashboards"
 
 for arch in $ARCHS; do
 	echo "== deb and rpm for $arch"
@@ -137,6 +140,8 @@ echo "== Helm chart"
 mkdir "$work/chart"
 cp -R $here/helm/trestle "$work/chart/"
 rm -rf "$work/chart/trestle/ci"
+mkdir "$work/chart/trestle/files"
+cp "$work"/dashboards/* "$work/chart/trestle/files/"
 sed -i -e "s|^version: .*|version: $VERSION|" -e "s|^appVersion: .*|appVersion: \"$VERSION\"|" "$work/chart/trestle/Chart.yaml"
 pack "$work/chart" trestle "$out/trestle-chart-$VERSION.tgz"
 

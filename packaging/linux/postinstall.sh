@@ -4,7 +4,7 @@
 set -e
 mkdir -p /var/lib/trestle
 chown trestle:trestle /var/lib/trestle
-chmod 0750 /var/lib/trestle
+chmod 0700 /var/lib/trestle
 # Without systemd, as in a container or a chroot, there is no service to start.
 [ -d /run/systemd/system ] || exit 0
 systemctl daemon-reload
