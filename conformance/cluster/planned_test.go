@@ -81,6 +81,27 @@ func (c *Cluster) why() string {
 	return b.String()
 }
 
+// stacks has all processes print what their goroutines do, and end, and says which file has
+// that.
+func (c *Cluster) stacks() string {
+	f, err := os.CreateTemp("", "trestle-stacks-*.txt")
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	defer f.Close()
+	for _, p := range c.Processes() {
+		pid := p.Pid()
+		if err := p.Signal(syscall.SIGQUIT); err != nil {
+			return err.Error() + "\n"
+		}
+		for end := time.Now().Add(5 * time.Second); p.Pid() == pid && time.Now().Before(end); {
+			time.Sleep(10 * time.Millisecond)
+		}
+		fmt.Fprintf(f, "%s, process %d:\n%s\n", p.Name, pid, p.Log(4<<20))
+	}
+	return "what the goroutines did is in " + f.Name() + "\n"
+}
+
 func must(t *testing.T, c *Cluster, args ...string) string {
 	t.Helper()
 	out, err := c.Run(t.Context(), args...)

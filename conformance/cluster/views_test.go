@@ -52,9 +52,11 @@ func TestViews(t *testing.T) {
 		t.Fatal(err)
 	}
 	const instance = "projects/project/instances/instance"
+	making, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
 	for i := range viewsOf {
-		if err := viewsOf[i].Create(ctx, conn, instance); err != nil {
-			t.Fatal(err)
+		if err := viewsOf[i].Create(making, conn, instance); err != nil {
+			t.Fatalf("%v\n%s%s", err, c.stacks(), c.why())
 		}
 	}
 	var written atomic.Int64
@@ -94,7 +96,7 @@ func TestViews(t *testing.T) {
 		quiet, cancel := context.WithTimeout(ctx, 2*time.Minute)
 		for i := range viewsOf {
 			if err := viewsOf[i].Wait(quiet, c.HTTP(c.Gateway), instance); err != nil {
-				t.Fatalf("round %d, %s%s: %v\n%s", round+1, victims[0].Name, did, err, c.why())
+				t.Fatalf("round %d, %s%s: %v\n%s%s", round+1, victims[0].Name, did, err, c.stacks(), c.why())
 			}
 		}
 		took := time.Since(began)

@@ -53,6 +53,7 @@ var Elsewhere = []struct{ Name, Face, Why string }{
 	{"YCSB, bindings hbase2 and googlebigtable", hbaseAPI + ", " + bigtableAPI, "`site.ycsb:hbase20-binding` and `site.ycsb:googlebigtable-binding` 0.17.0 are not in Maven Central; YCSB is released on GitHub"},
 	{"Google's Flink sink", bigtableAPI, "`com.google.flink.connector.gcp:flink-connector-gcp-bigtable`, which its README names, was not found in Maven Central (0.1.0 to 0.3.2)"},
 	{"Google's Kafka Connect sink", bigtableAPI, "no release: its README has it built from source"},
+	{"Google's Cassandra proxy and its compliance tests", bigtableAPI, "the Go module proxy refuses `github.com/GoogleCloudPlatform/cloud-bigtable-ecosystem/cassandra-bigtable-migration-tools/cassandra-bigtable-proxy` (403, for the list of versions and for the latest). `conformance/sdk/smoke/sql.json` has SQL of the forms that it writes"},
 }
 
 // How a run of a program ended. An outcome that is not there was no run.

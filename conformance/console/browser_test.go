@@ -37,19 +37,27 @@ var (
 type server struct {
 	t    *testing.T
 	url  string // http://HOST:PORT
+	api  string // HOST:PORT of gRPC
 	dir  string
+	cmd  *exec.Cmd
 	stop func()
 }
 
 // start runs the program that the environment names, with flags.
 func start(t *testing.T, flags ...string) *server {
 	t.Helper()
+	return startIn(t, t.TempDir(), flags...)
+}
+
+// startIn is start in a directory, which may have the data of an earlier one.
+func startIn(t *testing.T, dir string, flags ...string) *server {
+	t.Helper()
 	exe := os.Getenv("CONFORMANCE_TRESTLE")
 	if exe == "" {
 		t.Skip("NOT TESTED: CONFORMANCE_TRESTLE does not name a program (make console)")
 	}
-	s := &server{t: t, dir: t.TempDir()}
-	cmd := exec.Command(exe, append([]string{"serve", "--data-dir", filepath.Join(s.dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--memory", "128MiB", "--log-level", "error"}, flags...)...)
+	cmd := exec.Command(exe, append([]string{"serve", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--memory", "128MiB", "--log-level", "error"}, flags...)...)
+	s := &server{t: t, dir: dir, cmd: cmd}
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	out, err := cmd.StdoutPipe()
@@ -66,6 +74,9 @@ func start(t *testing.T, flags ...string) *server {
 	t.Cleanup(s.stop)
 	lines := bufio.NewScanner(out)
 	for s.url == "" && lines.Scan() {
+		if at, ok := strings.CutPrefix(lines.Text(), "Bigtable gRPC API "); ok {
+			s.api = strings.TrimSpace(at)
+		}
 		if at, ok := strings.CutPrefix(lines.Text(), "console "); ok {
 			s.url = strings.TrimSuffix(strings.TrimSpace(at), "/console/")
 		}

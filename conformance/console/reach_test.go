@@ -117,6 +117,8 @@ func TestReader(t *testing.T) {
 		{pagesOf(table)[3].hash, "Delete", "bigtable.tables.delete"},
 		{pagesOf(table)[2].hash, "Create a table", "bigtable.tables.create"},
 		{"#/tablets/" + strings.ReplaceAll(table, "/", "%2F"), "Split", "bigtable.tables.update"},
+		{"#/tablets", "Split", "bigtable.tables.update"},
+		{"#/backups", "Back up a table", "bigtable.backups.create"},
 	} {
 		b.show(refused.hash)
 		b.await(fmt.Sprintf(`[...document.querySelectorAll("button[aria-disabled=true]")].some((x) => x.textContent.startsWith(%q) && x.title.includes(%q))`, refused.button, refused.permission))
@@ -128,11 +130,13 @@ func TestReader(t *testing.T) {
 			t.Errorf("%s opens a dialog", refused.button)
 		}
 	}
-	b.show("#/backups")
-	b.press("Back up a table")
+	// Of which project an instance will be is not known before.
+	b.show("#/instances")
+	b.press("Create an instance")
 	b.await(`document.querySelector("dialog")`)
+	b.run(chromedp.SendKeys(`dialog input[name=id]`, "another"), chromedp.SendKeys(`dialog input[name=display]`, "Another"))
 	b.run(chromedp.Evaluate(`document.querySelector("dialog button[type=submit]").click()`, nil))
-	b.await(`document.querySelector("dialog").innerText.includes("bigtable.backups.create")`)
+	b.await(`document.querySelector("dialog").innerText.includes("bigtable.instances.create")`)
 	b.shot("reader-refused")
 	if w := refusals(b.wrong()); len(w) > 0 {
 		t.Error(w)

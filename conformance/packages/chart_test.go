@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"runtime"
 	"strings"
@@ -59,7 +60,7 @@ func TestChart(t *testing.T) {
 				kubeconform := tool(t, "kubeconform")
 				at := kubernetesSchemas(t)
 				for _, version := range []string{"1.25.0", "1.37.0"} {
-					cmd := exec.Command(kubeconform, "-strict", "-summary", "-kubernetes-version", version, "-skip", "PodMonitor",
+					cmd := exec.Command(kubeconform, "-strict", "-summary", "-kubernetes-version", version, "-skip", "PodMonitor,PrometheusRule",
 						"-schema-location", at+"/{{.NormalizedKubernetesVersion}}-local{{.StrictSuffix}}/{{.ResourceKind}}{{.KindSuffix}}.json")
 					cmd.Stdin = strings.NewReader(rendered)
 					if out := output(t, cmd); !strings.Contains(out, "Invalid: 0, Errors: 0") || strings.Contains(out, "Valid: 0") {
@@ -85,6 +86,88 @@ func TestChart(t *testing.T) {
 		if err == nil || !strings.Contains(string(out), want) {
 			t.Errorf("--set %s: %v, without %q\n%s", flags, err, want, out)
 		}
+	}
+}
+
+// An alertGroup is a group of Prometheus' rules.
+type alertGroup struct {
+	Name  string
+	Rules []map[string]any
+}
+
+// TestChartMonitoring: the chart has the dashboards and the rules of this tree where it is
+// told to, and asks nothing of a master that it cannot reach.
+func TestChartMonitoring(t *testing.T) {
+	chart, helm := openRelease(t).chart(t), tool(t, "helm")
+	type object struct {
+		Kind     string
+		Metadata struct {
+			Name                string
+			Labels, Annotations map[string]string
+		}
+		Data map[string]string
+		Spec struct {
+			Groups   []alertGroup
+			Selector struct{ MatchExpressions []map[string]any }
+		}
+	}
+	render := func(values string) (byKind map[string][]object) {
+		byKind = map[string][]object{}
+		d := yaml.NewDecoder(strings.NewReader(output(t, exec.Command(helm, "template", "name", chart, "--values", filepath.Join(root, "packaging/helm/trestle/ci", values)))))
+		for {
+			var o object
+			if err := d.Decode(&o); errors.Is(err, io.EOF) {
+				return byKind
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			byKind[o.Kind] = append(byKind[o.Kind], o)
+		}
+	}
+	source, err := os.ReadFile(filepath.Join(root, "packaging/dashboards/alerts.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all struct{ Groups []alertGroup }
+	if err := yaml.Unmarshal(source, &all); err != nil || len(all.Groups) < 2 {
+		t.Fatal(all, err)
+	}
+	open := render("insecure.yaml")
+	if rules := open["PrometheusRule"]; len(rules) != 1 || !reflect.DeepEqual(rules[0].Spec.Groups, all.Groups) {
+		t.Errorf("the rules of the chart are not those of alerts.yaml: %v", rules)
+	}
+	files, err := filepath.Glob(filepath.Join(root, "packaging/dashboards/*.json"))
+	if err != nil || len(files) == 0 || len(open["ConfigMap"]) != len(files) {
+		t.Errorf("%d dashboards, %d of the chart, %v", len(files), len(open["ConfigMap"]), err)
+	}
+	for _, m := range open["ConfigMap"] {
+		for name, text := range m.Data {
+			want, err := os.ReadFile(filepath.Join(root, "packaging/dashboards", strings.TrimPrefix(name, "trestle-")))
+			if err != nil || strings.TrimSpace(text) != strings.TrimSpace(string(want)) {
+				t.Errorf("%s is another dashboard: %v", name, err)
+			}
+		}
+		if m.Metadata.Labels["grafana_dashboard"] != "1" || m.Metadata.Annotations["grafana_folder"] != "Trestle" || len(m.Data) != 1 {
+			t.Errorf("%v", m.Metadata)
+		}
+	}
+	closed := render("cluster.yaml")
+	if len(closed["ConfigMap"]) != 0 || len(closed["PrometheusRule"]) != 1 || closed["PrometheusRule"][0].Metadata.Labels["release"] != "prometheus" {
+		t.Fatalf("with alerts alone: %v", closed)
+	}
+	kept := 0
+	for _, g := range closed["PrometheusRule"][0].Spec.Groups {
+		for _, rule := range g.Rules {
+			if kept++; strings.Contains(rule["expr"].(string), "bigtable_master_") {
+				t.Errorf("%v is about masters, which tell their metrics to nobody", rule["alert"])
+			}
+		}
+	}
+	if monitors := closed["PodMonitor"]; kept < 10 || len(monitors) != 1 || len(monitors[0].Spec.Selector.MatchExpressions) != 1 || len(open["PodMonitor"][0].Spec.Selector.MatchExpressions) != 0 {
+		t.Errorf("%d rules; %v", kept, monitors)
+	}
+	if secure := render("secure.yaml"); len(secure["PrometheusRule"]) != 0 || len(secure["ConfigMap"]) != 0 {
+		t.Error("rules or dashboards that were not asked for")
 	}
 }
 
@@ -258,4 +341,47 @@ func TestWorkflows(t *testing.T) {
 		}
 	}
 	output(t, exec.Command(tool(t, "actionlint"), append([]string{"-shellcheck=", "-pyflakes="}, files...)...))
+}
+
+// TestWorkflowTargets: what workflows make there is, and each target of the Makefile that
+// checks something is made by a workflow.
+func TestWorkflowTargets(t *testing.T) {
+	read := func(pattern string) (all string) {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatal(pattern, err)
+		}
+		for _, f := range files {
+			b, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all += string(b)
+		}
+		return all
+	}
+	documented := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):[^=\n]*##`).FindAllStringSubmatch(read("Makefile"), -1) {
+		documented[m[1]] = false
+	}
+	made := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`).FindAllStringSubmatch(read(".github/workflows/*.yml"), -1)
+	made = append(made, regexp.MustCompile(`(?m)^step ([a-z-]+)`).FindAllStringSubmatch(read(".ci/run"), -1)...)
+	for _, m := range made {
+		if _, ok := documented[m[1]]; !ok {
+			t.Errorf("a workflow makes %s, which the Makefile does not have", m[1])
+		}
+		documented[m[1]] = true
+	}
+	// What is for a person, or a part of another target.
+	for _, name := range []string{"help", "run", "build", "test", "check", "fmt", "bench", "clean", "console-vendor", "keyvis", "sim-lost"} {
+		if made, ok := documented[name]; made || !ok {
+			t.Errorf("%s is made by a workflow, or no target: take it off this list", name)
+		}
+		delete(documented, name)
+	}
+	for name, made := range documented {
+		if !made {
+			t.Errorf("no workflow makes %s", name)
+		}
+	}
 }

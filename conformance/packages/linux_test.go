@@ -212,7 +212,7 @@ func TestDeb(t *testing.T) {
 	lines := commands(t, "## Debian, Ubuntu")
 	m.firstRow(strings.ReplaceAll(lines[0], "_amd64", "_"+runtime.GOARCH), lines[1:])
 
-	if out := m.run("id trestle; stat -c '%U:%G %a' /var/lib/trestle; dpkg -s trestle"); !strings.Contains(out, "trestle:trestle 750") || !strings.Contains(out, "/etc/trestle/trestle.yaml") {
+	if out := m.run("id trestle; stat -c '%U:%G %a' /var/lib/trestle; dpkg -s trestle"); !strings.Contains(out, "trestle:trestle 700") || !strings.Contains(out, "/etc/trestle/trestle.yaml") {
 		t.Errorf("user, directory, configuration file:\n%s", out)
 	}
 	if out := m.run("trestle version"); !strings.HasPrefix(out, "trestle "+r.version+"\n") {
@@ -221,11 +221,11 @@ func TestDeb(t *testing.T) {
 	// Installed again with another setting: the file stays.
 	m.run("echo 'log-level: warn' >> /etc/trestle/trestle.yaml && dpkg -i " + filepath.Base(deb) + " && grep -q log-level /etc/trestle/trestle.yaml")
 	m.run("dpkg -r trestle")
-	if m.exists("/usr/bin/trestle") || !m.exists("/etc/trestle/trestle.yaml") || !m.exists("/var/lib/trestle/ROOT") {
+	if m.exists("/usr/bin/trestle") || !m.exists("/etc/trestle/trestle.yaml") || !m.exists("/var/lib/trestle/lock/ROOT") {
 		t.Error("remove takes the program, and nothing else")
 	}
 	m.run("dpkg -P trestle")
-	if m.exists("/etc/trestle/trestle.yaml") || !m.exists("/var/lib/trestle/ROOT") {
+	if m.exists("/etc/trestle/trestle.yaml") || !m.exists("/var/lib/trestle/lock/ROOT") {
 		t.Error("purge takes the configuration, and leaves the data")
 	}
 }
@@ -268,7 +268,7 @@ func TestRpm(t *testing.T) {
 	output(t, exec.Command("rpm", "--root", m.root, "--nodeps", "--nosignature", "-i", rpm))
 	m.firstRow("true", lines[1:])
 	output(t, exec.Command("rpm", "--root", m.root, "--nodeps", "-e", "trestle"))
-	if m.exists("/usr/bin/trestle") || !m.exists("/var/lib/trestle/ROOT") {
+	if m.exists("/usr/bin/trestle") || !m.exists("/var/lib/trestle/lock/ROOT") {
 		t.Error("removal takes the program, and leaves the data")
 	}
 }

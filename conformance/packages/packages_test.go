@@ -268,7 +268,7 @@ func TestArchives(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			files := archive(t, r.file(t, name))
 			dir := "trestle_" + r.version + "/"
-			for _, f := range []string{"LICENSE", "README.md", "CHANGELOG.md", "man/trestle.1", "man/trestle-serve.1", "completion/trestle.bash"} {
+			for _, f := range []string{"LICENSE", "README.md", "CHANGELOG.md", "man/trestle.1", "man/trestle-serve.1", "completion/trestle.bash", "dashboards/overview.json", "dashboards/alerts.yaml"} {
 				if len(files[dir+f]) == 0 {
 					t.Errorf("%s is not there", f)
 				}

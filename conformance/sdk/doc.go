@@ -15,6 +15,11 @@
 // beam/run.sh runs Beam's own test of its change stream connector, unchanged, against
 // the server that it is given.
 //
+// TestPythonSystem and TestJavaSystem run what the tests that are published beside these
+// clients have about SQL and views, unchanged, where Google's names lead to the server
+// (as root). Node's client is published without its tests: smoke/sql.js takes the steps
+// of smoke/sql.json, as smoke/Sql.java does.
+//
 // TestGohbase runs the integration tests of an HBase client, gohbase; package hbase
 // has those of HBase itself.
 //

@@ -78,41 +78,10 @@ func (s secured) account(t *testing.T, project string) string {
 	return key
 }
 
-// TestLogin runs the clients of other languages over TLS, logged in with a key
-// that the server minted.
-func TestLogin(t *testing.T) {
-	s := startSecured(t, target.Process{})
-	key := s.account(t, "p")
-	dir := filepath.Join(workspace(t).Dir, "smoke")
-	for language, tool := range map[string]string{"python": "python3", "node": "npm", "java": "mvn"} {
-		t.Run(language, func(t *testing.T) {
-			if _, err := exec.LookPath(tool); err != nil {
-				t.Skipf("%s is not installed", tool)
-			}
-			cmd := exec.CommandContext(t.Context(), filepath.Join("smoke", "run.sh"), s.Addr, dir)
-			cmd.Env = append(os.Environ(), "CA="+s.ca, "GOOGLE_APPLICATION_CREDENTIALS="+key, "LANGUAGES="+language)
-			out, err := cmd.CombinedOutput()
-			if err != nil || !strings.Contains(string(out), language+" ok") {
-				t.Errorf("%v\n%s", err, out)
-			}
-		})
-	}
-}
-
-// TestProductionLogin runs the Go client's suite with its production defaults:
-// Google's names, TLS, a service account's key, primed channels, metrics.
-func TestProductionLogin(t *testing.T) {
-	if os.Getuid() != 0 || exec.CommandContext(t.Context(), "unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts").Run() != nil {
-		t.Skip("Google's names can be led here by root only, in a mount namespace")
-	}
-	host, err := loopback.Take()
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer host.Close()
-	s := startSecured(t, target.Process{Listen: host.IP + ":443", Args: []string{"--names", strings.Join(GoogleNames, ",")}})
-	w := workspace(t)
-	prepare(t, w)
+// dial connects as root. name is what the server's certificate must say, empty for its
+// address.
+func (s secured) dial(t *testing.T, name string) *grpc.ClientConn {
+	t.Helper()
 	file, err := os.ReadFile(s.root)
 	if err != nil {
 		t.Fatal(err)
@@ -121,7 +90,7 @@ func TestProductionLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	transport, err := credentials.NewClientTLSFromFile(s.ca, GoogleNames[1])
+	transport, err := credentials.NewClientTLSFromFile(s.ca, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,9 +98,56 @@ func TestProductionLogin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer cc.Close()
-	createInstance(t, cc)
-	in, err := Login(w, host.IP, s.ca, s.root, t.TempDir())
+	t.Cleanup(func() { _ = cc.Close() })
+	return cc
+}
+
+// TestLogin runs the clients of other languages over TLS, logged in with a key
+// that the server minted.
+func TestLogin(t *testing.T) {
+	s := startSecured(t, target.Process{})
+	key := s.account(t, "p")
+	dir := filepath.Join(workspace(t).Dir, "smoke")
+	// What each prints last; TestPythonSystem has Python's queries.
+	last := map[string]string{"python": "python ok", "node": "node sql ok", "java": "java sql ok"}
+	for language, tool := range map[string]string{"python": "python3", "node": "npm", "java": "mvn"} {
+		t.Run(language, func(t *testing.T) {
+			if _, err := exec.LookPath(tool); err != nil {
+				t.Skipf("%s is not installed", tool)
+			}
+			cmd := exec.CommandContext(t.Context(), filepath.Join("smoke", "run.sh"), s.Addr, dir)
+			cmd.Env = append(os.Environ(), "CA="+s.ca, "GOOGLE_APPLICATION_CREDENTIALS="+key, "LANGUAGES="+language)
+			out, err := cmd.CombinedOutput()
+			if err != nil || !strings.Contains(string(out), last[language]) {
+				t.Errorf("%v\n%s", err, out)
+			}
+		})
+	}
+}
+
+// startAsGoogle starts a secured server that answers for Google's names, and returns its
+// address of the loopback range; or it skips the test.
+func startAsGoogle(t *testing.T) (secured, string) {
+	t.Helper()
+	if os.Getuid() != 0 || exec.CommandContext(t.Context(), "unshare", "-m", "mount", "--bind", "/etc/hosts", "/etc/hosts").Run() != nil {
+		t.Skip("Google's names can be led here by root only, in a mount namespace")
+	}
+	host, err := loopback.Take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = host.Close() })
+	return startSecured(t, target.Process{Listen: host.IP + ":443", Args: []string{"--names", strings.Join(GoogleNames, ",")}}), host.IP
+}
+
+// TestProductionLogin runs the Go client's suite with its production defaults:
+// Google's names, TLS, a service account's key, primed channels, metrics.
+func TestProductionLogin(t *testing.T) {
+	s, host := startAsGoogle(t)
+	w := workspace(t)
+	prepare(t, w)
+	createInstance(t, s.dial(t, GoogleNames[1]))
+	in, err := Login(w, host, s.ca, s.root, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -221,7 +221,7 @@ func TestExpectations(t *testing.T) {
 			t.Errorf("the list %q was accepted", bad)
 		}
 	}
-	for _, list := range []string{"emulator.txt", "production.txt", "login.txt", "cbt.txt", "gcloud.txt"} {
+	for _, list := range []string{"emulator.txt", "production.txt", "login.txt", "cbt.txt", "gcloud.txt", "python.txt", "java.txt"} {
 		if _, err := ReadExpectations(filepath.Join("expect", list)); err != nil {
 			t.Error(err)
 		}

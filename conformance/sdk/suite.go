@@ -138,6 +138,17 @@ func Production(w Workspace, addr, command string) *Integration {
 // :443. ca is its authority, key the file of an account's key, dir a directory
 // for the table of hosts. It takes root, and Linux.
 func Login(w Workspace, host, ca, key, dir string) (*Integration, error) {
+	wrap, err := leadHere(host, dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Integration{Workspace: w, Env: []string{"SSL_CERT_FILE=" + ca, "GOOGLE_APPLICATION_CREDENTIALS=" + key},
+		Flags: []string{"-it.use-prod", "-it.project", Project, "-it.instance", Instance, "-it.cluster", Cluster}, Wrap: wrap}, nil
+}
+
+// leadHere returns a command that runs the one that follows it where Google's names
+// lead to host; it writes the table of hosts into dir.
+func leadHere(host, dir string) ([]string, error) {
 	hosts, err := os.ReadFile("/etc/hosts")
 	if err != nil {
 		return nil, err
@@ -149,10 +160,7 @@ func Login(w Workspace, host, ca, key, dir string) (*Integration, error) {
 	if err := os.WriteFile(file, hosts, 0o644); err != nil {
 		return nil, err
 	}
-	return &Integration{Workspace: w, Env: []string{"SSL_CERT_FILE=" + ca, "GOOGLE_APPLICATION_CREDENTIALS=" + key},
-		Flags: []string{"-it.use-prod", "-it.project", Project, "-it.instance", Instance, "-it.cluster", Cluster},
-		Wrap:  []string{"unshare", "-m", "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, file},
-	}, nil
+	return []string{"unshare", "-m", "sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, file}, nil
 }
 
 // GoogleNames are the hosts that clients ask for by default.

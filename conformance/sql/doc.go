@@ -9,4 +9,8 @@
 // testdata/inapplicable.txt lists the cases that cannot apply to Bigtable's dialect,
 // each with its reason. A listed case that passes fails the run, so that the list
 // says what is so.
+//
+// TestServers measures aggregates on one tablet server and on three:
+//
+//	CONFORMANCE_TRESTLE=$PWD/bin/trestle go test ./conformance/sql -run TestServers -v -sql.servers.rows=1000000 -timeout 30m
 package sql

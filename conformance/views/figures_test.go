@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -159,12 +160,71 @@ func TestFigures(t *testing.T) {
 	if err := Rows(ctx, c, "SELECT COUNT(*) FROM plain", func(r string) { total, _ = strconv.Atoi(r) }); err != nil {
 		t.Fatal(err)
 	}
-	before, begin := processor(t, s.Pid), time.Now()
 	late := View{ID: "late", Columns: "_key, n, total", Query: query("plain")}
-	if err := late.Create(ctx, conn, instance); err != nil {
-		t.Fatal(err)
+	index := View{ID: "index", Query: "SELECT f['group'] AS g, _key, f['value'] AS v FROM plain ORDER BY g, _key"}
+	sketch := View{ID: "sketch", Query: "SELECT f['group'] AS _key, HLL_COUNT.INIT(f['value']) AS n FROM plain GROUP BY _key"}
+	for _, v := range []*View{&index, &sketch, &late} {
+		before, begin := processor(t, s.Pid), time.Now()
+		if err := v.Create(ctx, conn, instance); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("backfill, %s: %d rows, %.0f rows/s; %.2f µs of processor a row", v.ID, total, float64(total)/time.Since(begin).Seconds(), float64((processor(t, s.Pid)-before).Microseconds())/float64(total))
+		if v == &late {
+			break
+		}
+		if _, err := adminpb.NewBigtableInstanceAdminClient(conn).DeleteMaterializedView(ctx, &adminpb.DeleteMaterializedViewRequest{Name: instance + "/materializedViews/" + v.ID}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Logf("backfill: %d rows, %.0f rows/s; %.2f µs of processor a row", total, float64(total)/time.Since(begin).Seconds(), float64((processor(t, s.Pid)-before).Microseconds())/float64(total))
+	// Writers and readers of the source, without and with a second view that is being made.
+	read := func(_ string, d time.Duration, clients, _, _ int) (n int, calls []time.Duration) {
+		var mu sync.Mutex
+		var wg sync.WaitGroup
+		begin := time.Now()
+		for w := range clients {
+			wg.Go(func() {
+				var mine []time.Duration
+				for i := w; time.Since(begin) < d; i += 17 {
+					start := time.Now()
+					if r, err := c.Open("plain").ReadRow(ctx, fmt.Sprintf("%02d-%08d", w, i%5000)); err != nil || len(r) == 0 {
+						t.Error(r, err)
+						return
+					}
+					mine = append(mine, time.Since(start))
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				n, calls = n+len(mine), append(calls, mine...)
+			})
+		}
+		wg.Wait()
+		slices.Sort(calls)
+		return n, calls
+	}
+	for what, load := range map[string]func(string, time.Duration, int, int, int) (int, []time.Duration){"rows written": write, "rows read": read} {
+		n, calls := load("plain", *figureTime, 8, 100, 0)
+		t.Logf("before a backfill: %.0f %s/s; p50 %v, p99 %v", float64(n)/figureTime.Seconds(), what, at(calls, 0.5), at(calls, 0.99))
+		caughtUp(&late)
+		built := make(chan error)
+		begin := time.Now()
+		another := View{ID: "another-" + what[5:], Columns: "_key, n, total", Query: query("plain")}
+		go func() { built <- another.Create(ctx, conn, instance) }()
+		n, calls = 0, nil
+		for done := false; !done; {
+			m, more := load("plain", 200*time.Millisecond, 8, 100, 0)
+			n, calls = n+m, append(calls, more...)
+			select {
+			case err := <-built:
+				if done = true; err != nil {
+					t.Fatal(err)
+				}
+			default:
+			}
+		}
+		slices.Sort(calls)
+		took := time.Since(begin)
+		t.Logf("beside a backfill of %v: %.0f %s/s; p50 %v, p99 %v", took.Round(time.Millisecond), float64(n)/took.Seconds(), what, at(calls, 0.5), at(calls, 0.99))
+	}
 	for turn := range 2 {
 		for what, read := range map[string]func() (bigtable.Row, error){
 			"a group": func() (bigtable.Row, error) { return c.OpenMaterializedView("live").ReadRow(ctx, "group7") },

@@ -5,6 +5,9 @@
 // deletes, snapshots. Differ.java makes random calls to two clusters and
 // compares the answers cell by cell. shell.txt is what a person types.
 //
+// TestSQL asks SQL of a gateway over a real HBase, and of one process. TestPhoenix
+// measures SQL beside Phoenix's: `make phoenix`.
+//
 // They need a JDK (17) and jars that are not part of this module, so they run only
 // when the jars are there; `make hbase` fetches them and runs everything.
 //

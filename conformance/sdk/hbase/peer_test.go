@@ -3,6 +3,7 @@ package hbase
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -53,7 +54,12 @@ func first(t *testing.T, dir, pattern string) string {
 // returns the address of its ZooKeeper and its process id.
 func startHBase(t *testing.T) (zookeeper string, pid int) {
 	t.Helper()
-	jars := jars(t, "server")
+	return startHBaseOf(t, jars(t, "server"), nil)
+}
+
+// startHBaseOf is startHBase of other jars, with more settings.
+func startHBaseOf(t *testing.T, jars string, more map[string]string) (zookeeper string, pid int) {
+	t.Helper()
 	dir := t.TempDir()
 	host, err := loopback.TakeLocal()
 	if err != nil {
@@ -69,7 +75,7 @@ func startHBase(t *testing.T) (zookeeper string, pid int) {
 		return p
 	}
 	zk := port()
-	configuration(t, dir, map[string]string{
+	settings := map[string]string{
 		"hbase.cluster.distributed": "false", "hbase.rootdir": "file://" + dir + "/hbase", "hbase.tmp.dir": dir + "/tmp",
 		"hbase.zookeeper.property.dataDir": dir + "/zk", "hbase.zookeeper.property.clientPort": zk, "hbase.zookeeper.quorum": "127.0.0.1",
 		"hbase.unsafe.stream.capability.enforce": "false", "hbase.wal.hsync": "true",
@@ -77,7 +83,9 @@ func startHBase(t *testing.T) (zookeeper string, pid int) {
 		"hbase.master.hostname": "localhost", "hbase.regionserver.hostname": "localhost",
 		"hbase.master.ipc.address": "127.0.0.1", "hbase.regionserver.ipc.address": "127.0.0.1",
 		"hbase.localcluster.assign.random.ports": "false",
-	})
+	}
+	maps.Copy(settings, more)
+	configuration(t, dir, settings)
 	out, err := os.Create(filepath.Join(dir, "out.log"))
 	if err != nil {
 		t.Fatal(err)

@@ -1,8 +1,8 @@
 #!/bin/bash
 # run.sh HOST:PORT [DIR]: the smoke tests of the Python, Node and Java clients
-# against a running server. DIR (a temporary one if not given) gets the clients,
-# from their registries. A client whose language is not installed is left out;
-# LANGUAGES names those that are to run.
+# against a running server, and for Node and Java the SQL of sql.json. DIR (a
+# temporary one if not given) gets the clients, from their registries. A client whose
+# language is not installed is left out; LANGUAGES names those that are to run.
 #
 # Over plain text, as to an emulator; or with TLS and login if CA is a file with
 # the server's authority and GOOGLE_APPLICATION_CREDENTIALS a key.
@@ -29,6 +29,7 @@ if wanted node npm; then
 	mkdir -p "$dir/node"
 	npm install --silent --prefix "$dir/node" '@google-cloud/bigtable@6.5.1'
 	NODE_PATH="$dir/node/node_modules" node "$here/smoke.js"
+	NODE_PATH="$dir/node/node_modules" node "$here/sql.js"
 	ran=1
 fi
 if wanted java mvn; then
@@ -40,6 +41,7 @@ if wanted java mvn; then
 		trust=("-Djavax.net.ssl.trustStore=$dir/java/trust.p12" -Djavax.net.ssl.trustStorePassword=changeit)
 	fi
 	java -cp "$(cat "$dir/java/classpath")" "${trust[@]}" "$here/Smoke.java"
+	java -cp "$(cat "$dir/java/classpath")" "${trust[@]}" "$here/Sql.java" "$here/sql.json"
 	ran=1
 fi
 [ "$ran" = 1 ] || { echo "no language of a client is installed" >&2; exit 1; }

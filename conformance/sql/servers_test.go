@@ -1,0 +1,165 @@
+package sql
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"cloud.google.com/go/bigtable"
+	"google.golang.org/api/option"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/trestledb/trestle/conformance/target"
+	"github.com/trestledb/trestle/conformance/views"
+)
+
+var (
+	serversRows  = flag.Int("sql.servers.rows", 0, "rows of TestServers, which is skipped if there are none")
+	serversTurns = flag.Int("sql.servers.turns", 7, "how often TestServers asks each query")
+)
+
+// TestServers asks the same queries of the same rows of one tablet server, and of three
+// that share them, each behind a gateway of its own. It tells how long they take, what
+// processor time each process has, and how many bytes the gateway reads: all that the
+// servers send.
+func TestServers(t *testing.T) {
+	if *serversRows == 0 || os.Getenv(target.BinaryEnv) == "" {
+		t.Skip("-sql.servers.rows or " + target.BinaryEnv + " is not set")
+	}
+	queries := []string{
+		"SELECT COUNT(*) FROM t",
+		fmt.Sprintf("SELECT f['g'], COUNT(*), SUM(TO_INT64(f['n'])) FROM t WHERE TO_INT64(f['n']) < %d GROUP BY 1", *serversRows/2),
+	}
+	took := map[int][]time.Duration{}
+	for _, servers := range []int{1, 3} {
+		t.Run(fmt.Sprint(servers), func(t *testing.T) {
+			c := target.ServeCluster(t, target.ClusterOptions{Servers: servers, Gateways: 1, TTL: target.Patience})
+			conn, err := grpc.NewClient(c.Addrs[servers], grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			client, err := bigtable.NewClientWithConfig(t.Context(), "p", "i", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
+			if err != nil {
+				t.Fatal(err)
+			}
+			admin, err := bigtable.NewAdminClient(t.Context(), "p", "i", option.WithGRPCConn(conn))
+			if err != nil {
+				t.Fatal(err)
+			}
+			size := load(t, client, admin)
+			for _, q := range queries {
+				var times []time.Duration
+				var read []int
+				before := make([]time.Duration, servers+1)
+				for turn := range *serversTurns + 2 {
+					if turn == 2 { // the first two warm the servers
+						for i := range before {
+							before[i] = used(c.Pid(i))
+						}
+					}
+					bytes, began := received(c.Pid(servers)), time.Now()
+					if err := views.Rows(t.Context(), client, q, func(string) {}); err != nil {
+						t.Fatal(err)
+					}
+					if turn >= 2 {
+						times, read = append(times, time.Since(began)), append(read, received(c.Pid(servers))-bytes)
+					}
+				}
+				var cpu []string
+				for i := range before {
+					cpu = append(cpu, ((used(c.Pid(i)) - before[i]) / time.Duration(*serversTurns)).Round(time.Millisecond).String())
+				}
+				slices.Sort(times)
+				slices.Sort(read)
+				mid := len(times) / 2
+				took[servers] = append(took[servers], times[mid])
+				t.Logf("%s: %v; processor time of each server and the gateway %s; the gateway read %d bytes, %.3f %% of the table's %d",
+					q, times[mid].Round(time.Millisecond), strings.Join(cpu, ", "), read[mid], 100*float64(read[mid])/float64(size), size)
+				if read[mid]*100 > size {
+					t.Errorf("the gateway read %d bytes of a table of %d", read[mid], size)
+				}
+			}
+		})
+	}
+	if t.Failed() {
+		return
+	}
+	for i, q := range queries {
+		t.Logf("%s: three servers are %.2f times as fast as one", q, float64(took[1][i])/float64(took[3][i]))
+	}
+}
+
+// load writes rows of 100 bytes in six tablets, and returns how many bytes keys and values
+// have.
+func load(t *testing.T, client *bigtable.Client, admin *bigtable.AdminClient) (size int) {
+	t.Helper()
+	conf := &bigtable.TableConf{TableID: "t", ColumnFamilies: map[string]bigtable.Family{"f": {}}}
+	key := func(i int) string { return fmt.Sprintf("row%09d", i) }
+	for i := 1; i < 6; i++ {
+		conf.SplitKeys = append(conf.SplitKeys, key(i**serversRows/6))
+	}
+	if err := admin.CreateTableFromConf(t.Context(), conf); err != nil {
+		t.Fatal(err)
+	}
+	payload := bytes.Repeat([]byte("p"), 68)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	defer cancel(nil)
+	var wg sync.WaitGroup
+	next := make(chan int)
+	for range 4 {
+		wg.Go(func() {
+			for from := range next {
+				var keys []string
+				var muts []*bigtable.Mutation
+				for i := from; i < min(from+5000, *serversRows); i++ {
+					m := bigtable.NewMutation()
+					m.Set("f", "g", 1000, fmt.Append(nil, "group ", i%10))
+					m.Set("f", "n", 1000, binary.BigEndian.AppendUint64(nil, uint64(i)))
+					m.Set("f", "p", 1000, payload)
+					keys, muts = append(keys, key(i)), append(muts, m)
+				}
+				if errs, err := client.Open("t").ApplyBulk(ctx, keys, muts); err != nil || errs != nil {
+					cancel(fmt.Errorf("write rows: %w %v", err, errs))
+				}
+			}
+		})
+	}
+	for from := 0; from < *serversRows; from += 5000 {
+		next <- from
+	}
+	close(next)
+	wg.Wait()
+	if err := context.Cause(ctx); err != nil {
+		t.Fatal(err)
+	}
+	return *serversRows * (12 + 7 + 8 + 68)
+}
+
+// used returns the processor time that a process has had.
+func used(pid int) time.Duration {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:]))
+	if len(f) < 13 {
+		return 0
+	}
+	var user, system int64 // in hundredths of a second
+	_, _ = fmt.Sscan(f[11]+" "+f[12], &user, &system)
+	return time.Duration(user+system) * 10 * time.Millisecond
+}
+
+// received returns how many bytes a process has read, from sockets too.
+func received(pid int) (n int) {
+	b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	_, _ = fmt.Sscanf(string(b), "rchar: %d", &n)
+	return n
+}
