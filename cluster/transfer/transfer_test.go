@@ -220,6 +220,7 @@ func (*collector) Flush() error          { return nil }
 // item.
 func everything(t testing.TB, s Side) string {
 	t.Helper()
+	s.TTL = 5 * time.Second // the machine may be busy
 	ctx, free, err := holdMasters(t.Context(), s)
 	must(t, err)
 	defer func() { must(t, free()) }()
