@@ -131,6 +131,9 @@ keyvis: build ## Write four patterns of keys for DURATION, compare heat maps wit
 	mkdir -p $(strip $(SHOTS))
 	$(CONFORM) $(GO) test ./conformance/console -run '^TestHeat$$' -count=1 -v -timeout 60m -console.heat=$(strip $(DURATION)) -console.shots=$(abspath $(strip $(SHOTS)))
 
+alerts: ## Cause the condition of each alert rule on running servers, until Prometheus says so; wants root, prometheus and strace
+	$(GO) test ./cmd/trestle -run '^Test(Cluster)?Alerts$$' -count=1 -v -timeout 30m -alerts
+
 console-vendor: ## Fetch the console's libraries from npm, verify them by their hashes, and put them into the tree
 	cmd/trestle/internal/console/vendor.sh
 
