@@ -149,11 +149,17 @@ func etcdTLS(f TLSFiles) (*tls.Config, error) {
 		}
 	}
 	if f.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
-		if err != nil {
-			return nil, fmt.Errorf("read etcd-cert: %w", err)
+		pair := func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			p, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+			if err != nil {
+				return nil, fmt.Errorf("read etcd-cert: %w", err)
+			}
+			return &p, nil
 		}
-		c.Certificates = []tls.Certificate{pair}
+		if _, err := pair(nil); err != nil {
+			return nil, err
+		}
+		c.GetClientCertificate = pair // the files are read again with each connection
 	}
 	return c, nil
 }

@@ -1,9 +1,16 @@
 package node
 
 import (
+	"bytes"
 	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"log/slog"
+	"math/big"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -192,6 +199,44 @@ func TestCheckExists(t *testing.T) {
 	}
 	if err := n.CheckExists(t.Context()); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestEtcdCertificateIsReadAgain: etcd is shown the certificate that the file has when a
+// connection is made.
+func TestEtcdCertificateIsReadAgain(t *testing.T) {
+	t.Parallel()
+	f := TLSFiles{Cert: filepath.Join(t.TempDir(), "cert.pem"), Key: filepath.Join(t.TempDir(), "key.pem")}
+	// renew writes another pair, and returns its certificate.
+	renew := func(serial int64) []byte {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(time.Hour)}
+		der, err := x509.CreateCertificate(rand.Reader, c, c, key.Public(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		private, err := x509.MarshalPKCS8PrivateKey(key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, b := range map[string]*pem.Block{f.Cert: {Type: "CERTIFICATE", Bytes: der}, f.Key: {Type: "PRIVATE KEY", Bytes: private}} {
+			if err := os.WriteFile(file, pem.EncodeToMemory(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return der
+	}
+	renew(1)
+	c, err := etcdTLS(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := renew(2)
+	if got, err := c.GetClientCertificate(nil); err != nil || !bytes.Equal(got.Certificate[0], want) {
+		t.Errorf("the certificate of before is shown: %v", err)
 	}
 }
 

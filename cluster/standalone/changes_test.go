@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/stamp"
@@ -181,5 +184,43 @@ func TestPromiseSurvivesDrop(t *testing.T) {
 	}
 	if err := s.Close(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestManyColumnsTold: the deletions of a family up to a time are told by columns, of which there
+// is a most in all mutations of a row together. It is so too of changes that are kept for views.
+func TestManyColumnsTold(t *testing.T) {
+	ctx := t.Context()
+	s, err := Open(ctx, Options{Dir: "d", FS: vfs.NewMem(), NoReserve: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Close(ctx); err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, stream := range map[string]*schema.Stream{"stream": {}, "views": {Hidden: true}} {
+		name = "projects/p/instances/i/tables/" + name
+		stream.Life, stream.Retention, stream.Since = 1, time.Hour, time.Now()
+		if _, err := s.CreateTable(ctx, &schema.Table{Name: name, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}, Stream: stream}, nil); err != nil {
+			t.Fatal(err)
+		}
+		muts := []row.Mutation{{Op: row.SetCell, Family: "f", Qualifier: []byte("later"), Timestamp: 9000}}
+		for i := range schema.MaxMutations * 3 / 5 {
+			muts = append(muts, row.Mutation{Op: row.SetCell, Family: "f", Qualifier: fmt.Append(nil, i), Timestamp: 1000})
+		}
+		if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte("r"), Mutations: muts}); err != nil {
+			t.Fatal(err)
+		}
+		upTo := row.Mutation{Op: row.DeleteFamily, Family: "f", Times: cell.TimeRange{Start: math.MinInt64, End: 5000}}
+		for _, c := range []struct {
+			n    int
+			kind fault.Kind
+		}{{2, fault.FailedPrecondition}, {1, 0}} {
+			if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte("r"), Mutations: slices.Repeat([]row.Mutation{upTo}, c.n)}); fault.KindOf(err) != c.kind {
+				t.Errorf("%s, %d deletions: %v", name, c.n, err)
+			}
+		}
 	}
 }

@@ -3,6 +3,7 @@ package standalone
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 
@@ -85,6 +86,35 @@ func TestViewSteps(t *testing.T) {
 			}
 			t.Error("the mistake was not found")
 		})
+	}
+}
+
+// TestViewScansAgain: a look at all rows that begins anew has what the one before has stored,
+// also of more rows than are read ahead.
+func TestViewScansAgain(t *testing.T) {
+	var scans atomic.Int64
+	w := newViewWorld(t, views.Options{Step: func(_ *tablet.Tablet, step string) error {
+		if step == "scanned" && scans.Add(1) == 1 {
+			return errStopped
+		}
+		return nil
+	}})
+	defer w.close()
+	entries := make([]row.Entry, 2500)
+	for i := range entries {
+		entries[i] = row.Entry{Key: fmt.Appendf(nil, "row%05d", i), Mutations: []row.Mutation{w.set(viewstest.Group, fmt.Appendf(nil, "group%d", i%7))}}
+	}
+	if err := w.s.MutateRows(t.Context(), table, entries, func(i int, err error) {
+		if err != nil {
+			t.Errorf("row %d: %v", i, err)
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.create()
+	w.check()
+	if scans.Load() != 2 {
+		t.Errorf("%d looks at all rows", scans.Load())
 	}
 }
 

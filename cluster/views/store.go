@@ -79,7 +79,11 @@ func (s *store) scan(ctx context.Context, q *tablet.Query, ranges []row.Range, l
 	var stats scan.Stats
 	for rest := slices.Clone(ranges); len(rest) > 0; {
 		var err error
-		if rest, _, err = s.t.Read(ctx, q, rest, limit, w, &stats); err != nil {
+		left := limit
+		if limit > 0 {
+			left -= stats.RowsReturned
+		}
+		if rest, _, err = s.t.Read(ctx, q, rest, left, w, &stats); err != nil {
 			return err
 		}
 		if limit > 0 && stats.RowsReturned >= limit {
@@ -92,11 +96,12 @@ func (s *store) scan(ctx context.Context, q *tablet.Query, ranges []row.Range, l
 // portion is scan of the first rows of ranges, of limit rows and about portionBytes at most.
 // It returns what is left of the ranges.
 func (s *store) portion(ctx context.Context, q *tablet.Query, ranges []row.Range, limit int64, each func(key []byte, c *row.Cell) error) (rest []row.Range, err error) {
-	w := &cellReader{each: each, most: portionBytes}
+	w := &cellReader{each: each, most: portionBytes, mostRows: limit}
 	var stats scan.Stats
 	rest = ranges
-	for len(rest) > 0 && stats.RowsReturned < limit && w.bytes < portionBytes {
-		if rest, _, err = s.t.Read(ctx, q, rest, limit-stats.RowsReturned, w, &stats); err != nil {
+	for len(rest) > 0 && !w.full() {
+		// Not with Read's limit: there is nothing left of ranges for Read once it is reached.
+		if rest, _, err = s.t.Read(ctx, q, rest, 0, w, &stats); err != nil {
 			return nil, err
 		}
 	}
@@ -105,11 +110,18 @@ func (s *store) portion(ctx context.Context, q *tablet.Query, ranges []row.Range
 
 // A cellReader gives cells to a function.
 type cellReader struct {
-	each  func(key []byte, c *row.Cell) error
-	key   []byte
-	err   error
-	most  int // full after so many bytes of values, if it is not 0
-	bytes int // of values
+	each func(key []byte, c *row.Cell) error
+	key  []byte
+	err  error
+	// It is full after so many bytes of values, and after so many rows, if they are not 0.
+	most     int
+	mostRows int64
+	bytes    int // of values
+	rows     int64
+}
+
+func (r *cellReader) full() bool {
+	return r.most > 0 && r.bytes >= r.most || r.mostRows > 0 && r.rows >= r.mostRows
 }
 
 func (r *cellReader) StartRow(key []byte) { r.key = append(r.key[:0], key...) }
@@ -121,9 +133,13 @@ func (r *cellReader) Cell(c *row.Cell) {
 	}
 }
 
-func (r *cellReader) EndRow() (bool, error) { return r.most > 0 && r.bytes >= r.most, r.err }
-func (*cellReader) Scanned([]byte)          {}
-func (*cellReader) Flush() error            { return nil }
+func (r *cellReader) EndRow() (bool, error) {
+	r.rows++
+	return r.full(), r.err
+}
+
+func (*cellReader) Scanned([]byte) {}
+func (*cellReader) Flush() error   { return nil }
 
 // An entry of the outbox is what a batch of contributions means to rows of the view. It is
 // a cell: the row is the first of the tablet that has written it, so that one child of a

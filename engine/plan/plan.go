@@ -137,6 +137,7 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 	// The accumulators that this batch has changed: several inputs of one cell
 	// compound, and only the last state is stored.
 	var sums map[string][]byte
+	var told toldColumns
 	dirty := false // b deletes or sets something, so that a View must look through it
 	for i := range muts {
 		m := &muts[i]
@@ -155,7 +156,7 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 				b.DeleteFamily(f.ID)
 			} else {
 				if p.tellsColumns(m) {
-					if err := p.tellColumns(v, b, f, m.Times); err != nil {
+					if err := p.tellColumns(v, b, f, m.Times, &told); err != nil {
 						return err
 					}
 				}
@@ -211,20 +212,23 @@ func (p *Planner) fill(v *tablet.View, b *tablet.Batch, muts []row.Mutation) err
 
 // tellsColumns tells whether readers of changes are to know which columns m deletes from. It
 // is so of a family up to a time, which only HBase's clients delete: the record of changes has
-// no such operation.
+// no such operation. One that is kept for views only may bring a backup to a time.
 func (p *Planner) tellsColumns(m *row.Mutation) bool {
-	return m.Op == row.DeleteFamily && m.Times != (cell.TimeRange{}) && m.Times != cell.AllTime && p.table.ChangeStream() != nil
+	return m.Op == row.DeleteFamily && m.Times != (cell.TimeRange{}) && m.Times != cell.AllTime && p.table.Stream != nil
 }
 
-// maxToldBytes bounds the qualifiers of the columns that the deletion of a family up to a time
-// is told as. There are at most schema.MaxMutations of them.
+// maxToldBytes bounds the qualifiers of the columns that the deletions of families up to a time
+// are told as, of all mutations of a row. There are at most schema.MaxMutations of them.
 const maxToldBytes = 16 << 20
+
+// toldColumns are how many columns, and bytes of their qualifiers, earlier mutations were told as.
+type toldColumns struct{ n, bytes int }
 
 // tellColumns notes in b what a deletion of a family leaves out, if it does: the columns that
 // it deletes from, in place of all of the family.
-func (p *Planner) tellColumns(v *tablet.View, b *tablet.Batch, f schema.Family, times cell.TimeRange) error {
+func (p *Planner) tellColumns(v *tablet.View, b *tablet.Batch, f schema.Family, times cell.TimeRange, told *toldColumns) error {
 	var columns [][]byte
-	n, size := 0, 0
+	n, size := told.n, told.bytes
 	others, err := v.Columns(b, f.ID, times, func(qualifier []byte) error {
 		if n, size = n+1, size+len(qualifier); n > schema.MaxMutations || size > maxToldBytes {
 			columns = nil // only if there are no others
@@ -239,9 +243,10 @@ func (p *Planner) tellColumns(v *tablet.View, b *tablet.Batch, f schema.Family, 
 	case !others:
 		return nil
 	case n > schema.MaxMutations || size > maxToldBytes:
-		return fault.New(fault.FailedPrecondition, "The row has %d columns in family %s, of %d bytes, to be deleted in part: a change stream tells at most %d columns of %d bytes of a deletion up to a time. "+
-			"Delete the columns in several requests, or the family without a time", n, f.Name, size, schema.MaxMutations, maxToldBytes)
+		return fault.New(fault.FailedPrecondition, "The row has %d columns of %d bytes, the last in family %s, to be deleted in part: a change stream tells at most %d columns of %d bytes of a deletion up to a time. "+
+			"Delete the columns in several requests, or the family without a time", n, size, f.Name, schema.MaxMutations, maxToldBytes)
 	}
+	told.n, told.bytes = n, size
 	b.Covered(f.ID, columns, times)
 	return nil
 }

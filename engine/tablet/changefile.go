@@ -236,7 +236,13 @@ func (c *collection) wasWritten(ctx context.Context, t *Tablet, from, through ce
 		}
 		return !*again, nil
 	}
-	return n, r.read(ctx, through)
+	err = r.read(ctx, through)
+	if fault.KindOf(err) == fault.Corruption {
+		// It is known from SSTables. A change file that is damaged must not keep the tablet from
+		// flushing.
+		*again, err = true, nil
+	}
+	return n, err
 }
 
 // spare writes the file anew without the cells that were written after a stamp, and returns

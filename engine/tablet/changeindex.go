@@ -47,9 +47,9 @@ func (t *Tablet) indexChanges(ctx context.Context, next *metadata.Row, most int)
 				}
 			}
 			replaced = append(replaced, x.Object)
-			files = inOrder(files)
 		}
 	}
+	files = inOrder(files)
 	id := t.env.NewID()
 	x := &changeIndex{env: t.env, object: changes.IndexName(id)}
 	t.env.begin(x.object)

@@ -40,10 +40,11 @@ func TestWrittenWhileCollected(t *testing.T) {
 		flush bool // it is a flush that collects
 		many  bool // more cells than are hashed
 		since bool // what was written is not kept any more
+		lost  bool // the change file of what was written is not there for a time
 		some  bool // not all cells are written again
 		none  bool
 	}{
-		"flush": {flush: true}, "compaction": {}, "some of them": {some: true}, "many": {some: true, many: true}, "not kept": {some: true, since: true}, "nothing": {none: true},
+		"flush": {flush: true}, "compaction": {}, "some of them": {some: true}, "many": {some: true, many: true}, "not kept": {some: true, since: true}, "lost": {some: true, lost: true}, "nothing": {none: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, start := oneVersion(t)
@@ -55,6 +56,8 @@ func TestWrittenWhileCollected(t *testing.T) {
 			if !c.flush {
 				s.flush()
 			}
+			var lost string
+			var file []byte
 			armed, id := true, s.env.NewID
 			s.env.NewID = func() uint64 {
 				if armed && !c.none {
@@ -67,6 +70,19 @@ func TestWrittenWhileCollected(t *testing.T) {
 						b.DeleteColumn(1, []byte("q"), cell.TimeRange{Start: 9000, End: 10_000})
 						b.Set(1, []byte("q"), 5000, []byte("again"))
 						s.apply(b)
+					}
+					if c.lost {
+						s.env.NewID = id
+						s.flush()
+						files := s.Row().Stream.Files
+						lost = files[len(files)-1].Object
+						var err error
+						if file, err = s.objects.Get(t.Context(), lost); err != nil {
+							t.Error(err)
+						}
+						if err := s.objects.Delete(t.Context(), lost); err != nil {
+							t.Error(err)
+						}
 					}
 					if c.since {
 						s.env.NewID = id
@@ -93,6 +109,11 @@ func TestWrittenWhileCollected(t *testing.T) {
 				}
 			}
 			s.env.NewID = id
+			if c.lost {
+				if err := s.objects.PutIfAbsent(t.Context(), lost, file); err != nil {
+					t.Fatal(err)
+				}
+			}
 			s.Promise(s.write.seq)
 			want := s.content()
 			if v := want["row1 f1:q@5000"]; (v == "again") == c.none || (want["row0 f1:q@5000"] == "") != (c.some || c.none) {

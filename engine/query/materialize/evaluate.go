@@ -78,8 +78,8 @@ func (e *evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.
 	for i, k := range keys {
 		ranges[i] = row.Single(k)
 	}
-	from, err := e.part(ctx, ranges, emit)
-	if !exec.OfQuery(err) {
+	from, noRoom, err := e.part(ctx, ranges, emit)
+	if !noRoom {
 		return err
 	}
 	// One of the rows that are left, or several together, have no room.
@@ -105,8 +105,8 @@ const aroundLarge = 64
 // Range implements matview.Evaluator.
 func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
 	for !within.Empty() {
-		from, err := e.part(ctx, []row.Range{within}, emit)
-		if !exec.OfQuery(err) {
+		from, noRoom, err := e.part(ctx, []row.Range{within}, emit)
+		if !noRoom {
 			return err
 		}
 		if from != nil {
@@ -139,14 +139,17 @@ func (*keyReader) EndRow() (bool, error) { return false, nil }
 func (*keyReader) Scanned([]byte)        {}
 func (*keyReader) Flush() error          { return nil }
 
-// part is run, and returns behind which rows it has come if it fails: all before were given
-// to emit that there is something to say of.
-func (e *evaluator) part(ctx context.Context, within []row.Range, emit func(*matview.Row) error) (from []byte, err error) {
+// part is run, and tells whether it failed as rows have no room. It has come behind from then:
+// all before were given to emit that there is something to say of. What emit says is no such
+// failure: a tablet that has no room for writes says Exhausted too.
+func (e *evaluator) part(ctx context.Context, within []row.Range, emit func(*matview.Row) error) (from []byte, noRoom bool, err error) {
+	var refused error
 	err = e.run(ctx, within, func(r *matview.Row) error {
 		from = append(append(from[:0], r.Key...), 0)
-		return emit(r)
+		refused = emit(r)
+		return refused
 	})
-	return from, err
+	return from, refused == nil && exec.OfQuery(err), err
 }
 
 func (e *evaluator) run(ctx context.Context, within []row.Range, emit func(*matview.Row) error) error {

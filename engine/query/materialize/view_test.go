@@ -387,4 +387,21 @@ func TestLargeRows(t *testing.T) {
 			}
 		}
 	}
+	// What the caller says of a row is not taken for one that has no room.
+	full := fault.New(fault.Exhausted, "the disk is full")
+	for what, do := range map[string]func(emit func(*matview.Row) error) error{
+		"keys":  func(emit func(*matview.Row) error) error { return e.Keys(t.Context(), keys, emit) },
+		"range": func(emit func(*matview.Row) error) error { return e.Range(t.Context(), row.All, emit) },
+	} {
+		n := 0
+		err := do(func(*matview.Row) error {
+			if n++; n == 5 {
+				return full
+			}
+			return nil
+		})
+		if !errors.Is(err, full) || n != 5 {
+			t.Errorf("%s: %v after %d rows", what, err, n)
+		}
+	}
 }
