@@ -376,6 +376,12 @@ func TestBackupPermissions(t *testing.T) {
 		s.want(exitFailure, "(or it may not exist)", key, "backup", "export", name+"-none", "x")
 	}
 	s.want(exitFailure, "--credentials", "", "backup", "export", name, "x")
+	// A list leaves out what its reader may not know of.
+	for key, seen := range map[string]bool{s.root: true, mine: true, other: false, s.onlooker: false} {
+		if out, code := s.tool(key, "backup", "list", "--json"); code != exitOK || strings.Contains(out, `"`+name+`"`) != seen {
+			t.Errorf("%s lists, with exit code %d:\n%s", filepath.Base(key), code, out)
+		}
+	}
 	s.want(exitOK, "done", mine, "backup", "export", name, "x")
 	// Who may do everything in his project may not take another's rows there.
 	s.want(exitFailure, "denied", other, "backup", "import", "x", "projects/q/instances/i/clusters/c/backups/b")

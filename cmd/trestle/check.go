@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"strings"
 	"time"
@@ -16,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/cluster/check"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/node"
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/gateway"
@@ -36,10 +38,12 @@ nothing.
   trestle check --views DIR
   trestle check --views --online --store S [--etcd E] [--cluster C]
       beside that, evaluates the query of each materialized view over the whole
-      source, and names the rows that differ. A directory is served in memory for
-      that, which takes as much as its commit log has
+      source, and names the rows that differ. A directory is served in memory,
+      which takes as much as its commit log has
   trestle check --views --online --admin URL
       only that, by a server that serves
+
+Views of a directory with damage are not compared.
 
 Exits with 0 if there is no damage and no row differs, with 1 if not, or if it
 could not be found out.`
@@ -52,8 +56,8 @@ type checking struct {
 	online bool
 	views  bool
 	o      check.ClusterOptions
-	// viewed is what was found out of materialized views, if that was wanted.
-	viewed check.ViewSummary
+	// viewed is what was found out of materialized views, nil if they were not compared.
+	viewed *check.ViewSummary
 }
 
 // checkCommand verifies a data directory or a cluster.
@@ -112,10 +116,7 @@ func checkCommand(p *process) *cobra.Command {
 // is 0.
 func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSON bool) int {
 	p := c.p
-	if asJSON {
-		c.line = json.NewEncoder(p.stdout)
-		c.line.SetEscapeHTML(false)
-	}
+	c.printLines(asJSON)
 	ctx, stop := commandContext(limit)
 	defer stop()
 	var sum check.Summary
@@ -130,7 +131,7 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 			err = c.directoryViews(ctx, &sum)
 		}
 	}
-	c.end(sum, err == nil)
+	c.end(&sum, err == nil)
 	if err != nil {
 		return p.failed(fmt.Errorf("check %s: %w", c.what, explain(ctx, err)))
 	}
@@ -140,14 +141,37 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 	return exitOK
 }
 
+// printLines has lines of JSON printed, if that is wanted.
+func (c *checking) printLines(asJSON bool) {
+	if asJSON {
+		c.line = json.NewEncoder(c.p.stdout)
+		c.line.SetEscapeHTML(false)
+	}
+}
+
 // ask has the server of an admin service compare its views.
 func (c *checking) ask(at string, l *login, insecure, asJSON bool, limit time.Duration) int {
 	ctx, stop := commandContext(limit)
 	defer stop()
-	a := &adminClient{p: c.p, ctx: ctx, base: strings.TrimSuffix(at, "/"), json: asJSON, verb: "check"}
+	a := &adminClient{p: c.p, ctx: ctx, base: strings.TrimSuffix(at, "/"), verb: "check"}
+	c.printLines(asJSON)
 	err := a.logIn(l, insecure)
-	if err == nil {
+	if err == nil && c.line == nil {
 		err = a.checkViews(nil)
+	} else if err == nil {
+		c.viewed = &check.ViewSummary{}
+		err = a.eachView(nil, func(v *ops.ViewChecked) {
+			for _, f := range v.Findings {
+				c.report(check.Finding{Where: f.Where, What: f.What, Do: f.Do})
+			}
+			c.viewed.Views, c.viewed.Rows, c.viewed.Differ = c.viewed.Views+1, c.viewed.Rows+v.Rows, c.viewed.Differ+v.Differ
+		})
+	}
+	if c.line != nil {
+		c.end(nil, err == nil)
+		if err == nil && c.viewed.Differ > 0 {
+			err = viewsDiffer(c.viewed.Differ)
+		}
 	}
 	if err != nil {
 		return c.p.failed(explain(ctx, err))
@@ -162,9 +186,10 @@ func (c *checking) directoryViews(ctx context.Context, sum *check.Summary) error
 		return err
 	}
 	defer func() { _ = os.RemoveAll(spill) }()
-	c.viewed, err = check.DirectoryViews(ctx, vfs.Default, c.what, func(tables *client.Client) matview.Evaluators {
+	viewed, err := check.DirectoryViews(ctx, vfs.Default, c.what, func(tables *client.Client) matview.Evaluators {
 		return gateway.ViewEvaluators(tables, viewCheckMemory, spill)
 	}, c.counted(sum))
+	c.viewed = &viewed
 	return err
 }
 
@@ -184,7 +209,8 @@ func (c *checking) clusterViews(ctx context.Context, cfg *settings.Set, n *node.
 		return err
 	}
 	defer func() { _ = os.RemoveAll(spill) }()
-	c.viewed, err = viewChecks(tables, spill).CheckAll(ctx, all, c.counted(sum))
+	viewed, err := viewChecks(tables, spill).CheckAll(ctx, all, c.counted(sum))
+	c.viewed = &viewed
 	return err
 }
 
@@ -254,12 +280,28 @@ func (c *checking) report(f check.Finding) {
 	fmt.Fprintf(c.p.screen(), "%-8s  %s: %s. To do: %s%s\n", kind, f.Where, f.What, f.Do, flaw(!f.Harmless))
 }
 
-// end prints the summary.
-func (c *checking) end(sum check.Summary, complete bool) {
+// viewsSpared is why --views compares none.
+const viewsSpared = "there is damage"
+
+// end prints the summary. sum is nil if only views were looked at. What was not looked at has no
+// numbers.
+func (c *checking) end(sum *check.Summary, complete bool) {
 	if c.line != nil {
-		_ = c.line.Encode(map[string]any{"summary": map[string]any{"views": c.viewed.Views, "view_rows": c.viewed.Rows, "view_rows_differ": c.viewed.Differ, "damaged": sum.Damaged, "harmless": sum.Harmless, "complete": complete,
-			"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
-			"entries": sum.Entries, "log_records": sum.LogRecords, "log_segments": sum.LogSegments, "unused": sum.Unused, "unused_bytes": sum.UnusedBytes}})
+		out := map[string]any{"complete": complete, "damaged": 0, "harmless": 0}
+		if sum != nil {
+			maps.Copy(out, map[string]any{"damaged": sum.Damaged, "harmless": sum.Harmless,
+				"tables": sum.Tables, "tablets": sum.Tablets, "backups": sum.Backups, "sstables": sum.SSTables, "sstable_bytes": sum.SSTableBytes,
+				"entries": sum.Entries, "log_records": sum.LogRecords, "log_segments": sum.LogSegments, "unused": sum.Unused, "unused_bytes": sum.UnusedBytes})
+		} else if c.viewed != nil {
+			out["damaged"] = c.viewed.Differ
+		}
+		switch {
+		case c.viewed != nil:
+			maps.Copy(out, map[string]any{"views": c.viewed.Views, "view_rows": c.viewed.Rows, "view_rows_differ": c.viewed.Differ})
+		case c.views && complete:
+			out["views_not_compared"] = viewsSpared
+		}
+		_ = c.line.Encode(map[string]any{"summary": out})
 		return
 	}
 	if !complete {
@@ -273,8 +315,11 @@ func (c *checking) end(sum check.Summary, complete bool) {
 	if c.o.Objects != nil {
 		logs = fmt.Sprintf("%d log segments read; %d objects (%s) are named by none", sum.LogSegments, sum.Unused, byteSize(sum.UnusedBytes))
 	}
-	if c.views {
+	switch {
+	case c.viewed != nil:
 		logs += fmt.Sprintf("; %d views with %d rows, of which %d differ", c.viewed.Views, c.viewed.Rows, c.viewed.Differ)
+	case c.views:
+		logs += "; views were not compared, as " + viewsSpared
 	}
 	fmt.Fprintf(c.p.screen(), "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s%s\n",
 		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs, flaw(sum.Damaged > 0))

@@ -77,6 +77,7 @@ func TestComplete(t *testing.T) {
 		"restore " + server + "project/":                                               short + "/nightly",
 		"restore " + server + "x ":                                                     "",
 		"iam policy get " + server + "projects/other":                                  "projects/other projects/other/instances/second projects/other/instances/second/tables/users",
+		"iam policy get " + server + "--data-dir " + o.dir + " projects/other":         "",
 		"sql -e " + o.addr + " --project project --instance i":                         "instance",
 		"sql -e " + o.addr + " --project project --instance projects/o":                "projects/other/instances/second",
 		"table describe --admin http://127.0.0.1:1 --table ":                           "",

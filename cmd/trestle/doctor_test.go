@@ -126,4 +126,8 @@ func TestTopAddsUp(t *testing.T) {
 	if err := printTop(&out, &topList{Tables: tables, Methods: methods, Principals: got}); err != nil || !strings.Contains(out.String(), "b          0           1              3s") {
 		t.Errorf("%v\n%s", err, out.String())
 	}
+	out.Reset()
+	if err := printTop(&out, &topList{Principals: []principalLoad{{Principal: "a\x1b[2J\n", Requests: 1}}}); err != nil || !strings.Contains(out.String(), "\n"+`a\x1b[2J\x0a `) {
+		t.Errorf("a name moves the terminal's cursor: %v %q", err, out.String())
+	}
 }

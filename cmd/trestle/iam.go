@@ -97,7 +97,12 @@ func iamCommand(p *process) *cobra.Command {
 		}
 		c := p.verb(v.use, v.help, "", own, func(_ *cobra.Command, args []string) int { return f.run(p, v.run, args) })
 		if strings.HasSuffix(v.use, " RESOURCE") {
-			completeArg(c, 0, func() (*grpc.ClientConn, error) { return f.dial(f.server, f.plaintext) }, resourceArgs)
+			completeArg(c, 0, func() (*grpc.ClientConn, error) {
+				if f.dataDir != "" {
+					return nil, errors.New("--data-dir: a server that is stopped tells nothing")
+				}
+				return f.dial(f.server, f.plaintext)
+			}, resourceArgs)
 		}
 		groups[v.group].AddCommand(c)
 	}

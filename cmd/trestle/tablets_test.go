@@ -371,6 +371,15 @@ func TestCorruption(t *testing.T) {
 	if err := json.Unmarshal([]byte(strings.SplitN(out, "\n", 2)[0]), &line); err != nil || code != exitFailure || line.Where == "" || line.Do == "" {
 		t.Errorf("check --json: %v %s", err, out)
 	}
+	for flag, want := range map[string]string{
+		"--json=false": `1 damaged,.*; views were not compared, as there is damage\n$`,
+		"--json":       `"damaged":1,.*"views_not_compared":"there is damage"\}\}\n$`,
+	} {
+		out, _, code := tool(t, o.dir, "check", "--views", flag, "trestle-data")
+		if code != exitFailure || !regexp.MustCompile(want).MatchString(out) || strings.Contains(out, "view_rows") || strings.Contains(out, "0 views") {
+			t.Errorf("check --views %s: exit code %d\n%s\nwant %s", flag, code, out, want)
+		}
+	}
 	// The server starts all the same.
 	o.start()
 	if r, err := o.table.ReadRow(t.Context(), rowOf(0)); err != nil || string(r["f"][0].Value) != valueOf(0) {

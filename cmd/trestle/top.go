@@ -232,7 +232,8 @@ func printTop(out io.Writer, t *topList) error {
 	w = tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "PRINCIPAL\tREQUESTS/S\tSLOW REQUESTS\tTOOK")
 	for _, x := range t.Principals {
-		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", x.Principal, rate(x.Requests), x.Slow, latency(x.Seconds))
+		// A client of HBase's API without login says itself what it is called.
+		fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", ops.EscapeKey([]byte(x.Principal)), rate(x.Requests), x.Slow, latency(x.Seconds))
 	}
 	return w.Flush()
 }

@@ -76,8 +76,8 @@ func (o clusterOperator) CheckView(ctx context.Context, t *schema.Table, report 
 	return viewChecks(o.Client, dir).Check(ctx, t, func(f check.Finding) { report(ops.ViewFinding{Where: f.Where, What: f.What, Do: f.Do}) })
 }
 
-// checkViews compares the view that is named, or all.
-func (c *adminClient) checkViews(args []string) error {
+// eachView compares the view that is named, or all, and tells of each.
+func (c *adminClient) eachView(args []string, tell func(*ops.ViewChecked)) error {
 	if len(args) == 0 {
 		var all ops.ViewList
 		if err := c.call(c.ctx, http.MethodGet, "/admin/views", nil, &all); err != nil {
@@ -87,30 +87,41 @@ func (c *adminClient) checkViews(args []string) error {
 			args = append(args, v.View)
 		}
 	}
-	checked, differ := []ops.ViewChecked{}, 0
 	for _, name := range args {
 		var got ops.ViewChecked
 		if err := c.call(c.ctx, http.MethodPost, "/admin/views/check", ops.ViewWait{View: name}, &got); err != nil {
 			return err
 		}
-		checked, differ = append(checked, got), differ+got.Differ
+		tell(&got)
+	}
+	return nil
+}
+
+// checkViews compares the view that is named, or all.
+func (c *adminClient) checkViews(args []string) error {
+	checked, differ := []ops.ViewChecked{}, 0
+	err := c.eachView(args, func(got *ops.ViewChecked) {
+		checked, differ = append(checked, *got), differ+got.Differ
 		if c.json {
-			continue
+			return
 		}
 		for _, f := range got.Findings {
 			fmt.Fprintf(c.p.screen(), "%s: %s. To do: %s%s\n", f.Where, f.What, f.Do, flaw(true))
 		}
 		fmt.Fprintf(c.p.screen(), "%s: %d rows, %d differ%s\n", got.View, got.Rows, got.Differ, flaw(got.Differ > 0))
+	})
+	if err == nil && c.json {
+		err = c.print(map[string]any{"checked": checked})
 	}
-	if c.json {
-		if err := c.print(map[string]any{"checked": checked}); err != nil {
-			return err
-		}
+	if err == nil && differ > 0 {
+		err = viewsDiffer(differ)
 	}
-	if differ > 0 {
-		return fmt.Errorf("%d rows of views are not what their queries make them", differ)
-	}
-	return nil
+	return err
+}
+
+// viewsDiffer is what ends a comparison in which n rows differ.
+func viewsDiffer(n int) error {
+	return fmt.Errorf("%d rows of views are not what their queries make them", n)
 }
 
 // views prints the materialized views that the caller may know of.

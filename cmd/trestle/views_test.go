@@ -2,7 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"net/http"
+	"net/http/httptest"
 	"regexp"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -65,6 +68,7 @@ func TestViewsCommand(t *testing.T) {
 		}
 	}
 	check(exitOK, `(?s)/by-length: .* rows, 0 differ\n.*/failing: 0 rows, 0 differ\n`, "--online", "--admin", o.url)
+	check(exitOK, `^\{"summary":\{"complete":true,"damaged":0,"harmless":0,"view_rows":[1-9][0-9]*,"view_rows_differ":0,"views":2\}\}\n$`, "--online", "--json", "--admin", o.url)
 	check(exitUsage, `--admin goes with --views and --online`, "--admin", o.url)
 	check(exitUsage, `--admin goes with --views and --online`, "--online", "--admin", o.url, "trestle-data")
 	check(exitUsage, `give --online too`, "--store", "file:///nowhere")
@@ -74,4 +78,30 @@ func TestViewsCommand(t *testing.T) {
 	}
 	o.stop(syscall.SIGKILL)
 	check(exitOK, `no damage.*; 2 views with [1-9][0-9]* rows, of which 0 differ\n`, "trestle-data")
+	check(exitOK, `"tables":[1-9],.*"view_rows":[1-9][0-9]*,"view_rows_differ":0,"views":2\}\}\n$`, "--json", "trestle-data")
+}
+
+// TestCheckViewsLines: `trestle check --json` prints the rows that a server finds to differ as
+// those that it finds itself.
+func TestCheckViewsLines(t *testing.T) {
+	answers := map[string]string{
+		"/admin/views":       `{"views":[{"view":"a"},{"view":"b"}]}`,
+		"/admin/views/check": `{"view":"a","rows":7,"differ":2,"findings":[{"where":"row 1","what":"is not there","do":"delete it"}]}`,
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(answers[r.URL.Path]))
+	}))
+	defer s.Close()
+	const finding = `{"do":"delete it","finding":"damage","what":"is not there","where":"row 1"}` + "\n"
+	out, errs, code := typed("check", "--views", "--online", "--json", "--admin", s.URL)
+	want := finding + finding + `{"summary":{"complete":true,"damaged":4,"harmless":0,"view_rows":14,"view_rows_differ":4,"views":2}}` + "\n"
+	if code != exitFailure || out != want || !strings.Contains(errs, "4 rows of views are not what their queries make them") {
+		t.Errorf("exit code %d, %s\n%s\nwant\n%s", code, errs, out, want)
+	}
+	delete(answers, "/admin/views/check")
+	out, _, code = typed("check", "--views", "--online", "--json", "--admin", s.URL)
+	if want = `{"summary":{"complete":false,"damaged":0,"harmless":0,"view_rows":0,"view_rows_differ":0,"views":0}}` + "\n"; code != exitFailure || out != want {
+		t.Errorf("exit code %d\n%s\nwant\n%s", code, out, want)
+	}
 }

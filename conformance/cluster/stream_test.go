@@ -197,8 +197,8 @@ func TestStreamMistakes(t *testing.T) {
 }
 
 // TestStream: what `trestle stream` writes to a file is what was acknowledged, once and in order,
-// and leads to the table, though tablets are split, merged and moved each second, servers are
-// killed, and so is the reader, which goes on at its position.
+// and leads to the table. Meanwhile tablets are split, merged and moved each second, and servers
+// are killed. So is the reader, which goes on at its position.
 func TestStream(t *testing.T) {
 	c := start(t, Options{Store: *store})
 	t.Logf("-cluster.seed=%d", *seed)
@@ -257,11 +257,14 @@ func TestStream(t *testing.T) {
 				victims = append(victims, m)
 			}
 		}
-		if err := c.kill(ctx, r, victims...); err != nil {
-			t.Fatal(err)
+		if err = c.kill(ctx, r, victims...); err != nil {
+			stop()
 		}
 	}
-	wg.Wait()
+	wg.Wait() // the others report to t, which must not have ended
+	if err != nil {
+		t.Fatal(err)
+	}
 	acked := map[string][]string{}
 	n, unknown := 0, 0
 	for i := range logs {

@@ -151,6 +151,12 @@ func TestChartMonitoring(t *testing.T) {
 			t.Errorf("%v", m.Metadata)
 		}
 	}
+	for _, what := range []string{"alerts", "dashboards"} {
+		out, err := exec.Command(helm, "template", "name", filepath.Join(root, "packaging/helm/trestle"), "--set", "insecure=true,"+what+".enabled=true").CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "use the packaged chart (make packages), or set "+what+".enabled=false") {
+			t.Errorf("%s of a source tree: %v\n%s", what, err, out)
+		}
+	}
 	closed := render("cluster.yaml")
 	if len(closed["ConfigMap"]) != 0 || len(closed["PrometheusRule"]) != 1 || closed["PrometheusRule"][0].Metadata.Labels["release"] != "prometheus" {
 		t.Fatalf("with alerts alone: %v", closed)

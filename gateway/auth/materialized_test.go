@@ -210,7 +210,7 @@ func TestMaterializedViewRights(t *testing.T) {
 	// A view goes on with what its definer could read. The definer cannot make another.
 	f.grant(instance)
 	if err := create(definer.token(nil), "w"); status.Code(err) != codes.PermissionDenied {
-		t.Errorf("created by one who may no more: %v", err)
+		t.Errorf("created by a definer without the permission: %v", err)
 	}
 	if err := f.set(root, "a", "r2"); err != nil {
 		t.Fatal(err)

@@ -172,6 +172,9 @@ func (c *conn) header() error {
 	if err := proto.Unmarshal(b, &h); err != nil {
 		return wire.FatalConnection.New("malformed connection header: %v", err)
 	}
+	if n := len(h.GetUserInfo().GetEffectiveUser()); n > wire.MaxUser {
+		return wire.FatalConnection.New("effective user of %d bytes; at most %d are taken", n, wire.MaxUser)
+	}
 	c.client = Client{User: h.GetUserInfo().GetEffectiveUser(), Certificate: c.client.Certificate, Expires: c.client.Expires, Addr: c.nc.RemoteAddr().String(),
 		Service: h.GetServiceName(), Versioned: h.GetVersionInfo() != nil, Blocks: h.GetCellBlockCodecClass() != ""}
 	if c.service = c.s.services[h.GetServiceName()]; c.service == nil {

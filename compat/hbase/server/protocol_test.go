@@ -87,6 +87,9 @@ func TestConnectionHeaders(t *testing.T) {
 		"codec":      {func(h *pb.ConnectionHeader) { h.CellBlockCodecClass = proto.String("x.CellCodec") }, wire.UnsupportedCodec.Name},
 		"compressor": {func(h *pb.ConnectionHeader) { h.CellBlockCompressorClass = proto.String("x.Lz4Codec") }, wire.UnsupportedCompr.Name},
 		"encryption": {func(h *pb.ConnectionHeader) { h.RpcCryptoCipherTransformation = proto.String("AES") }, wire.FatalConnection.Name},
+		"user": {func(h *pb.ConnectionHeader) {
+			h.UserInfo = &pb.UserInformation{EffectiveUser: proto.String(strings.Repeat("u", wire.MaxUser+1))}
+		}, wire.FatalConnection.Name},
 	} {
 		c := f.dial("ClientService", tc.set)
 		if h, _ := c.receive(nil); h.GetCallId() != wire.NoCall || h.GetException().GetExceptionClassName() != tc.class {

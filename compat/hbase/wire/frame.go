@@ -30,6 +30,9 @@ const NoCall = math.MaxUint32
 // MaxHeader bounds a ConnectionHeader.
 const MaxHeader = 1 << 20
 
+// MaxUser bounds the name of a user in bytes: what is kept of requests has it.
+const MaxUser = 1024
+
 // ReadLength reads the length of a frame. What is negative as Java sees it is
 // malformed.
 func ReadLength(r io.Reader) (int, error) {

@@ -26,8 +26,8 @@ var (
 	phoenixTurns = flag.Int("phoenix.turns", 7, "how often TestPhoenix asks each query of each server")
 )
 
-// TestPhoenix asks the same queries of the same rows of a server and of Phoenix on HBase,
-// in turns, and tells how long each takes and what processor time the servers had.
+// TestPhoenix asks the same queries of the same rows of a server and of Phoenix on HBase, in
+// turns. It tells how long each takes, and what processor time the servers had.
 func TestPhoenix(t *testing.T) {
 	bin := os.Getenv(target.BinaryEnv)
 	if *phoenixRows == 0 || bin == "" {
@@ -73,7 +73,7 @@ func TestPhoenix(t *testing.T) {
 	}()
 	client, admin := connect(t, s.Addr)
 	loadPhoenixRows(t, client, admin)
-	out2, err := exec.CommandContext(t.Context(), bin, "tablet", "compact", "--server", strings.TrimSuffix(strings.TrimPrefix(s.REST, "http://"), "/v2/"), "--table", "t", "--all").CombinedOutput()
+	out2, err := exec.CommandContext(t.Context(), bin, "tablet", "compact", "--admin", strings.TrimSuffix(s.REST, "/v2/"), "--table", "t", "--all").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out2)
 	}

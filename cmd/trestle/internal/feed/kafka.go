@@ -46,9 +46,9 @@ type Kafka struct {
 //
 // The options are
 //
-//	tls=true             encrypt, and have the brokers prove by the system's authorities who they are
+//	tls=true             encrypt, and verify the brokers by the system's authorities
 //	ca-file=FILE         by those of a PEM file instead; implies tls
-//	cert-file, key-file  prove by a certificate who is calling; implies tls
+//	cert-file, key-file  authenticate the caller by a certificate; implies tls
 //	user, password-file  log in
 //	sasl=MECHANISM       by SCRAM-SHA-512, which is the default, SCRAM-SHA-256 or PLAIN
 //	max-message-bytes=N  the topic's max.message.bytes, by default that of Kafka

@@ -14,8 +14,11 @@ import (
 const (
 	// principalsKept is how many principals are counted at a time.
 	principalsKept = 256
-	// principalSlots are where those are found by hashes of their names.
+	// principalSlots are where those are found by hashes of their names, each at one of two.
 	principalSlots = 4096
+	// principalMoves is how many principals move at most to make room for one. With a slot in
+	// sixteen taken, more than two are rare.
+	principalMoves = 16
 	// newPrincipal is of how many requests of principals that are not at their slots one is
 	// looked at, once all places are taken: it counts for so many. So requests of ever new
 	// principals cost little.
@@ -27,24 +30,23 @@ const (
 // principals counts requests by principal: those with most of them, by the space-saving
 // algorithm (Metwally and others, 2005). A new principal takes the place of the one with the
 // fewest requests, and is taken to have had as many. Once all places are taken, one request
-// in newPrincipal of a principal that is not at its slot counts, for as many. So a principal
+// in newPrincipal of a principal that is not at its slots counts, for as many. So a principal
 // with well over one of principalsKept requests is missing by bad luck only.
 type principals struct {
 	seed  maphash.Seed
-	slots [principalSlots]atomic.Pointer[principal]
-	full  atomic.Bool // all places are taken
+	slots [principalSlots]atomic.Pointer[principal] // stored to with the lock
+	full  atomic.Bool                               // all places are taken
 
 	mu     sync.Mutex
 	by     map[string]*principal
 	since  time.Time // of principal.before
-	ticked bool      // a span has ended
+	ticked bool      // a span of rateSpan or more has ended
 }
 
 // A principal is one that is counted.
 type principal struct {
 	name  string
 	count atomic.Int64
-	gone  atomic.Bool // another has its place
 	// before is what count was when the span began, rate what it rose by in a second of the
 	// one before. Both are the owner's of principals.mu.
 	before int64
@@ -54,8 +56,9 @@ type principal struct {
 // A PrincipalLoad is what a principal asked a process for.
 type PrincipalLoad struct {
 	Principal string `json:"principal"`
-	// Requests is the estimate since it is counted, at most too high by what the principal
-	// with the fewest has.
+	// Requests is exact while no more than principalsKept principals have asked. Of more, it is
+	// an estimate: too high by at most what the one had whose place the principal took. Beside
+	// that, sampling adds or leaves out a few times newPrincipal.
 	Requests int64 `json:"requests"`
 	// PerSecond is that of the minute that is recorded, or of the one before while it is young.
 	PerSecond float64 `json:"requests_per_second"`
@@ -67,8 +70,12 @@ func newPrincipals() *principals {
 
 // add counts a request. It costs one addition if the principal is counted already.
 func (p *principals) add(name string) {
-	slot := &p.slots[maphash.String(p.seed, name)%principalSlots]
-	if x := slot.Load(); x != nil && x.name == name && !x.gone.Load() {
+	h := maphash.String(p.seed, name)
+	if x := p.slots[h%principalSlots].Load(); x != nil && x.name == name {
+		x.count.Add(1)
+		return
+	}
+	if x := p.slots[h>>32%principalSlots].Load(); x != nil && x.name == name {
 		x.count.Add(1)
 		return
 	}
@@ -78,12 +85,31 @@ func (p *principals) add(name string) {
 			return
 		}
 	}
-	x := p.find(name)
-	slot.Store(x)
-	x.count.Add(n)
+	p.find(name).count.Add(n)
 }
 
-// find returns what counts a principal whose slot has another.
+// slotsOf returns where a principal is found, as add does.
+func (p *principals) slotsOf(name string) [2]*atomic.Pointer[principal] {
+	h := maphash.String(p.seed, name)
+	return [2]*atomic.Pointer[principal]{&p.slots[h%principalSlots], &p.slots[h>>32%principalSlots]}
+}
+
+// place puts x at one of its slots. If others are at both, one of them moves to its other slot,
+// and so on (cuckoo hashing; Pagh and Rodler, 2001). It is called with the lock.
+func (p *principals) place(x *principal) {
+	for range principalMoves {
+		slots := p.slotsOf(x.name)
+		for _, slot := range slots {
+			if y := slot.Load(); y == nil || y == x {
+				slot.Store(x)
+				return
+			}
+		}
+		x = slots[rand.IntN(2)].Swap(x) // at random, or two could change places forever
+	}
+}
+
+// find returns what counts a principal that is not at its slots, and puts it there.
 func (p *principals) find(name string) *principal {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,6 +123,7 @@ func (p *principals) find(name string) *principal {
 	default:
 		x = p.replace(name)
 	}
+	p.place(x)
 	return x
 }
 
@@ -109,7 +136,9 @@ func (p *principals) replace(name string) *principal {
 			least = x
 		}
 	}
-	least.gone.Store(true)
+	for _, slot := range p.slotsOf(least.name) {
+		slot.CompareAndSwap(least, nil)
+	}
 	delete(p.by, least.name)
 	x := &principal{name: strings.Clone(name), before: least.before}
 	x.count.Store(least.count.Load())
@@ -117,18 +146,17 @@ func (p *principals) replace(name string) *principal {
 	return x
 }
 
-// tick ends the span in which rates are measured.
+// tick ends the span in which rates are measured, unless it is too young.
 func (p *principals) tick(now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	d := now.Sub(p.since).Seconds()
-	if d <= 0 {
-		p.since = now
+	d := now.Sub(p.since)
+	if d < rateSpan {
 		return
 	}
 	for _, x := range p.by {
 		n := x.count.Load()
-		x.rate, x.before = float64(n-x.before)/d, n
+		x.rate, x.before = float64(n-x.before)/d.Seconds(), n
 	}
 	p.since, p.ticked = now, true
 }

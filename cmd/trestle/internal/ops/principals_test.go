@@ -60,7 +60,58 @@ func TestPrincipals(t *testing.T) {
 	}
 }
 
-// TestPrincipalsOfRequests: a request counts for who made it, if that is known.
+// TestPrincipalsAtSlots: as many principals as are kept are counted without the lock, whichever
+// hashes they have, and all their requests count.
+func TestPrincipalsAtSlots(t *testing.T) {
+	const tries, each = 20, 3
+	for range tries {
+		p := newPrincipals()
+		count := func() {
+			for i := range principalsKept {
+				p.add(fmt.Sprintf("user:%d", i))
+			}
+		}
+		count()
+		p.mu.Lock()
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			for range each - 1 {
+				count()
+			}
+		}()
+		select {
+		case <-done:
+		case <-time.After(10 * time.Second):
+			t.Error("a request waits for the lock")
+		}
+		p.mu.Unlock()
+		<-done
+		for _, l := range p.list(time.Now()) {
+			if l.Requests != each {
+				t.Errorf("%+v", l)
+			}
+		}
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// TestPrincipalsYoung: rates are shown from the beginning, also when a span ends at once, as it
+// does when recording begins.
+func TestPrincipalsYoung(t *testing.T) {
+	p := newPrincipals()
+	p.tick(p.since.Add(time.Millisecond))
+	for range 10 {
+		p.add("user:a")
+	}
+	if l := p.list(p.since.Add(5 * time.Second)); len(l) != 1 || l[0].PerSecond != 2 {
+		t.Errorf("after 5 s: %+v", l)
+	}
+}
+
+// TestPrincipalsOfRequests: a request counts for its caller, if that is known.
 func TestPrincipalsOfRequests(t *testing.T) {
 	m := NewMetrics()
 	for range 3 {

@@ -114,9 +114,12 @@ func certificate(file string) (c Certificate) {
 		c.Error = err.Error()
 		return c
 	}
-	block, _ := pem.Decode(b)
+	block, rest := pem.Decode(b)
+	for block != nil && block.Type != "CERTIFICATE" { // the key may be in the same file
+		block, rest = pem.Decode(rest)
+	}
 	if block == nil {
-		c.Error = "it has no PEM block"
+		c.Error = "it has no certificate in PEM"
 		return c
 	}
 	cert, err := x509.ParseCertificate(block.Bytes)

@@ -30,8 +30,8 @@ export function Tablets({ name, session }) {
     <${Card} title="Jobs"><${Jobs} jobs=${d.jobs} reload=${of.reload} tell=${tell} may=${may} /></${Card}>`; }}</${Loaded}>`;
 }
 
-// jobOn is what a job's caller needs a permission on.
-const jobOn = (j) => j.table?.startsWith("projects/") ? j.table : system;
+// jobOn is what a job's caller needs a permission on, "" if the job does not say it in full.
+const jobOn = (j) => [j.table, j.backup].find((n) => n?.startsWith("projects/")) || (j.server || j.table === "METADATA" ? system : "");
 
 const Jobs = ({ jobs, reload, tell, may }) => html`<${Grid} caption="Jobs" rows=${[...jobs].reverse()} empty=${html`<${Empty} title="No job has run since the start.">Compactions, checks, exports and drains that are asked for here, or by <code>trestle tablet compact</code>, are listed with their progress.</${Empty}>`} columns=${[["Job", (j) => html`${j.what} <span class="hint">${j.id}</span>`], ["Of", (j) => html`<bdi>${visible(j.table ? last(j.table) : j.backup ? last(j.backup) : j.server || j.tablet || "")}</bdi>`, "name"], ["State", (j) => html`<${Badge} kind=${states[j.state]}>${j.state}</${Badge}> ${j.error ? visible(j.error) : ""}${(j.damaged || []).length ? html` <${Badge} kind="bad">${j.damaged.length} damaged</${Badge}>` : ""}`, "name"], ["Progress", (j) => j.bytes_total ? `${bytes(j.bytes_done)} of ${bytes(j.bytes_total)}` : j.tablets_left ? `${j.tablets_left} tablets left` : "–", "num"], ["Began", (j) => when(j.started)], ["", (j) => j.state === "running" && html`<${Button} small may=${may(jobOn(j), "bigtable.tables.update")} permission="bigtable.tables.update" run=${() => tell("The job was cancelled.", async () => { await ask("DELETE", `/admin/jobs/${encodeURIComponent(j.id)}`); reload(); })}>Cancel</${Button}>`, "act"]]} />`;
 

@@ -40,9 +40,9 @@ export function useMay(resource, permissions) {
 export function useMayEach(resources, permissions) {
   const [all, set] = useState(new Map()), asked = useRef(new Set());
   useEffect(() => {
-    if (!window.trestleLogin) return; // who reaches the server may do everything
+    if (!window.trestleLogin) return; // every caller may do everything
     for (const r of resources) {
-      if (asked.current.has(r)) continue;
+      if (!r || asked.current.has(r)) continue;
       asked.current.add(r);
       held(r, permissions).then((s) => set((m) => new Map(m).set(r, s)), () => {});
     }
