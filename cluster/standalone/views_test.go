@@ -70,6 +70,10 @@ func (w *viewWorld) open() {
 			w.client.Store(c)
 			o := w.o
 			o.Evaluators, o.Cluster = viewstest.Evaluators{Reader: c}, &lossy{Cluster: c}
+			if x, ok := w.o.Cluster.(interface{ wrap(views.Cluster) }); ok {
+				x.wrap(o.Cluster)
+				o.Cluster = w.o.Cluster
+			}
 			return o
 		}})
 	if err != nil {

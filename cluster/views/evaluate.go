@@ -47,12 +47,24 @@ type contribution struct{ key, value []byte }
 // evaluate evaluates rows, which ascend, and stores what has changed of their contributions.
 // oldest is the stamp of the first change.
 func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) error {
+	for len(keys) > 0 {
+		n, err := r.evaluateFirst(ctx, keys, oldest)
+		if err != nil {
+			return err
+		}
+		keys = keys[n:]
+	}
+	return nil
+}
+
+// evaluateFirst is evaluate of the first n rows: all, unless the outbox is full before.
+func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq) (n int, err error) {
 	if err := r.out.admit(ctx); err != nil {
-		return err
+		return 0, err
 	}
 	release, err := hold(ctx, r.o.Memory.passes)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer release()
 	p := &pass{run: r, oldest: oldest}
@@ -65,23 +77,23 @@ func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) erro
 		}
 		ends, err := p.ends(ctx, ranges)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		p.rest = ranges
 		err = r.eval.Keys(ctx, part, func(x *matview.Row) error { return p.row(ctx, x) })
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if err := p.upTo(ctx, nil); err != nil {
-			return err
+			return 0, err
 		}
 		if len(ends) > 0 {
 			// Contributions first: until then an end says that the row is to be evaluated.
 			if err := p.end(ctx); err != nil {
-				return err
+				return 0, err
 			}
 			if err := r.storeEnds(ctx, ends); err != nil {
-				return err
+				return 0, err
 			}
 		}
 		var lag time.Duration
@@ -89,15 +101,24 @@ func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) erro
 			lag = r.o.Now().Sub(stamp.Time(oldest))
 		}
 		if err := r.o.keys.spend(ctx, len(part), time.Since(began), share(lag)); err != nil {
-			return err
+			return 0, err
+		}
+		if n += len(part); r.out.full() {
+			break
 		}
 	}
-	return p.end(ctx)
+	return n, p.end(ctx)
 }
 
 // reconcile evaluates all rows, and returns from where on changes are to be followed.
 func (r *run) reconcile(ctx context.Context) ([]Begin, error) {
 	r.note(func(p *rpc.ViewProgress) { p.Through = 0 })
+	// First of all: the wait may be longer than changes are kept.
+	release, err := hold(ctx, r.o.Memory.scans)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	from, err := r.o.Cluster.ChangesBegin(ctx, r.source.Name, r.t.Bounds())
 	if err != nil {
 		return nil, err
@@ -108,11 +129,6 @@ func (r *run) reconcile(ctx context.Context) ([]Begin, error) {
 	if err := r.storeAllEnds(ctx); err != nil {
 		return nil, err
 	}
-	release, err := hold(ctx, r.o.Memory.scans)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
 	c := &pass{run: r, oldest: least(from), rest: []row.Range{r.t.Bounds()}, scan: true}
 	n, began := 0, time.Now()
 	err = r.eval.Range(ctx, r.t.Bounds(), func(x *matview.Row) error {

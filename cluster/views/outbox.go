@@ -91,7 +91,7 @@ func (o *outbox) close() {
 func (o *outbox) admit(ctx context.Context) error {
 	for {
 		o.mu.Lock()
-		full, room := o.bytes >= outboxBytes || o.bytes > 0 && !spare(o.memory), o.room
+		full, room := o.fullLocked(), o.room
 		o.mu.Unlock()
 		if !full {
 			return nil
@@ -102,6 +102,17 @@ func (o *outbox) admit(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// full tells whether admit would wait.
+func (o *outbox) full() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.fullLocked()
+}
+
+func (o *outbox) fullLocked() bool {
+	return o.bytes >= outboxBytes || o.bytes > 0 && !spare(o.memory)
 }
 
 // oldest returns the least stamp of a change that entries are about; 0: none.

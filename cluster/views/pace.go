@@ -31,7 +31,7 @@ type pace struct {
 const (
 	// leastShare is the part of the processors that Workers have for changed rows without
 	// lag, and fullLag is the lag with which they may have all of them.
-	leastShare = 1. / 24
+	leastShare = 1. / 10
 	fullLag    = time.Minute
 	// scanShare is the part that looks at all rows have.
 	scanShare = 0.25
@@ -54,18 +54,26 @@ func share(lag time.Duration) float64 {
 }
 
 // spend says that a Worker has evaluated n rows in some time, and waits until it may go on, if
-// all may have a part of the processors.
+// all may have a part of the processors. It waits no longer than others do for processors.
 func (p *pace) spend(ctx context.Context, n int, took time.Duration, part float64) error {
-	wait := p.charge(time.Now(), n, took, part)
-	if wait <= 0 {
-		return nil
+	now := time.Now()
+	due := now.Add(p.charge(now, n, took, part))
+	for ; now.Before(due) && p.isBusy(now); now = time.Now() {
+		select {
+		case <-time.After(min(due.Sub(now), lookEvery)):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	select {
-	case <-time.After(wait):
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
+	return nil
+}
+
+// isBusy tells whether others wait for processors.
+func (p *pace) isBusy(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.look(now)
+	return p.busy
 }
 
 // charge returns how long a Worker is to wait that has evaluated n rows.

@@ -149,7 +149,8 @@ func (w *Worker) Run(ctx context.Context) {
 		err := w.attempt(ctx)
 		w.note(func(p *rpc.ViewProgress) { p.Stopped = true })
 		switch {
-		case ctx.Err() != nil, errors.Is(err, errGone), errors.Is(err, tablet.ErrClosed), errors.Is(err, tablet.ErrReplaced), tablet.IsFailure(err):
+		// A tablet of the source, or of the view, may have failed too: it is served again.
+		case ctx.Err() != nil, errors.Is(err, errGone), errors.Is(err, tablet.ErrClosed), errors.Is(err, tablet.ErrReplaced), w.t.Failure() != nil:
 			return
 		}
 		w.failed(err)
@@ -297,25 +298,25 @@ type run struct {
 
 // work evaluates all rows, unless that was done, and follows the changes from there on.
 func (r *run) work(ctx context.Context) error {
-	f := r.t.Followed()
-	if f != nil && f.Life == r.life {
-		err := r.follow(ctx, []Begin{{Rows: r.t.Bounds(), Stamp: f.Through}})
-		if !isExpired(err) {
+	var from []Begin
+	if f := r.t.Followed(); f != nil && f.Life == r.life {
+		from = []Begin{{Rows: r.t.Bounds(), Stamp: f.Through}}
+	} else {
+		r.t.Follow(nil)
+		var err error
+		if from, err = r.reconcile(ctx); err != nil {
 			return err
 		}
-		r.o.Log.Warn("a materialized view looks at all rows of its source again: it was further behind than changes are kept", "view", r.view.Name, "tablet", r.t.Name())
+		r.t.Follow(&metadata.Followed{Life: r.life, Through: least(from)})
+		if err := r.t.SaveFollowed(ctx); err != nil {
+			return err
+		}
 	}
-	r.t.Follow(nil)
-	from, err := r.reconcile(ctx)
-	if err != nil {
-		return err
-	}
-	r.t.Follow(&metadata.Followed{Life: r.life, Through: least(from)})
-	if err := r.t.SaveFollowed(ctx); err != nil {
-		return err
-	}
-	err = r.follow(ctx, from)
+	err := r.follow(ctx, from)
 	if isExpired(err) {
+		r.o.Log.Warn("a materialized view looks at all rows of its source again: it was further behind than changes are kept", "view", r.view.Name, "tablet", r.t.Name())
+		// Another attempt does so. This one may have deltas of rows that it has not stored, and a
+		// batch that is stored and has no place in the outbox.
 		r.t.Follow(nil)
 	}
 	return err
