@@ -100,7 +100,7 @@ func TestIndexedFiles(t *testing.T) {
 		}
 		return true
 	}
-	// swept waits until what nothing names is gone.
+	// swept waits until objects without a reference are gone.
 	swept := func(objects ...string) {
 		t.Helper()
 		for _, o := range objects {

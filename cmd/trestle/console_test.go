@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/base64"
 	"encoding/json"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
@@ -113,37 +112,7 @@ func TestConsolePrincipals(t *testing.T) {
 	s := startSecured(t, func(flags ...string) *proc {
 		return startTrestle(t, "real", dir, append([]string{"serve", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--slow-request=1ms", "--memory=64MiB", "--data-dir=" + dir}, flags...)...)
 	}, dir)
-	ask := func(key, method, path, body string, header http.Header) (int, string, http.Header) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), method, s.url+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if header != nil {
-			req.Header = header.Clone()
-		}
-		req.Header.Set("Content-Type", "application/json")
-		if key != "" {
-			k, err := (&login{creds: key}).key(true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			md, err := k.GetRequestMetadata(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for name, value := range md {
-				req.Header.Set(name, value)
-			}
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, _ := io.ReadAll(resp.Body)
-		return resp.StatusCode, string(b), resp.Header
-	}
+	ask := s.ask
 	admin := ops.NewAdmin()
 	defer admin.Close()
 	// A body that each route takes: one that it does not would be refused before anything is

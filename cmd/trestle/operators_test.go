@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -30,6 +31,43 @@ type secured struct {
 	dir, audit         string
 	addr, url          string
 	ca, root, onlooker string // files
+}
+
+// ask sends a request of JSON with the key in a file, or without credentials, and returns
+// what is answered.
+func (s *secured) ask(key, method, path, body string, header http.Header) (int, string, http.Header) {
+	s.t.Helper()
+	req, err := http.NewRequestWithContext(s.t.Context(), method, s.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if header != nil {
+		req.Header = header.Clone()
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		k, err := (&login{creds: key}).key(true)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		md, err := k.GetRequestMetadata(s.t.Context())
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for name, value := range md {
+			req.Header.Set(name, value)
+		}
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b), resp.Header
 }
 
 func startSecured(t *testing.T, start func(flags ...string) *proc, dataDir string) *secured {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"io"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -27,33 +26,8 @@ func TestOperatorsSee(t *testing.T) {
 	viewer, stranger := account("viewer", "projects/p/instances/i"), account("stranger", "")
 	ask := func(key, path string) (int, string) {
 		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, s.url+path, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if key != "" {
-			k, err := (&login{creds: key}).key(true)
-			if err != nil {
-				t.Fatal(err)
-			}
-			md, err := k.GetRequestMetadata(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			for name, value := range md {
-				req.Header.Set(name, value)
-			}
-		}
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(b)
+		code, body, _ := s.ask(key, http.MethodGet, path, "", nil)
+		return code, body
 	}
 	const one, two, none = "projects/p/instances/i/tables/one", "projects/p/instances/i/tables/two", "projects/p/instances/i/tables/none"
 	const ok, denied, login, missing = http.StatusOK, http.StatusForbidden, http.StatusUnauthorized, http.StatusNotFound

@@ -140,6 +140,30 @@ func (f *fixture) signer(id string, root bool) (member string, sign func(claims 
 // do sends a request and returns the code's name, OK if it was served.
 func (f *fixture) do(method, path, header, body string) (name, text string) {
 	f.t.Helper()
+	code, b := f.send(method, path, header, body)
+	if code == http.StatusOK {
+		return "OK", b
+	}
+	var out struct {
+		Error struct {
+			Code            int
+			Status, Message string
+		}
+	}
+	if err := json.Unmarshal([]byte(b), &out); err != nil || out.Error.Code != code {
+		f.t.Fatalf("%d %s: %v", code, b, err)
+	}
+	return out.Error.Status, b
+}
+
+// post sends a body, and returns the status code and what is answered.
+func (f *fixture) post(header, path, body string) (code int, text string) {
+	f.t.Helper()
+	return f.send(http.MethodPost, path, header, body)
+}
+
+func (f *fixture) send(method, path, header, body string) (code int, text string) {
+	f.t.Helper()
 	r, err := http.NewRequestWithContext(f.t.Context(), method, f.http.URL+path, strings.NewReader(body))
 	if err != nil {
 		f.t.Fatal(err)
@@ -159,19 +183,7 @@ func (f *fixture) do(method, path, header, body string) (name, text string) {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if resp.StatusCode == http.StatusOK {
-		return "OK", string(b)
-	}
-	var out struct {
-		Error struct {
-			Code            int
-			Status, Message string
-		}
-	}
-	if err := json.Unmarshal(b, &out); err != nil || out.Error.Code != resp.StatusCode {
-		f.t.Fatalf("%d %s: %v", resp.StatusCode, b, err)
-	}
-	return out.Error.Status, string(b)
+	return resp.StatusCode, string(b)
 }
 
 // TestSameDecisions calls every route as nobody, as somebody without grants, as

@@ -3,8 +3,6 @@ package rest_test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"io"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -17,25 +15,7 @@ func TestQueries(t *testing.T) {
 	f := newFixture(t)
 	_, root := f.account("root-acc", true)
 	_, other := f.account("other-acc", false)
-	post := func(auth, path, body string) (int, string) {
-		t.Helper()
-		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, f.http.URL+path, strings.NewReader(body))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("Authorization", auth)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(b)
-	}
+	post := f.post
 	const instance = "/v2/projects/p/instances/inst-1"
 	if code, body := post(root, "/v2/projects/p/instances", `{"instanceId":"inst-1","instance":{"displayName":"instance"},"clusters":{"cl-1":{"location":"projects/p/locations/local","serveNodes":1}}}`); code != 200 {
 		t.Fatal(code, body)

@@ -12,6 +12,7 @@ import (
 	btpb "cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -165,20 +166,27 @@ func startOf(t *btpb.StreamContinuationToken) []byte {
 // message takes a ReadChangeStreamResponse.
 func (f *follower) message(p *partition, b []byte) error {
 	f.bytes.Add(uint64(len(b)))
+	return eachField(b, func(field protowire.Number, v []byte, _ uint64) error {
+		switch field {
+		case 1:
+			return f.change(p, v)
+		case 3:
+			p.closed = new(btpb.ReadChangeStreamResponse_CloseStream)
+			return proto.Unmarshal(v, p.closed)
+		}
+		return nil
+	})
+}
+
+// eachField gives the fields of a message to a function, until it fails.
+func eachField(b []byte, do func(field protowire.Number, v []byte, x uint64) error) error {
 	for len(b) > 0 {
-		field, v, _, rest, err := next(b)
+		field, v, x, rest, err := next(b)
 		if err != nil {
 			return err
 		}
 		b = rest
-		switch field {
-		case 1:
-			err = f.change(p, v)
-		case 3:
-			p.closed = new(btpb.ReadChangeStreamResponse_CloseStream)
-			err = proto.Unmarshal(v, p.closed)
-		}
-		if err != nil {
+		if err := do(field, v, x); err != nil {
 			return err
 		}
 	}
@@ -187,39 +195,37 @@ func (f *follower) message(p *partition, b []byte) error {
 
 // change takes a DataChange. What garbage collection removes is passed over.
 func (f *follower) change(p *partition, b []byte) error {
-	var done bool
-	for len(b) > 0 {
-		field, v, x, rest, err := next(b)
-		if err != nil {
-			return err
-		}
-		b = rest
+	var done, collected bool
+	err := eachField(b, func(field protowire.Number, v []byte, x uint64) error {
 		switch field {
 		case 1:
 			switch btpb.ReadChangeStreamResponse_DataChange_Type(x) {
 			case btpb.ReadChangeStreamResponse_DataChange_GARBAGE_COLLECTION:
-				return nil
+				collected = true
 			case btpb.ReadChangeStreamResponse_DataChange_USER:
 				p.key, p.cells, p.version = p.key[:0], 0, 0
 			}
 		case 3:
-			p.key = append(p.key[:0], v...)
+			if !collected {
+				p.key = append(p.key[:0], v...)
+			}
 		case 6:
-			if err := f.chunk(p, v); err != nil {
-				return err
+			if !collected {
+				return f.chunk(p, v)
 			}
 		case 8:
 			done = x != 0
 		}
-	}
-	if !done || len(p.key) == 0 {
 		return nil
+	})
+	if err != nil || collected || !done || len(p.key) == 0 {
+		return err
 	}
 	n, ok := f.d.number(p.key)
 	if !ok || p.cells != f.d.columns {
 		return wrong("a change of row %q with %d cells", p.key, p.cells)
 	}
-	err := f.row(n, p.version)
+	err = f.row(n, p.version)
 	p.key = p.key[:0] // a record of garbage collection that goes on is not this row's
 	return err
 }
@@ -227,26 +233,17 @@ func (f *follower) change(p *partition, b []byte) error {
 // chunk takes a MutationChunk: a cell, or a piece of one.
 func (f *follower) chunk(p *partition, b []byte) error {
 	whole, last := true, false
-	var cell []byte
-	for len(b) > 0 {
-		field, v, _, rest, err := next(b)
-		if err != nil {
-			return err
-		}
-		b = rest
+	var cell, value []byte
+	err := eachField(b, func(field protowire.Number, v []byte, _ uint64) error {
 		switch field {
 		case 1: // ChunkInfo
 			whole = false
-			for len(v) > 0 {
-				field, _, x, rest, err := next(v)
-				if err != nil {
-					return err
-				}
-				v = rest
+			return eachField(v, func(field protowire.Number, _ []byte, x uint64) error {
 				if field == 3 {
 					last = x != 0
 				}
-			}
+				return nil
+			})
 		case 2: // Mutation
 			field, set, _, _, err := next(v)
 			if err != nil || field != 1 {
@@ -254,20 +251,18 @@ func (f *follower) chunk(p *partition, b []byte) error {
 			}
 			cell = set
 		}
-	}
-	if len(p.key) == 0 {
 		return nil
+	})
+	if err != nil || len(p.key) == 0 {
+		return err
 	}
-	var value []byte
-	for len(cell) > 0 {
-		field, v, _, rest, err := next(cell)
-		if err != nil {
-			return err
-		}
-		cell = rest
+	if err := eachField(cell, func(field protowire.Number, v []byte, _ uint64) error {
 		if field == 4 {
 			value = v
 		}
+		return nil
+	}); err != nil {
+		return err
 	}
 	if !whole {
 		p.value = append(p.value, value...)

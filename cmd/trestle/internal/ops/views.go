@@ -137,15 +137,7 @@ func viewOf(t *schema.Table, s *matview.Status) View {
 
 // waitView answers once a view shows everything that was acknowledged before.
 func (a *Admin) waitView(q *request) (any, error) {
-	var in ViewWait
-	if err := q.decode(&in); err != nil {
-		return nil, err
-	}
-	op, err := q.views()
-	if err != nil {
-		return nil, err
-	}
-	name, err := q.view(op, in.View)
+	op, name, err := q.view()
 	if err != nil {
 		return nil, err
 	}
@@ -157,15 +149,7 @@ func (a *Admin) waitView(q *request) (any, error) {
 
 // checkView compares a view with its query. One is compared at a time: that takes memory.
 func (a *Admin) checkView(q *request) (any, error) {
-	var in ViewWait
-	if err := q.decode(&in); err != nil {
-		return nil, err
-	}
-	op, err := q.views()
-	if err != nil {
-		return nil, err
-	}
-	name, err := q.view(op, in.View)
+	op, name, err := q.view()
 	if err != nil {
 		return nil, err
 	}
@@ -194,9 +178,23 @@ func (a *Admin) checkView(q *request) (any, error) {
 	return out, nil
 }
 
-// view returns the full name of a view that the caller may know of, given in full or by its
+// view returns the full name of the view that the body names.
+func (q *request) view() (ViewKeeper, string, error) {
+	var in ViewWait
+	if err := q.decode(&in); err != nil {
+		return nil, "", err
+	}
+	op, err := q.views()
+	if err != nil {
+		return nil, "", err
+	}
+	name, err := q.viewName(op, in.View)
+	return op, name, err
+}
+
+// viewName returns the full name of a view that the caller may know of, given in full or by its
 // last part.
-func (q *request) view(op ViewKeeper, name string) (string, error) {
+func (q *request) viewName(op ViewKeeper, name string) (string, error) {
 	if strings.HasPrefix(name, "projects/") {
 		return name, q.caller.On(name)
 	}
