@@ -93,8 +93,13 @@ func (f *sqlFlags) run(p *process) int {
 	if err := errors.Join(errs...); err != nil {
 		return p.misused(err)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
+	ctx := context.Background()
+	if !f.typed() {
+		// A signal ends a shell in which nothing runs; it does not hear one while it reads.
+		var stop context.CancelFunc
+		ctx, stop = signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+	}
 	if f.timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, f.timeout, fmt.Errorf("it was not done within %v (--timeout)", f.timeout))
@@ -146,11 +151,14 @@ func (f *sqlFlags) shell(ctx context.Context, p *process, params sqlshell.Params
 		defer in.Close()
 		return s.Run(ctx, in)
 	}
-	if s.Prompt = f.file == "" && isTerminal(os.Stdin); s.Prompt {
+	if s.Prompt = f.typed(); s.Prompt {
 		fmt.Fprintf(p.stderr, "%s at %s; \\? for help\n", instance, f.endpoint)
 	}
 	return s.Run(ctx, os.Stdin)
 }
+
+// typed tells whether a person types the statements.
+func (f *sqlFlags) typed() bool { return f.command == "" && f.file == "" && isTerminal(os.Stdin) }
 
 // adminEndpoint is where the admin API is.
 func (f *sqlFlags) adminEndpoint() string {

@@ -123,7 +123,8 @@ type Kind string
 
 const (
 	// Digits differ at the end in functions of the mathematical library and in sums, by
-	// 4e-15 of the number at most. So do strings that show such numbers.
+	// 4e-15 of the number at most, and by 1e-13 where there are logarithms: that of a number
+	// near 1 makes more of a difference. So do strings that show such numbers.
 	Digits Kind = "last digits of floating point numbers"
 	// Signatures are what some functions of Trestle have more of than the reference
 	// implementation, as GoogleSQL's manual has them: EDIT_DISTANCE of BYTES, CAST FORMAT 'BASE32'.
@@ -213,9 +214,12 @@ func Compare(sql string, got, want *Result, ordered bool) Difference {
 // compareRow returns the number of a column that differs, -1 if none does. same is false
 // if some differ in the last digits.
 func compareRow(sql string, a, b []any, want *Result) (column int, same bool) {
-	all := true
+	all, digits := true, 4e-15
+	if logarithms.MatchString(sql) {
+		digits = 1e-13
+	}
 	for c := range b {
-		same, near := equal(a[c], b[c], want.Columns[c][1])
+		same, near := equal(a[c], b[c], want.Columns[c][1], digits)
 		if !same && !near && !(moments.MatchString(sql) && bothZero(a[c], b[c])) {
 			return c, false
 		}
@@ -227,6 +231,10 @@ func compareRow(sql string, a, b []any, want *Result) (column int, same bool) {
 // moments finds the aggregate functions that work with means, of which a result that is
 // zero is a rounding error.
 var moments = regexp.MustCompile(`\b(AVG|CORR|COVAR_POP|COVAR_SAMP|VAR_POP|VAR_SAMP|STDDEV_POP|STDDEV_SAMP)\(`)
+
+// logarithms finds the functions whose results near zero show the last digit of what they
+// are given.
+var logarithms = regexp.MustCompile(`\b(LN|LOG|LOG10)\(`)
 
 func bothZero(a, b any) bool {
 	s, okS := a.(string)
@@ -240,8 +248,8 @@ func bothZero(a, b any) bool {
 }
 
 // equal compares two plain values; near says that they differ in the last digits of
-// floating point numbers only.
-func equal(a, b any, typ string) (same, near bool) {
+// floating point numbers only: by that part of them.
+func equal(a, b any, typ string, digits float64) (same, near bool) {
 	switch a := a.(type) {
 	case []any:
 		b, ok := b.([]any)
@@ -250,7 +258,7 @@ func equal(a, b any, typ string) (same, near bool) {
 		}
 		same, near = true, true
 		for i := range a {
-			s, n := equal(a[i], b[i], typ)
+			s, n := equal(a[i], b[i], typ, digits)
 			same, near = same && s, near && (s || n)
 		}
 		return same, near
@@ -270,7 +278,7 @@ func equal(a, b any, typ string) (same, near bool) {
 		}
 		x, okX := float(a)
 		y, okY := float(b)
-		return okX && okY && x == y, okX && okY && (x == y || math.Abs(x-y) <= 4e-15*max(math.Abs(x), math.Abs(y)))
+		return okX && okY && x == y, okX && okY && (x == y || math.Abs(x-y) <= digits*max(math.Abs(x), math.Abs(y)))
 	}
 	return a == b, a == b
 }

@@ -63,6 +63,33 @@ func allLiterals(list []algebra.Expr) bool {
 	return true
 }
 
+// literalParts returns e, of which at is the value, with its literals as they are and
+// fields of at in place of what has to be computed: nil if it has no literals. So STRUCT(NULL, x)
+// takes a type for NULL where x is known already.
+func literalParts(e, at algebra.Expr) algebra.Expr {
+	if isLiteral(e) {
+		return e
+	}
+	s, ok := e.(*algebra.MakeStruct)
+	if !ok {
+		return nil
+	}
+	out := &algebra.MakeStruct{T: s.T, Fields: make([]algebra.Expr, len(s.Fields))}
+	some := false
+	for i, f := range s.Fields {
+		field := &algebra.GetField{X: at, Index: i, T: s.T.Fields[i].Type}
+		if out.Fields[i] = literalParts(f, field); out.Fields[i] == nil {
+			out.Fields[i] = field
+			continue
+		}
+		some = true
+	}
+	if !some {
+		return nil
+	}
+	return out
+}
+
 // A cost is how far arguments are from what a signature wants: what costs more of an
 // earlier part is worse.
 type cost struct{ values, valueDistance, literals, literalDistance int }
@@ -434,8 +461,11 @@ func (a *analyzer) structType(list []algebra.Expr) (t *types.Type, ok bool) {
 		if f == nil {
 			return nil, true
 		}
-		if f == untypedNull {
+		switch f {
+		case untypedNull:
 			f = types.Int64Type
+		case untypedArray:
+			f = types.ArrayOf(types.Int64Type)
 		}
 		out.Fields[i].Type = f
 	}

@@ -147,17 +147,29 @@ func (a *analyzer) structLiteral(e *syntax.StructLiteral, v *env) algebra.Expr {
 		} else if !e.Tuple {
 			name = aliasOf(f.X)
 		}
-		// NULL stays one that other types take, but [] does not.
 		t := x.Type()
 		switch {
 		case isUntyped(x):
 			t = types.Int64Type
 		case isEmptyArray(x):
 			t = types.ArrayOf(types.Int64Type)
-			x = &algebra.MakeArray{T: t}
 		}
 		out.Fields[i] = x
 		out.T.Fields[i] = types.Field{Name: name, Type: t}
+	}
+	switch {
+	case e.Type != nil:
+		if literalParts(out, out) != nil {
+			// With a type of its own, it is no literal that takes another.
+			return &algebra.Cast{X: out, T: out.T}
+		}
+	case allLiterals(out.Fields):
+		// NULL stays one that other types take, but [] does so only beside what is no literal.
+		for i, x := range out.Fields {
+			if isEmptyArray(x) {
+				out.Fields[i] = &algebra.MakeArray{T: out.T.Fields[i].Type}
+			}
+		}
 	}
 	return out
 }

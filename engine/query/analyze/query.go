@@ -25,8 +25,8 @@ type relation struct {
 type output struct {
 	name string
 	col  algebra.Column
-	// lit is what the column is if it is a literal, whose type yields to those of other
-	// queries of a set operation.
+	// lit, if it is set, is the column's value once more, of parts that are literals:
+	// their types yield to those of other queries of a set operation. See literalParts.
 	lit algebra.Expr
 	pos syntax.Pos
 }
@@ -334,11 +334,12 @@ func (a *analyzer) setOperation(s *syntax.SetOperation, outer *scope, self func(
 				continue
 			}
 			var x algebra.Expr = &algebra.ColumnRef{Column: o.col}
+			pos := in.pos
 			if o.lit != nil {
-				x = o.lit
+				x, pos = o.lit, o.pos
 			}
 			c := a.column(o.name, t)
-			conversions = append(conversions, algebra.Computed{Column: c, Expr: a.coerce(x, t, in.pos)})
+			conversions = append(conversions, algebra.Computed{Column: c, Expr: a.coerce(x, t, pos)})
 			ids[j] = c.ID
 		}
 		rel := in.rel
@@ -362,7 +363,14 @@ func columns(n int) string {
 func typeList(list []algebra.Expr) string {
 	parts := make([]string, len(list))
 	for i, e := range list {
-		parts[i] = internalName(e.Type())
+		switch {
+		case isUntyped(e):
+			parts[i] = "NULL"
+		case isEmptyArray(e):
+			parts[i] = "[]"
+		default:
+			parts[i] = internalName(e.Type())
+		}
 	}
 	return strings.Join(parts, ", ")
 }

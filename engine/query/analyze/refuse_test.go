@@ -28,6 +28,12 @@ func TestRefusals(t *testing.T) {
 		{"SELECT [STRUCT(NULL AS b), STRUCT(FALSE AS b)]", "Array elements of types {STRUCT<b INT64>, STRUCT<b BOOL>} do not have a common supertype [at 1:8]"},
 		{"SELECT STRUCT([]) = STRUCT(['a'])", "No matching signature for operator = for argument types: STRUCT<ARRAY<INT64>>, STRUCT<ARRAY<STRING>>\n  Signature: T1 = T1\n    Unable to find common supertype for templated argument <T1>\n      Input types for <T1>: {STRUCT<ARRAY<INT64>>, STRUCT<ARRAY<STRING>>} [at 1:8]"},
 		{"(SELECT NULL UNION ALL SELECT NULL) UNION ALL SELECT TRUE", "Column 1 in UNION ALL has incompatible types: INT64, BOOL [at 1:47]"},
+		{"SELECT NULL UNION ALL SELECT 1 UNION ALL SELECT 'a'", "Column 1 in UNION ALL has incompatible types: NULL, INT64, STRING [at 1:23]"},
+		{"SELECT [] UNION ALL SELECT ['a'] UNION ALL SELECT [1]", "Column 1 in UNION ALL has incompatible types: [], ARRAY<STRING>, ARRAY<INT64> [at 1:21]"},
+		{"SELECT 1, [] UNION ALL SELECT 1, 1", "Could not cast literal [] to type INT64 [at 1:11]"},
+		// A STRUCT of a type of its own, and one that AS STRUCT makes, are no literals.
+		{"SELECT STRUCT<BYTES>(b'a') UNION ALL SELECT STRUCT<STRING>('a')", "Column 1 in UNION ALL has incompatible types: STRUCT<BYTES>, STRUCT<STRING> [at 1:38]"},
+		{"SELECT AS STRUCT 'a', 'b' UNION ALL SELECT AS STRUCT NULL, 'b'", "Column 1 in UNION ALL has incompatible types: STRUCT<STRING, STRING>, STRUCT<INT64, STRING> [at 1:37]"},
 		{"SELECT CAST(NULL AS BYTES FORMAT 'x')", "FORMAT is not allowed for cast from INT64 to BYTES [at 1:27]"},
 		{"SELECT EXTRACT(DAY FROM '2020-01-01')", "EXTRACT does not support literal STRING arguments [at 1:8]"},
 		// Parentheses do not count for a place, but around a query.
@@ -42,6 +48,7 @@ func TestRefusals(t *testing.T) {
 		"SELECT MAX(NULL), ARRAY_AGG(NULL) FROM UNNEST([1])",
 		"SELECT [STRUCT('a'), STRUCT(NULL)], STRUCT(NULL) = s, [STRUCT(NULL, x), STRUCT(x, x)] FROM (SELECT STRUCT(TRUE) AS s, 'x' AS x)",
 		"SELECT STRUCT(1, 2)[SAFE_OFFSET(0)], CAST(STRUCT(STRUCT(NULL)) AS STRUCT<STRUCT<BYTES>>), MAX([1]) FROM UNNEST([1])",
+		"SELECT [STRUCT([], x), STRUCT(['b'], 'a')], STRUCT([], x) = STRUCT([1], 'a'), CAST(STRUCT<STRING>('2020-01-01') AS STRUCT<DATE>) FROM (SELECT 'x' AS x)",
 		"SELECT 1 AS b, 5 AS z INNER UNION ALL BY NAME SELECT 3 AS b",
 		"SELECT LAG(x, 1, x) OVER (ORDER BY x), NTILE(1) OVER (ORDER BY x), PERCENTILE_DISC(x, 1) OVER () FROM UNNEST([1]) x",
 	} {

@@ -144,11 +144,7 @@ func (a *analyzer) output(s *syntax.Select, rel algebra.Rel, items []item, keys 
 			}
 			computed = append(computed, algebra.Computed{Column: it.col, Expr: it.expr})
 		}
-		o := output{name: it.name, col: it.col, pos: it.pos}
-		if isLiteral(it.expr) {
-			o.lit = it.expr
-		}
-		out.cols = append(out.cols, o)
+		out.cols = append(out.cols, output{name: it.name, col: it.col, pos: it.pos})
 	}
 	if len(computed) > 0 {
 		rel = &algebra.Project{Input: rel, Computed: computed}
@@ -190,6 +186,12 @@ func (a *analyzer) output(s *syntax.Select, rel algebra.Rel, items []item, keys 
 		for i := range keys {
 			keys[i].Expr = rewrite(keys[i].Expr, toItem)
 		}
+	}
+	for i := range items {
+		if s.As == "STRUCT" {
+			break // it is no literal, even of literals
+		}
+		out.cols[i].lit = literalParts(items[i].expr, &algebra.ColumnRef{Column: items[i].col})
 	}
 	if len(keys) > 0 {
 		rel = &algebra.Sort{Input: rel, Keys: keys}

@@ -115,6 +115,10 @@ func TestResults(t *testing.T) {
 		{"SELECT 1 UNION ALL SELECT 1", "1;1"},
 		{"(SELECT 1 UNION ALL SELECT 1 UNION ALL SELECT 2) INTERSECT DISTINCT SELECT 1", "1"},
 		{"(SELECT 1 UNION ALL SELECT 1 UNION ALL SELECT 2) EXCEPT ALL SELECT 1", "1;2"},
+		// NULL and [] in a STRUCT have the types that other queries give them, beside what is computed too.
+		{"SELECT STRUCT(NULL, STRUCT(i, NULL)) FROM n WHERE i = 1 UNION ALL SELECT STRUCT(i > 1, STRUCT(2, CAST(i AS STRING))) FROM n WHERE i = 3", "[NULL [1 NULL]];[true [2 3]]"},
+		{"SELECT DISTINCT STRUCT('a', x) FROM n UNION ALL SELECT STRUCT(NULL, COUNT(*)) FROM n", "[a 10];[a NULL];[a 30];[NULL 3]"},
+		{"SELECT STRUCT([], i) FROM n WHERE i = 1 UNION ALL SELECT STRUCT(['b'], 2)", "[[] 1];[[b] 2]"},
 		// WITH.
 		{"WITH w AS (SELECT i FROM n) SELECT a.i + b.i FROM w a, w b WHERE a.i < b.i ORDER BY 1", "3;4;5"},
 		{"WITH RECURSIVE w AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM w WHERE i < 4) SELECT i FROM w", "1;2;3;4"},

@@ -203,12 +203,16 @@ func (p *tablePrinter) end() error {
 	if err := p.flush(); err != nil {
 		return err
 	}
-	s := "s"
-	if p.n == 1 {
-		s = ""
-	}
-	_, err := fmt.Fprintf(p.out, "(%d row%s)\n", p.n, s)
+	_, err := fmt.Fprintf(p.out, "(%s)\n", rows(p.n))
 	return err
+}
+
+// rows returns a number of rows as people say it.
+func rows(n int) string {
+	if n == 1 {
+		return "1 row"
+	}
+	return fmt.Sprintf("%d rows", n)
 }
 
 // A csvPrinter writes RFC 4180, with a line of names first. NULL is an empty cell.

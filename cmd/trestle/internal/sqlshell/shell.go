@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +41,10 @@ const help = `A statement ends with a semicolon, and may have several lines.
 \unset NAME    unset a parameter
 \format FORM   table, csv or json
 \timing        show how long statements take, or no longer
+\r             forget what was typed of a statement
 \q             leave
+
+Ctrl-C ends the statement that runs, and else the shell.
 `
 
 // errQuit ends the shell.
@@ -63,9 +68,16 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 		if err != nil && !ended {
 			return err
 		}
-		if trimmed := strings.TrimSpace(line); pending.Len() == 0 && strings.HasPrefix(trimmed, `\`) {
+		err = nil
+		trimmed := strings.TrimSpace(line)
+		switch {
+		case s.Prompt && (trimmed == `\r` || trimmed == `\q`):
+			// Also within a literal: who forgot the end of one could not leave it.
+			pending.Reset()
 			err = s.command(ctx, trimmed)
-		} else {
+		case pending.Len() == 0 && strings.HasPrefix(trimmed, `\`):
+			err = s.command(ctx, trimmed)
+		default:
 			pending.WriteString(line)
 			var statements []string
 			var rest string
@@ -78,9 +90,8 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 			case ended:
 				statements = append(statements, rest)
 			}
-			err = nil
 			for _, st := range statements {
-				if err = s.tell(s.Statement(ctx, st)); err != nil {
+				if err = s.tell(s.interruptible(ctx, st)); err != nil {
 					break
 				}
 			}
@@ -102,15 +113,52 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 	}
 }
 
+// errInterrupted is the error of a statement that a person has ended.
+var errInterrupted = errors.New("interrupted")
+
+// interruptible is Statement, which ends when a person who types it sends SIGINT.
+func (s *Shell) interruptible(ctx context.Context, text string) error {
+	if !s.Prompt {
+		return s.Statement(ctx, text)
+	}
+	own, stop := signal.NotifyContext(ctx, os.Interrupt)
+	defer stop()
+	err := s.Statement(own, text)
+	if err != nil && own.Err() != nil && ctx.Err() == nil {
+		return errInterrupted
+	}
+	return err
+}
+
 // tell writes what a server answered as an error for people.
 func (s *Shell) tell(err error) error {
 	if err == nil {
 		return nil
 	}
-	if st, ok := status.FromError(err); ok {
-		return fmt.Errorf("%s: %s", st.Code(), st.Message())
+	st, ok := status.FromError(err)
+	if !ok {
+		return err
 	}
-	return err
+	text := fmt.Sprintf("%s: %s", st.Code(), st.Message())
+	for _, h := range hints {
+		if strings.Contains(st.Message(), h.in) {
+			return fmt.Errorf("%s\n%s", text, h.hint)
+		}
+	}
+	return errors.New(text)
+}
+
+// hints say what to write in place of what people often try first. Messages of servers
+// do not: they have GoogleSQL's words.
+var hints = []struct{ in, hint string }{
+	{"Statement not supported: ShowStatement", `Hint: \d lists tables and views.`},
+	{"Statement not supported: DescribeStatement", `Hint: \d NAME lists the columns of a table or view.`},
+	{"Unexpected keyword DESC [at 1:1]", `Hint: \d NAME lists the columns of a table or view.`},
+	{"Table not found: INFORMATION_SCHEMA.", `Hint: \d lists tables and views.`},
+	{"TableStatement [at 1:1]", "Hint: tables are made, altered and deleted through the admin API, as by cbt."},
+	{"Statement not supported: TruncateStatement", "Hint: DELETE FROM … WHERE TRUE deletes all rows."},
+	{"must have a WHERE clause", "Hint: WHERE TRUE means all rows."},
+	{"on a value with type MAP<BYTES, ", "Hint: a column of a family is written family['column']."},
 }
 
 // Split cuts text behind the semicolons that end statements, and returns what is
@@ -208,7 +256,7 @@ func (s *Shell) Statement(ctx context.Context, text string) error {
 		err = p.end()
 	}
 	if err == nil && s.Timing {
-		fmt.Fprintf(s.Err, "%d rows in %v\n", n, time.Since(start).Round(10*time.Microsecond))
+		fmt.Fprintf(s.Err, "%s in %v\n", rows(n), time.Since(start).Round(10*time.Microsecond))
 	}
 	return err
 }
@@ -232,6 +280,7 @@ func (s *Shell) command(ctx context.Context, line string) error {
 	switch name {
 	case `\q`, `\quit`:
 		return errQuit
+	case `\r`: // nothing was typed, or it was forgotten
 	case `\?`, `\h`, `\help`:
 		_, err := io.WriteString(s.Out, help)
 		return err

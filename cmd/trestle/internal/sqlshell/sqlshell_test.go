@@ -2,8 +2,14 @@ package sqlshell
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/bigtable"
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
@@ -87,11 +93,15 @@ func TestShell(t *testing.T) {
 		t.Error(out, err)
 	}
 	for in, want := range map[string]string{
-		"SELECT x;": "InvalidArgument: Unrecognized name: x [at 1:8]",
-		`\nothing`:  "is no command",
-		`\format x`: "is no format",
-		`\d nobody`: "Table not found: nobody",
-		`\set x:y=`: "is no type of a parameter",
+		"SELECT x;":                 "InvalidArgument: Unrecognized name: x [at 1:8]",
+		`\nothing`:                  "is no command",
+		`\format x`:                 "is no format",
+		`\d nobody`:                 "Table not found: nobody",
+		`\set x:y=`:                 "is no type of a parameter",
+		"SHOW TABLES":               "\nHint: \\d lists tables and views.",
+		"SELECT f.name FROM people": "\nHint: a column of a family is written family['column'].",
+		"DELETE FROM people":        "\nHint: WHERE TRUE means all rows.",
+		"CREATE TABLE t (a INT64)":  "\nHint: tables are made",
 	} {
 		if err := s.Run(t.Context(), strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", in, err)
@@ -102,8 +112,56 @@ func TestShell(t *testing.T) {
 	out.Reset()
 	errs.Reset()
 	if err := s.Run(t.Context(), strings.NewReader("SELECT x;\nSELECT\n1 AS a;\n")); err != nil || !strings.Contains(out.String(), "(1 row)") ||
-		!strings.Contains(errs.String(), "sql> InvalidArgument") || !strings.Contains(errs.String(), "  -> 1 rows in ") {
+		!strings.Contains(errs.String(), "sql> InvalidArgument") || !strings.Contains(errs.String(), "  -> 1 row in ") {
 		t.Errorf("%s%s%v", out, errs, err)
+	}
+}
+
+// TestForget leaves literals that were not ended.
+func TestForget(t *testing.T) {
+	s, out, errs := newShell(t)
+	s.Prompt = true
+	if err := s.Run(t.Context(), strings.NewReader("SELECT 'its;\n\\r\nSELECT 1 AS a;\nSELECT 'its;\n\\q\nSELECT 2 AS b;\n")); err != nil {
+		t.Fatal(err)
+	}
+	if got := out.String(); got != " a\n---\n 1\n(1 row)\n" {
+		t.Errorf("%s%s", got, errs)
+	}
+}
+
+// TestInterrupt ends a statement that runs by SIGINT, and runs the next.
+func TestInterrupt(t *testing.T) {
+	s, out, errs := newShell(t)
+	s.Prompt = true
+	// SIGINT is not to end the test where no statement runs.
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, os.Interrupt)
+	defer signal.Stop(signals)
+	in, typed := io.Pipe()
+	go func() {
+		const numbers = "UNNEST(GENERATE_ARRAY(1, 16000))"
+		fmt.Fprintln(typed, "SELECT COUNT(*) FROM "+numbers+" a, "+numbers+" b, "+numbers+" c WHERE a + b + c < 0;")
+		next := make(chan struct{})
+		go func() {
+			defer close(next)
+			fmt.Fprintln(typed) // is read once the statement has ended
+		}()
+		for waiting := true; waiting; {
+			select {
+			case <-next:
+				waiting = false
+			case <-time.After(20 * time.Millisecond):
+				_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // a process may send itself signals
+			}
+		}
+		fmt.Fprintln(typed, "SELECT 1 AS a;")
+		_ = typed.Close() // it cannot fail
+	}()
+	if err := s.Run(t.Context(), in); err != nil {
+		t.Fatal(err)
+	}
+	if out.String() != " a\n---\n 1\n(1 row)\n" || !strings.Contains(errs.String(), "sql> interrupted\n") {
+		t.Errorf("%s%s", out, errs)
 	}
 }
 
