@@ -69,11 +69,10 @@ sbom() { # sbom PROGRAM FILE
 		 components: ([library("stdlib"; $go | ltrimstr("go"))] + [$lines[] | select(.[1] == "dep") | library(.[2]; .[3])])}' >"$2"
 }
 
-manual() { # manual DIR: by a program for this machine
-	[ -e "$work/host" ] || build "$("$GO" env GOHOSTOS)/$("$GO" env GOHOSTARCH)" "$work/host"
-	"$work/host" manual "$1"
-}
-manual "$work/manual"
+# A program for this machine writes the manual.
+host=$("$GO" env GOHOSTOS)/$("$GO" env GOHOSTARCH)
+build "$host" "$work/host"
+"$work/host" manual "$work/manual"
 mkdir "$work/dashboards"
 cp $here/dashboards/*.json $here/dashboards/alerts.yaml "$work/dashboards/"
 
@@ -84,7 +83,7 @@ for target in $(printf 'linux/%s ' $ARCHS) $OTHERS; do
 	[ "${target%/*}" != windows ] || exe=trestle.exe
 	dir=$work/archive/${target/\//_}/trestle_$VERSION
 	mkdir -p "$dir/completion" "$dir/man"
-	build "$target" "$dir/$exe"
+	if [ "$target" = "$host" ]; then cp "$work/host" "$dir/$exe"; else build "$target" "$dir/$exe"; fi
 	cp LICENSE README.md CHANGELOG.md "$dir/"
 	cp -R "$work/dashboards" "$dir/"
 	cp "$work"/manual/*.1 "$dir/man/"

@@ -287,7 +287,7 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 	if err := printServers(out, c.Servers); err != nil {
 		return err
 	}
-	fmt.Fprint(w, "\nTABLE\tTABLETS\tSIZE\tNOT OPEN\n")
+	fmt.Fprint(w, "\nTABLETS\tSIZE\tNOT OPEN\tTABLE\n") // the name, which can be long, last
 	for _, t := range c.Tables {
 		var bytes int64
 		closed := 0
@@ -301,7 +301,7 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		if strings.HasSuffix(t.Table, deletedMark) {
 			notOpen = "-" // they are not served after a while
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s%s\n", t.Table, len(t.Tablets), byteSize(bytes), notOpen, flaw(notOpen != "-" && closed > 0))
+		fmt.Fprintf(w, "%d\t%s\t%s\t%s%s\n", len(t.Tablets), byteSize(bytes), notOpen, t.Table, flaw(notOpen != "-" && closed > 0))
 	}
 	if len(c.Damaged) > 0 {
 		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged"+wrong+"\nTABLET\tSTART\tEND\tTABLE\tSERVER\tSEGMENT\n")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -15,6 +16,7 @@ import (
 	"reflect"
 	"regexp"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,6 +83,7 @@ func TestChart(t *testing.T) {
 		"mode=cluster,tls.secretName=x":       "set cluster.secretName, or insecure=true",
 		"mode=cluster,insecure=true":          "set cluster.etcd.endpoints",
 		"mode=other,insecure=true":            "mode is server or cluster",
+		"insecure=true,settings.listen=x":     "settings.listen: the chart sets it, by other values",
 	} {
 		out, err := exec.Command(helm, "template", "name", chart, "--set", flags).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), want) {
@@ -108,7 +111,9 @@ func TestChartMonitoring(t *testing.T) {
 		Data map[string]string
 		Spec struct {
 			Groups   []alertGroup
-			Selector struct{ MatchExpressions []map[string]any }
+			Selector struct {
+				MatchExpressions []map[string]any `yaml:"matchExpressions"`
+			}
 		}
 	}
 	render := func(values string) (byKind map[string][]object) {
@@ -121,7 +126,9 @@ func TestChartMonitoring(t *testing.T) {
 			} else if err != nil {
 				t.Fatal(err)
 			}
-			byKind[o.Kind] = append(byKind[o.Kind], o)
+			if !strings.HasSuffix(o.Metadata.Name, "-settings") {
+				byKind[o.Kind] = append(byKind[o.Kind], o)
+			}
 		}
 	}
 	source, err := os.ReadFile(filepath.Join(root, "packaging/dashboards/alerts.yaml"))
@@ -257,25 +264,41 @@ func fetchSchemas(ctx context.Context) ([]byte, error) {
 	return get(string(link[1]))
 }
 
-// TestChartSettings starts the program with the arguments and the environment of
-// each container of the chart: it may find no certificates and no etcd, but
-// nothing wrong with what it is told.
-func TestChartSettings(t *testing.T) {
-	r := openRelease(t)
-	chart, helm := r.chart(t), tool(t, "helm")
+// program returns the path of the release's program for this machine.
+func (r *release) program(t *testing.T) string {
+	t.Helper()
 	exe := filepath.Join(t.TempDir(), "trestle")
 	if err := os.WriteFile(exe, archive(t, r.file(t, "linux_"+runtime.GOARCH+".tar.gz"))["trestle_"+r.version+"/trestle"], 0o755); err != nil {
 		t.Fatal(err)
 	}
-	type workload struct {
+	return exe
+}
+
+// TestChartSettings starts the program with the arguments, the environment and the
+// settings of each container of the chart: it may find no certificates and no etcd, but
+// nothing wrong with what it is told.
+func TestChartSettings(t *testing.T) {
+	r := openRelease(t)
+	chart, helm := r.chart(t), tool(t, "helm")
+	exe := r.program(t)
+	type named struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+	}
+	type object struct {
 		Kind     string
 		Metadata struct{ Name string }
+		Data     map[string]string
 		Spec     struct {
+			Claims   []struct{ Metadata named } `yaml:"volumeClaimTemplates"`
 			Template struct {
-				Spec struct {
+				Metadata struct{ Annotations map[string]string }
+				Spec     struct {
+					Volumes    []named
 					Containers []struct {
-						Args []string
-						Env  []struct{ Name, Value string }
+						Args   []string
+						Env    []struct{ Name, Value string }
+						Mounts []named `yaml:"volumeMounts"`
 					}
 				}
 			}
@@ -284,21 +307,49 @@ func TestChartSettings(t *testing.T) {
 	tried := 0
 	for _, values := range chartValues(t) {
 		d := yaml.NewDecoder(strings.NewReader(output(t, exec.Command(helm, "template", "name", chart, "--values", values, "--namespace", "space"))))
+		given := "" // the file of settings, which comes before what reads it
 		for {
-			var w workload
+			var w object
 			if err := d.Decode(&w); errors.Is(err, io.EOF) {
 				break
 			} else if err != nil {
 				t.Fatal(err)
 			}
+			if strings.HasSuffix(w.Metadata.Name, "-settings") {
+				given = w.Data["trestle.yaml"]
+			}
+			volumes := map[string]bool{}
+			for _, v := range w.Spec.Template.Spec.Volumes {
+				volumes[v.Name] = true
+			}
+			for _, v := range w.Spec.Claims {
+				volumes[v.Metadata.Name] = true
+			}
 			for _, c := range w.Spec.Template.Spec.Containers {
 				tried++
+				what := filepath.Base(values) + ", " + w.Kind + " " + w.Metadata.Name
+				for _, m := range c.Mounts {
+					if !volumes[m.Name] {
+						t.Errorf("%s mounts %s, which is no volume", what, m.Name)
+					}
+				}
 				// Elsewhere than in a pod: other ports, and a directory that is there.
 				dir := t.TempDir()
 				env := []string{"PATH=/usr/bin"}
+				told := map[string]bool{}
 				for _, e := range c.Env {
+					told[e.Name] = true
+					if strings.HasPrefix(e.Value, "/") && !slices.ContainsFunc(c.Mounts, func(m named) bool { return e.Value == m.MountPath || strings.HasPrefix(e.Value, m.MountPath+"/") }) {
+						t.Errorf("%s: %s is %s, where nothing is mounted", what, e.Name, e.Value)
+					}
 					if e.Name == "TRESTLE_NAME" {
 						e.Value = w.Metadata.Name + "-0"
+					}
+					if e.Name == "TRESTLE_CONFIG" {
+						e.Value = filepath.Join(dir, "settings.yaml")
+						if err := os.WriteFile(e.Value, []byte(given), 0o600); err != nil {
+							t.Fatal(err)
+						}
 					}
 					e.Value = strings.NewReplacer("$(TRESTLE_NAME)", w.Metadata.Name+"-0", "0.0.0.0:808", "127.0.0.1:0", "/data", dir).Replace(e.Value)
 					if strings.HasPrefix(e.Value, "127.0.0.1:0") {
@@ -314,13 +365,55 @@ func TestChartSettings(t *testing.T) {
 				var exit *exec.ExitError
 				// 2 is what is wrong with settings; ended by us, or 1, is the rest.
 				if errors.As(err, &exit) && exit.ExitCode() == 2 || strings.Contains(string(out), "is not a setting") {
-					t.Errorf("%s, %s %s: %v\n%s", filepath.Base(values), w.Kind, w.Metadata.Name, err, out)
+					t.Errorf("%s: %v\n%s", what, err, out)
+				}
+				// Every role reads the settings, and other settings make other pods.
+				if told["TRESTLE_CONFIG"] != (given != "") || (w.Spec.Template.Metadata.Annotations["checksum/settings"] != "") != (given != "") {
+					t.Errorf("%s: settings %q, variables %v, annotations %v", what, given, told, w.Spec.Template.Metadata.Annotations)
+				}
+				if base := filepath.Base(values); told["TRESTLE_ETCD_CA"] != strings.HasPrefix(base, "cluster") || told["TRESTLE_ETCD_CERT"] != (base == "cluster.yaml") {
+					t.Errorf("%s: it is told of etcd: %v", what, told)
 				}
 			}
 		}
 	}
 	if tried != 8 {
 		t.Errorf("%d containers", tried)
+	}
+}
+
+// TestChartNotes makes a key by the command that helm prints, from a server of the
+// name that the chart gives it.
+func TestChartNotes(t *testing.T) {
+	r := openRelease(t)
+	chart, helm := r.chart(t), tool(t, "helm")
+	notes := output(t, exec.Command(helm, "install", "name", chart, "--dry-run=client", "--namespace", "space", "--values", filepath.Join(root, "packaging/helm/trestle/ci/secure.yaml")))
+	_, line, ok := strings.Cut(notes, " $POD -- /usr/bin/trestle ")
+	line, _, ok2 := strings.Cut(line, " >root-key.json\n")
+	if !ok || !ok2 || !strings.Contains(notes, "POD=name-trestle-0\n") {
+		t.Fatalf("no command that makes a key:\n%s", notes)
+	}
+	exe, dir := r.program(t), t.TempDir()
+	log := new(syncBuffer)
+	cmd := exec.Command(exe, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--names", "name-trestle.space.svc", "--tls-auto", "--auth", "on")
+	cmd.Stdout, cmd.Stderr = log, log
+	defer keep(t, cmd)()
+	var addr []string
+	until(t, "the server does not tell its address", func() bool {
+		addr = regexp.MustCompile(`(?m)^Bigtable gRPC API +(\S+)$`).FindStringSubmatch(log.String())
+		return addr != nil
+	}, log.String)
+	line = strings.NewReplacer("/data/", dir+"/", "/secrets/tls/ca.crt", dir+"/tls/ca.pem", "name-trestle.space.svc:8086", addr[1]).Replace(line)
+	var key struct {
+		Email string `json:"client_email"`
+		Key   string `json:"private_key"`
+	}
+	out, err := exec.Command(exe, strings.Fields(line)...).Output()
+	if err == nil {
+		err = json.Unmarshal(out, &key)
+	}
+	if err != nil || !strings.HasPrefix(key.Email, "trestle-root@") || key.Key == "" {
+		t.Errorf("trestle %s: %v\n%s", line, err, out)
 	}
 }
 

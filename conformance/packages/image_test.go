@@ -180,6 +180,10 @@ func TestImage(t *testing.T) {
 		c.Labels["org.opencontainers.image.version"] != r.version || i.Docker.Architecture != runtime.GOARCH {
 		t.Errorf("%+v", i.Docker)
 	}
+	// Where its root is read-only, as the chart and compose.yaml have it, only this is not.
+	if !slices.Contains(c.Env, "TMPDIR=/data") || !slices.Contains(c.Env, "TRESTLE_DATA_DIR=/data") {
+		t.Errorf("it writes elsewhere than to /data: %v", c.Env)
+	}
 	ns := namespace(t)
 	ctr := b.container(i, ns, nil)
 	if out := output(t, ctr.command("/usr/bin/trestle", "version")); !strings.Contains(out, "trestle "+r.version) {

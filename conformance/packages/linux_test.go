@@ -228,6 +228,35 @@ func TestDeb(t *testing.T) {
 	if m.exists("/etc/trestle/trestle.yaml") || !m.exists("/var/lib/trestle/lock/ROOT") {
 		t.Error("purge takes the configuration, and leaves the data")
 	}
+
+	// What the scripts ask of systemd, which is not here: this notes it. A master never
+	// starts, which fails no installation.
+	m.write("/usr/local/bin/systemctl", `#!/bin/sh
+echo "$*" >>/tmp/asked
+link=/etc/systemd/system/multi-user.target.wants/trestle.service
+case "$*" in
+"enable --now trestle.service") mkdir -p ${link%/*} && ln -s /usr/lib/systemd/system/trestle.service $link ;;
+"--quiet is-enabled trestle.service") [ -e $link ] ;;
+"--quiet is-enabled "* | "try-restart trestle-master.service") exit 1 ;;
+esac
+`, 0o755)
+	m.run("mkdir -p /run/systemd/system")
+	const update = "try-restart trestle-tabletserver.service\ntry-restart trestle-master.service\ntry-restart trestle-gateway.service\n"
+	for _, step := range []struct{ does, asks string }{
+		{"-i " + filepath.Base(deb), "daemon-reload\nenable --now trestle.service\n"},
+		{"-i " + filepath.Base(deb), "daemon-reload\ndaemon-reload\nrestart trestle.service\n" + update},
+		{"-r trestle", "stop trestle.service trestle-tabletserver.service trestle-master.service trestle-gateway.service\ndaemon-reload\n"},
+		{"-i " + filepath.Base(deb), "daemon-reload\nrestart trestle.service\n" + update},
+		{"-P trestle", "stop trestle.service trestle-tabletserver.service trestle-master.service trestle-gateway.service\ndaemon-reload\ndaemon-reload\n"},
+	} {
+		m.run(": >asked && dpkg " + step.does)
+		if asked := m.run("grep -v is-enabled asked"); asked != step.asks {
+			t.Errorf("dpkg %s asks\n%s", step.does, asked)
+		}
+	}
+	if m.exists("/etc/systemd/system/multi-user.target.wants/trestle.service") {
+		t.Error("after purge the service is still enabled")
+	}
 }
 
 func TestLintian(t *testing.T) {

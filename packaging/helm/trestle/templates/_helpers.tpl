@@ -30,6 +30,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if not .Values.cluster.etcd.endpoints }}{{ fail "set cluster.etcd.endpoints" }}{{ end -}}
 {{- if not .Values.cluster.store }}{{ fail "set cluster.store" }}{{ end -}}
 {{- end -}}
+{{- /* The environment, which has these, would silently go before the file. */ -}}
+{{- $own := list "data-dir" "listen" "http-listen" "insecure" "emulator" -}}
+{{- if eq .Values.mode "cluster" }}{{ $own = concat $own (list "etcd" "cluster" "store" "name" "cluster-listen" "cluster-address") }}{{ end -}}
+{{- range $name, $_ := .Values.settings -}}
+{{- if has $name $own }}{{ fail (printf "settings.%s: the chart sets it, by other values" $name) }}{{ end -}}
+{{- end -}}
 {{- end }}
 
 {{- define "trestle.auth" -}}
@@ -52,16 +58,44 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - {name: TRESTLE_TOKEN_FILE, value: /secrets/tokens/tokens}
 {{- end }}
 {{- end }}
-{{- range $name, $value := .Values.settings }}
-- {name: TRESTLE_{{ $name | upper | replace "-" "_" }}, value: {{ $value | quote }}}
+{{- end }}
+
+{{- /* The settings are a file, which each role takes its own from. */ -}}
+{{- define "trestle.settingsEnv" -}}
+{{- if .Values.settings }}
+- {name: TRESTLE_CONFIG, value: /etc/trestle/trestle.yaml}
+{{- end }}
+{{- end }}
+
+{{- define "trestle.settingsMount" -}}
+{{- if .Values.settings }}
+- {name: settings, mountPath: /etc/trestle, readOnly: true}
+{{- end }}
+{{- end }}
+
+{{- define "trestle.settingsVolume" -}}
+{{- if .Values.settings }}
+- {name: settings, configMap: {name: {{ include "trestle.name" . }}-settings}}
+{{- end }}
+{{- end }}
+
+{{- /* Other settings make other pods: a process reads them when it starts. */ -}}
+{{- define "trestle.podAnnotations" -}}
+{{- $all := .Values.podAnnotations }}
+{{- with .Values.settings }}{{ $all = merge (dict "checksum/settings" (toYaml . | sha256sum)) $all }}{{ end }}
+{{- with $all }}
+annotations: {{ toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
 {{- define "trestle.commonEnv" -}}
+{{- include "trestle.settingsEnv" . }}
 - {name: TRESTLE_DATA_DIR, value: /data}
 - {name: TRESTLE_HTTP_LISTEN, value: "0.0.0.0:8087"}
 - {name: TRESTLE_INSECURE, value: {{ .Values.insecure | quote }}}
+{{- if not (hasKey (.Values.settings | default dict) "log-format") }}
 - {name: TRESTLE_LOG_FORMAT, value: json}
+{{- end }}
 {{- end }}
 
 {{- define "trestle.clusterEnv" -}}
@@ -69,8 +103,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 - {name: TRESTLE_CLUSTER, value: {{ .Values.cluster.name | quote }}}
 {{- if .Values.cluster.etcd.secretName }}
 - {name: TRESTLE_ETCD_CA, value: /secrets/etcd/ca.crt}
+{{- if .Values.cluster.etcd.clientCertificate }}
 - {name: TRESTLE_ETCD_CERT, value: /secrets/etcd/tls.crt}
 - {name: TRESTLE_ETCD_KEY, value: /secrets/etcd/tls.key}
+{{- end }}
 {{- end }}
 {{- if .Values.cluster.secretName }}
 - {name: TRESTLE_CLUSTER_CERT, value: /secrets/cluster/tls.crt}
@@ -165,8 +201,11 @@ livenessProbe:
 {{- /* A master has no certificate for clients: without insecure it tells its
 health and its metrics to its own pod only. */ -}}
 {{- define "trestle.masterEnv" -}}
+{{- include "trestle.settingsEnv" . }}
 - {name: TRESTLE_DATA_DIR, value: /data}
 - {name: TRESTLE_HTTP_LISTEN, value: {{ ternary "0.0.0.0:8087" "127.0.0.1:8087" .Values.insecure | quote }}}
 - {name: TRESTLE_INSECURE, value: {{ .Values.insecure | quote }}}
+{{- if not (hasKey (.Values.settings | default dict) "log-format") }}
 - {name: TRESTLE_LOG_FORMAT, value: json}
+{{- end }}
 {{- end }}
