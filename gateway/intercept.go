@@ -183,9 +183,12 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	resp, err = i.callUnary(ctx, req, info, handler)
 	elapsed := time.Since(start)
+	var header metadata.MD
 	if strings.HasPrefix(info.FullMethod, dataPrefix) {
 		o := i.originOf(ctx, err)
-		_ = grpc.SetHeader(ctx, o.after(elapsed))
+		if header = o.after(elapsed); err != nil {
+			_ = grpc.SetHeader(ctx, header)
+		}
 		if o.location != nil {
 			_ = grpc.SetTrailer(ctx, o.location)
 		}
@@ -204,6 +207,11 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		i.slow.tell(ctx, record, status.Code(err), start, elapsed, int64(wire.Size(req)), int64(wire.Size(resp)))
 	}
 	EndSpan(record, err)
+	if err == nil && header != nil {
+		// At once, which keeps the metadata that is shared: SetHeader copies it. It is the
+		// last thing here, so that the answer goes out in the same packet.
+		_ = grpc.SendHeader(ctx, header)
+	}
 	return resp, err
 }
 

@@ -76,11 +76,11 @@ func newLink(p *peer) (*link, error) {
 		return nil, errors.Join(err, conn.Close())
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	l := &link{p: p, grpc: conn, mux: mux, cancel: cancel, send: newSender(), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}, conns: map[*scanConn]struct{}{}}
+	l := &link{p: p, grpc: conn, mux: mux, cancel: cancel, send: newSender(mux), done: make(chan struct{}), failed: make(chan struct{}), calls: map[uint64]*call{}, conns: map[*scanConn]struct{}{}}
 	l.lastHeard.Store(now())
 	var running sync.WaitGroup
 	running.Go(func() {
-		if err := l.send.run(ctx, l.mux); err != nil && ctx.Err() == nil {
+		if err := l.send.run(ctx); err != nil && ctx.Err() == nil {
 			l.fail(err)
 		}
 	})
@@ -175,7 +175,7 @@ func (l *link) watch(ctx context.Context) {
 			return
 		}
 		if quiet > silence/4 {
-			l.send.add(0, []byte{opPing, 0}, nil)
+			l.send.tell(0, opPing, 0)
 		}
 	}
 }
@@ -206,23 +206,21 @@ func (l *link) fail(err error) {
 }
 
 // begin asks a question. It returns false if the link has failed: the question
-// did not leave.
-func (l *link) begin(c *call, head, body []byte) (uint64, bool) {
+// did not leave. The caller is in charge of the frames to send if it says so.
+func (l *link) begin(c *call, head, body []byte) (number uint64, charge, ok bool) {
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.err != nil || l.retired.Load() {
-		l.mu.Unlock()
-		return 0, false
+		return 0, false, false
 	}
 	l.next++
-	number := l.next
+	number = l.next
 	l.calls[number] = c
 	// Within the lock, so that numbers leave in order.
-	ok := l.send.add(number, head, body)
-	if !ok {
+	if charge, ok = l.send.add(number, head, body); !ok {
 		delete(l.calls, number)
 	}
-	l.mu.Unlock()
-	return number, ok
+	return number, charge, ok
 }
 
 // head appends an operation and the time that ctx leaves it.

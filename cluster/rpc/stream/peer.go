@@ -136,8 +136,11 @@ func (p *peer) askFor(ctx context.Context, op byte, body []byte, changes bool) (
 			defer l.release()
 			return p.askUnary(ctx, l, op, body, changes)
 		}
-		var ok bool
-		if number, ok = l.begin(c, h, body); ok {
+		var charge, ok bool
+		if number, charge, ok = l.begin(c, h, body); ok {
+			if charge {
+				l.send.flush(l.waiting.Load() > 1)
+			}
 			break
 		}
 		l.release()
@@ -154,7 +157,7 @@ func (p *peer) askFor(ctx context.Context, op byte, body []byte, changes bool) (
 		delete(l.calls, number)
 		l.mu.Unlock()
 		if waits {
-			l.send.add(number, []byte{opCancel, 0}, nil)
+			l.send.tell(number, opCancel, 0)
 			return decoder{}, ctx.Err()
 		}
 		<-c.done // it is there just now

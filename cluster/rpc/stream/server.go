@@ -123,7 +123,7 @@ func (s *Server) Stop(ctx context.Context) {
 	s.mu.Lock()
 	s.stopping = true
 	for _, q := range s.muxes {
-		q.add(0, []byte{answerBye}, nil)
+		q.tell(0, answerBye)
 	}
 	s.mu.Unlock()
 	stopped := make(chan struct{})
@@ -160,7 +160,7 @@ func (s *Server) closeAll() {
 // Callers bound their own requests, and a question that waits must not keep out the one
 // that it waits for.
 func (s *Server) mux(c net.Conn) {
-	m := &mux{s: s, send: newSender(), asked: map[uint64]*question{}}
+	m := &mux{s: s, send: newSender(c), asked: map[uint64]*question{}}
 	s.mu.Lock()
 	if s.stopping {
 		s.mu.Unlock()
@@ -173,7 +173,7 @@ func (s *Server) mux(c net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		if m.send.run(ctx, c) != nil {
+		if m.send.run(ctx) != nil {
 			_ = c.Close()
 		}
 	})
@@ -216,7 +216,7 @@ func (m *mux) receive(c net.Conn) {
 		}
 		switch q.op {
 		case opPing:
-			m.send.add(0, []byte{answerOK}, nil)
+			m.send.tell(0, answerOK)
 			continue
 		case opCancel:
 			m.mu.Lock()
@@ -292,11 +292,15 @@ var _ context.Context = (*question)(nil)
 func (q *question) answer() {
 	defer q.m.answering.Done()
 	b := q.m.s.answer(q, batches.empty(), q.op, q.body)
-	q.m.send.add(q.number, b[:1], b[1:])
-	batches.Put(&b)
 	q.m.mu.Lock()
 	delete(q.m.asked, q.number)
+	others := len(q.m.asked) > 0
 	q.m.mu.Unlock()
+	charge, _ := q.m.send.add(q.number, b[:1], b[1:])
+	batches.Put(&b)
+	if charge {
+		q.m.send.flush(others)
+	}
 	q.end(context.Canceled) // for contexts derived from it
 }
 

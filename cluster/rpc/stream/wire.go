@@ -1,10 +1,7 @@
 package stream
 
 import (
-	"context"
 	"fmt"
-	"net"
-	"runtime"
 	"sync"
 
 	"google.golang.org/grpc"
@@ -129,80 +126,6 @@ func (p *batchPool) Put(b *[]byte) {
 }
 
 func (p *batchPool) empty() []byte { return (*p.Get(0))[:0] }
-
-// A sender gathers frames while others are being sent.
-type sender struct {
-	mu     sync.Mutex
-	frames []byte
-	last   uint64 // number of the last frame in frames
-	taken  uint64 // number of the last frame that was handed to the connection
-	ended  bool
-	wake   chan struct{}
-}
-
-func newSender() *sender { return &sender{wake: make(chan struct{}, 1)} }
-
-// add adds a frame, unless the sender has ended.
-func (s *sender) add(number uint64, head, body []byte) bool {
-	s.mu.Lock()
-	if s.ended {
-		s.mu.Unlock()
-		return false
-	}
-	s.frames = appendFrame(s.frames, number, head, body)
-	s.last = max(s.last, number)
-	s.mu.Unlock()
-	s.notify()
-	return true
-}
-
-func (s *sender) notify() {
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
-}
-
-// take returns the frames to send.
-func (s *sender) take() []byte {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	b := s.frames
-	if len(b) > 0 {
-		s.frames, s.taken = batches.empty(), s.last
-	}
-	return b
-}
-
-// end makes add refuse. It returns the number of the last frame that may have
-// been sent.
-func (s *sender) end() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ended = true
-	return s.taken
-}
-
-// run writes to c until ctx ends or that fails.
-func (s *sender) run(ctx context.Context, c net.Conn) error {
-	for {
-		select {
-		case <-s.wake:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		// Goroutines that are about to add something do it first: a write costs more than
-		// anything else here.
-		runtime.Gosched()
-		if b := s.take(); len(b) > 0 {
-			_, err := c.Write(b)
-			batches.Put(&b)
-			if err != nil {
-				return err
-			}
-		}
-	}
-}
 
 var changesDesc = grpc.StreamDesc{StreamName: "Changes", ServerStreams: true}
 
