@@ -43,7 +43,10 @@ type progressWriter struct {
 	err      error // of the Writer
 }
 
-var _ scan.FragmentWriter = (*progressWriter)(nil)
+var (
+	_ scan.FragmentWriter = (*progressWriter)(nil)
+	_ scan.SpaceWriter    = (*progressWriter)(nil)
+)
 
 func (w *progressWriter) StartRow(key []byte) {
 	w.open, w.done, w.cells, w.last = true, false, 0, append(w.last[:0], key...)
@@ -87,6 +90,9 @@ func (w *progressWriter) Flush() error {
 	w.err = w.Writer.Flush()
 	return w.err
 }
+
+// Space implements scan.SpaceWriter.
+func (w *progressWriter) Space() int { return scan.Space(w.Writer) }
 
 // Encoding implements scan.EncodedWriter.
 func (w *progressWriter) Encoding() uint64 {

@@ -126,6 +126,9 @@ func (w *leaseCheckedWriter) EndRow() (bool, error) {
 	return w.Writer.EndRow()
 }
 
+// Space implements scan.SpaceWriter.
+func (w *leaseCheckedWriter) Space() int { return scan.Space(w.Writer) }
+
 // Scanned implements scan.Writer.
 func (w *leaseCheckedWriter) Scanned(key []byte) {
 	if w.check() == nil {

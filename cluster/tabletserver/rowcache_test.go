@@ -173,3 +173,56 @@ func TestRowCacheKeepsStickyDeletions(t *testing.T) {
 		t.Error("the row cache was not asked")
 	}
 }
+
+// TestRowCacheIsSpared: reads of many rows neither fill the row cache nor ask it, and find
+// what others do.
+func TestRowCacheIsSpared(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true})
+	defer mustClose(t, s)
+	table := mustCreate(t, s, newSchema("t", 1000, "f"))
+	var all []row.Range
+	for i := range 300 {
+		key := fmt.Sprintf("r%03d", i)
+		mustPut(t, s, table, key, setCell("f", "q", 1000, key))
+		all = append(all, row.Single([]byte(key)))
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	want := ""
+	for i := range 4 {
+		got := ""
+		for part := all; len(part) > 0; {
+			n := len(part)
+			if i == 3 {
+				n = 1 // rows by themselves
+			}
+			w := &rowsWriter{}
+			if _, err := s.ReadRows(ctx, &scan.Request{Table: table, Ranges: part[:n]}, w); err != nil {
+				t.Fatal(err)
+			}
+			got, part = got+w.text, part[n:]
+		}
+		if want == "" {
+			want = got
+		}
+		if got != want {
+			t.Fatalf("read %d: got %s, want %s", i, got, want)
+		}
+		r := s.Stats().Reads[0]
+		if asked := r.RowHits + r.RowMisses; i < 3 && asked != 0 {
+			t.Errorf("read %d of %d rows asked the row cache %d times", i, len(all), asked)
+		} else if i == 3 && asked != int64(len(all)) {
+			t.Errorf("reads of single rows asked the row cache %d times", asked)
+		}
+	}
+}
+
+// A rowsWriter takes rows as text. It is never full.
+type rowsWriter struct{ text string }
+
+func (w *rowsWriter) StartRow(key []byte)          { w.text += string(key) }
+func (w *rowsWriter) Cell(c *row.Cell)             { w.text += "=" + string(c.Value) + "\n" }
+func (*rowsWriter) EndRow() (full bool, err error) { return false, nil }
+func (*rowsWriter) Scanned([]byte)                 {}
+func (*rowsWriter) Flush() error                   { return nil }

@@ -152,6 +152,15 @@ func (r *Record) AddRead(files int, blockBytes, cachedBytes int64) {
 	}
 }
 
+// BytesFromStorage returns the length of the blocks that were read so far and were not in
+// the block cache.
+func (r *Record) BytesFromStorage() int64 {
+	if r == nil {
+		return 0
+	}
+	return r.Work.BlockBytes.Load() - r.Work.CachedBytes.Load()
+}
+
 // A LogWait is a wait for the commit log.
 type LogWait struct {
 	r     *Record

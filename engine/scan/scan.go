@@ -46,6 +46,21 @@ type Writer interface {
 	Flush() error
 }
 
+// A SpaceWriter is a Writer that says how much it takes until it is full.
+type SpaceWriter interface {
+	Writer
+	// Space returns about how many bytes of rows that is, 0 if it does not know.
+	Space() int
+}
+
+// Space returns what w says of its space, 0 if it says nothing.
+func Space(w Writer) int {
+	if s, ok := w.(SpaceWriter); ok {
+		return s.Space()
+	}
+	return 0
+}
+
 // Stats counts what a read saw (google.bigtable.v2.ReadIterationStats).
 type Stats struct {
 	RowsSeen, RowsReturned   int64

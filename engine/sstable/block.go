@@ -38,14 +38,18 @@ type columns struct {
 }
 
 // initColumns fills in the metadata of a data block.
-func initColumns(md *block.Metadata, data []byte) (err error) {
+func initColumns(md *block.Metadata, data []byte) error {
+	return block.CastMetadataZero[columns](md).init(data)
+}
+
+// init fills in c, which is empty, for a data block.
+func (c *columns) init(data []byte) (err error) {
 	defer func() {
 		// The decoders panic at bytes that make no sense.
 		if r := recover(); r != nil {
 			err = fmt.Errorf("data block: %v", r)
 		}
 	}()
-	c := block.CastMetadataZero[columns](md)
 	d := colblk.DecodeBlock(data, blockHeader)
 	c.rows, c.longest = d.Rows(), int(binary.LittleEndian.Uint32(data))
 	c.prefixes, c.suffixes = d.PrefixBytes(columnPrefix), d.RawBytes(columnSuffix)
@@ -76,9 +80,9 @@ func (c *columns) search(key []byte) int {
 
 // A cursor is a place in a data block.
 type cursor struct {
-	h   block.BufferHandle
-	c   *columns // nil if it is in no block
-	at  int      // the entry
+	h   block.BufferHandle // none if the block is in a stretch
+	c   *columns           // nil if it is in no block
+	at  int                // the entry
 	key colblk.PrefixBytesIter
 	was int // the entry whose row prefix is in key; below -1 if none is
 	// plain has all bits set if no row prefix of the file is escaped, else none.
@@ -88,8 +92,13 @@ type cursor struct {
 // enter moves to a block, which is the cursor's from here on.
 func (u *cursor) enter(h block.BufferHandle) {
 	u.h.Release()
-	u.h, u.c = h, block.CastMetadata[columns](h.BlockMetadata())
-	u.was = -2
+	u.h = h
+	u.enterColumns(block.CastMetadata[columns](h.BlockMetadata()))
+}
+
+// enterColumns moves to a block that the cursor has no part in keeping.
+func (u *cursor) enterColumns(c *columns) {
+	u.c, u.was = c, -2
 	u.key.Init(u.c.longest, nil)
 }
 

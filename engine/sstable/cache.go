@@ -9,7 +9,6 @@ import (
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
-	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/trestledb/trestle/engine/budget"
@@ -30,22 +29,27 @@ import (
 // again, but by no means all. What is scanned again and again comes in part by
 // part.
 //
-// Of the blocks that reads of single rows bring, a full Cache takes one in
-// four. What is read often soon comes in all the same. Where more is read than
-// has room, the others would displace what is as likely to be read. The price
-// is memory that has to be allocated, cleared and collected each time.
+// Of the blocks that other reads bring, a full Cache takes one in four. What is read
+// often soon comes in all the same. Where more is read than has room, the others would
+// displace what is as likely to be read. The price is memory that has to be allocated,
+// cleared and collected each time.
+//
+// Buffers for reading ahead take up to a thirty-second of its size beside it; what finds no
+// room is read block by block.
 type Cache struct {
 	blocks  *pebble.Cache
-	fill    uint64                 // how much one read may fill in
-	tight   atomic.Bool            // it was full lately
-	pools   chan *block.BufferPool // to read into past the Cache
-	options sstable.ReaderOptions  // as every file is opened; holds the cache handle
+	fill    uint64                // how much one read may fill in
+	tight   atomic.Bool           // it was full lately
+	ahead   *budget.Budget        // of buffers that blocks are read ahead into
+	options sstable.ReaderOptions // as every file is opened; holds the cache handle
 
 	reserved                atomic.Int64
 	held                    *budget.Budget      // of large blocks: see hold
 	turns                   *semaphore.Weighted // of reading what may be one
 	bloomSkips, bloomPasses atomic.Int64
 	opens                   atomic.Int64
+	// lookedHits and lookedMisses count lookups for the sake of reading ahead.
+	lookedHits, lookedMisses atomic.Int64
 
 	mu struct {
 		sync.Mutex
@@ -79,7 +83,7 @@ func NewCache(blockBytes int64, maxOpen int) *Cache {
 	if maxOpen == 0 {
 		maxOpen = 500
 	}
-	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20)), pools: make(chan *block.BufferPool, keptPools),
+	c := &Cache{blocks: pebble.NewCache(blockBytes), fill: uint64(max(blockBytes/64, 1<<20)), ahead: budget.New(max(blockBytes/32, 4*stretchBytes)),
 		turns: semaphore.NewWeighted(turns)}
 	c.options.CacheOpts.CacheHandle = c.blocks.NewHandle()
 	c.options.Comparer = comparer
@@ -91,9 +95,6 @@ func NewCache(blockBytes int64, maxOpen int) *Cache {
 
 // Close releases the memory. All Readers must be closed.
 func (c *Cache) Close() {
-	for len(c.pools) > 0 {
-		(<-c.pools).Release()
-	}
 	c.options.CacheOpts.CacheHandle.Close()
 	c.blocks.Unref()
 }
@@ -105,44 +106,13 @@ func (c *Cache) Full() bool {
 	return c.blocks.Size() >= room-room/8
 }
 
-// leaveOut tells whether a block that a read of one row brings is to be left out.
+// leaveOut tells whether a block that a read brings is to be left out.
 func (c *Cache) leaveOut() bool {
 	r := rand.Uint32()
 	if r%64 == 0 {
 		c.tight.Store(c.Full())
 	}
 	return r>>30 != 0 && c.tight.Load()
-}
-
-const (
-	// keptPools is how many buffer pools are kept for later reads.
-	keptPools = 16
-	// keptBlock is the length of the longest block whose buffer is kept.
-	keptBlock = 64 << 10
-)
-
-// pool returns buffers for a read past the Cache.
-func (c *Cache) pool() *block.BufferPool {
-	select {
-	case p := <-c.pools:
-		return p
-	default:
-		p := new(block.BufferPool)
-		p.Init(2) // a block as it is stored, and as it is read
-		return p
-	}
-}
-
-// keep takes buffers that no read uses any more, the longest of that length.
-func (c *Cache) keep(p *block.BufferPool, longest int) {
-	if longest <= keptBlock {
-		select {
-		case c.pools <- p:
-			return
-		default:
-		}
-	}
-	p.Release()
 }
 
 // Reserve sets n of the Cache's bytes aside, until the function that it returns
@@ -210,7 +180,7 @@ func (c *Cache) Metrics() Metrics {
 	n := c.mu.open.Len()
 	c.mu.Unlock()
 	return Metrics{
-		Hits: b.Hits, Misses: b.Misses, Blocks: b.Count, Bytes: b.Size,
+		Hits: b.Hits - c.lookedHits.Load(), Misses: b.Misses - c.lookedMisses.Load(), Blocks: b.Count, Bytes: b.Size,
 		Opens: c.opens.Load(), OpenFiles: n,
 		BloomSkips: c.bloomSkips.Load(), BloomPasses: c.bloomPasses.Load(),
 	}

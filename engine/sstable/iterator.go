@@ -7,7 +7,6 @@ import (
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
-	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/sstable"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
 	"github.com/cockroachdb/pebble/v2/sstable/block/blockkind"
@@ -30,8 +29,24 @@ type IterOptions struct {
 	// from storage as the cache lets one read fill in, further blocks are left out
 	// of a cache that is full: see Cache.
 	Blocks *BlockStats
+	// Before is what had to come from storage for earlier parts of the same read.
+	Before uint64
+	// Ahead, if set, is what the owner will probably read in order. Rows that SeekRow
+	// finds do not count.
+	Ahead *Ahead
 	// Bloom, if set, counts what Bloom filters were asked.
 	Bloom *BloomStats
+}
+
+// An Ahead is what an owner of Iterators, one at a time, will probably read: they take
+// off what they have read, and what is left may be read at once.
+type Ahead struct {
+	// Bytes is the length of keys and values.
+	Bytes int64
+	// End is the key that they come before; nil means no bound.
+	End []byte
+
+	begun bool
 }
 
 // BloomStats counts lookups that a Bloom filter ended, and those that it let through.
@@ -63,17 +78,19 @@ type Iterator struct {
 	// index is in the index block that has the current data block; top, if the
 	// index has two levels, in the block that has that one.
 	index, top colblk.IndexIter
-	data       objstorage.ReadHandle
-	env        block.ReadEnv // its pool is for a compaction or a long read
+	data       *stretch
+	env        block.ReadEnv // its pool is for the index blocks of a compaction
 	useTimes   bool
 	times      sstable.BlockIntervalFilter
-	// fillUntil is how much may come from storage before it is asked whether
-	// blocks still go to the cache.
-	fillUntil uint64
-	// aside has the blocks of single rows that are left out of the cache, the
-	// longest of which had so many bytes.
-	aside   *block.BufferPool
-	longest int
+	// fillUntil is how much may come from storage, beside before, until it is asked
+	// whether blocks still go to the cache; past says that they do not.
+	fillUntil, before uint64
+	past              bool
+	// inOrder is how many blocks were entered one after the other before the current
+	// one, which ends at behind.
+	inOrder int
+	behind  int64
+	expect  *Ahead // may be nil
 	// held is the length of the longest block so far, if that is large, and
 	// releases give it back to the Cache.
 	held     int
@@ -95,7 +112,7 @@ func (r *Reader) Iterator(ctx context.Context, o IterOptions) (*Iterator, error)
 	i := iterators.Get().(*Iterator)
 	i.ctx, i.t, i.maxSeq, i.env.Stats, i.cur.plain = ctx, t, o.MaxSeq, o.Blocks, t.plain
 	i.column = o.OneColumn && t.info.FilterColumns
-	i.fillUntil = math.MaxUint64
+	i.fillUntil, i.before, i.expect = math.MaxUint64, o.Before, o.Ahead
 	i.bloom = o.Bloom
 	if o.Blocks != nil {
 		i.fillUntil = r.cache.fill
@@ -122,14 +139,10 @@ func (r *Reader) CompactionIterator(ctx context.Context) (*Iterator, error) {
 		return nil, err
 	}
 	i := iterators.Get().(*Iterator)
-	i.ctx, i.t, i.maxSeq, i.cur.plain, i.compact, i.fillUntil = ctx, t, cell.MaxSeq, t.plain, true, math.MaxUint64
-	i.usePool()
-	return i, nil
-}
-
-func (i *Iterator) usePool() {
+	i.ctx, i.t, i.maxSeq, i.cur.plain, i.compact, i.past = ctx, t, cell.MaxSeq, t.plain, true, true
 	i.env.BufferPool = new(block.BufferPool)
-	i.env.BufferPool.Init(5)
+	i.env.BufferPool.Init(2) // for the levels of the index
+	return i, nil
 }
 
 // start forgets how the last positioning ended and makes sure that the index is
@@ -169,19 +182,21 @@ func (i *Iterator) readIndex(in *colblk.IndexIter, bh block.Handle) bool {
 // at returns the block that an index is at; ok is false if nothing that is looked
 // for is in it, or on failure.
 func (i *Iterator) at(in *colblk.IndexIter) (bh block.Handle, ok bool) {
+	bh, ok, err := i.look(in)
+	i.fail(err)
+	return bh, ok
+}
+
+func (i *Iterator) look(in *colblk.IndexIter) (bh block.Handle, ok bool, err error) {
 	p, err := in.BlockHandleWithProperties()
-	if err == nil && i.useTimes {
+	ok = err == nil
+	if ok && i.useTimes {
 		var times []byte
 		if times, err = blockProperty(p.Props, i.t.timesID); err == nil {
 			ok, err = i.times.Intersects(times)
 		}
-		if err != nil || !ok {
-			i.fail(err)
-			return bh, false
-		}
 	}
-	i.fail(err)
-	return p.Handle, err == nil
+	return p.Handle, ok && err == nil, err
 }
 
 // enterIndex puts index into the block that top is at, if the index has two
@@ -204,25 +219,12 @@ func (i *Iterator) enter() bool {
 	if !ok {
 		return false
 	}
-	if s := i.env.Stats; s != nil && s.BlockBytes-s.BlockBytesInCache >= i.fillUntil {
-		i.stopFilling()
-	}
+	i.follow(bh)
 	if i.data == nil {
-		i.data = i.t.f.NewReadHandle(objstorage.NoReadBefore)
-		if i.compact {
-			i.data.SetupForCompaction()
-		}
+		i.data = stretches.Get().(*stretch)
+		i.data.of = i
 	}
-	env := i.env
-	if env.BufferPool == nil && i.inRow && i.t.r.cache.leaveOut() {
-		if i.aside == nil {
-			i.aside = i.t.r.cache.pool()
-		}
-		env.BufferPool = i.aside
-	}
-	if env.BufferPool != nil {
-		i.cur.leave() // the next block may have the buffer
-	}
+	i.cur.leave() // the next block may have the buffer
 	if bh.Length >= longStored && !i.compact {
 		turns := i.t.r.cache.turns
 		if err := turns.Acquire(i.ctx, 1); err != nil {
@@ -231,18 +233,131 @@ func (i *Iterator) enter() bool {
 		}
 		defer turns.Release(1)
 	}
-	h, err := i.t.sst.BlockReader().Read(i.ctx, env, i.data, bh, blockkind.SSTableData, initColumns)
+	n, err := i.read(bh)
 	if err != nil {
 		i.fail(err)
 		return false
 	}
-	i.cur.enter(h)
-	n := len(h.BlockData())
-	if i.aside != nil {
-		i.longest = max(i.longest, n)
-	}
+	i.took(bh)
 	i.here = n < largeBlock || i.compact || i.hold(n)
 	return i.here
+}
+
+// follow notes which block is entered.
+func (i *Iterator) follow(bh block.Handle) {
+	if int64(bh.Offset) == i.behind {
+		i.inOrder++
+	} else {
+		i.inOrder = 0
+	}
+	if e := i.expect; e != nil && !i.inRow {
+		if e.begun && i.inOrder == 0 && i.behind > 0 {
+			e.Bytes = 0 // the owner passes over what was expected
+		}
+		e.begun = true
+	}
+	i.behind = int64(bh.Offset+bh.Length) + block.TrailerLen
+}
+
+// read puts cur into a block, and returns how long that is.
+func (i *Iterator) read(bh block.Handle) (int, error) {
+	r := i.t.sst.BlockReader()
+	i.data.at = bh
+	if !i.leaveOut() {
+		h, err := r.Read(i.ctx, i.env, i.data, bh, blockkind.SSTableData, initColumns)
+		if err != nil {
+			return 0, err
+		}
+		i.cur.enter(h)
+		return len(h.BlockData()), nil
+	}
+	if v := r.GetFromCache(bh); v != nil {
+		h := block.CacheBufferHandle(v)
+		i.env.BlockServedFromCache(bh.Length)
+		i.cur.enter(h)
+		return len(h.BlockData()), nil
+	}
+	data, err := i.data.block(i.ctx, bh)
+	if err != nil {
+		return 0, err
+	}
+	if s := i.env.Stats; s != nil {
+		s.BlockBytes += bh.Length
+	}
+	i.cur.enterColumns(&i.data.cols)
+	return len(data), nil
+}
+
+// leaveOut tells whether the next block is to be left out of the cache, if it is not
+// in it.
+func (i *Iterator) leaveOut() bool {
+	if s := i.env.Stats; !i.past && s != nil {
+		read := s.BlockBytes - s.BlockBytesInCache
+		if !i.inRow {
+			read += i.before
+		}
+		if read >= i.fillUntil {
+			i.past = i.t.r.cache.Full()
+			i.fillUntil = read + i.t.r.cache.fill // ask again later
+		}
+	}
+	return i.past || i.t.r.cache.leaveOut()
+}
+
+// took notes that a block was read that may have been expected.
+func (i *Iterator) took(bh block.Handle) {
+	if e := i.expect; e != nil && !i.inRow && e.Bytes > 0 {
+		if e.Bytes -= i.share(bh); e.Bytes <= 0 {
+			i.inOrder = 0 // little more is wanted, if anything
+		}
+	}
+}
+
+// share estimates the length of the keys and values that the owner wants of a block:
+// the first is entered in its middle, on average.
+func (i *Iterator) share(bh block.Handle) int64 {
+	n := int64(float64(bh.Length) * i.t.rawPerByte)
+	if i.inOrder == 0 {
+		n /= 2
+	}
+	return n
+}
+
+// ahead returns how many bytes to read from the begin of a block that has to come from
+// storage, so that others that follow it are there, too.
+func (i *Iterator) ahead(bh block.Handle) int64 {
+	most := int64(scanAheadBytes)
+	want := int64(math.MaxInt64)
+	var until []byte
+	switch {
+	case i.compact:
+		most = aheadBytes
+	case i.expect != nil && i.expect.Bytes > 0 && !i.inRow:
+		want, until = i.expect.Bytes, i.expect.End
+	case i.inOrder < 3:
+		return 0
+	default:
+		most = min(most, 32<<10<<min(i.inOrder-2, 8))
+	}
+	first := int64(bh.Length) + block.TrailerLen
+	n := first
+	want -= i.share(bh)
+	for in := i.index; want > 0 && n < most; {
+		if until != nil && bytes.Compare(in.Separator(), until) >= 0 || !in.Next() {
+			break
+		}
+		next, ok, err := i.look(&in)
+		if err != nil || !ok || next.Offset != bh.Offset+uint64(n) || int64(next.Length) > most-n+blockRoom ||
+			!i.compact && i.t.cached(next) {
+			break
+		}
+		n += int64(next.Length) + block.TrailerLen
+		want -= int64(float64(next.Length) * i.t.rawPerByte)
+	}
+	if n > first && !i.compact && !i.data.lend() {
+		return 0
+	}
+	return n
 }
 
 // hold has the Cache count a block of n bytes that the iterator is in, until it
@@ -259,17 +374,6 @@ func (i *Iterator) hold(n int) bool {
 	}
 	i.held, i.releases = n, append(i.releases, release)
 	return true
-}
-
-// stopFilling makes a pool for the blocks to come if they are to be kept out of
-// the cache.
-func (i *Iterator) stopFilling() {
-	if !i.t.r.cache.Full() {
-		i.fillUntil += i.t.r.cache.fill // ask again later
-		return
-	}
-	i.fillUntil = math.MaxUint64
-	i.usePool()
 }
 
 func (i *Iterator) fail(err error) {
@@ -466,14 +570,10 @@ func (i *Iterator) Close() error {
 	i.cur.leave()
 	_, _ = i.index.Close(), i.top.Close() // which cannot fail
 	if i.data != nil {
-		_ = i.data.Close() // it has nothing to report
+		i.data.free()
 	}
 	if p := i.env.BufferPool; p != nil {
 		p.Release()
-	}
-	if i.aside != nil {
-		i.t.r.cache.keep(i.aside, i.longest)
-		i.aside, i.longest = nil, 0
 	}
 	for _, release := range i.releases {
 		release()
@@ -483,6 +583,7 @@ func (i *Iterator) Close() error {
 	i.ctx, i.t, i.data, i.err = nil, nil, nil, nil
 	i.entry, i.env = cell.Entry{}, block.ReadEnv{}
 	i.inRow, i.compact, i.column, i.open, i.here, i.useTimes = false, false, false, false, false, false
+	i.past, i.inOrder, i.behind, i.expect = false, 0, 0, nil
 	iterators.Put(i)
 	return nil
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"slices"
-	"sync"
 
 	"github.com/cockroachdb/pebble/v2/objstorage"
 
@@ -30,7 +28,8 @@ type Readable interface {
 // opened: footer, metaindex and properties, which are seldom more.
 const tailBytes = 8 << 10
 
-// How much compactions and scans read at once.
+// How much is read at once of blocks that follow each other: by a compaction, and by
+// others at most, of which the last block may be longer.
 const (
 	aheadBytes     = 512 << 10
 	scanAheadBytes = 256 << 10
@@ -74,20 +73,17 @@ func (f *file) read(ctx context.Context, p []byte, off int64) error {
 // block to see whether flipping one makes it right. That takes half a second
 // for a block of 32 KiB and minutes for one with a large value, at each read.
 func (f *file) ReadAt(ctx context.Context, p []byte, off int64) error {
-	if err := f.read(ctx, p, off); err != nil {
-		return err
+	if err := f.read(ctx, p, off); err != nil || off+int64(len(p)) == f.r.Size() {
+		return err // the checksum of the footer lies elsewhere
 	}
-	return checkBlock(p, off, f.r.Size())
+	return checkBlock(p, off)
 }
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // checkBlock checks a block, which ends with a byte for its compression and
 // the checksum of all before it, CRC-32C masked as LevelDB does.
-func checkBlock(p []byte, off, size int64) error {
-	if off+int64(len(p)) == size {
-		return nil // the footer, whose checksum lies elsewhere
-	}
+func checkBlock(p []byte, off int64) error {
 	n := len(p) - 4
 	if n < 1 {
 		return fmt.Errorf("block of %d bytes at %d: %w", len(p), off, fault.Corruption)
@@ -102,13 +98,8 @@ func checkBlock(p []byte, off, size int64) error {
 func (f *file) Size() int64  { return f.r.Size() }
 func (f *file) Close() error { return f.r.Close() }
 
-func (f *file) NewReadHandle(before objstorage.ReadBeforeSize) objstorage.ReadHandle {
-	if before != objstorage.NoReadBefore {
-		return directHandle{f} // for index and filter blocks
-	}
-	h := handles.Get().(*dataHandle)
-	h.f = f
-	return h
+func (f *file) NewReadHandle(objstorage.ReadBeforeSize) objstorage.ReadHandle {
+	return directHandle{f}
 }
 
 // directHandle reads what it is asked for.
@@ -120,72 +111,6 @@ func (h directHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
 func (directHandle) Close() error                                 { return nil }
 func (directHandle) SetupForCompaction()                          {}
 func (directHandle) RecordCacheHit(context.Context, int64, int64) {}
-
-// dataHandle reads data blocks for one iterator. It reads ahead. For a
-// compaction, which will want all blocks in order, from the start; for others
-// more and more once they have asked for a few blocks in a row.
-type dataHandle struct {
-	f          *file
-	compaction bool
-	row        int    // how many blocks in a row were asked for before this
-	end        int64  // of the last block asked for
-	buf        []byte // bytes at off
-	off        int64
-}
-
-var handles = sync.Pool{New: func() any { return new(dataHandle) }}
-
-// window returns how much to read for a block of n bytes at off.
-func (h *dataHandle) window(n int, off int64) int64 {
-	h.skipped(off, int64(n))
-	switch {
-	case n > aheadBytes:
-		return 0
-	case h.compaction:
-		return aheadBytes
-	case h.row < 3:
-		return 0
-	}
-	return min(scanAheadBytes, int64(32<<10)<<(h.row-2))
-}
-
-func (h *dataHandle) ReadAt(ctx context.Context, p []byte, off int64) error {
-	window := min(h.window(len(p), off), h.f.Size()-off)
-	if off >= h.off && off+int64(len(p)) <= h.off+int64(len(h.buf)) {
-		copy(p, h.buf[off-h.off:])
-		return checkBlock(p, off, h.f.Size())
-	}
-	if window <= int64(len(p)) {
-		return h.f.ReadAt(ctx, p, off)
-	}
-	h.buf, h.off = slices.Grow(h.buf[:0], int(window))[:window], off
-	if err := h.f.read(ctx, h.buf, off); err != nil {
-		h.buf = h.buf[:0]
-		return err
-	}
-	copy(p, h.buf)
-	return checkBlock(p, off, h.f.Size())
-}
-
-// RecordCacheHit is told of the blocks that need no reading.
-func (h *dataHandle) RecordCacheHit(_ context.Context, off, size int64) { h.skipped(off, size) }
-
-func (h *dataHandle) skipped(off, size int64) {
-	if off == h.end {
-		h.row = min(h.row+1, 16)
-	} else {
-		h.row = 0
-	}
-	h.end = off + size
-}
-
-func (h *dataHandle) Close() error {
-	*h = dataHandle{buf: h.buf[:0]}
-	handles.Put(h)
-	return nil
-}
-
-func (h *dataHandle) SetupForCompaction() { h.compaction = true }
 
 // readFailure gives an error of Pebble's the kind it deserves. What storage
 // reported passes as it is, and so does the end of a context; everything else

@@ -63,6 +63,8 @@ type table struct {
 	timesID int
 	// plain is -1 if no row prefix is escaped, else 0.
 	plain int32
+	// rawPerByte is the length of keys and values in a byte of the file.
+	rawPerByte float64
 
 	// refs counts the iterators in the file, plus one while it is in r.table.
 	refs atomic.Int64
@@ -209,6 +211,10 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 		return nil, fmt.Errorf("open sstable %s: %w: property %s: %w", r.name, fault.Corruption, infoProperty, err)
 	}
 	t.info.Size = size
+	t.rawPerByte = 1
+	if t.info.RawBytes > 0 {
+		t.rawPerByte = float64(t.info.RawBytes) / float64(size)
+	}
 	if t.info.PlainRows {
 		t.plain = -1
 	}
@@ -222,6 +228,18 @@ func (r *Reader) load(ctx context.Context, f Readable) (t *table, err error) {
 	t.f.tail = nil
 	r.cache.opens.Add(1)
 	return t, nil
+}
+
+// cached tells whether a block is in the cache.
+func (t *table) cached(bh block.Handle) bool {
+	v := t.sst.BlockReader().GetFromCache(bh)
+	if v == nil {
+		t.r.cache.lookedMisses.Add(1)
+		return false
+	}
+	v.Release()
+	t.r.cache.lookedHits.Add(1)
+	return true
 }
 
 func noMetadata(*block.Metadata, []byte) error { return nil }

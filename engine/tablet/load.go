@@ -147,6 +147,18 @@ func (l *load) read(rows, bytes int64, key []byte) {
 	}
 }
 
+// rowBytes returns how long rows were that were read, with their keys, 0 if there were
+// none.
+func (l *load) rowBytes() int64 {
+	if n := l.rowsRead.Load(); n > 0 {
+		return l.bytesRead.Load()/n + keysOfRow
+	}
+	return 0
+}
+
+// keysOfRow is about how long the keys of a row are that has few cells.
+const keysOfRow = 64
+
 // wrote counts the changes of a batch.
 func (l *load) wrote(b *Batch) {
 	n := len(b.rows)

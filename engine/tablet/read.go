@@ -213,6 +213,9 @@ type reader struct {
 	rows    int   // read so far
 	full    bool  // the writer is to be flushed
 	left    int64 // of the limit; 0 if there is none
+	many    bool  // the row cache is left alone: see manyRows
+	// rowBytes is the length of a row, 0 if it is not known.
+	rowBytes int64
 
 	it      merge.Iterator
 	sources []cell.Iterator // memtables first, then runs
@@ -229,7 +232,10 @@ type reader struct {
 	// blocks are those that were read since they were counted last, the rest all of them.
 	blocks                  sstable.BlockStats
 	blockBytes, cachedBytes int64
-	bloom                   sstable.BloomStats
+	// before is what had to come from storage for the request before this read; -1 if
+	// nobody has asked yet.
+	before int64
+	bloom  sstable.BloomStats
 
 	rowKey []byte
 	qual   []byte
@@ -251,8 +257,8 @@ var readers = sync.Pool{New: func() any { return new(reader) }}
 func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice, overlay cell.Iterator) *reader {
 	r := readers.Get().(*reader)
 	r.ctx, r.version, r.query = ctx, v, q
-	r.rows, r.full, r.left = 0, false, 0
-	r.passAll, r.behind, r.others = false, false, letOthersBytes
+	r.rows, r.full, r.left, r.rowBytes, r.before = 0, false, 0, 0, -1
+	r.many, r.passAll, r.behind, r.others = false, false, false, letOthersBytes
 	r.res.Ranges, r.res.Time = v.rangeDel, 0
 	r.sources = r.sources[:0]
 	if overlay != nil {
@@ -390,7 +396,10 @@ func (t *Tablet) read(ctx context.Context, latest bool, q *Query, ranges []row.R
 	}()
 	r.out.w = w
 	r.setPipeline()
-	r.left = limit
+	r.left, r.many = limit, len(ranges) >= manyRows
+	if limit > 0 {
+		r.rowBytes = t.load.rowBytes()
+	}
 	for len(ranges) > 0 {
 		i := 0
 		if q.reversed {
@@ -445,6 +454,7 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 		if len(rows.End) > 0 {
 			end = cell.AppendRow(nil, rows.End)
 		}
+		r.expect(end)
 		ok = r.it.SeekGE(r.limit)
 	}
 	for ; ok; ok = r.leaveRow() {
@@ -463,6 +473,40 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 		}
 	}
 	return rows, true, r.it.Error()
+}
+
+// expectUnknown is how much a read goes on for that has gone on for a while, and whose
+// writer does not say how much it takes.
+const expectUnknown = 128 << 10
+
+// expect tells the runs what will probably be read of them of rows before end: what the
+// writer takes, or the rows of the limit if they are as those that were read lately.
+func (r *reader) expect(end []byte) {
+	if r.before < 0 {
+		r.before = request.From(r.ctx).BytesFromStorage()
+	}
+	before := r.before + r.blockBytes - r.cachedBytes
+	want := int64(scan.Space(r.out.w))
+	if want == 0 && before > 0 {
+		want = expectUnknown
+	}
+	if r.left > 0 && r.rowBytes > 0 {
+		want = min(want, r.left*r.rowBytes)
+	}
+	runs := r.version.runs
+	var all int64
+	for i := range runs {
+		if r.runs[i].ctx != nil {
+			all += runs[i].bytes
+		}
+	}
+	for i := range runs {
+		if u := &r.runs[i]; u.ctx != nil && all > 0 {
+			u.opts.Before = uint64(before)
+			u.expected = sstable.Ahead{Bytes: int64(float64(want) * float64(runs[i].bytes) / float64(all)), End: end}
+			u.opts.Ahead = &u.expected
+		}
+	}
 }
 
 // backward is forward in descending order: it steps to the last row before

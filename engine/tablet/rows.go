@@ -14,13 +14,18 @@ import (
 // than the read.
 const maxCachedRow = 32 << 10
 
+// manyRows is from how many ranges on a read leaves the row cache alone. Such reads are of
+// what has changed, or is to be changed, not of what is popular: to count each row, and to
+// gather those that come twice, costs as much as to read them.
+const manyRows = 256
+
 // seekRow moves to the first entry of the row of prefix, which all reads of a
 // single row begin with. It may leave out cells before the key from, if that is
 // longer than prefix. If the row is one that is read often, what the runs have
 // of it comes from the row cache.
 func (r *reader) seekRow(prefix, from []byte) bool {
 	v := r.version
-	if v.env.Rows == nil || len(r.sources) == r.mems || len(v.runs) > 64 {
+	if r.many || v.env.Rows == nil || len(r.sources) == r.mems || len(v.runs) > 64 {
 		r.useAll()
 		return r.it.SeekColumn(prefix, from)
 	}

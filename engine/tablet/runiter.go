@@ -15,6 +15,8 @@ type runIterator struct {
 	ctx   context.Context
 	files []file
 	opts  sstable.IterOptions
+	// expected is what will probably be read: opts has its place.
+	expected sstable.Ahead
 	// compaction reads ahead and leaves the block cache alone.
 	compaction bool
 	inRow      bool              // since SeekRow or SeekColumn

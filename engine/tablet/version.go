@@ -162,6 +162,7 @@ type run struct {
 	group  uint16
 	layout uint64
 	files  []file
+	bytes  int64 // of files
 }
 
 // A version is everything that a reader needs, at one instant. It does not
@@ -209,6 +210,7 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 		}
 		u := &v.runs[len(v.runs)-1]
 		u.files = append(u.files, file{env.acquire(ref.Object), ref})
+		u.bytes += ref.Size
 	}
 	if r.Stream != nil {
 		for i := range r.Stream.Files {

@@ -63,6 +63,9 @@ type Options struct {
 	// Budget is charged for what a message holds beyond one small segment. Nil has
 	// no bound.
 	Budget *budget.Budget
+	// Page says that the client waits for a number of rows that is not large: the first
+	// message need not go out sooner than others.
+	Page bool
 	// LastScanned allows last_scanned_row_key messages.
 	LastScanned bool
 	// Now is time.Now unless a test says otherwise.
@@ -77,7 +80,7 @@ type Writer struct {
 	segs  []*segment // of the message being built
 	size  int        // bytes in segs
 	rows  int        // complete rows in segs
-	first bool       // no message was sent yet
+	first bool       // the message is to go out soon: none was sent yet
 	tight bool       // there was no large segment for the message
 	err   error      // of the current row
 
@@ -111,7 +114,10 @@ type position struct {
 	size     int // bytes of the message before it
 }
 
-var _ scan.EncodedWriter = (*Writer)(nil)
+var (
+	_ scan.EncodedWriter = (*Writer)(nil)
+	_ scan.SpaceWriter   = (*Writer)(nil)
+)
 
 var writers sync.Pool
 
@@ -124,7 +130,7 @@ func NewWriter(o Options) *Writer {
 	if !ok {
 		w = new(Writer)
 	}
-	w.opt, w.first = o, true
+	w.opt, w.first = o, !o.Page
 	if o.LastScanned {
 		w.scannedAt = o.Now()
 	}
@@ -452,16 +458,29 @@ func (w *Writer) ended(rows int, at position, cells int64, key []byte) {
 	w.scanned = w.scanned[:0]
 }
 
+// most is the size from which the message is sent, unless it is the first.
+func (w *Writer) most() int {
+	switch {
+	case w.tight:
+		return tightMessage
+	case w.opt.Piece != nil:
+		return pieceMessage
+	}
+	return fullMessage
+}
+
+// Space implements scan.SpaceWriter.
+func (w *Writer) Space() int {
+	most := w.most()
+	if w.first {
+		most = min(most, firstMessage)
+	}
+	return max(most-w.size, 1)
+}
+
 func (w *Writer) full() bool {
-	most := fullMessage
-	if w.opt.Piece != nil {
-		most = pieceMessage
-	}
-	if w.tight {
-		most = tightMessage
-	}
 	// The end of a row that is in pieces is a piece of its own.
-	return w.size >= most || w.sent > 0 || w.first && w.size >= firstMessage ||
+	return w.size >= w.most() || w.sent > 0 || w.first && w.size >= firstMessage ||
 		len(w.scanned) > 0 && w.opt.Now().Sub(w.scannedAt) >= scannedEvery
 }
 

@@ -686,3 +686,39 @@ func BenchmarkPointRead(b *testing.B) {
 		w.Close()
 	}
 }
+
+// The first message goes out sooner than others, but of a page; what is left of a message
+// is told.
+func TestFirstMessage(t *testing.T) {
+	for _, page := range []bool{false, true} {
+		out := &collect{t: t}
+		w := NewWriter(Options{Send: out.send, Page: page})
+		first := firstMessage
+		if page {
+			first = fullMessage
+		}
+		if n := w.Space(); n != first {
+			t.Errorf("page is %v: %d bytes of space, want %d", page, n, first)
+		}
+		var rows []testRow
+		for i := range 600 {
+			rows = append(rows, bigRow(fmt.Sprintf("a%04d", i), 1, 1000))
+		}
+		if err := write(w, rows[:5]); err != nil {
+			t.Fatal(err)
+		}
+		if n := w.Space(); n > first-5000 || n < first-7000 {
+			t.Errorf("page is %v: %d bytes of space after 5 rows of 1,000", page, n)
+		}
+		if err := write(w, rows[5:]); err != nil {
+			t.Fatal(err)
+		}
+		if n := len(out.raw[0]); n < first || n > first+2000 {
+			t.Errorf("page is %v: the first message has %d bytes", page, n)
+		}
+		if n := len(out.raw[1]); n < fullMessage {
+			t.Errorf("page is %v: the second message has %d bytes", page, n)
+		}
+		w.Close()
+	}
+}

@@ -112,7 +112,13 @@ type pieceWriter struct {
 	last        *scan.Stats
 }
 
-var _ answerer = (*pieceWriter)(nil)
+var (
+	_ answerer         = (*pieceWriter)(nil)
+	_ scan.SpaceWriter = (*pieceWriter)(nil)
+)
+
+// Space implements scan.SpaceWriter.
+func (w *pieceWriter) Space() int { return scan.Space(w.Encoder) }
 
 // StartRow implements scan.Writer.
 func (w *pieceWriter) StartRow(key []byte) {
