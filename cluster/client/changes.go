@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"math"
 	"sync"
 	"time"
 
@@ -137,7 +138,8 @@ func (r *changesCall) watch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.told = time.Now()
-	r.silence = time.AfterFunc(r.patience(), r.remind)
+	r.silence = time.AfterFunc(math.MaxInt64, r.remind) // remind uses it
+	r.silence.Reset(r.patience())
 }
 
 // patience is how long the Writer is told nothing: a little longer than a server takes to tell
@@ -147,7 +149,11 @@ func (r *changesCall) patience() time.Duration { return r.req.Every + r.req.Ever
 // remind tells the last watermark again while no server tells any: while the tablet is moved,
 // taken over, split or merged.
 func (r *changesCall) remind() {
-	r.mu.Lock()
+	if !r.mu.TryLock() {
+		// The Writer is being told something, for which it may take long: a restore writes it back.
+		r.silence.Reset(r.req.Every / 8)
+		return
+	}
 	defer r.mu.Unlock()
 	if r.over || r.err != nil {
 		return

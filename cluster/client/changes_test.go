@@ -379,12 +379,15 @@ func TestWatermarkBehindRecords(t *testing.T) {
 	c := n.clientOver(stalledDialer{d})
 	sch := streamTable(t, c, nil)
 	l := &listener{t: t}
-	ctx, cancel := context.WithCancel(t.Context())
+	limited, end := context.WithTimeout(t.Context(), time.Minute)
+	defer end()
+	ctx, cancel := context.WithCancel(limited)
 	defer cancel()
 	from := stamp.At(sch.Stream.Since) - 1
 	go func() {
 		for ctx.Err() == nil {
-			if told, _, mark := l.state(); told > 0 {
+			// On a busy machine the first one may be told before the server gives anything.
+			if told, _, mark := l.state(); told > 0 && mark.Through != from {
 				if mark.Through != from+1 {
 					t.Errorf("the watermark is %d behind a record of %d", mark.Through, from+1)
 				}

@@ -25,6 +25,7 @@ import (
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
@@ -508,20 +509,17 @@ func TestCrash(t *testing.T) {
 	ctx := t.Context()
 	s := source(t, vfs.NewMem())
 	want := restored(t, s, backup, table+"-here")
-	fs := vfs.NewCrashableMem()
-	var links sync.RWMutex // MemFS.Link and CrashClone must not meet
+	fs := datadirtest.Power(vfs.NewCrashableMem())
 	var mu sync.Mutex
 	var crashed []*vfs.MemFS
 	rng := rand.New(rand.NewPCG(5, 6))
 	n := 0
-	wrapped := errorfs.Wrap(linkLocked{fs, &links}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			mu.Lock()
 			defer mu.Unlock()
 			if n++; n%5 == 0 || op.Kind == errorfs.OpFileSync {
-				links.Lock()
 				crashed = append(crashed, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 50, RNG: rng}))
-				links.Unlock()
 			}
 		}
 		return nil
@@ -551,17 +549,6 @@ func TestCrash(t *testing.T) {
 	}
 }
 
-type linkLocked struct {
-	vfs.FS
-	mu *sync.RWMutex
-}
-
-func (fs linkLocked) Link(oldname, newname string) error {
-	fs.mu.RLock()
-	defer fs.mu.RUnlock()
-	return fs.FS.Link(oldname, newname)
-}
-
 // TestCrashInImport cuts the power of the store that imports: there is no backup,
 // or all of it.
 func TestCrashInImport(t *testing.T) {
@@ -570,20 +557,17 @@ func TestCrashInImport(t *testing.T) {
 	s := source(t, vfs.NewMem())
 	want := restored(t, s, backup, table+"-here")
 	m := must(copier(s).Export(ctx, backup, out))(t)
-	fs := vfs.NewCrashableMem()
-	var links sync.RWMutex
+	fs := datadirtest.Power(vfs.NewCrashableMem())
 	var mu sync.Mutex
 	var crashed []*vfs.MemFS
 	rng := rand.New(rand.NewPCG(7, 8))
 	n, on := 0, false
-	wrapped := errorfs.Wrap(linkLocked{fs, &links}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			mu.Lock()
 			defer mu.Unlock()
 			if n++; on && n%12 == 0 {
-				links.Lock()
 				crashed = append(crashed, fs.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 30, RNG: rng}))
-				links.Unlock()
 			}
 		}
 		return nil

@@ -188,7 +188,8 @@ func TestPromiseSurvivesDrop(t *testing.T) {
 }
 
 // TestManyColumnsTold: the deletions of a family up to a time are told by columns, of which there
-// is a most in all mutations of a row together. It is so too of changes that are kept for views.
+// is a most in all mutations of a row together, as of what they look through. It is so too of
+// changes that are kept for views.
 func TestManyColumnsTold(t *testing.T) {
 	ctx := t.Context()
 	s, err := Open(ctx, Options{Dir: "d", FS: vfs.NewMem(), NoReserve: true})
@@ -220,6 +221,27 @@ func TestManyColumnsTold(t *testing.T) {
 		}{{2, fault.FailedPrecondition}, {1, 0}} {
 			if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte("r"), Mutations: slices.Repeat([]row.Mutation{upTo}, c.n)}); fault.KindOf(err) != c.kind {
 				t.Errorf("%s, %d deletions: %v", name, c.n, err)
+			}
+		}
+		// Of cells that stay nothing is told, but they are looked through for each deletion. The
+		// first is let be, however many there are.
+		for i := range muts {
+			muts[i].Timestamp = 9000
+		}
+		if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte("s"), Mutations: muts}); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range []struct {
+			key  string
+			n    int
+			kind fault.Kind
+		}{
+			{"s", 1_000_000/len(muts) + 2, fault.FailedPrecondition}, {"s", 1_000_000 / len(muts), 0},
+			// Each deletion looks through those before it.
+			{"none", 1500, fault.FailedPrecondition}, {"none", 1300, 0},
+		} {
+			if err := s.MutateRow(ctx, name, &row.Entry{Key: []byte(c.key), Mutations: slices.Repeat([]row.Mutation{upTo}, c.n)}); fault.KindOf(err) != c.kind {
+				t.Errorf("%s, row %s, %d deletions: %v", name, c.key, c.n, err)
 			}
 		}
 	}

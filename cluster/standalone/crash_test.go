@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -32,31 +33,19 @@ const table = "projects/p/instances/i/tables/t"
 
 // A disk forgets what was not synced when its power is cut, at the n-th write.
 type disk struct {
-	fs  *vfs.MemFS
+	fs  *datadirtest.Powered
 	cfg vfs.CrashCloneCfg
 
-	mu    sync.Mutex
-	links sync.RWMutex // MemFS.Link and CrashClone must not meet
-	left  int
+	mu   sync.Mutex
+	left int
 	// before is called when the power is about to be cut.
 	before func()
 	after  *vfs.MemFS // what is left, once the power was cut
 	off    chan struct{}
 }
 
-type linkLocked struct {
-	vfs.FS
-	d *disk
-}
-
-func (fs linkLocked) Link(oldname, newname string) error {
-	fs.d.links.RLock()
-	defer fs.d.links.RUnlock()
-	return fs.FS.Link(oldname, newname)
-}
-
 func newDisk(fs *vfs.MemFS, writes int, rng *rand.Rand) *disk {
-	return &disk{fs: fs, left: writes, off: make(chan struct{}), cfg: vfs.CrashCloneCfg{
+	return &disk{fs: datadirtest.Power(fs), left: writes, off: make(chan struct{}), cfg: vfs.CrashCloneCfg{
 		UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1)),
 	}}
 }
@@ -64,7 +53,7 @@ func newDisk(fs *vfs.MemFS, writes int, rng *rand.Rand) *disk {
 // view is the file system as the process sees it: it outlives the power cut, as a
 // process would that wrote to a disk that keeps nothing any more.
 func (d *disk) view() vfs.FS {
-	return errorfs.Wrap(linkLocked{d.fs, d}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	return errorfs.Wrap(d.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			d.mu.Lock()
 			defer d.mu.Unlock()
@@ -77,8 +66,6 @@ func (d *disk) view() vfs.FS {
 }
 
 func (d *disk) cutLocked() {
-	d.links.Lock()
-	defer d.links.Unlock()
 	if d.before != nil {
 		d.before()
 	}

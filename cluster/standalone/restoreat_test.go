@@ -12,6 +12,7 @@ import (
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/master"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -35,7 +36,7 @@ func (v *rowValues) Flush() error          { return nil }
 // again.
 func TestRestoreAtCrash(t *testing.T) {
 	ctx := t.Context()
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.Power(vfs.NewCrashableMem())
 	open := func(fs vfs.FS) *Server {
 		t.Helper()
 		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true, Master: master.Options{Purge: 20 * time.Millisecond}})

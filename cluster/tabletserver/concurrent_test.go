@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -191,10 +192,9 @@ func testAtomicRows(t *testing.T, how int) {
 // TestReadIsDurable: what a reader has seen is there after a power cut right
 // then (invariant I3).
 func TestReadIsDurable(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.Power(vfs.NewCrashableMem())
 	table := parent + "t"
-	links := new(sync.RWMutex)
-	s, stop := restlessStore(t, Options{FS: linkLocked{fs, links}, SegmentBytes: 64 << 10}, func() string { return table })
+	s, stop := restlessStore(t, Options{FS: fs, SegmentBytes: 64 << 10}, func() string { return table })
 	mustCreate(t, s, newSchema("t", 1000, "f"))
 	var over atomic.Bool
 	var running sync.WaitGroup
@@ -223,9 +223,7 @@ func TestReadIsDurable(t *testing.T) {
 	for range 20 {
 		time.Sleep(20 * time.Millisecond)
 		seen := count(s)
-		links.Lock()
 		crashed := fs.CrashClone(vfs.CrashCloneCfg{})
-		links.Unlock()
 		s := mustOpen(t, Options{FS: crashed, Dir: "d", NoBackground: true})
 		found := count(s)
 		for k, n := range seen {

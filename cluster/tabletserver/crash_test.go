@@ -16,6 +16,7 @@ import (
 
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -87,11 +88,10 @@ func (h *history) marks() (acked, begun map[string]int) {
 // A crasher takes the power away before the n-th operation that changes the
 // file system.
 type crasher struct {
-	fs    *vfs.MemFS
+	fs    *datadirtest.Powered
 	n     atomic.Int64
 	cfg   vfs.CrashCloneCfg
 	h     *history
-	links sync.RWMutex
 	once  sync.Once
 	done  chan struct{}
 	clone *vfs.MemFS
@@ -100,27 +100,14 @@ type crasher struct {
 }
 
 func newCrasher(fs *vfs.MemFS, n int, rng *rand.Rand, h *history) *crasher {
-	c := &crasher{fs: fs, h: h, done: make(chan struct{})}
+	c := &crasher{fs: datadirtest.Power(fs), h: h, done: make(chan struct{})}
 	c.cfg = vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1))}
 	c.n.Store(int64(n))
 	return c
 }
 
-// linkLocked keeps MemFS.Link and CrashClone apart: the former takes a read
-// lock twice, and hangs if the latter comes between.
-type linkLocked struct {
-	vfs.FS
-	mu *sync.RWMutex
-}
-
-func (fs linkLocked) Link(oldname, newname string) error {
-	fs.mu.RLock()
-	defer fs.mu.RUnlock()
-	return fs.FS.Link(oldname, newname)
-}
-
 func (c *crasher) wrap() vfs.FS {
-	return errorfs.Wrap(linkLocked{c.fs, &c.links}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	return errorfs.Wrap(c.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite && c.n.Add(-1) == 0 {
 			c.crash()
 		}
@@ -132,9 +119,7 @@ func (c *crasher) crash() {
 	c.once.Do(func() {
 		// First what must be there, then the crash, then what may be there.
 		c.acked, _ = c.h.marks()
-		c.links.Lock()
 		c.clone = c.fs.CrashClone(c.cfg)
-		c.links.Unlock()
 		_, c.begun = c.h.marks()
 		close(c.done)
 	})

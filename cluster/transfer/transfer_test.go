@@ -27,6 +27,7 @@ import (
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/cluster/tabletserver"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -484,17 +485,16 @@ func TestNotEmpty(t *testing.T) {
 // A disk and a lock service that are gone from a moment on for the process that is
 // killed then: at the n-th write to either. The disk forgets what was not synced.
 type crash struct {
-	fs  *vfs.MemFS
+	fs  *datadirtest.Powered
 	cfg vfs.CrashCloneCfg
 
 	mu    sync.Mutex
-	links sync.RWMutex // MemFS.Link and CrashClone must not meet
 	left  int
 	after *vfs.MemFS // what is left, once it happened
 }
 
 func newCrash(fs *vfs.MemFS, writes int, rng *rand.Rand) *crash {
-	return &crash{fs: fs, left: writes, cfg: vfs.CrashCloneCfg{
+	return &crash{fs: datadirtest.Power(fs), left: writes, cfg: vfs.CrashCloneCfg{
 		UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1))}}
 }
 
@@ -508,11 +508,7 @@ func (c *crash) count() (late, last bool) {
 	return c.left <= 0, c.left == 0
 }
 
-func (c *crash) cutLocked() {
-	c.links.Lock()
-	defer c.links.Unlock()
-	c.after = c.fs.CrashClone(c.cfg)
-}
+func (c *crash) cutLocked() { c.after = c.fs.CrashClone(c.cfg) }
 
 func (c *crash) happened() bool {
 	c.mu.Lock()
@@ -525,23 +521,12 @@ var errCut = fault.New(fault.Unavailable, "the process is killed")
 // view is the file system as the process sees it. Its writes go on after the crash,
 // to a disk that nobody sees any more.
 func (c *crash) view() vfs.FS {
-	return errorfs.Wrap(linkLocked{c.fs, c}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	return errorfs.Wrap(c.fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			c.count()
 		}
 		return nil
 	}))
-}
-
-type linkLocked struct {
-	vfs.FS
-	c *crash
-}
-
-func (fs linkLocked) Link(oldname, newname string) error {
-	fs.c.links.RLock()
-	defer fs.c.links.RUnlock()
-	return fs.FS.Link(oldname, newname)
 }
 
 // carry is the way to the lock service. The last change arrives, or not.

@@ -21,10 +21,12 @@ const (
 	indexVersion   = 1
 	indexMagic     = "trestidx"
 	indexFooterLen = 12
-	// maxIndexFiles and maxIndexBytes bound what a reader of an index object holds.
-	maxIndexFiles = 1 << 14
+	// maxIndexBytes bounds what a reader of an index object holds: MaxIndexFiles take half of it.
 	maxIndexBytes = 4 << 20
 )
+
+// MaxIndexFiles is how many change files an index object has at most.
+const MaxIndexFiles = 1 << 14
 
 // CompareRefs orders change files by their smallest stamps.
 func CompareRefs(a, b Ref) int { return cmp.Or(cmp.Compare(a.Lo, b.Lo), cmp.Compare(a.ID, b.ID)) }
@@ -45,8 +47,12 @@ func indexOf(files []Ref) IndexRef {
 
 // WriteIndex writes an index object of files, ascending by CompareRefs, and makes it
 // durable. It returns what names the object, but for Object, ID and Tablet. After an error
-// there is no object.
+// there is no object. More than MaxIndexFiles are fault.Internal: nobody could read them.
 func WriteIndex(w Writable, files []Ref) (IndexRef, error) {
+	if len(files) > MaxIndexFiles {
+		w.Abort()
+		return IndexRef{}, fault.New(fault.Internal, "%d change files for an index object, and %d at most fit", len(files), MaxIndexFiles)
+	}
 	b := binary.AppendUvarint(nil, uint64(len(files)))
 	var last cell.Seq
 	for i := range files {
@@ -115,8 +121,8 @@ func ReadIndex(ctx context.Context, f Readable, name string) (files []Ref, err e
 func parseIndex(content []byte) ([]Ref, error) {
 	d := varint.Of(content)
 	count := d.Uvarint()
-	if count > maxIndexFiles {
-		return nil, fault.New(fault.Corruption, "it has %d change files, and %d at most make sense", count, maxIndexFiles)
+	if count > MaxIndexFiles {
+		return nil, fault.New(fault.Corruption, "it has %d change files, and %d at most make sense", count, MaxIndexFiles)
 	}
 	var files []Ref
 	var last cell.Seq

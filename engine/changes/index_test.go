@@ -3,6 +3,7 @@ package changes
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -129,11 +130,44 @@ func TestIndexDamage(t *testing.T) {
 		"twice":        indexBytes(t, []Ref{files[0], files[0]}),
 		"inverted":     indexBytes(t, []Ref{{ID: 1, Lo: 5, Hi: 4}}),
 		"too large":    make([]byte, maxIndexBytes+1),
-		"too many":     indexBytes(t, make([]Ref, maxIndexFiles+1)),
+		"too many":     append(binary.LittleEndian.AppendUint32(appendFrame(nil, binary.AppendUvarint(nil, MaxIndexFiles+1)), indexVersion), indexMagic...),
 	} {
 		if _, err := ReadIndex(context.Background(), &memory{b: b}, "x"); fault.KindOf(err) != fault.Corruption {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestFullIndex: as many change files as an index object takes can be read, however long their
+// names and keys, and of more it is not written.
+func TestFullIndex(t *testing.T) {
+	files := make([]Ref, MaxIndexFiles+1)
+	rnd := rand.New(rand.NewPCG(1, 2))
+	key := func(first byte) []byte {
+		k := []byte{first}
+		for range 2 * maxBound {
+			k = append(k, byte(rnd.IntN(255)))
+		}
+		return k
+	}
+	for i := range files {
+		id := uint64(1)<<63 + uint64(i)
+		lo := cell.Seq(1) << 40 * cell.Seq(i+1)
+		files[i] = Ref{Object: FileName(id), ID: id, Lo: lo, Hi: cell.MaxSeq - 1, Records: 1 << 63, Bytes: 1 << 62,
+			Rows: bound(key(1), key(2))}
+	}
+	m := &memory{}
+	if _, err := WriteIndex(m, files); fault.KindOf(err) != fault.Internal || m.done || len(m.b) > 0 {
+		t.Errorf("%d bytes of too many files: %v", len(m.b), err)
+	}
+	files = files[:MaxIndexFiles]
+	m, ref := writeIndex(t, files)
+	got, err := ReadIndex(context.Background(), m, "x")
+	if err == nil {
+		err = ref.Verify(got)
+	}
+	if err != nil || ref.Size < 1<<20 {
+		t.Errorf("of %d bytes: %v", ref.Size, err)
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 )
@@ -101,23 +102,10 @@ func TestBundleInterleaved(t *testing.T) {
 	}
 }
 
-// linkLocked keeps Link and CrashClone apart: MemFS.Link locks twice for reading, and waits
-// for ever if a CrashClone comes in between.
-type linkLocked struct {
-	vfs.FS
-	mu *sync.Mutex
-}
-
-func (fs linkLocked) Link(from, to string) error {
-	fs.mu.Lock()
-	defer fs.mu.Unlock()
-	return fs.FS.Link(from, to)
-}
-
 func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes int) {
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(seed, 3))
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.Power(vfs.NewCrashableMem())
 	sched := &turns{rng: rand.New(rand.NewPCG(seed, 4))}
 	type truth struct {
 		data  string
@@ -133,8 +121,7 @@ func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes i
 	var survives map[uint64]truth
 	calls := 0
 	var armed atomic.Bool
-	var links sync.Mutex
-	fsys := errorfs.Wrap(linkLocked{mem, &links}, errorfs.InjectorFunc(func(op errorfs.Op) error {
+	fsys := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if !armed.Load() {
 			return nil
 		}
@@ -142,9 +129,7 @@ func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes i
 		mu.Lock()
 		defer mu.Unlock()
 		if calls++; calls == cut {
-			links.Lock()
 			crashed = mem.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: int(seed % 101), RNG: rand.New(rand.NewPCG(seed, 5))})
-			links.Unlock()
 			survives = map[uint64]truth{}
 			for i, k := range known {
 				survives[i] = k

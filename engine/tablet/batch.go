@@ -9,6 +9,7 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/stamp"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A Batch is the changes of rows: for each its operations in order, all or none
@@ -251,35 +252,25 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 	bad := func(what string) error {
 		return fault.New(fault.Corruption, "log record at sequence number %d: %s", first, what)
 	}
-	take := func() ([]byte, bool) {
-		l, w := binary.Uvarint(payload)
-		if w <= 0 || l > uint64(len(payload)-w) {
-			return nil, false
-		}
-		part := payload[w : w+int(l)]
-		payload = payload[w+int(l):]
-		return part, true
-	}
 	if !stamp.Fits(first, n) {
 		return bad("no such sequence number")
 	}
 	step := stamp.Step(first)
-	prefix, ok := take()
-	if !ok || cell.EscapedLen(prefix) != len(prefix) {
+	d := varint.Of(payload)
+	prefix := d.Bytes()
+	if d.Bad() || cell.EscapedLen(prefix) != len(prefix) {
 		return bad("malformed row")
 	}
 	for i := range n {
-		suffix, ok := take()
-		if !ok || len(payload) == 0 {
+		suffix, kind := d.Bytes(), cell.Kind(d.Byte())
+		if d.Bad() {
 			return bad("malformed key")
 		}
 		if _, err := cell.ParseSuffix(suffix); err != nil {
 			return bad(err.Error())
 		}
-		kind := cell.Kind(payload[0])
-		payload = payload[1:]
-		value, ok := take()
-		if !ok {
+		value := d.Bytes()
+		if d.Bad() {
 			return bad("malformed value")
 		}
 		if !kind.Valid(len(value)) && (kind != cell.Recorded || len(value) == 0) {
@@ -287,7 +278,7 @@ func walkRecord(payload []byte, first cell.Seq, n int, f func(prefix, suffix, va
 		}
 		f(prefix, suffix, value, first+cell.Seq(i)*step, kind)
 	}
-	if len(payload) > 0 {
+	if d.Len() > 0 {
 		return bad("bytes behind the last operation")
 	}
 	return nil

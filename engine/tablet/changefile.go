@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"maps"
+	"math/bits"
 	"slices"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -122,15 +123,64 @@ type collection struct {
 	grain  int64
 	prefix []byte // of the row of rec
 	rec    changes.Record
-	// cells are hashes of the keys that were collected, sorted by finish, unless there are
-	// more than hashedCells.
-	seed  maphash.Seed
-	cells []uint64
-	n     int
+	seed   maphash.Seed
+	cells  hashes // of the keys that were collected
+	// suspects are hashes of keys that may have been collected, and were written since: sorted
+	// by spare, and not all of them with all.
+	suspects []uint64
+	all      bool
 }
 
-// hashedCells bounds the memory of a collection to 8 MiB. Tests change it.
+// hashedCells bounds the memory of a collection: 8 MiB for cells and for suspects each, twice
+// that while they grow. Tests change it.
 var hashedCells = 1 << 20
+
+// hashes is a set of hashes. One of more than hashedCells may seem to have others too: of ten
+// times as many, 7 of 100.
+type hashes struct {
+	some []uint64 // sorted by finish
+	bits []uint64 // in place of some: two bits for each hash
+}
+
+func (h *hashes) add(x uint64) {
+	if h.bits == nil && len(h.some) < hashedCells {
+		h.some = append(h.some, x)
+		return
+	}
+	if h.bits == nil {
+		h.bits = make([]uint64, hashedCells)
+		for _, x := range h.some {
+			h.set(x)
+		}
+		h.some = nil
+	}
+	h.set(x)
+}
+
+// places returns which bits stand for a hash.
+func (h *hashes) places(x uint64) (a, b uint64) {
+	n := 64 * uint64(len(h.bits))
+	return x % n, bits.RotateLeft64(x, 32) % n
+}
+
+func (h *hashes) set(x uint64) {
+	a, b := h.places(x)
+	h.bits[a/64] |= 1 << (a % 64)
+	h.bits[b/64] |= 1 << (b % 64)
+}
+
+// finish says that no more are added.
+func (h *hashes) finish() { slices.Sort(h.some) }
+
+// has tells whether a hash may be there. It comes after finish.
+func (h *hashes) has(x uint64) bool {
+	if h.bits == nil {
+		_, ok := slices.BinarySearch(h.some, x)
+		return ok
+	}
+	a, b := h.places(x)
+	return h.bits[a/64]&(1<<(a%64)) != 0 && h.bits[b/64]&(1<<(b%64)) != 0
+}
 
 // newCollection returns a collection; nil if the table has no stream.
 func (t *Tablet) newCollection() *collection {
@@ -157,9 +207,7 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 	if err != nil {
 		return fault.New(fault.Corruption, "%w", err)
 	}
-	if c.n++; c.n <= hashedCells {
-		c.cells = append(c.cells, maphash.Bytes(c.seed, e.Key))
-	}
+	c.cells.add(maphash.Bytes(c.seed, e.Key))
 	c.rec.Changes = append(c.rec.Changes, changes.Change{Op: changes.DeleteColumn, Family: s.Family, Qualifier: cell.Qualifier(nil, s.Column),
 		Times: cell.TimeRange{Start: s.Timestamp, End: s.Timestamp + c.grain}})
 	return nil
@@ -187,34 +235,55 @@ func (c *collection) finish(ctx context.Context) (*changes.Ref, error) {
 	if err := c.row(ctx); err != nil {
 		return nil, err
 	}
-	slices.Sort(c.cells)
+	c.cells.finish()
 	return c.changeFile.finish()
 }
 
-// has tells whether a cell may have been collected.
-func (c *collection) has(key []byte) bool {
-	if c.n > hashedCells {
+// suspect notes that a cell was written, if it may have been collected.
+func (c *collection) suspect(key []byte) {
+	h := maphash.Bytes(c.seed, key)
+	if c.all || !c.cells.has(h) {
+		return
+	}
+	if c.suspects = append(c.suspects, h); len(c.suspects) >= hashedCells {
+		c.sortSuspects()
+		c.all = len(c.suspects) > hashedCells/2
+	}
+}
+
+// sortSuspects sorts the suspects, and leaves each once.
+func (c *collection) sortSuspects() {
+	slices.Sort(c.suspects)
+	c.suspects = slices.Compact(c.suspects)
+}
+
+// suspectsAny tells whether a cell that was collected may have been written since.
+func (c *collection) suspectsAny() bool { return c.all || len(c.suspects) > 0 }
+
+// suspected tells whether this cell may have been written since. The suspects are sorted.
+func (c *collection) suspected(key []byte) bool {
+	if c.all {
 		return true
 	}
-	_, ok := slices.BinarySearch(c.cells, maphash.Bytes(c.seed, key))
+	_, ok := slices.BinarySearch(c.suspects, maphash.Bytes(c.seed, key))
 	return ok
 }
 
-// wasWritten sets again if a cell that was collected may have been written with a stamp in
+// lookThrough suspects the cells that were collected and written with a stamp in
 // (from, through], and returns how many records it has read. Such a cell is there, so it must
 // not be told to be gone: a record of the collection has a stamp behind that of the write.
-func (c *collection) wasWritten(ctx context.Context, t *Tablet, from, through cell.Seq, again *bool) (n int, err error) {
+func (c *collection) lookThrough(ctx context.Context, t *Tablet, from, through cell.Seq) (n int, err error) {
 	v := t.pin()
 	if v == nil {
 		return 0, t.gone()
 	}
 	defer v.release()
 	state := t.streamOf(v.row)
-	if *again || state == nil || state.Life != c.life {
+	if c.all || state == nil || state.Life != c.life {
 		return 0, nil
 	}
 	if state.Since > from {
-		*again = true // or so: what was written is not kept any more
+		c.all = true // or so: what was written is not kept any more
 		return 0, nil
 	}
 	var key []byte
@@ -231,23 +300,25 @@ func (c *collection) wasWritten(ctx context.Context, t *Tablet, from, through ce
 			switch d.Op {
 			case changes.SetCell, changes.AddToCell, changes.MergeToCell:
 				key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Timestamp)
-				*again = *again || c.has(key)
+				c.suspect(key)
 			}
 		}
-		return !*again, nil
+		return !c.all, nil
 	}
 	err = r.read(ctx, through)
 	if fault.KindOf(err) == fault.Corruption {
 		// It is known from SSTables. A change file that is damaged must not keep the tablet from
 		// flushing.
-		*again, err = true, nil
+		c.all, err = true, nil
 	}
 	return n, err
 }
 
-// spare writes the file anew without the cells that were written after a stamp, and returns
-// what names it; nil if nothing is left. The caller holds the change lock.
-func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, after cell.Seq) (_ *changes.Ref, err error) {
+// spare writes the file anew without the suspects that were written with a stamp in
+// (after, through], and returns what names it: of itself if there is no such cell, and nil if
+// nothing is left. Later writes are suspected anew. The caller holds the change lock. It costs
+// a read of the file, a seek for each suspect in it, and if one was written a write of the file.
+func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, after, through cell.Seq) (_ *changes.Ref, err error) {
 	v := t.pin()
 	if v == nil {
 		return nil, t.gone()
@@ -255,7 +326,7 @@ func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, afte
 	defer v.release()
 	var sources []cell.Iterator
 	for _, m := range v.mems {
-		sources = append(sources, m.Iterator(cell.MaxSeq))
+		sources = append(sources, m.Iterator(through))
 	}
 	for i := range v.runs {
 		if slices.ContainsFunc(v.runs[i].files, func(f file) bool { return f.ref.MaxSeq > after }) {
@@ -266,20 +337,14 @@ func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, afte
 	}
 	it := merge.New(sources)
 	defer func() { err = errors.Join(err, it.Close()) }()
+	c.sortSuspects()
 	written := func(key []byte) bool {
-		if !it.SeekGE(key) {
+		if !c.suspected(key) || !it.SeekGE(key) {
 			return false
 		}
 		e := it.Entry() // the newest of its key
 		return bytes.Equal(e.Key, key) && e.Seq > after && (e.Kind == cell.Set || e.Kind == cell.SetUntil)
 	}
-	rest := &changeFile{env: c.env, life: c.life}
-	defer func() {
-		if err != nil {
-			rest.abort()
-		}
-	}()
-	var key []byte
 	source := changes.Source{Lo: of.Lo, Hi: of.Hi, Open: func(ctx context.Context) (*changes.File, error) {
 		o, err := c.env.Objects.Open(ctx, of.Object)
 		if err != nil {
@@ -287,27 +352,67 @@ func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, afte
 		}
 		return changes.Open(ctx, o, of.Object)
 	}}
-	_, err = changes.Iterate(ctx, []changes.Source{source}, changes.Position{}, cell.MaxSeq, row.All, func(r *changes.Record) (bool, error) {
+	iterate := func(to func(*changes.Record) (bool, error)) error {
+		_, err := changes.Iterate(ctx, []changes.Source{source}, changes.Position{}, cell.MaxSeq, row.All, to)
+		return errors.Join(err, it.Error())
+	}
+	var key []byte
+	any := false
+	err = iterate(func(r *changes.Record) (bool, error) {
+		key = cell.AppendRow(key[:0], r.Key)
+		prefix := len(key)
+		any = slices.ContainsFunc(r.Changes, func(d changes.Change) bool {
+			key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Times.Start)
+			return written(key)
+		})
+		return !any, nil
+	})
+	if err == nil && any {
+		of, err = c.rewrite(ctx, iterate, written)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("leave out what was written again: %w", err)
+	}
+	c.suspects, c.all = nil, false
+	return of, nil
+}
+
+// rewrite writes the file anew without the cells that are written, and returns what names it;
+// nil if nothing is left.
+func (c *collection) rewrite(ctx context.Context, iterate func(func(*changes.Record) (bool, error)) error, written func(key []byte) bool) (_ *changes.Ref, err error) {
+	rest := &changeFile{env: c.env, life: c.life}
+	defer func() {
+		if err != nil {
+			rest.abort()
+		}
+	}()
+	var key []byte
+	var cells hashes
+	if err := iterate(func(r *changes.Record) (bool, error) {
 		key = cell.AppendRow(key[:0], r.Key)
 		prefix := len(key)
 		r.Changes = slices.DeleteFunc(r.Changes, func(d changes.Change) bool {
 			key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Times.Start)
-			return written(key)
+			if written(key) {
+				return true
+			}
+			cells.add(maphash.Bytes(c.seed, key))
+			return false
 		})
-		if err := it.Error(); err != nil || len(r.Changes) == 0 {
-			return true, err
+		if len(r.Changes) == 0 {
+			return true, nil
 		}
 		return true, rest.add(ctx, r)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("leave out what was written again: %w", err)
+	}); err != nil {
+		return nil, err
 	}
 	ref, err := rest.finish()
 	if err != nil {
 		return nil, err
 	}
 	c.abort()
-	*c.changeFile = *rest
+	*c.changeFile, c.cells = *rest, cells
+	c.cells.finish()
 	return ref, nil
 }
 

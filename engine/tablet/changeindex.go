@@ -29,7 +29,7 @@ func (t *Tablet) indexChanges(ctx context.Context, next *metadata.Row, most int)
 	if s == nil || len(s.Files) <= most {
 		return nil, nil
 	}
-	full := 16 * t.env.Options.ChangeFiles
+	full := min(16*t.env.Options.ChangeFiles, changes.MaxIndexFiles)
 	n := min(len(s.Files)-most/4, full)
 	files := slices.Clone(s.Files[:n])
 	var replaced []string

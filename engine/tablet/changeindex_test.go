@@ -384,6 +384,32 @@ func TestChangeIndexSplitMerge(t *testing.T) {
 	}
 }
 
+// TestDropSharedIndex: of an index object that two children share, as much counts as the one
+// keeps that keeps more, whichever comes first.
+func TestDropSharedIndex(t *testing.T) {
+	s := newStreamed(t)
+	s.fill(0, 120)
+	var left, right *Tablet
+	if err := s.Split(t.Context(), []byte("row0060"), 2, 3, func(c ...*Tablet) { left, right = c[0], c[1] }); err != nil {
+		t.Fatal(err)
+	}
+	x := left.Row().Stream.Indexes[0]
+	if d := left.dropChanges(t.Context(), x.Lo+(x.Hi-x.Lo)*3/4); d.Err != nil || d.Bytes == 0 {
+		t.Fatalf("%+v", d)
+	}
+	most := x.Bytes / 2
+	if KeptOf(left.Row()).Bytes >= most || KeptOf(right.Row()).Bytes != x.Bytes {
+		t.Fatalf("%+v and %+v are kept of %d bytes", KeptOf(left.Row()), KeptOf(right.Row()), x.Bytes)
+	}
+	if n := KeptBy([]*Tablet{left, right})[0].Bytes; n != x.Bytes {
+		t.Errorf("%d bytes are said to be kept of %d", n, x.Bytes)
+	}
+	DropOldChanges(t.Context(), []*Tablet{left, right}, most)
+	if n := KeptOf(right.Row()).Bytes; n > most || n < most-x.Bytes/dropSteps-1 {
+		t.Errorf("%d bytes are kept, where %d are to be", n, most)
+	}
+}
+
 // TestChangesNamedTwice: a file that a row names twice, after its two children have put it into
 // index objects of their own, is read once.
 func TestChangesNamedTwice(t *testing.T) {
@@ -418,6 +444,36 @@ func TestChangesNamedTwice(t *testing.T) {
 	given := 0
 	if _, _, err := s.ReadChanges(t.Context(), start, row.All, func(*changes.Record) (bool, error) { given++; return true, nil }); err != nil || given != 10 || opened != 10 {
 		t.Errorf("%d changes of %d files, %v", given, opened, err)
+	}
+}
+
+// TestFullChangeIndex: a row may name so many change files itself that an index object does not
+// take 16 times as many: it takes those that can be read.
+func TestFullChangeIndex(t *testing.T) {
+	s := newStreamed(t)
+	s.changeFiles = 2000
+	s.reopen()
+	s.fill(0, 1)
+	next := s.Row().Clone()
+	const n = changes.MaxIndexFiles + 4000
+	one := next.Stream.Files[0]
+	next.Stream.Files = nil
+	for i := range n {
+		f := one
+		f.ID = uint64(i + 1)
+		f.Object = changes.FileName(f.ID)
+		next.Stream.Files = append(next.Stream.Files, f)
+	}
+	for _, want := range []struct{ indexed, named int }{{changes.MaxIndexFiles, 4000}, {3500, 500}} {
+		x, err := s.indexChanges(t.Context(), next, s.env.Options.ChangeFiles)
+		if x.named(); err != nil {
+			t.Fatal(err)
+		}
+		last := &next.Stream.Indexes[len(next.Stream.Indexes)-1]
+		files, err := s.env.changeFiles(t.Context(), last)
+		if err != nil || len(files) != want.indexed || len(next.Stream.Files) != want.named {
+			t.Errorf("an index object of %d change files, and %d that are named: %v", len(files), len(next.Stream.Files), err)
+		}
 	}
 }
 

@@ -96,17 +96,21 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	t.trimRanges(next, newer)
 	t.keep(next, m.life, recorded)
 	t.placeFollowed(next)
+	if !still {
+		most := t.env.Options.ChangeFiles
+		if removed != nil {
+			most-- // it is named too
+		}
+		// It is left for the next flush while writes wait, or if it fails.
+		if out.index, err = t.indexChanges(ctx, next, most); err != nil {
+			t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
+		}
+	}
 	pass, err := t.placeRemoved(ctx, next, out, removed, m.MaxSeq(), still)
 	defer pass()
 	if err != nil {
 		out.abort()
 		return false, err
-	}
-	if !still {
-		// It is left for the next flush while writes wait, or if it fails.
-		if out.index, err = t.indexChanges(ctx, next, t.env.Options.ChangeFiles); err != nil {
-			t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
-		}
 	}
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return false, t.lost(out, err)
@@ -127,59 +131,84 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	return true, nil
 }
 
+// spares is how often what was collected is written anew before readers wait for it, where
+// writers come back to cells that were collected all the time.
+const spares = 6
+
 // placeRemoved gives what was collected of cells up to a stamp a stamp of its own and adds it
 // to next, but for cells that were written again since. pass is called once next is the
-// tablet's row, or will not be. The caller holds the change lock, and with still the write
-// lock.
+// tablet's row, or will not be: readers of changes wait in between. They wait for what was
+// written in a moment to be looked through, in memory, and for no more, unless it fails
+// spares times. The caller holds the change lock, and with still the write lock.
 func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *output, removed *changes.Ref, upTo cell.Seq, still bool) (pass func(), err error) {
-	if removed == nil {
-		return func() {}, nil
-	}
 	lock, unlock := t.write.Lock, t.write.Unlock
 	if still {
 		lock, unlock = func() {}, func() {}
 	}
-	c := out.removed
-	// Most of what was written since is looked through before readers have to wait for it.
-	from, again := upTo, false
-	for range catchUps {
-		lock()
-		end := t.write.seq
-		unlock()
-		n, err := c.wasWritten(ctx, t, from, end, &again)
-		if err != nil {
-			return func() {}, err
-		}
-		if from = end; n < fewRows {
-			break
-		}
-	}
-	lock()
-	at, last := t.instantLocked(), t.write.last
-	unlock()
+	nothing := func() {}
 	pass = func() {
 		lock()
 		defer unlock()
 		t.passLocked()
 	}
-	if _, err := c.wasWritten(ctx, t, from, at, &again); err != nil {
-		return pass, err
+	c := out.removed
+	// spare leaves out what is suspected of writes up to a stamp. A crash must not take a write
+	// that a cell was left out for.
+	spare := func(through cell.Seq, last commitlog.Pos) error {
+		err := t.Wait(ctx, last)
+		if err == nil {
+			removed, err = c.spare(ctx, t, removed, upTo, through)
+		}
+		return err
 	}
-	if again {
-		// A crash must not take what a collected cell was left out for.
-		if err := t.Wait(ctx, last); err != nil {
+	for from, spared := upTo, 0; removed != nil; {
+		var last commitlog.Pos
+		for range catchUps {
+			lock()
+			end := t.write.seq
+			last = t.write.last
+			unlock()
+			n, err := c.lookThrough(ctx, t, from, end)
+			if err != nil {
+				return nothing, err
+			}
+			if from = end; n < fewRows {
+				break
+			}
+		}
+		if c.suspectsAny() && spared < spares {
+			if err := spare(from, last); err != nil {
+				return nothing, err
+			}
+			spared++
+			continue
+		}
+		lock()
+		at := t.instantLocked()
+		last = t.write.last
+		unlock()
+		if _, err := c.lookThrough(ctx, t, from, at); err != nil {
 			return pass, err
 		}
-		if removed, err = c.spare(ctx, t, removed, upTo); err != nil {
-			return pass, err
+		if c.suspectsAny() {
+			if spared < spares {
+				// Readers go on, and this stamp is nothing's.
+				pass()
+				from = at
+				continue
+			}
+			if err := spare(at, last); err != nil {
+				return pass, err
+			}
 		}
+		next.MaxSeq = max(next.MaxSeq, at)
+		if removed != nil {
+			place(removed, at)
+			t.keep(next, c.life, removed)
+		}
+		return pass, nil
 	}
-	next.MaxSeq = max(next.MaxSeq, at)
-	if removed != nil {
-		place(removed, at)
-		t.keep(next, c.life, removed)
-	}
-	return pass, nil
+	return nothing, nil
 }
 
 // lost handles a failed compare-and-set. Unless the row is certain not to

@@ -96,6 +96,13 @@ func TestWrittenWhileCollected(t *testing.T) {
 				}
 				return id()
 			}
+			// Readers of changes wait for memory only.
+			s.env.Objects = &requestHook{s.objects, func(what string) error {
+				if s.write.gate != 0 {
+					t.Error("readers wait for", what)
+				}
+				return nil
+			}}
 			if c.many {
 				defer func(n int) { hashedCells = n }(hashedCells)
 				hashedCells = 1
@@ -108,7 +115,7 @@ func TestWrittenWhileCollected(t *testing.T) {
 					t.Fatal(more, err)
 				}
 			}
-			s.env.NewID = id
+			s.env.NewID, s.env.Objects = id, s.objects
 			if c.lost {
 				if err := s.objects.PutIfAbsent(t.Context(), lost, file); err != nil {
 					t.Fatal(err)
@@ -185,6 +192,52 @@ func TestStreamBesideWriter(t *testing.T) {
 	}
 	if collected == 0 {
 		t.Error("nothing was collected")
+	}
+}
+
+// TestWrittenAgainAlways: cells that are written again whenever what was collected is written
+// anew are seen, though readers have to wait for that at last.
+func TestWrittenAgainAlways(t *testing.T) {
+	const rows = spares + 5
+	s, start := oneVersion(t)
+	for _, ts := range []int64{5000, 9000} {
+		for i := range rows {
+			b := NewBatch(fmt.Append(nil, "row", i))
+			b.Set(1, []byte("q"), ts, []byte("first"))
+			s.apply(b)
+		}
+		s.flush()
+	}
+	files, waited, id := 0, 0, s.env.NewID
+	s.env.NewID = func() uint64 {
+		if s.write.gate != 0 {
+			waited++
+		}
+		b := NewBatch(fmt.Append(nil, "row", files))
+		b.DeleteColumn(1, []byte("q"), cell.TimeRange{Start: 9000, End: 10_000})
+		b.Set(1, []byte("q"), 5000, []byte("again"))
+		s.apply(b)
+		files++
+		return id()
+	}
+	s.RequestMajor()
+	if more, err := s.Compact(t.Context()); err != nil || !more {
+		t.Fatal(more, err)
+	}
+	s.env.NewID = id
+	// An SSTable, what was collected, and that anew.
+	if files != 3+spares || waited != 1 {
+		t.Errorf("%d files, %d of them while readers wait", files, waited)
+	}
+	s.Promise(s.write.seq)
+	want := s.content()
+	got, collected, _ := s.replayed(start, -1)
+	if !maps.Equal(got, want) || want[fmt.Sprintf("row%d f1:q@5000", files-1)] != "again" {
+		t.Errorf("the stream leads to %v, the table has %v", got, want)
+	}
+	// The last was written behind the stamp of what was collected.
+	if collected != rows-files+1 {
+		t.Errorf("%d records of what was collected", collected)
 	}
 }
 

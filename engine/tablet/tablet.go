@@ -48,8 +48,8 @@ type Options struct {
 	MajorInterval time.Duration
 	// ChangeFiles is how many change files a METADATA row names itself: if there are more, all
 	// but the newest quarter go to an index object. An index object is written anew with more
-	// until it has 16 times as many. Default 64: of 100,000 files a row names 98 index objects
-	// of up to 60 KB, and has 35 KB.
+	// until it has 16 times as many, or changes.MaxIndexFiles. Default 64: of 100,000 files a
+	// row names 98 index objects of up to 60 KB, and has 35 KB.
 	ChangeFiles int
 	// Table are the settings of SSTables.
 	Table sstable.Options

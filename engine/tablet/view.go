@@ -171,27 +171,28 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 // Columns gives to emit each column of a family that has a cell with a timestamp in times, as
 // the row would be once b is applied, and tells whether there are cells with others. A cell
 // counts also if it has come to its end, or is to be collected, as long as it is stored. emit
-// may keep the qualifier. Its error ends the call.
-func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, emit func(qualifier []byte) error) (others bool, err error) {
+// may keep the qualifier. looked is how many entries of the family there are, or more than most:
+// then it has stopped there.
+func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, most int, emit func(qualifier []byte)) (others bool, looked int, err error) {
 	r, err := v.open(b, nil, v.t.layout().chooseFamily(f))
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	defer v.t.closeReader(r, &err)
 	prefix := cell.AppendRow(nil, v.key)
 	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
 	if !r.seekRow(prefix, fam) {
-		return false, r.it.Error()
+		return false, 0, r.it.Error()
 	}
 	if bytes.Compare(r.it.Entry().Key, fam) < 0 {
 		r.it.SeekGE(fam)
 	}
 	var last []byte // column that was given, escaped
-	for n := 1; r.it.Valid() && bytes.HasPrefix(r.it.Entry().Key, fam); n++ {
+	for looked <= most && r.it.Valid() && bytes.HasPrefix(r.it.Entry().Key, fam) {
 		e := r.it.Entry()
 		s, err := cell.ParseSuffix(e.Key[len(prefix):])
 		if err != nil {
-			return false, fault.New(fault.Corruption, "%w", err)
+			return false, looked, fault.New(fault.Corruption, "%w", err)
 		}
 		switch {
 		case s.Shape != cell.Cell || e.Kind == cell.Delete:
@@ -199,18 +200,16 @@ func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, emit fun
 			others = true
 		case last == nil || !bytes.Equal(last, s.Column):
 			last = append(last[:0], s.Column...)
-			if err := emit(cell.Qualifier(nil, s.Column)); err != nil {
-				return false, err
-			}
+			emit(cell.Qualifier(nil, s.Column))
 		}
-		if n%1024 == 0 {
+		if looked++; looked%1024 == 0 {
 			if err := v.ctx.Err(); err != nil {
-				return false, err
+				return false, looked, err
 			}
 		}
 		r.it.Next()
 	}
-	return others, r.it.Error()
+	return others, looked, r.it.Error()
 }
 
 // judgeAt judges the entries whose key is exactly key.

@@ -25,6 +25,7 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
+	"github.com/trestledb/trestle/engine/varint"
 	"github.com/trestledb/trestle/engine/worker"
 )
 
@@ -203,12 +204,12 @@ func encode(i lock.Item) []byte {
 
 // decode sets everything of i but its key.
 func decode(b []byte, i *lock.Item) error {
-	version, n := binary.Uvarint(b)
-	created, m := binary.Uvarint(b[max(n, 0):])
-	if n <= 0 || m <= 0 || version > math.MaxInt64 || created == 0 || created > version {
+	d := varint.Of(b)
+	version, created := d.UvarintMax(math.MaxInt64), d.Uvarint()
+	if d.Bad() || created == 0 || created > version {
 		return fault.New(fault.Corruption, "item %s of the lock service: %d bytes that cannot be decoded", i.Key, len(b))
 	}
-	i.Version, i.Created, i.Value = int64(version), int64(created), append([]byte(nil), b[n+m:]...)
+	i.Version, i.Created, i.Value = int64(version), int64(created), append([]byte(nil), d.Rest()...)
 	return nil
 }
 

@@ -1,2 +1,2 @@
-// Package datadirtest has a file system for tests of full disks.
+// Package datadirtest has file systems for tests of full disks and of power cuts.
 package datadirtest

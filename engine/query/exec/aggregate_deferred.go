@@ -5,6 +5,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // resultType returns the type of what the function of c returns.
@@ -102,9 +103,10 @@ func appendMessage(dst []byte, message string) []byte {
 
 // cutMessage returns what appendMessage appended, and what follows it.
 func cutMessage(state []byte) (message string, rest []byte, err error) {
-	n, w := binary.Uvarint(state)
-	if w <= 0 || n > uint64(len(state)-w) {
+	d := varint.Of(state)
+	message = string(d.Bytes())
+	if d.Bad() {
 		return "", nil, errDamaged("a state ends early")
 	}
-	return string(state[w : w+int(n)]), state[w+int(n):], nil
+	return message, d.Rest(), nil
 }

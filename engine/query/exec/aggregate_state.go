@@ -6,6 +6,7 @@ import (
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/functions"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // aggState is the states of one aggregate for many groups.
@@ -288,19 +289,18 @@ func (k *keptRows) appendState(group int, dst []byte) []byte {
 
 // batches calls f for each piece of a state.
 func (k *keptRows) batches(state []byte, f func(b *types.Batch) error) error {
-	for len(state) > 0 {
-		n, w := binary.Uvarint(state)
-		if w <= 0 || n > uint64(len(state)-w) {
+	for d := varint.Of(state); d.Len() > 0; {
+		piece := string(d.Bytes())
+		if d.Bad() {
 			return errDamaged("a state ends early")
 		}
 		b := &types.Batch{Cols: newVectors(k.rows.types)}
-		if err := decodeBatch(string(state[w:w+int(n)]), k.rows.types, b); err != nil {
+		if err := decodeBatch(piece, k.rows.types, b); err != nil {
 			return err
 		}
 		if err := f(b); err != nil {
 			return err
 		}
-		state = state[w+int(n):]
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
+	"github.com/trestledb/trestle/engine/varint"
 )
 
 // A stream is a plan whose rows come in the order of one scan, so that it can go on
@@ -96,21 +97,12 @@ func parsePosition(in []byte) (p position, err error) {
 	bad := func() (position, error) {
 		return position{}, fault.New(fault.Invalid, "the position is not one of this query")
 	}
-	if len(in) == 0 || in[0] > 1 {
-		return bad()
-	}
-	p.set = in[0] == 1
-	p.resumed = true
-	in = in[1:]
+	d := varint.Of(in)
+	p = position{set: d.Bool(), resumed: true}
 	for _, to := range []*int64{&p.rows, &p.left, &p.skip} {
-		u, n := binary.Uvarint(in)
-		if n <= 0 || u > math.MaxInt64 {
-			return bad()
-		}
-		*to = int64(u)
-		in = in[n:]
+		*to = int64(d.UvarintMax(math.MaxInt64))
 	}
-	if p.key = bytes.Clone(in); !p.set && len(in) > 0 {
+	if p.key = bytes.Clone(d.Rest()); d.Bad() || !p.set && len(p.key) > 0 {
 		return bad()
 	}
 	return p, nil
