@@ -149,8 +149,9 @@ type master struct {
 	age     *catalog.RollbackGuard
 	endTerm context.CancelCauseFunc
 
-	// tablets is what is known of METADATA.
+	// tablets is what is known of METADATA, names reads the tables.
 	tablets tabletCache
+	names   catalog.NameReader
 
 	// missing says since when the server of an incarnation that rows name is
 	// gone.

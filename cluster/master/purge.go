@@ -57,7 +57,7 @@ func (m *master) purge(ctx context.Context, v *view, rows []*tabletHint) error {
 	}
 	lives := map[uint64]bool{} // of views that are there
 	var later []namedItem
-	err = catalog.Names(ctx, m.o.Lock, func(i lock.Item, n catalog.Name) error {
+	err = m.names.Names(ctx, m.o.Lock, func(i lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			known[t.ID] = true
 			switch {

@@ -222,7 +222,7 @@ func (m *master) readPins(ctx context.Context, v *view) error {
 }
 
 func (m *master) readTables(ctx context.Context, v *view) error {
-	return catalog.Names(ctx, m.o.Lock, func(_ lock.Item, n catalog.Name) error {
+	return m.names.Names(ctx, m.o.Lock, func(_ lock.Item, n catalog.Name) error {
 		for _, t := range n {
 			v.tables[t.ID] = !t.Pending
 			v.names[t.ID] = t.Name

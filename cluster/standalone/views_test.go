@@ -39,17 +39,23 @@ type viewWorld struct {
 	// long is how many bytes the names of groups have more than they need: a pass over all
 	// rows has several batches if it is large.
 	long int
+	// disk, if it is set, returns what the server has of fs; now is its clock.
+	disk func(vfs.FS) vfs.FS
+	now  func() time.Time
 
 	client atomic.Pointer[client.Client] // of the server that runs, also while it is opened
 }
 
-func newViewWorld(t *testing.T, o views.Options) *viewWorld {
+func newViewWorld(t *testing.T, o views.Options, set ...func(*viewWorld)) *viewWorld {
 	seed := rand.Uint64()
 	if text := os.Getenv("VIEWS_SEED"); text != "" {
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
 	t.Logf("VIEWS_SEED=%d", seed)
 	w := &viewWorld{t: t, fs: vfs.NewCrashableMem(), rnd: rand.New(rand.NewPCG(seed, 1)), o: o}
+	for _, f := range set {
+		f(w)
+	}
 	if w.o.Linger = time.Millisecond; w.o.Watermark == 0 {
 		w.o.Watermark = 20 * time.Millisecond
 	}
@@ -63,8 +69,12 @@ func newViewWorld(t *testing.T, o views.Options) *viewWorld {
 func (w *viewWorld) open() {
 	w.t.Helper()
 	var err error
-	w.s, err = Open(w.t.Context(), Options{Dir: "d", FS: w.fs, NoReserve: true, Log: commitlog.Options{SegmentBytes: 1 << 20},
-		TabletServer: tabletserver.Options{ClockEvery: 10 * time.Millisecond, MetadataMemtableBytes: 4 << 20, Tablet: tablet.Options{MemtableBytes: 64 << 10}},
+	var fs vfs.FS = w.fs
+	if w.disk != nil {
+		fs = w.disk(fs)
+	}
+	w.s, err = Open(w.t.Context(), Options{Dir: "d", FS: fs, NoReserve: true, Log: commitlog.Options{SegmentBytes: 1 << 20},
+		TabletServer: tabletserver.Options{Now: w.now, ClockEvery: 10 * time.Millisecond, MetadataMemtableBytes: 4 << 20, Tablet: tablet.Options{MemtableBytes: 64 << 10}},
 		Master:       master.Options{Purge: 100 * time.Millisecond, Interval: 50 * time.Millisecond, MakeLimit: 3 * time.Second},
 		Views: func(c *client.Client) views.Options {
 			w.client.Store(c)
@@ -122,6 +132,10 @@ func (w *viewWorld) diff() error {
 			}
 		}
 		w.t.Fatalf("wait: %v; %+v, %v; %v, %v", err, st, serr, begins, berr)
+	}
+	// A step of a look that the wait was for may have written once more.
+	if err := w.s.WaitView(ctx, viewName); err != nil {
+		w.t.Fatal(err)
 	}
 	return viewstest.Check(ctx, w.s, viewName, table)
 }

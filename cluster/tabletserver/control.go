@@ -321,6 +321,7 @@ func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
 	s.mu.Lock()
 	delete(s.tablets, id)
 	s.mu.Unlock()
+	wake(s.views.wake)
 	s.o.Log.Info("tablet given up", "server", s.serverName(), "tablet", t.Name())
 	return nil
 }

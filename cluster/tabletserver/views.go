@@ -10,6 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/views"
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
@@ -31,7 +32,9 @@ type viewWorkers struct {
 
 type viewWorker struct {
 	*views.Worker
-	stop context.CancelFunc
+	stop    context.CancelFunc
+	stopped bool          // stop was called
+	ended   chan struct{} // closed when Run has returned
 }
 
 // progress tells how far the worker of a tablet is, nil if it has none.
@@ -119,7 +122,7 @@ func (s *Server) Views() []ViewStats {
 }
 
 // startViews starts the workers of tablets that have none, and stops those that are not
-// needed any more.
+// needed any more. A tablet has one at a time: the next begins when the one before has ended.
 func (s *Server) startViews(o *views.Options) {
 	wanted := map[*served]bool{}
 	for _, t := range s.allTablets() {
@@ -137,7 +140,15 @@ func (s *Server) startViews(o *views.Options) {
 	for t, x := range maps.Clone(w.byID) {
 		if !wanted[t] {
 			x.stop()
+			x.stopped = true
+		}
+		if !x.stopped {
+			continue
+		}
+		select {
+		case <-x.ended:
 			delete(w.byID, t)
+		default: // it wakes this then
 		}
 	}
 	for t := range wanted {
@@ -149,9 +160,11 @@ func (s *Server) startViews(o *views.Options) {
 		if w.counters[name] == nil {
 			w.counters[name] = new(views.Counters)
 		}
-		x := &viewWorker{views.New(o, t.Tablet, t.table, s.schemas, w.counters[name]), stop}
+		x := &viewWorker{Worker: views.New(o, t.Tablet, t.table, s.schemas, w.counters[name]), stop: stop, ended: make(chan struct{})}
 		w.byID[t] = x
 		s.running.Go(func() { // startViews runs within running too
+			defer wake(w.wake)
+			defer close(x.ended)
 			defer stop()
 			x.Run(ctx)
 		})
@@ -246,6 +259,13 @@ type viewApplier struct {
 	values  views.Room    // of b
 	pos     commitlog.Pos // of what was applied last
 	applied bool
+	// families are those that were asked for.
+	families []viewFamily
+}
+
+type viewFamily struct {
+	name string
+	id   cell.FamilyID
 }
 
 // row takes the updates of a row, whose hidden state is given.
@@ -262,17 +282,17 @@ func (a *viewApplier) row(ctx context.Context, r *rpc.ViewRow, was hiddenState) 
 	}
 	for i := range muts {
 		m := &muts[i]
-		f, ok := a.sch.Families[m.Family]
-		if !ok {
-			return fault.New(fault.Corruption, "table %s has no column family %s", a.sch.Name, m.Family)
+		f, err := a.family(m.Family)
+		if err != nil {
+			return err
 		}
 		switch m.Op {
 		case row.SetCell:
-			a.b.Set(f.ID, m.Qualifier, m.Timestamp, a.values.Keep(m.Value))
+			a.b.Set(f, m.Qualifier, m.Timestamp, a.values.Keep(m.Value))
 		case row.DeleteColumn:
-			a.b.DeleteColumn(f.ID, m.Qualifier, m.Times)
+			a.b.DeleteColumn(f, m.Qualifier, m.Times)
 		case row.DeleteFamily:
-			a.b.DeleteFamily(f.ID)
+			a.b.DeleteFamily(f)
 		default:
 			return fault.New(fault.Internal, "a row of a materialized view is changed by a mutation of kind %d", m.Op)
 		}
@@ -281,6 +301,22 @@ func (a *viewApplier) row(ctx context.Context, r *rpc.ViewRow, was hiddenState) 
 		return a.flush(ctx)
 	}
 	return nil
+}
+
+// family returns the id of a family. There are few, so those that were asked for are found
+// sooner than in the schema's map.
+func (a *viewApplier) family(name string) (cell.FamilyID, error) {
+	for i := range a.families {
+		if f := &a.families[i]; f.name == name {
+			return f.id, nil
+		}
+	}
+	f, ok := a.sch.Families[name]
+	if !ok {
+		return 0, fault.New(fault.Corruption, "table %s has no column family %s", a.sch.Name, name)
+	}
+	a.families = append(a.families, viewFamily{name, f.ID})
+	return f.ID, nil
 }
 
 // flush applies what there is.

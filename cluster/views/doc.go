@@ -17,5 +17,5 @@
 // be an earlier one: it is in the tablet's METADATA row.
 //
 // A tablet without a position, or with one from before what is kept of the changes, has
-// all its rows evaluated (reconcile), and follows changes from before that on.
+// all its rows evaluated (reconcile), in turns, and follows changes from before that on.
 package views

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
@@ -171,32 +172,75 @@ func (r *endReader) Flush() error {
 }
 
 // ends reads of the rows of a pass when their cells end, and returns what is to be stored of
-// that: never for a row that has an end stored, and has none.
-func (p *pass) ends(ctx context.Context, ranges []row.Range) (map[string]int64, error) {
-	changed := map[string]int64{}
+// that: never for a row that has an end stored, and has none. later are the rows, ascending, of
+// which a stored end goes, as what there is ends later.
+func (p *pass) ends(ctx context.Context, ranges []row.Range) (changed map[string]int64, later []row.Range, err error) {
+	changed = map[string]int64{}
 	if p.o.Mistake == ForgetsEnds {
-		return changed, nil
+		return changed, nil, nil
 	}
-	err := p.readEnds(ctx, ranges, func(key []byte, end int64) error {
-		changed[string(key)] = end
-		return nil
+	err = p.patiently(ctx, func() error {
+		return p.readEnds(ctx, ranges, func(key []byte, end int64) error {
+			changed[string(key)] = end
+			return nil
+		})
 	})
 	if err != nil || !p.ended.any {
-		return changed, err
+		return changed, nil, err
 	}
-	return changed, p.store.scan(ctx, p.store.expiries, ranges, 0, func(key []byte, c *row.Cell) error {
+	return changed, later, p.store.scan(ctx, p.store.expiries, ranges, 0, func(key []byte, c *row.Cell) error {
 		stored, err := parseEnd(c.Value)
 		if err != nil {
 			return err
 		}
-		if end, ok := changed[string(key)]; !ok {
+		end, ok := changed[string(key)]
+		if !ok {
+			end = never
 			changed[string(key)] = never
-		} else if end == stored {
+		}
+		switch {
+		case end == stored:
 			delete(changed, string(key))
 			p.ended.stored(end) // the pass that looks for it may have left it out
+		case end > stored:
+			later = append(later, row.Single(bytes.Clone(key)))
 		}
 		return nil
 	})
+}
+
+// endsAgain reads once more, of rows that were evaluated meanwhile, when their cells end, and
+// puts what is earlier into ends. A cell that had ended by the clock of one server may be there
+// for the evaluation, by that of another or by one that was set back.
+func (r *run) endsAgain(ctx context.Context, rows []row.Range, ends map[string]int64) error {
+	if len(rows) == 0 {
+		return nil
+	}
+	return r.patiently(ctx, func() error {
+		return r.readEnds(ctx, rows, func(key []byte, end int64) error {
+			ends[string(key)] = min(ends[string(key)], end)
+			return nil
+		})
+	})
+}
+
+// patience is how often a read that finds no room is made again, a second apart at most, before
+// the attempt of a Worker ends, which has other rows to evaluate again too.
+const patience = 10
+
+// patiently calls read until it finds room.
+func (r *run) patiently(ctx context.Context, read func() error) error {
+	for attempt := range patience {
+		err := read()
+		if k := fault.KindOf(err); k != fault.Exhausted && k != fault.Unavailable {
+			return err
+		}
+		r.failed(err)
+		if err := rpc.Backoff(ctx, nil, attempt+3, time.Second); err != nil {
+			return err
+		}
+	}
+	return read()
 }
 
 // storeEnds stores when the cells of rows end.
@@ -224,8 +268,8 @@ func (r *run) storeEnds(ctx context.Context, ends map[string]int64) error {
 	return r.step("ends stored")
 }
 
-// storeAllEnds stores when the cells of all rows end.
-func (r *run) storeAllEnds(ctx context.Context) error {
+// storeEndsOf stores when the cells of the rows of a range end.
+func (r *run) storeEndsOf(ctx context.Context, rows row.Range) error {
 	if r.o.Mistake == ForgetsEnds {
 		return nil
 	}
@@ -235,10 +279,12 @@ func (r *run) storeAllEnds(ctx context.Context) error {
 		clear(ends)
 		return err
 	}
-	err := r.readEndsIn(ctx, []row.Range{r.t.Bounds()}, &endReader{store: store, each: func(key []byte, end int64) error {
-		ends[string(key)] = end
-		return nil
-	}})
+	err := r.patiently(ctx, func() error {
+		return r.readEndsIn(ctx, []row.Range{rows}, &endReader{store: store, each: func(key []byte, end int64) error {
+			ends[string(key)] = end
+			return nil
+		}})
+	})
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/stamp"
@@ -32,11 +33,14 @@ type pass struct {
 	stored     []contribution
 	storedRoom Room
 	rest       []row.Range
-	scan       bool // of all rows
-	changed    []contribution
-	changedIn  Room
-	bytes      int
-	oldest     cell.Seq // of the changes that it is about
+	// until is, of a turn of a look, when it has taken its time, and over says that it is to
+	// end.
+	until     time.Time
+	over      bool
+	changed   []contribution
+	changedIn Room
+	bytes     int
+	oldest    cell.Seq // of the changes that it is about
 	// applied, if it is not nil, is the entry of a batch that durable waits for: see finishBatch.
 	applied *entry
 	durable func(context.Context) error
@@ -75,7 +79,7 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 		for _, k := range part {
 			ranges = append(ranges, row.Single(k))
 		}
-		ends, err := p.ends(ctx, ranges)
+		ends, later, err := p.ends(ctx, ranges)
 		if err != nil {
 			return 0, err
 		}
@@ -92,7 +96,18 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 			if err := p.end(ctx); err != nil {
 				return 0, err
 			}
+			if err := r.endsAgain(ctx, later, ends); err != nil {
+				return 0, err
+			}
 			if err := r.storeEnds(ctx, ends); err != nil {
+				return 0, err
+			}
+		}
+		took := time.Since(began)
+		last := n+len(part) == len(keys) || r.out.full()
+		if last {
+			// What is there to be shown does not wait for the turn of others.
+			if err := p.end(ctx); err != nil {
 				return 0, err
 			}
 		}
@@ -100,62 +115,14 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 		if oldest != 0 {
 			lag = r.o.Now().Sub(stamp.Time(oldest))
 		}
-		if err := r.o.keys.spend(ctx, len(part), time.Since(began), share(lag)); err != nil {
+		if err := r.o.keys.spend(ctx, len(part), took, share(lag)); err != nil {
 			return 0, err
 		}
-		if n += len(part); r.out.full() {
+		if n += len(part); last {
 			break
 		}
 	}
-	return n, p.end(ctx)
-}
-
-// reconcile evaluates all rows, and returns from where on changes are to be followed.
-func (r *run) reconcile(ctx context.Context) ([]Begin, error) {
-	r.note(func(p *rpc.ViewProgress) { p.Through = 0 })
-	// First of all: the wait may be longer than changes are kept.
-	release, err := hold(ctx, r.o.Memory.scans)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	from, err := r.o.Cluster.ChangesBegin(ctx, r.source.Name, r.t.Bounds())
-	if err != nil {
-		return nil, err
-	}
-	if err := r.step("position taken"); err != nil {
-		return nil, err
-	}
-	if err := r.storeAllEnds(ctx); err != nil {
-		return nil, err
-	}
-	c := &pass{run: r, oldest: least(from), rest: []row.Range{r.t.Bounds()}, scan: true}
-	n, began := 0, time.Now()
-	err = r.eval.Range(ctx, r.t.Bounds(), func(x *matview.Row) error {
-		if n++; n == evaluateTogether {
-			if err := r.o.scans.spend(ctx, n, time.Since(began), scanShare); err != nil {
-				return err
-			}
-			n, began = 0, time.Now()
-		}
-		return c.row(ctx, x)
-	})
-	if err != nil {
-		return nil, err
-	}
-	if err := c.upTo(ctx, nil); err != nil {
-		return nil, err
-	}
-	if err := c.end(ctx); err != nil {
-		return nil, err
-	}
-	if r.o.Mistake == PositionAfterScan {
-		if err := r.step("scanned"); err != nil {
-			return nil, err
-		}
-		return r.o.Cluster.ChangesBegin(ctx, r.source.Name, r.t.Bounds())
-	}
-	return from, r.step("scanned")
+	return n, nil
 }
 
 // upTo sees to it that stored has everything up to key, or, if that is nil, that all has passed.
@@ -264,15 +231,23 @@ func (p *pass) commit(ctx context.Context) error {
 	if len(p.changed) == 0 {
 		return nil
 	}
-	// The number of an entry is greater than those of all before: they are visible.
+	number := p.t.Visible()
 	if err := p.finishBatch(ctx); err != nil {
 		return err
 	}
+	if p.o.Mistake != NumberTooEarly {
+		// It is greater than those of all entries before: they are visible.
+		number = p.t.Visible()
+	}
+	if number < p.next {
+		return fault.New(fault.Internal, "an entry of the outbox of %v would have number %d, and the one before it has %d", p.t.Name(), number, p.next-1)
+	}
+	p.next = number + 1
 	if err := p.step("evaluated"); err != nil {
 		return err
 	}
 	start := p.t.Bounds().Start
-	e := &entry{row: start, shard: uint64(p.t.ID()), seq: uint64(p.t.Visible()), oldest: p.oldest}
+	e := &entry{row: start, shard: uint64(p.t.ID()), seq: uint64(number), oldest: p.oldest}
 	if err := p.deltas.Each(func(key, payload []byte) error {
 		e.value = appendDelta(e.value, key, payload)
 		return nil
@@ -280,12 +255,8 @@ func (p *pass) commit(ctx context.Context) error {
 		return err
 	}
 	p.deltas.Reset()
-	// A pass over a few rows has waited, and holds what others wait for.
-	if p.scan {
-		if err := p.out.admit(ctx); err != nil {
-			return err
-		}
-	}
+	// It does not wait for room in the outbox: it holds what others wait for.
+	p.over = p.over || p.out.full() || time.Now().After(p.until)
 	b := tablet.NewBatch(p.changed[0].key)
 	defer b.Free()
 	for i := range p.changed {

@@ -245,7 +245,7 @@ func (r *run) follow(ctx context.Context, from []Begin) error {
 		readers.Go(func() { r.read(ctx, &readers, in, p, cancel) })
 	}
 	in.signal() // that nothing is to be evaluated, so far, is worth to be noted
-	err := r.evaluateChanges(ctx, in)
+	err := r.evaluateChanges(ctx, in, &readers)
 	if cause := context.Cause(ctx); cause != nil && errors.Is(err, context.Canceled) {
 		err = cause
 	}
@@ -269,9 +269,11 @@ func (r *run) read(ctx context.Context, readers *sync.WaitGroup, in *intake, p *
 	}
 }
 
-// evaluateChanges evaluates the rows of an intake until ctx ends.
-func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
+// evaluateChanges evaluates the rows of an intake until ctx ends, and between them those of a
+// look. It starts goroutines of others, which end with ctx.
+func (r *run) evaluateChanges(ctx context.Context, in *intake, others *sync.WaitGroup) error {
 	saved := time.Now()
+	var turn chan func() // of the look, if it waits for one
 	tick := time.NewTicker(max(r.o.Watermark, 10*time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -279,10 +281,29 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 		if due := r.ended.due(r.o.Now()); due < time.Hour {
 			ended = time.After(due)
 		}
+		if r.look != nil && turn == nil {
+			// Changes first: those that wait grow old.
+			if _, full := in.size(); !full {
+				next := make(chan func())
+				turn = next
+				others.Go(func() { r.waitTurn(ctx, next) })
+			}
+		}
 		select {
 		case <-in.wake:
 		case <-r.out.arrived:
 		case <-tick.C:
+		case release := <-turn:
+			turn = nil
+			err := r.lookOn(ctx)
+			if release(); err != nil {
+				return err
+			}
+			if r.look == nil {
+				saved = time.Time{} // now
+			}
+			in.signal()
+			continue
 		case <-ended:
 			if err := r.sweep(ctx); err != nil {
 				return err
@@ -307,8 +328,8 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake) error {
 		if err := r.step("changes taken"); err != nil {
 			return err
 		}
-		if len(keys.list) > 0 {
-			if err := r.evaluate(ctx, keys.sorted(), first); err != nil {
+		if changed := r.look.looked(keys.sorted()); len(changed) > 0 {
+			if err := r.evaluate(ctx, changed, first); err != nil {
 				return err
 			}
 		} else if r.out.done() {
@@ -356,9 +377,17 @@ func (r *run) linger(ctx context.Context, in *intake) error {
 	return nil
 }
 
-// followed notes that all changes up to a stamp are stored.
+// followed notes that all changes up to a stamp are stored, of rows that were looked at.
 func (r *run) followed(through cell.Seq) {
-	r.t.Follow(&metadata.Followed{Life: r.life, Through: through})
+	f := &metadata.Followed{Life: r.life, Through: through}
+	if r.look != nil {
+		if f.Before = r.look.at; bytes.Equal(f.Before, r.t.Bounds().Start) {
+			f = nil
+		}
+		r.t.Follow(f)
+		return
+	}
+	r.t.Follow(f)
 	r.out.mark(through, func(shown cell.Seq) {
 		r.note(func(p *rpc.ViewProgress) { p.Through = max(p.Through, shown) })
 	})

@@ -239,26 +239,67 @@ func (r *run) ship(ctx context.Context) error {
 	}
 }
 
+// A delta is what an entry means to one row of the view.
+type delta struct {
+	key    []byte
+	update matview.Update
+}
+
 // updates returns what entries mean to each row of the view, ascending. Of each row the
 // updates are in the order of the entries.
 func updates(entries []*entry) ([]rpc.ViewRow, error) {
-	var rows []rpc.ViewRow
+	var list []delta
+	ends := make([]int, 0, len(entries))
 	for _, e := range entries {
 		err := e.each(func(key, payload []byte) {
-			rows = append(rows, rpc.ViewRow{Key: key, Updates: []matview.Update{{Shard: e.shard, Seq: e.seq, Payload: payload}}})
+			list = append(list, delta{key, matview.Update{Shard: e.shard, Seq: e.seq, Payload: payload}})
 		})
 		if err != nil {
 			return nil, err
 		}
+		ends = append(ends, len(list))
 	}
-	slices.SortStableFunc(rows, func(a, b rpc.ViewRow) int { return bytes.Compare(a.Key, b.Key) })
-	out := rows[:0]
-	for _, r := range rows {
-		if n := len(out); n > 0 && bytes.Equal(out[n-1].Key, r.Key) {
-			out[n-1].Updates = append(out[n-1].Updates, r.Updates...)
-		} else {
-			out = append(out, r)
+	list = mergeDeltas(list, ends)
+	rows, all := make([]rpc.ViewRow, 0, len(list)), make([]matview.Update, len(list))
+	first := 0 // of the last row's updates
+	for i := range list {
+		d := &list[i]
+		all[i] = d.update
+		if n := len(rows); n > 0 && bytes.Equal(rows[n-1].Key, d.key) {
+			rows[n-1].Updates = all[first : i+1 : i+1]
+			continue
 		}
+		first = i
+		rows = append(rows, rpc.ViewRow{Key: d.key, Updates: all[i : i+1 : i+1]})
 	}
-	return out, nil
+	return rows, nil
+}
+
+// mergeDeltas sorts deltas by their keys. They are runs that ascend, each up to one of ends;
+// those of one key stay in the order of the runs.
+func mergeDeltas(list []delta, ends []int) []delta {
+	if len(ends) < 2 {
+		return list
+	}
+	for spare := make([]delta, len(list)); len(ends) > 1; {
+		out, merged, start := spare[:0], ends[:0], 0
+		for i := 0; i < len(ends); i += 2 {
+			a, b := list[start:ends[i]], []delta(nil)
+			if start = ends[i]; i+1 < len(ends) {
+				b = list[start:ends[i+1]]
+				start = ends[i+1]
+			}
+			for len(a) > 0 && len(b) > 0 {
+				if bytes.Compare(b[0].key, a[0].key) < 0 {
+					out, b = append(out, b[0]), b[1:]
+				} else {
+					out, a = append(out, a[0]), a[1:]
+				}
+			}
+			out = append(append(out, a...), b...)
+			merged = append(merged, len(out))
+		}
+		list, spare, ends = out, list, merged
+	}
+	return list
 }

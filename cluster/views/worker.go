@@ -14,7 +14,6 @@ import (
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/matview"
-	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -58,6 +57,9 @@ type Options struct {
 	// SaveEvery is how often the position is stored if nothing else stores it.
 	// Default 2 min.
 	SaveEvery time.Duration
+	// Turn is for how long a Worker looks at rows of its source before it sees to changes
+	// again. Default 5 s.
+	Turn time.Duration
 	// Log takes what happens. Default: nothing.
 	Log *slog.Logger
 	// Step, if set, is called between the steps of a Worker; an error of it ends the
@@ -82,6 +84,7 @@ const (
 	PositionTooEarly  Mistake = "a position is noted before its changes are stored"
 	MergeLosesShard   Mistake = "what the outbox has of the right one of two merged tablets is left there"
 	SplitBeginsAnew   Mistake = "a child of a split sends its parent's entries as its own, those that arrived too"
+	NumberTooEarly    Mistake = "the number of an outbox entry is taken before the entry before it is visible"
 	ForgetsEnds       Mistake = "it is forgotten when cells come to an end of their own"
 )
 
@@ -95,6 +98,7 @@ func (o Options) WithDefaults() Options {
 	set(&o.Linger, 20*time.Millisecond)
 	set(&o.Watermark, 500*time.Millisecond)
 	set(&o.SaveEvery, 2*time.Minute)
+	set(&o.Turn, 5*time.Second)
 	if o.Now == nil {
 		o.Now = time.Now
 	}
@@ -139,10 +143,10 @@ func New(o *Options, t *tablet.Tablet, table *catalog.Table, all *catalog.Schema
 	return &Worker{o: o, t: t, table: table, all: all, count: count, progress: rpc.ViewProgress{Stopped: true}}
 }
 
-// errGone ends a Worker: there is no view any more.
+// errGone ends an attempt: there is no view any more.
 var errGone = errors.New("the materialized view is gone")
 
-// Run works until ctx ends, the tablet is closed, or the view is deleted.
+// Run works until ctx ends, or the tablet is closed.
 func (w *Worker) Run(ctx context.Context) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		before := w.t.Followed()
@@ -150,10 +154,13 @@ func (w *Worker) Run(ctx context.Context) {
 		w.note(func(p *rpc.ViewProgress) { p.Stopped = true })
 		switch {
 		// A tablet of the source, or of the view, may have failed too: it is served again.
-		case ctx.Err() != nil, errors.Is(err, errGone), errors.Is(err, tablet.ErrClosed), errors.Is(err, tablet.ErrReplaced), w.t.Failure() != nil:
+		case ctx.Err() != nil, errors.Is(err, tablet.ErrClosed), errors.Is(err, tablet.ErrReplaced), w.t.Failure() != nil:
 			return
+		case errors.Is(err, errGone):
+			// So it seems. If it is, the tablet goes too.
+		default:
+			w.failed(err)
 		}
-		w.failed(err)
 		if now := w.t.Followed(); now != nil && (before == nil || now.Through > before.Through) {
 			attempt = 0
 		}
@@ -294,20 +301,28 @@ type run struct {
 	out    *outbox
 	deltas *matview.Deltas
 	life   uint64
+	look   *look    // at all rows; nil: that was done
+	next   cell.Seq // the least number of the next entry of the outbox
 }
 
-// work evaluates all rows, unless that was done, and follows the changes from there on.
+// work evaluates all rows, unless that was done, and follows the changes meanwhile and from
+// there on.
 func (r *run) work(ctx context.Context) error {
 	var from []Begin
 	if f := r.t.Followed(); f != nil && f.Life == r.life {
 		from = []Begin{{Rows: r.t.Bounds(), Stamp: f.Through}}
+		if len(f.Before) > 0 {
+			if err := r.resume(ctx, f.Before); err != nil {
+				return err
+			}
+		}
 	} else {
 		r.t.Follow(nil)
 		var err error
 		if from, err = r.reconcile(ctx); err != nil {
 			return err
 		}
-		r.t.Follow(&metadata.Followed{Life: r.life, Through: least(from)})
+		r.followed(least(from))
 		if err := r.t.SaveFollowed(ctx); err != nil {
 			return err
 		}

@@ -17,20 +17,31 @@ import (
 
 // A Target applies updates to rows of a view. It serves one goroutine.
 type Target struct {
-	v        *schema.View
-	kinds    []kind
-	families []string // that clients see
-	st       state
-	reads    Reader
-	changes  counts // of this Apply; countColumn makes them what each count is afterwards
-	muts     []row.Mutation
-	before   [][]byte // what the columns were
+	v          *schema.View
+	kinds      []kind
+	columns    []kind   // of a state
+	qualifiers [][]byte // of v.Columns
+	families   []string // that clients see
+	st         state
+	reads      Reader
+	changes    counts // of this Apply; countColumn makes them what each count is afterwards
+	muts       []row.Mutation
+	before     [][]byte // what the columns were
+	// came and went are which of a column's values did, and name and value are where one is
+	// made. room has what muts refer to.
+	came, went  []int
+	name, value []byte
+	room        arena
 }
 
 // NewTarget returns the Target of a view.
 func NewTarget(v *schema.View) *Target {
 	t := &Target{v: v, kinds: kindsOf(v), families: []string{defaultFamily}}
+	if t.columns = t.kinds; v.Index {
+		t.columns = []kind{least}
+	}
 	for _, c := range v.Columns {
+		t.qualifiers = append(t.qualifiers, []byte(c.Qualifier))
 		if !slices.Contains(t.families, c.Family) {
 			t.families = append(t.families, c.Family)
 		}
@@ -61,16 +72,19 @@ type shard struct{ id, seq uint64 }
 // manyShards is from how many on a row forgets those that have sent nothing for stateAge.
 const manyShards = 32
 
-func (t *Target) columns() []kind {
-	if t.v.Index {
-		return []kind{least}
+// zeroed returns n zeros, in s if there is room.
+func zeroed[T any](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
 	}
-	return t.kinds
+	s = s[:n]
+	clear(s)
+	return s
 }
 
 func (t *Target) read(s *state, b []byte) error {
-	n := len(t.columns())
-	*s = state{shards: s.shards[:0], sums: make([]sum, n), first: make([][]byte, n), sketches: make([]*aggregate.Sketch, n), distinct: make([]int64, n)}
+	n := len(t.columns)
+	*s = state{shards: s.shards[:0], sums: zeroed(s.sums, n), first: zeroed(s.first, n), sketches: zeroed(s.sketches, n), distinct: zeroed(s.distinct, n)}
 	if b == nil {
 		return nil
 	}
@@ -85,15 +99,14 @@ func (t *Target) read(s *state, b []byte) error {
 		return nil
 	}
 	s.rows = r.Varint()
-	for i, k := range t.columns() {
+	for i, k := range t.columns {
 		s.sums[i].read(&r, k)
 		switch k {
 		case least:
 			switch r.Byte() {
 			case 0:
 			case 1:
-				s.first[i] = bytes.Clone(r.Bytes())
-				if s.first[i] == nil {
+				if s.first[i] = t.room.keep(r.Bytes()); s.first[i] == nil {
 					s.first[i] = []byte{}
 				}
 			default:
@@ -126,7 +139,7 @@ func (t *Target) append(dst []byte, s *state, gone bool) []byte {
 		return dst
 	}
 	dst = binary.AppendVarint(dst, s.rows)
-	for i, k := range t.columns() {
+	for i, k := range t.columns {
 		dst = s.sums[i].append(dst, k)
 		switch k {
 		case least:
@@ -200,6 +213,7 @@ func (s *state) forget() {
 // anew, of all elements or those of a register.
 func (t *Target) Apply(r Reader, updates []Update, now time.Time) ([]row.Mutation, error) {
 	t.reads, t.muts, t.changes = r, t.muts[:0], counts{list: t.changes.list[:0]}
+	t.room.room = t.room.room[:0]
 	cells, err := r.Cell(StateFamily, nil)
 	gone := false
 	if err == nil && cells == nil {
@@ -256,14 +270,24 @@ func (t *Target) Apply(r Reader, updates []Update, now time.Time) ([]row.Mutatio
 		if !gone && cells != nil {
 			t.drop(StateFamily, nil)
 		}
-		t.muts = append(t.muts, row.Mutation{Op: row.SetCell, Family: GoneFamily, Timestamp: now.UnixMicro(), Value: t.append(nil, s, true)})
+		if gone {
+			// By a clock that was set back, the one from before would be the newer one.
+			t.drop(GoneFamily, nil)
+		}
+		t.muts = append(t.muts, row.Mutation{Op: row.SetCell, Family: GoneFamily, Timestamp: now.UnixMicro(), Value: t.encoded(s, true)})
 	default:
 		if gone {
 			t.drop(GoneFamily, nil)
 		}
-		t.set(StateFamily, nil, t.append(nil, s, false))
+		t.set(StateFamily, nil, t.encoded(s, false))
 	}
 	return t.muts, nil
+}
+
+// encoded returns what append appends, valid until the next Apply.
+func (t *Target) encoded(s *state, gone bool) []byte {
+	t.value = t.append(t.value[:0], s, gone)
+	return t.room.keep(t.value)
 }
 
 func (t *Target) set(family string, qualifier, value []byte) {
@@ -291,12 +315,12 @@ func (t *Target) add(s *state, payload []byte) error {
 		if t.v.Index {
 			c.cells = r.Bytes()
 		}
-		if r.Bad() || len(c.name) == 0 || int(c.name[0]) >= len(t.columns()) || t.columns()[c.name[0]] < least {
+		if r.Bad() || len(c.name) == 0 || int(c.name[0]) >= len(t.columns) || t.columns[c.name[0]] < least {
 			r.Fail()
 			break
 		}
 		ok := true
-		switch t.columns()[c.name[0]] {
+		switch t.columns[c.name[0]] {
 		case sketchings:
 			ok = t.takeApart(s, c)
 		case elements:
@@ -397,8 +421,8 @@ func (t *Target) count(s *state) error {
 // count.
 func (t *Target) countColumn(s *state, list []counted) error {
 	col := list[0].name[0]
-	k := t.columns()[col]
-	var came, went []int
+	k := t.columns[col]
+	came, went := t.came[:0], t.went[:0]
 	for i := range list {
 		c := &list[i]
 		b, err := t.reads.Cell(CountsFamily, c.name)
@@ -420,12 +444,13 @@ func (t *Target) countColumn(s *state, list []counted) error {
 			t.drop(CountsFamily, c.name)
 			continue
 		}
-		v := binary.AppendVarint(nil, c.n)
+		t.value = binary.AppendVarint(t.value[:0], c.n)
 		if t.v.Index {
-			v = append(v, c.cells...)
+			t.value = append(t.value, c.cells...)
 		}
-		t.set(CountsFamily, c.name, v)
+		t.set(CountsFamily, c.name, t.room.keep(t.value))
 	}
+	t.came, t.went = came, went
 	if len(came)+len(went) == 0 {
 		return nil
 	}
@@ -514,7 +539,7 @@ func (t *Target) sketch(s *state, col int, list []counted, came, went []int) err
 		s.sketches[col] = nil
 		return nil
 	}
-	if t.columns()[col] == sketchings {
+	if t.columns[col] == sketchings {
 		return t.merged(s, col)
 	}
 	shape := t.shape(col)
@@ -703,9 +728,9 @@ func (t *Target) showResults(s *state, shown bool) {
 		v, ok := t.result(i, s)
 		switch {
 		case ok && (t.before[i] == nil || !bytes.Equal(t.before[i], v)):
-			t.set(c.Family, []byte(c.Qualifier), v)
+			t.set(c.Family, t.qualifiers[i], v)
 		case !ok && t.before[i] != nil:
-			t.drop(c.Family, []byte(c.Qualifier))
+			t.drop(c.Family, t.qualifiers[i])
 		}
 	}
 }
@@ -728,12 +753,12 @@ func (t *Target) showCells(s *state, before []byte) error {
 	case first == nil || before != nil && bytes.Equal(first, before):
 		return nil
 	}
-	name := append([]byte{0}, first...)
+	t.name = append(append(t.name[:0], 0), first...)
 	var cells []byte
-	if at := t.changes.find(name); at >= 0 {
+	if at := t.changes.find(t.name); at >= 0 {
 		cells = t.changes.list[at].cells
 	} else {
-		b, err := t.reads.Cell(CountsFamily, name)
+		b, err := t.reads.Cell(CountsFamily, t.name)
 		if err == nil {
 			_, cells, err = t.readCount(bytes.Clone(b))
 		}
@@ -760,10 +785,10 @@ func (t *Target) showCells(s *state, before []byte) error {
 		switch r.Byte() {
 		case 0:
 			if before != nil {
-				t.drop(c.Family, []byte(c.Qualifier))
+				t.drop(c.Family, t.qualifiers[i])
 			}
 		case 1:
-			t.set(c.Family, []byte(c.Qualifier), r.Bytes())
+			t.set(c.Family, t.qualifiers[i], r.Bytes())
 		default:
 			r.Fail()
 		}

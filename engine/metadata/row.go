@@ -121,9 +121,10 @@ type Row struct {
 	// Stream is what is kept of the tablet's changes, nil if nothing is.
 	Stream *StreamState `json:",omitempty"`
 	// Followed is, of a tablet that knows what a materialized view makes of rows of its
-	// source, up to where it has seen their changes; nil if it has not seen all rows. It is
-	// shared by clones: replace it whole.
+	// source, up to where it has seen their changes; nil if it has not seen all rows. Partly
+	// is the same of one that has seen some. They are shared by clones: see SetFollows.
 	Followed *Followed `json:",omitempty"`
+	Partly   *Followed `json:",omitempty"`
 	// Op is a change of several rows that is under way, nil if there is none.
 	Op *Op `json:",omitempty"`
 	// MajorTime is when the last major compaction of the default locality group

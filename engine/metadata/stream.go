@@ -18,6 +18,9 @@ type StreamState struct {
 	Life uint64
 	// Since says that every change with a larger stamp is kept.
 	Since cell.Seq
+	// Lost is the stamp at which the tablet last lost rows without a record: a damaged SSTable
+	// was dropped. What was made of the rows before that is to be made anew. 0: it never did.
+	Lost cell.Seq `json:",omitempty"`
 	// Files are change files, ascending by Lo.
 	Files []changes.Ref `json:",omitempty"`
 	// Indexes name more, ascending by Lo: of each those with Hi above Since. A file that is
@@ -124,7 +127,7 @@ func (s *StreamState) Ended(rows row.Range, after cell.Seq) *Event {
 // MergeStreams returns what is kept of the changes of two tablets of one life.
 func MergeStreams(a, b *StreamState) *StreamState {
 	m := a.Clone()
-	m.Since = max(a.Since, b.Since)
+	m.Since, m.Lost = max(a.Since, b.Since), max(a.Lost, b.Lost)
 	for _, f := range b.Files {
 		// Two children of one parent share its files.
 		if !slices.ContainsFunc(a.Files, func(o changes.Ref) bool { return o.Object == f.Object }) {
@@ -161,6 +164,9 @@ func (s *StreamState) check(r *Row) string {
 	}
 	if err := errors.Join(changes.Check(s.Files), changes.CheckIndexes(s.Indexes)); err != nil {
 		return err.Error()
+	}
+	if s.Lost > r.MaxSeq {
+		return fmt.Sprintf("rows were lost at stamp %d, the largest is %d", s.Lost, r.MaxSeq)
 	}
 	for i, x := range s.Indexes {
 		switch {

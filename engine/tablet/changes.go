@@ -177,8 +177,8 @@ func (t *Tablet) trims(s *metadata.StreamState) bool {
 	rest := s.Clone()
 	rest.Forget(t.expired())
 	var was, is Kept
-	was.add(s, nil)
-	is.add(rest, nil)
+	was.add(s)
+	is.add(rest)
 	return is.Files < was.Files || len(rest.Lineage) < len(s.Lineage)
 }
 
@@ -426,8 +426,9 @@ func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within 
 	if state == nil || state.Life != s.Life {
 		return from, 0, fault.New(fault.Unavailable, "the change stream of table %s is being changed", t.schema().Name)
 	}
-	if from.Through < state.Since {
-		return from, 0, changes.Expired(t.schema().Name, state.Since)
+	// A reader of what clients have written reads on: what was lost has no record.
+	if from.Through < state.Since || rows && from.Through < state.Lost {
+		return from, 0, changes.Expired(t.schema().Name, max(state.Since, state.Lost))
 	}
 	if within = within.Intersect(t.bounds); within.Empty() {
 		return from, limit, nil

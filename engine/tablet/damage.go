@@ -157,8 +157,9 @@ type Loss struct {
 }
 
 // DropDamaged forgets a damaged SSTable. What only it held is lost; that may
-// include deletions, so that older values show again. It is NotFound if the tablet
-// has no such SSTable, and FailedPrecondition if that is not damaged.
+// include deletions, so that older values show again. Changes keep no record of it:
+// ReadChangedRows from before is Expired. It is NotFound if the tablet has no such
+// SSTable, and FailedPrecondition if that is not damaged.
 func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	// No compaction is rewriting it.
 	t.quiesce()
@@ -198,6 +199,22 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	next := v.row.Clone()
 	next.Files = slices.DeleteFunc(next.Files, func(f metadata.FileRef) bool { return f.Object == object })
 	t.trimRanges(next, v.mems)
+	// A reader of changes that comes to the stamp sees the row that has it.
+	t.write.Lock()
+	if t.write.closed {
+		t.write.Unlock()
+		return Loss{}, t.gone()
+	}
+	if s := t.streamNowLocked(); s != nil {
+		s.Lost = t.instantLocked()
+		next.Stream, next.MaxSeq = s, max(next.MaxSeq, s.Lost)
+		defer func() {
+			t.write.Lock()
+			defer t.write.Unlock()
+			t.passLocked()
+		}()
+	}
+	t.write.Unlock()
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return Loss{}, t.lost(nil, err)
 	}

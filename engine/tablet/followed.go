@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"bytes"
 	"context"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -8,7 +9,7 @@ import (
 )
 
 // Follow notes up to where a tablet of a materialized view has seen changes, nil if there
-// are rows that it has not seen. What it made of them is durable. The note is in the METADATA
+// is no row that it has seen. What it made of them is durable. The note is in the METADATA
 // row once that is changed for another reason, or SaveFollowed is called: what comes after a
 // crash may begin earlier.
 func (t *Tablet) Follow(f *metadata.Followed) { t.followed.Store(&f) }
@@ -18,20 +19,20 @@ func (t *Tablet) Followed() *metadata.Followed {
 	if f := t.followed.Load(); f != nil {
 		return *f
 	}
-	return t.Row().Followed
+	return t.Row().Follows()
 }
 
 // placeFollowed makes next say what Follow noted.
 func (t *Tablet) placeFollowed(next *metadata.Row) {
 	if f := t.followed.Load(); f != nil {
-		next.Followed = *f
+		next.SetFollows(*f)
 	}
 }
 
 // SaveFollowed stores what Follow noted, if the METADATA row does not say it.
 func (t *Tablet) SaveFollowed(ctx context.Context) error {
-	f, was := t.Followed(), t.Row().Followed
-	if f == was || f != nil && was != nil && *f == *was {
+	f, was := t.Followed(), t.Row().Follows()
+	if f == was || f != nil && was != nil && f.Life == was.Life && f.Through == was.Through && bytes.Equal(f.Before, was.Before) {
 		return nil
 	}
 	return t.Change(ctx, func(*metadata.Row) {})
@@ -58,7 +59,7 @@ func (t *Tablet) ChangesBegin() cell.Seq {
 	if s == nil {
 		return 0
 	}
-	return max(cell.Seq(t.visible.Load()), s.Since)
+	return max(cell.Seq(t.visible.Load()), s.Since, s.Lost)
 }
 
 // Latest returns the state of a row with every change that was applied, durable or not.

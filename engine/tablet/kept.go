@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/stamp"
 )
@@ -28,33 +29,60 @@ func KeptOf(r *metadata.Row) (k Kept) {
 		return k
 	}
 	k.Since = stamp.Time(r.Stream.Since)
-	k.add(r.Stream, nil)
+	k.add(r.Stream)
 	return k
 }
 
-// add adds what a stream has, but for objects that were seen before; with seen nil, all.
-func (k *Kept) add(s *metadata.StreamState, seen map[uint64]bool) {
-	count := func(id uint64, files int, size int64, hi cell.Seq) {
-		if at := stamp.Time(hi); at.After(k.Newest) {
-			k.Newest = at
-		}
-		if seen[id] {
-			return
-		}
-		if seen != nil {
-			seen[id] = true
-		}
-		k.Files += files
-		k.Bytes += size
+// add adds what a stream has.
+func (k *Kept) add(s *metadata.StreamState) {
+	for i := range s.Files {
+		k.addFile(&s.Files[i])
+	}
+	for i := range s.Indexes {
+		k.addIndex(&s.Indexes[i], s.Since)
+	}
+}
+
+func (k *Kept) addFile(f *changes.Ref) { k.count(1, f.Bytes, f.Hi) }
+
+func (k *Kept) addIndex(x *changes.IndexRef, since cell.Seq) {
+	files, size := x.Kept(since)
+	k.count(files, size, x.Hi)
+}
+
+func (k *Kept) count(files int, size int64, hi cell.Seq) {
+	k.Files, k.Bytes = k.Files+files, k.Bytes+size
+	if at := stamp.Time(hi); at.After(k.Newest) {
+		k.Newest = at
+	}
+}
+
+// A keptChanges is what tablets keep of changes, each file and index object once: two tablets
+// share those from before a split.
+type keptChanges struct {
+	files   map[uint64]*changes.Ref
+	indexes map[uint64]keptIndex
+}
+
+// A keptIndex is an index object, of which a tablet keeps what is behind since, and no other
+// more.
+type keptIndex struct {
+	*changes.IndexRef
+	since cell.Seq
+}
+
+func (k *keptChanges) add(s *metadata.StreamState) {
+	if k.files == nil {
+		k.files, k.indexes = map[uint64]*changes.Ref{}, map[uint64]keptIndex{}
 	}
 	for i := range s.Files {
-		f := &s.Files[i]
-		count(f.ID, 1, f.Bytes, f.Hi)
+		k.files[s.Files[i].ID] = &s.Files[i]
 	}
 	for i := range s.Indexes {
 		x := &s.Indexes[i]
-		files, size := x.Kept(s.Since)
-		count(x.ID, files, size, x.Hi)
+		if other, ok := k.indexes[x.ID]; !ok || s.Since < other.since {
+			k.indexes[x.ID] = keptIndex{x, s.Since}
+		}
 	}
 }
 
@@ -67,7 +95,7 @@ type TableKept struct {
 // KeptBy adds up what tablets keep, by table, in the order of names. A file that two tablets
 // share, after a split, counts once.
 func KeptBy(tablets []*Tablet) (out []TableKept) {
-	tables, seen := map[string]*Kept{}, map[uint64]bool{}
+	tables, all := map[string]*Kept{}, map[string]*keptChanges{}
 	for _, t := range tablets {
 		r := t.Row()
 		if r.Stream == nil {
@@ -77,14 +105,20 @@ func KeptBy(tablets []*Tablet) (out []TableKept) {
 		sum := tables[name]
 		if sum == nil {
 			sum = new(Kept)
-			tables[name] = sum
+			tables[name], all[name] = sum, new(keptChanges)
 		}
 		if since := stamp.Time(r.Stream.Since); sum.Since.IsZero() || since.Before(sum.Since) {
 			sum.Since = since
 		}
-		sum.add(r.Stream, seen)
+		all[name].add(r.Stream)
 	}
 	for name, k := range tables {
+		for _, f := range all[name].files {
+			k.addFile(f)
+		}
+		for _, x := range all[name].indexes {
+			k.addIndex(x.IndexRef, x.since)
+		}
 		out = append(out, TableKept{name, *k})
 	}
 	slices.SortFunc(out, func(a, b TableKept) int { return cmp.Compare(a.Table, b.Table) })
@@ -121,29 +155,24 @@ func DropOldChanges(ctx context.Context, tablets []*Tablet, most int64) (out []D
 	}
 	var files []file
 	var all int64
-	seen := map[uint64]bool{}
+	var kept keptChanges
 	for _, t := range tablets {
 		if s := t.Row().Stream; s != nil {
-			for i := range s.Files {
-				if f := &s.Files[i]; !seen[f.ID] {
-					seen[f.ID] = true
-					files = append(files, file{f.Hi, f.Bytes})
-					all += f.Bytes
-				}
-			}
-			for i := range s.Indexes {
-				x := &s.Indexes[i]
-				if seen[x.ID] {
-					continue
-				}
-				seen[x.ID] = true
-				_, size := x.Kept(s.Since)
-				all += size
-				from := max(x.Lo, s.Since)
-				for n := range cell.Seq(dropSteps) {
-					files = append(files, file{from + (x.Hi-from)*(n+1)/dropSteps, size / dropSteps})
-				}
-			}
+			kept.add(s)
+		}
+	}
+	for _, f := range kept.files {
+		files = append(files, file{f.Hi, f.Bytes})
+		all += f.Bytes
+	}
+	for _, x := range kept.indexes {
+		_, size := x.Kept(x.since)
+		all += size
+		from := max(x.Lo, x.since)
+		for n := range cell.Seq(dropSteps) {
+			step := size / (dropSteps - int64(n))
+			size -= step
+			files = append(files, file{from + (x.Hi-from)*(n+1)/dropSteps, step})
 		}
 	}
 	if all <= most {

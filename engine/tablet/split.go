@@ -300,6 +300,8 @@ func SplitRows(parent *metadata.Row) (left, right *metadata.Row) {
 	right.Tablet, right.Start, right.Op = op.Right, op.At, nil
 	clip(left)
 	clip(right)
+	left.ClipFollows()
+	right.ClipFollows()
 	if parent.Stream != nil {
 		left.Stream.Clip(row.Range{Start: left.Start, End: left.End})
 		right.Stream.Clip(row.Range{Start: right.Start, End: right.End})
@@ -457,7 +459,7 @@ func mergeRows(a, b *metadata.Row) *metadata.Row {
 	m.RangeDel = append(m.RangeDel, a.RangeDel...)
 	m.MaxSeq = max(a.MaxSeq, b.MaxSeq)
 	m.FlushedSeq = max(a.FlushedSeq, b.FlushedSeq)
-	m.Followed = metadata.MergeFollowed(a.Followed, b.Followed)
+	m.MergeFollows(a, b)
 	m.MajorTime = min(a.MajorTime, b.MajorTime)
 	for group, at := range a.GroupMajors {
 		if other, ok := b.GroupMajors[group]; !ok || at < other {
