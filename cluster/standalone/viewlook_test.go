@@ -386,6 +386,37 @@ func TestViewEndsKept(t *testing.T) {
 	w.shows("long")
 }
 
+// TestViewEndsAhead: a row that a look is still to see gets a cell that ends, between two turns:
+// the view forgets the row when the cell has ended.
+func TestViewEndsAhead(t *testing.T) {
+	var w *viewWorld
+	var stored atomic.Int64
+	now := time.Now()
+	soon := now.Add(4 * time.Second)
+	w = newViewWorld(t, views.Options{Turn: time.Nanosecond, Step: func(_ *tablet.Tablet, step string) error {
+		if step == "stored" && stored.Add(1) == 2 {
+			w.group("row00398", "soon", now, soon)
+		}
+		return nil
+	}})
+	defer w.close()
+	w.fill(400)
+	w.create()
+	w.check()
+	if n := stored.Load(); n < 4 {
+		t.Fatalf("%d batches were stored: the test needs more", n)
+	}
+	for end := soon.Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+		err := w.diff()
+		if err == nil && time.Now().After(soon.Add(500*time.Millisecond)) {
+			return
+		}
+		if time.Now().After(end) {
+			t.Fatal(err)
+		}
+	}
+}
+
 // early is the cluster of workers, in which all cells have ended for a read of ends, once.
 type early struct {
 	troubled

@@ -268,6 +268,34 @@ func (r *run) storeEnds(ctx context.Context, ends map[string]int64) error {
 	return r.step("ends stored")
 }
 
+// endsAhead stores when the cells of rows end that have changed and that a look is still to
+// see: it has stored the ends of their tablet before. They are stored before the position is.
+func (r *run) endsAhead(ctx context.Context, keys [][]byte) error {
+	if r.o.Mistake == ForgetsEnds {
+		return nil
+	}
+	for part := range slices.Chunk(keys, evaluateTogether) {
+		ranges := make([]row.Range, 0, len(part))
+		for _, k := range part {
+			ranges = append(ranges, row.Single(k))
+		}
+		ends := map[string]int64{}
+		err := r.patiently(ctx, func() error {
+			return r.readEnds(ctx, ranges, func(key []byte, end int64) error {
+				ends[string(key)] = end
+				return nil
+			})
+		})
+		if err != nil {
+			return err
+		}
+		if err := r.storeEnds(ctx, ends); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // storeEndsOf stores when the cells of the rows of a range end.
 func (r *run) storeEndsOf(ctx context.Context, rows row.Range) error {
 	if r.o.Mistake == ForgetsEnds {

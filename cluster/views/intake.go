@@ -328,7 +328,12 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake, others *sync.Wait
 		if err := r.step("changes taken"); err != nil {
 			return err
 		}
-		if changed := r.look.looked(keys.sorted()); len(changed) > 0 {
+		all := keys.sorted()
+		changed := r.look.looked(all)
+		if err := r.endsAhead(ctx, all[len(changed):]); err != nil {
+			return err
+		}
+		if len(changed) > 0 {
 			if err := r.evaluate(ctx, changed, first); err != nil {
 				return err
 			}
