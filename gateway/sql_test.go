@@ -46,8 +46,14 @@ type sqlFixture struct {
 
 func newSQLFixture(t testing.TB) *sqlFixture {
 	t.Helper()
+	return heldSQLFixture(t, time.Minute)
+}
+
+// heldSQLFixture has results held for a time.
+func heldSQLFixture(t testing.TB, held time.Duration) *sqlFixture {
+	t.Helper()
 	e := new(fakeEngine)
-	f := sqlFixtureOf(t, Options{SQL: sql.Options{Engine: e, Streams: e.streams, Dir: t.TempDir(), HoldFor: time.Second}})
+	f := sqlFixtureOf(t, Options{SQL: sql.Options{Engine: e, Streams: e.streams, Dir: t.TempDir(), HoldFor: held}})
 	f.engine = e
 	return f
 }
@@ -212,7 +218,8 @@ func TestSQLStream(t *testing.T) {
 
 // A client that goes away may come back to a sorted result, within a while.
 func TestSQLSpool(t *testing.T) {
-	f, ctx := newSQLFixture(t), t.Context()
+	const held = 3 * time.Second // longer than a busy machine takes from one read to the next
+	f, ctx := heldSQLFixture(t, held), t.Context()
 	q := f.mustPrepare("sorted 20000 1000")
 	part, err := f.execute(ctx, &bigtablepb.ExecuteQueryRequest{PreparedQuery: q}, func(r *result) bool { return len(r.tokens) == 3 })
 	if err != nil {
@@ -238,7 +245,7 @@ func TestSQLSpool(t *testing.T) {
 	eventually(t, "the spool is gone", func() bool {
 		_, err = f.execute(ctx, &bigtablepb.ExecuteQueryRequest{PreparedQuery: q, ResumeToken: part.tokens[0]}, nil)
 		if err == nil {
-			time.Sleep(1200 * time.Millisecond)
+			time.Sleep(held + held/10)
 			return false
 		}
 		return true
