@@ -62,6 +62,7 @@ func (s *stretch) fetch(ctx context.Context, off, n int64) error {
 		case s.lent:
 			room = stretchBytes
 		}
+		s.buf = nil // it need not be there beside the next
 		s.buf = make([]byte, 0, max(n, room))
 	}
 	s.buf, s.off = s.buf[:n], off

@@ -80,7 +80,7 @@ type Writer struct {
 	segs  []*segment // of the message being built
 	size  int        // bytes in segs
 	rows  int        // complete rows in segs
-	first bool       // the message is to go out soon: none was sent yet
+	first bool       // no message was sent yet
 	tight bool       // there was no large segment for the message
 	err   error      // of the current row
 
@@ -130,7 +130,7 @@ func NewWriter(o Options) *Writer {
 	if !ok {
 		w = new(Writer)
 	}
-	w.opt, w.first = o, !o.Page
+	w.opt, w.first = o, true
 	if o.LastScanned {
 		w.scannedAt = o.Now()
 	}
@@ -472,15 +472,18 @@ func (w *Writer) most() int {
 // Space implements scan.SpaceWriter.
 func (w *Writer) Space() int {
 	most := w.most()
-	if w.first {
+	if w.soon() {
 		most = min(most, firstMessage)
 	}
 	return max(most-w.size, 1)
 }
 
+// soon tells whether the message is to go out soon, as the client waits for it.
+func (w *Writer) soon() bool { return w.first && !w.opt.Page }
+
 func (w *Writer) full() bool {
 	// The end of a row that is in pieces is a piece of its own.
-	return w.size >= w.most() || w.sent > 0 || w.first && w.size >= firstMessage ||
+	return w.size >= w.most() || w.sent > 0 || w.soon() && w.size >= firstMessage ||
 		len(w.scanned) > 0 && w.opt.Now().Sub(w.scannedAt) >= scannedEvery
 }
 

@@ -83,12 +83,13 @@ func (s *sender) flush(others bool) {
 	s.wake <- struct{}{} // one goroutine is in charge, so there is room
 }
 
-// take returns the frames to write. If there are none the caller is no longer in charge.
+// take returns the frames to write. If there are none, or the sender has ended, the caller is
+// no longer in charge: what end has said of the frames that left stays true.
 func (s *sender) take() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	b := s.frames
-	if len(b) == 0 {
+	if s.ended || len(b) == 0 {
 		s.charged = false
 		return nil
 	}
