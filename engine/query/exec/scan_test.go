@@ -468,3 +468,31 @@ func TestArena(t *testing.T) {
 		}
 	}
 }
+
+// TestSinkBeginsEmpty: a reader that begins late may take a batch that another has filled.
+func TestSinkBeginsEmpty(t *testing.T) {
+	b, tab := storedTable(t)
+	x := newTestExecution(t.Context(), b, 2)
+	l, q := newScanLayout(scanOf(tab, nil, "a:x"), 4), newScanQueue()
+	first := newScanSink(t.Context(), l, q, x.share("Scan"))
+	first.StartRow([]byte("1"))
+	first.Cell(&row.Cell{Family: "a", Qualifier: []byte("x"), Value: []byte("value")})
+	if _, err := first.EndRow(); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.end(); err != nil {
+		t.Fatal(err)
+	}
+	q.free, q.ready = append(q.free, q.ready...), nil
+	late := newScanSink(t.Context(), l, q, x.share("Scan"))
+	late.StartRow([]byte("2"))
+	if _, err := late.EndRow(); err != nil {
+		t.Fatal(err)
+	}
+	if err := late.end(); err != nil {
+		t.Fatal(err)
+	}
+	if got := q.ready[0].batch; got.Len != 1 || !got.Cols[0].IsNull(0) {
+		t.Errorf("%d rows, the first has %q", got.Len, got.Cols[0].Strs[0])
+	}
+}

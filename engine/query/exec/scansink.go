@@ -258,6 +258,8 @@ func newScanSink(ctx context.Context, l *scanLayout, q *scanQueue, sh *share) *s
 	}
 	if w.b == nil {
 		w.b = l.newBatch()
+	} else {
+		l.reset(w.b) // another reader may have begun sooner, and filled it
 	}
 	return w
 }
