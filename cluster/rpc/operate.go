@@ -15,6 +15,8 @@ type Operate interface {
 	// SplitKey returns a row that cuts a tablet into about two halves; ok is false
 	// if there is none.
 	SplitKey(ctx context.Context, tablet metadata.TabletID) (key []byte, ok bool, err error)
+	// Cuts returns rows, ascending, that cut a tablet into up to 8 parts of about one size.
+	Cuts(ctx context.Context, tablet metadata.TabletID) ([][]byte, error)
 	// Verify reads all SSTables of a tablet from the store, past all caches, and
 	// returns what their checksums say. It ends with ctx.
 	Verify(ctx context.Context, tablet metadata.TabletID) ([]Verified, error)

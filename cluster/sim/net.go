@@ -418,6 +418,10 @@ func (l *link) SplitKey(ctx context.Context, tablet metadata.TabletID) (key []by
 	return key, ok && err == nil, err
 }
 
+func (l *link) Cuts(ctx context.Context, tablet metadata.TabletID) ([][]byte, error) {
+	return call(ctx, l, "Cuts", reads, func(ctx context.Context, s rpc.TabletServer) ([][]byte, error) { return s.Cuts(ctx, tablet) })
+}
+
 func (l *link) Verify(ctx context.Context, tablet metadata.TabletID) ([]rpc.Verified, error) {
 	return call(ctx, l, "Verify", reads, func(ctx context.Context, s rpc.TabletServer) ([]rpc.Verified, error) { return s.Verify(ctx, tablet) })
 }

@@ -131,6 +131,19 @@ func (s *Server) SplitKey(ctx context.Context, id metadata.TabletID) (key []byte
 	return key, ok, retryable(err)
 }
 
+// Cuts implements rpc.Operate.
+func (s *Server) Cuts(ctx context.Context, id metadata.TabletID) (out [][]byte, err error) {
+	ts, err := s.tabletsByID(id)
+	if err != nil {
+		return nil, err
+	}
+	err = s.runAttached(ctx, func(ctx context.Context) error {
+		out, err = ts[0].Cuts(ctx)
+		return err
+	})
+	return out, retryable(err)
+}
+
 // Verify implements rpc.Operate.
 func (s *Server) Verify(ctx context.Context, id metadata.TabletID) (out []rpc.Verified, err error) {
 	ts, err := s.tabletsByID(id)

@@ -217,7 +217,7 @@ func TestSplitKeyOfBinaryKeys(t *testing.T) {
 	if _, err := s.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {}}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	const n = 8000
+	const n = 9000
 	key := func(i int) []byte { return binary.BigEndian.AppendUint64([]byte{0}, uint64(i)) }
 	value := rand.NewChaCha8([32]byte{})
 	for i := range n {
@@ -227,8 +227,36 @@ func TestSplitKeyOfBinaryKeys(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	cuts := func(within row.Range) (at []int) {
+		keys, err := s.TabletCuts(ctx, table, within)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range keys {
+			if len(k) != 9 {
+				t.Fatalf("a cut at %x", k)
+			}
+			at = append(at, int(binary.BigEndian.Uint64(k[1:])))
+		}
+		return at
+	}
+	if none := cuts(row.All); len(none) != 0 {
+		t.Errorf("cuts of a tablet without SSTables: %v", none)
+	}
 	if err := s.Flush(ctx); err != nil {
 		t.Fatal(err)
+	}
+	all := cuts(row.All)
+	if len(all) != 7 {
+		t.Fatalf("cuts of a large tablet: %v", all)
+	}
+	for i, at := range append(all, n) {
+		if last := append([]int{0}, all...)[i]; at-last < n/24 || at-last > n/4 {
+			t.Errorf("a part of %d of %d rows: %v", at-last, n, all)
+		}
+	}
+	if some := cuts(row.Range{Start: key(all[1] + 1), End: key(all[5])}); !slices.Equal(some, all[2:5]) {
+		t.Errorf("cuts within %d and %d: %v, want %v", all[1]+1, all[5], some, all[2:5])
 	}
 	var split func(from, to int)
 	split = func(from, to int) {

@@ -204,6 +204,9 @@ func (b *Backend) ReadModifyWriteRow(ctx context.Context, name string, key []byt
 	return out, nil
 }
 
+// TabletCuts implements backend.Data.
+func (b *Backend) TabletCuts(context.Context, string, row.Range) ([][]byte, error) { return nil, nil }
+
 // SampleRowKeys implements backend.Data. The boundaries are the splits that
 // the table was created with.
 func (b *Backend) SampleRowKeys(ctx context.Context, name string, within row.Range, emit func(scan.Sample) error) error {

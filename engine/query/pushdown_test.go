@@ -333,11 +333,17 @@ var pushdownQueries = []string{
 	"SELECT t._key, u._key FROM t JOIN u ON t.f['ref'] = u.f['ref'] WHERE t._key < 'r04'",
 }
 
+// A cutSource has tables of large tablets.
+type cutSource struct{ Source }
+
+func (cutSource) TabletCuts(context.Context, string, row.Range) ([][]byte, error) {
+	return [][]byte{[]byte("r01"), []byte("r03#5"), []byte("r07"), []byte("us")}, nil
+}
+
 // TestPushdown compares the results of plans with those of the same queries without.
 func TestPushdown(t *testing.T) {
 	src, cat := stored(t)
-	for _, parallel := range []int{1, 3} {
-		e := New(src, Options{Parallel: parallel})
+	for _, e := range []*Engine{New(src, Options{Parallel: 1}), New(src, Options{Parallel: 3}), New(cutSource{src}, Options{Parallel: 6})} {
 		for _, q := range pushdownQueries {
 			plain, err := prepare(t, cat, q, plan.Options{Plain: true})
 			if err != nil {
@@ -372,6 +378,29 @@ func TestPushdown(t *testing.T) {
 			if used, _ := e.Used(); used != 0 {
 				t.Fatalf("%s: %d bytes are still taken", q, used)
 			}
+		}
+	}
+}
+
+// TestReadsParts: a table of fewer tablets than are read at a time is read in parts of them.
+func TestReadsParts(t *testing.T) {
+	src, cat := stored(t)
+	p, err := prepare(t, cat, "SELECT COUNT(*) FROM t", plan.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want []string
+	for parallel, reads := range map[int]int{1: 1, 3: 3, 4: 6} {
+		src.reads = 0
+		got, err := result(t, New(cutSource{src}, Options{Parallel: parallel}), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want == nil {
+			want = got
+		}
+		if src.reads != reads || !slices.Equal(got, want) {
+			t.Errorf("%d at a time: %d reads, want %d; %v, want %v", parallel, src.reads, reads, got, want)
 		}
 	}
 }

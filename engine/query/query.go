@@ -28,6 +28,8 @@ type Source interface {
 	MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error
 	// SampleRowKeys tells where a table's tablets are cut, as gateway/backend.Data does.
 	SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error
+	// TabletCuts tells where tablets may be cut, as gateway/backend.Data does.
+	TabletCuts(ctx context.Context, table string, within row.Range) ([][]byte, error)
 }
 
 // Options are those of an Engine. The zero value is usable.
@@ -43,7 +45,7 @@ type Options struct {
 	// them queries leave to others. A nil DiskFree does not look.
 	DiskFree func() int64
 	KeepFree int64
-	// Parallel is how many tablets of one query are read at a time: 0 is 4.
+	// Parallel is how many tablets, or parts of large ones, a query reads at a time: 0 is 4.
 	Parallel int
 	// As returns the context of a call with the rights of a view's definer. Nil leaves the
 	// caller's.

@@ -119,6 +119,17 @@ func (g *guard) SampleRowKeys(ctx context.Context, table string, within row.Rang
 	return g.Backend.SampleRowKeys(ctx, table, within, emit)
 }
 
+// TabletCuts gives a query the rows at which tablets of a table may be cut that its caller
+// may read.
+func (g *guard) TabletCuts(ctx context.Context, table string, within row.Range) ([][]byte, error) {
+	if c := callOf(ctx); c != nil && c.rule.tables {
+		if _, err := g.table(ctx, c, readRows, table); err != nil {
+			return nil, err
+		}
+	}
+	return g.Backend.TabletCuts(ctx, table, within)
+}
+
 // ReadRows leaves out the cells that may not be read.
 func (g *guard) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
 	c := callOf(ctx)

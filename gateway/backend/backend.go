@@ -78,6 +78,10 @@ type Data interface {
 	// SampleRowKeys calls emit with tablet boundaries inside within, ascending,
 	// the last being the end of within (an empty key for the end of the table).
 	SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error
+	// TabletCuts returns rows inside within, ascending, that cut large tablets into parts of
+	// about one size: a caller may read those at a time. There are none where that is not
+	// known.
+	TabletCuts(ctx context.Context, table string, within row.Range) ([][]byte, error)
 }
 
 // Records is a small durable map for what the gateway itself must remember:

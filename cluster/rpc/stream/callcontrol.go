@@ -131,6 +131,12 @@ func (p *peer) SplitKey(ctx context.Context, tablet metadata.TabletID) ([]byte, 
 	return k.Key, k.OK, err
 }
 
+// Cuts implements rpc.Operate.
+func (p *peer) Cuts(ctx context.Context, tablet metadata.TabletID) (out [][]byte, err error) {
+	err = p.control(ctx, &control{Call: "Cuts", Left: tablet}, &out)
+	return out, err
+}
+
 // Verify implements rpc.Operate.
 func (p *peer) Verify(ctx context.Context, tablet metadata.TabletID) (out []rpc.Verified, err error) {
 	err = p.control(ctx, &control{Call: "Verify", Left: tablet}, &out)

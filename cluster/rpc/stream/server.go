@@ -516,6 +516,8 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 		var err error
 		k.Key, k.OK, err = s.to.SplitKey(ctx, c.Left)
 		return appendJSON(b)(k, err)
+	case "Cuts":
+		return appendJSON(b)(s.to.Cuts(ctx, c.Left))
 	case "Verify":
 		return appendJSON(b)(s.to.Verify(ctx, c.Left))
 	case "Ask":

@@ -168,6 +168,9 @@ func (f *fake) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, er
 func (f *fake) SplitKey(_ context.Context, t metadata.TabletID) ([]byte, bool, error) {
 	return []byte{0, 255}, t != 0, f.call("split key", t)
 }
+func (f *fake) Cuts(_ context.Context, t metadata.TabletID) ([][]byte, error) {
+	return [][]byte{{0}, {0, 255}}, f.call("cuts", t)
+}
 func (f *fake) Verify(_ context.Context, t metadata.TabletID) ([]rpc.Verified, error) {
 	return []rpc.Verified{{Object: "x.sst", Bytes: 7, Error: "bad"}}, f.call("verify", t)
 }

@@ -498,6 +498,9 @@ func (b *Backend) TableBytes(ctx context.Context, resource string) (n int64, err
 	return n, err
 }
 
+// TabletCuts implements backend.Data. What rows a region has is not known here.
+func (b *Backend) TabletCuts(context.Context, string, row.Range) ([][]byte, error) { return nil, nil }
+
 // SampleRowKeys implements backend.Data.
 func (b *Backend) SampleRowKeys(ctx context.Context, resource string, within row.Range, emit func(scan.Sample) error) error {
 	t, err := b.table(ctx, resource)

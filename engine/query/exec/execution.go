@@ -16,6 +16,7 @@ type Source interface {
 	ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error)
 	MutateRows(ctx context.Context, table string, entries []row.Entry, done func(i int, err error)) error
 	SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error
+	TabletCuts(ctx context.Context, table string, within row.Range) ([][]byte, error)
 }
 
 // A Config is what a statement runs with.
@@ -23,7 +24,7 @@ type Config struct {
 	Source Source
 	Pool   *Pool
 	Params algebra.Params
-	// Parallel is how many tablets are read at a time.
+	// Parallel is how many tablets, or parts of them, are read at a time.
 	Parallel int
 	// As returns the context of a read with the rights of a view's definer; nil leaves the
 	// caller's.

@@ -336,23 +336,23 @@ func (t *tableScan) readOne() error {
 	return nil
 }
 
-// parts returns the ranges that are read, cut into those of one tablet each if several
-// may be read at a time.
+// parts returns the ranges that are read, cut into those of one tablet each, or of a part
+// of one, if several may be read at a time.
 func (t *tableScan) parts() ([][]row.Range, error) {
 	all := t.read.Ranges
 	whole := [][]row.Range{all}
 	if t.position || t.x.Parallel < 2 || !t.read.Unordered || t.read.Limit > 0 || !slices.ContainsFunc(all, func(r row.Range) bool { return !r.IsSingle() }) {
 		return whole, nil
 	}
-	ends, err := t.x.Pool.tablets.of(t.ctx, t.x.Source, t.scan.Table.FullName)
+	ends, err := t.x.Pool.tablets.of(t.ctx, t.x.Source, t.scan.Table.FullName, t.x.Parallel)
 	if err != nil {
 		return nil, err
 	}
 	return cutRanges(all, ends), nil
 }
 
-// tabletEnds remembers where tables are cut into tablets. What has changed since then
-// costs time only: any cut is right.
+// tabletEnds remembers where tables are cut into tablets, and large tablets into parts if
+// there are few. What has changed since then costs time only: any cut is right.
 type tabletEnds struct {
 	mu   sync.Mutex
 	list map[string]knownEnds
@@ -370,8 +370,10 @@ const (
 	maxKnownEnds = 1000
 )
 
-// of returns the ends of the tablets of a table, ascending, without the last.
-func (t *tabletEnds) of(ctx context.Context, s Source, table string) ([][]byte, error) {
+// of returns the ends of the tablets of a table, ascending, without the last. If there are
+// fewer tablets than are read at a time, those of their parts are among them: else one
+// query of a table of one tablet would leave all processors but one idle.
+func (t *tabletEnds) of(ctx context.Context, s Source, table string, parallel int) ([][]byte, error) {
 	t.mu.Lock()
 	k, ok := t.list[table]
 	t.mu.Unlock()
@@ -385,6 +387,13 @@ func (t *tabletEnds) of(ctx context.Context, s Source, table string) ([][]byte, 
 		}
 		return nil
 	})
+	if err == nil && len(k.ends)+1 < parallel {
+		var cuts [][]byte
+		cuts, err = s.TabletCuts(ctx, table, row.All)
+		k.ends = slices.Concat(k.ends, cuts)
+		slices.SortFunc(k.ends, bytes.Compare)
+		k.ends = slices.CompactFunc(k.ends, bytes.Equal)
+	}
 	if err != nil {
 		return nil, err
 	}
