@@ -205,62 +205,87 @@ func TestSplitSharesFilesAndMergeUndoesIt(t *testing.T) {
 	}
 }
 
-// The middle of a tablet is a row key, whatever bytes it has, and that of a child
-// of a split is its own, though the file is its sibling's too.
-func TestSplitKeyOfBinaryKeys(t *testing.T) {
+// binaryRows is how many rows a binaryStore has.
+const binaryRows = 9000
+
+func binaryKey(i int) []byte { return binary.BigEndian.AppendUint64([]byte{0}, uint64(i)) }
+
+// binaryStore returns a store with binaryRows rows of 500 bytes in memtables.
+func binaryStore(t *testing.T, o Options) *Store {
+	t.Helper()
 	ctx := context.Background()
-	s, err := Open(ctx, Options{FS: vfs.NewMem(), Dir: "data", NoBackground: true})
+	o.FS, o.Dir, o.NoBackground = vfs.NewMem(), "data", true
+	s, err := Open(ctx, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer s.Close(ctx)
+	t.Cleanup(func() { s.Close(ctx) })
 	if _, err := s.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {}}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	const n = 9000
-	key := func(i int) []byte { return binary.BigEndian.AppendUint64([]byte{0}, uint64(i)) }
 	value := rand.NewChaCha8([32]byte{})
-	for i := range n {
+	for i := range binaryRows {
 		v := make([]byte, 500)
 		_, _ = value.Read(v)
-		if err := s.MutateRow(ctx, table, &row.Entry{Key: key(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
+		if err := s.MutateRow(ctx, table, &row.Entry{Key: binaryKey(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	cuts := func(within row.Range) (at []int) {
-		keys, err := s.TabletCuts(ctx, table, within)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, k := range keys {
-			if len(k) != 9 {
-				t.Fatalf("a cut at %x", k)
+	return s
+}
+
+// A tablet is cut into parts of about one size, be its rows in one SSTable, in some or in many.
+func TestTabletCuts(t *testing.T) {
+	for _, fileBytes := range []int64{64 << 20, 1 << 20, 32 << 10} {
+		t.Run(fmt.Sprint(fileBytes), func(t *testing.T) {
+			o := Options{}
+			o.Tablet.FileBytes = fileBytes
+			s, ctx := binaryStore(t, o), t.Context()
+			cuts := func(within row.Range) (at []int) {
+				keys, err := s.TabletCuts(ctx, table, within)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, k := range keys {
+					if len(k) != 9 {
+						t.Fatalf("a cut at %x", k)
+					}
+					at = append(at, int(binary.BigEndian.Uint64(k[1:])))
+				}
+				return at
 			}
-			at = append(at, int(binary.BigEndian.Uint64(k[1:])))
-		}
-		return at
+			if none := cuts(row.All); len(none) != 0 {
+				t.Errorf("cuts of a tablet without SSTables: %v", none)
+			}
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			all := cuts(row.All)
+			if len(all) < 5 || len(all) > 7 {
+				t.Fatalf("cuts of a large tablet: %v", all)
+			}
+			for i, at := range append(all, binaryRows) {
+				if last := append([]int{0}, all...)[i]; at-last < binaryRows/24 || at-last > binaryRows/4 {
+					t.Errorf("a part of %d of %d rows: %v", at-last, binaryRows, all)
+				}
+			}
+			if some := cuts(row.Range{Start: binaryKey(all[1] + 1), End: binaryKey(all[4])}); !slices.Equal(some, all[2:4]) {
+				t.Errorf("cuts within %d and %d: %v, want %v", all[1]+1, all[4], some, all[2:4])
+			}
+		})
 	}
-	if none := cuts(row.All); len(none) != 0 {
-		t.Errorf("cuts of a tablet without SSTables: %v", none)
-	}
+}
+
+// The middle of a tablet is a row key, whatever bytes it has, and that of a child
+// of a split is its own, though the file is its sibling's too.
+func TestSplitKeyOfBinaryKeys(t *testing.T) {
+	s, ctx := binaryStore(t, Options{}), t.Context()
 	if err := s.Flush(ctx); err != nil {
 		t.Fatal(err)
 	}
-	all := cuts(row.All)
-	if len(all) != 7 {
-		t.Fatalf("cuts of a large tablet: %v", all)
-	}
-	for i, at := range append(all, n) {
-		if last := append([]int{0}, all...)[i]; at-last < n/24 || at-last > n/4 {
-			t.Errorf("a part of %d of %d rows: %v", at-last, n, all)
-		}
-	}
-	if some := cuts(row.Range{Start: key(all[1] + 1), End: key(all[5])}); !slices.Equal(some, all[2:5]) {
-		t.Errorf("cuts within %d and %d: %v, want %v", all[1]+1, all[5], some, all[2:5])
-	}
 	var split func(from, to int)
 	split = func(from, to int) {
-		at, ok, err := s.SplitKey(ctx, table, key(from))
+		at, ok, err := s.SplitKey(ctx, table, binaryKey(from))
 		if err != nil || !ok || len(at) != 9 {
 			t.Fatalf("the middle of %d to %d is %x, %v, %v", from, to, at, ok, err)
 		}
@@ -271,10 +296,10 @@ func TestSplitKeyOfBinaryKeys(t *testing.T) {
 		if err := s.SplitTablet(ctx, table, at); err != nil {
 			t.Fatal(err)
 		}
-		if to-from > n/4 {
+		if to-from > binaryRows/4 {
 			split(from, mid)
 			split(mid, to)
 		}
 	}
-	split(0, n)
+	split(0, binaryRows)
 }

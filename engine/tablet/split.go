@@ -503,11 +503,7 @@ func (t *Tablet) SplitKey(ctx context.Context) ([]byte, bool, error) {
 	}
 	// It may be shared with the other child of a split: the middle of what this
 	// one has of it counts.
-	lo, hi := cell.AppendRow(nil, t.bounds.Start), []byte(nil)
-	if len(t.bounds.End) > 0 {
-		hi = cell.AppendRow(nil, t.bounds.End)
-	}
-	mid, err := largest.reader.MidRow(ctx, lo, hi)
+	mid, err := largest.reader.MidRow(ctx, t.lower(), t.upper())
 	if err != nil || len(mid) == 0 {
 		return nil, false, err
 	}
@@ -518,51 +514,100 @@ func (t *Tablet) SplitKey(ctx context.Context) ([]byte, bool, error) {
 	return key, t.splits(key), nil
 }
 
-// Cuts returns up to 7 ascending rows that cut the tablet's largest SSTable into parts
-// of about one size. They say where most rows are.
+// cutParts is into how many parts Cuts cuts a tablet.
+const cutParts = 8
+
+// Cuts returns ascending rows, fewer than cutParts, that cut the tablet's largest run into
+// parts of about one size. They say where most rows are.
 func (t *Tablet) Cuts(ctx context.Context) ([][]byte, error) {
 	v := t.pin()
 	if v == nil {
 		return nil, t.gone()
 	}
 	defer v.release()
-	var largest *file
-	for _, u := range v.runs {
-		for i := range u.files {
-			if f := &u.files[i]; largest == nil || f.ref.Size > largest.ref.Size {
-				largest = f
-			}
+	var largest *run
+	for i := range v.runs {
+		if u := &v.runs[i]; largest == nil || u.bytes > largest.bytes {
+			largest = u
 		}
 	}
 	if largest == nil {
 		return nil, nil
 	}
-	var out [][]byte
-	var cut func(lo, hi []byte, depth int) error
-	cut = func(lo, hi []byte, depth int) error {
-		mid, err := largest.reader.MidRow(ctx, lo, hi)
-		if err != nil || len(mid) == 0 || bytes.Equal(mid, lo) || depth == 0 {
-			return err
+	c := cutter{ctx: ctx, t: t, least: largest.bytes / cutParts}
+	for i := range largest.files {
+		f := &largest.files[i]
+		if i > 0 {
+			if err := c.at(f.ref.Lo); err != nil {
+				return nil, err
+			}
 		}
-		mid = bytes.Clone(mid)
-		if err := cut(lo, mid, depth-1); err != nil {
-			return err
+		halvings := 0
+		for f.ref.Size>>halvings > c.least/2 && 1<<halvings < 2*cutParts {
+			halvings++
 		}
-		key, err := cell.RowOf(nil, mid)
+		if err := c.pass(f, t.lower(), t.upper(), f.ref.Size, halvings); err != nil {
+			return nil, t.readError(err)
+		}
+	}
+	return c.cuts, nil
+}
+
+// A cutter goes over a run and cuts it when it has passed enough.
+type cutter struct {
+	ctx    context.Context
+	t      *Tablet
+	least  int64 // bytes of a part
+	passed int64 // since the last cut
+	cuts   [][]byte
+}
+
+// pass passes what f has between lo and hi, about size bytes, which it halves so many times.
+func (c *cutter) pass(f *file, lo, hi []byte, size int64, halvings int) error {
+	if halvings > 0 {
+		mid, err := f.reader.MidRow(c.ctx, lo, hi)
 		if err != nil {
-			return fault.New(fault.Corruption, "%w", err)
+			return err
 		}
-		if t.splits(key) && (len(out) == 0 || bytes.Compare(out[len(out)-1], key) < 0) {
-			out = append(out, key)
+		if len(mid) > 0 && !bytes.Equal(mid, lo) {
+			mid = bytes.Clone(mid)
+			if err := c.pass(f, lo, mid, size/2, halvings-1); err != nil {
+				return err
+			}
+			if err := c.at(mid); err != nil {
+				return err
+			}
+			return c.pass(f, mid, hi, size/2, halvings-1)
 		}
-		return cut(mid, hi, depth-1)
 	}
-	hi := []byte(nil)
-	if len(t.bounds.End) > 0 {
-		hi = cell.AppendRow(nil, t.bounds.End)
+	c.passed += size
+	return nil
+}
+
+// at cuts at the row of a key if enough was passed.
+func (c *cutter) at(key []byte) error {
+	if c.passed < c.least {
+		return nil
 	}
-	err := cut(cell.AppendRow(nil, t.bounds.Start), hi, 3)
-	return out, t.readError(err)
+	at, err := cell.RowOf(nil, key)
+	if err != nil {
+		return fault.New(fault.Corruption, "%w", err)
+	}
+	if c.t.splits(at) && (len(c.cuts) == 0 || bytes.Compare(c.cuts[len(c.cuts)-1], at) < 0) {
+		c.cuts, c.passed = append(c.cuts, at), 0
+	}
+	return nil
+}
+
+// lower and upper are the keys that the tablet's are between; upper is nil if there is no
+// bound.
+func (t *Tablet) lower() []byte { return cell.AppendRow(nil, t.bounds.Start) }
+
+func (t *Tablet) upper() []byte {
+	if len(t.bounds.End) == 0 {
+		return nil
+	}
+	return cell.AppendRow(nil, t.bounds.End)
 }
 
 func (t *Tablet) splits(key []byte) bool {
