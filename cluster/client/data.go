@@ -634,10 +634,6 @@ func (c *Client) SampleRowKeys(ctx context.Context, table string, within row.Ran
 	return emit(scan.Sample{Key: within.End, Offset: offset})
 }
 
-// minCutBytes is the size, compressed, from which on it pays to read parts of a tablet at a
-// time. To read as much takes a millisecond at least, and to begin 20 µs.
-const minCutBytes = 256 << 10
-
 // TabletCuts implements backend.Data.
 func (c *Client) TabletCuts(ctx context.Context, table string, within row.Range) ([][]byte, error) {
 	t, err := c.o.Schemas.Named(ctx, table)
@@ -646,7 +642,7 @@ func (c *Client) TabletCuts(ctx context.Context, table string, within row.Range)
 	}
 	var out [][]byte
 	err = c.tabletSizes(ctx, t.Schema().ID, func(r *metadata.Row, size int64) error {
-		if size < minCutBytes || r.Assignment == nil || within.Intersect(row.Range{Start: r.Start, End: r.End}).Empty() {
+		if size < scan.MinCutBytes || r.Assignment == nil || within.Intersect(row.Range{Start: r.Start, End: r.End}).Empty() {
 			return nil
 		}
 		// The tablet may be about to move. It is read as a whole then.

@@ -336,6 +336,13 @@ var pushdownQueries = []string{
 // A cutSource has tables of large tablets.
 type cutSource struct{ Source }
 
+func (c cutSource) SampleRowKeys(ctx context.Context, table string, within row.Range, emit func(scan.Sample) error) error {
+	return c.Source.SampleRowKeys(ctx, table, within, func(s scan.Sample) error {
+		s.Offset += scan.MinCutBytes
+		return emit(s)
+	})
+}
+
 func (cutSource) TabletCuts(context.Context, string, row.Range) ([][]byte, error) {
 	return [][]byte{[]byte("r01"), []byte("r03#5"), []byte("r07"), []byte("us")}, nil
 }
@@ -402,6 +409,23 @@ func TestReadsParts(t *testing.T) {
 		if src.reads != reads || !slices.Equal(got, want) {
 			t.Errorf("%d at a time: %d reads, want %d; %v, want %v", parallel, src.reads, reads, got, want)
 		}
+	}
+}
+
+// TestReadsAgainWhole: what is read for each row of others is read by tablets only.
+func TestReadsAgainWhole(t *testing.T) {
+	src, cat := stored(t)
+	p, err := prepare(t, cat, "SELECT _key, (SELECT COUNT(*) FROM u WHERE u._key > t._key) FROM t WHERE _key < 'r01'", plan.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.reads = 0
+	got, err := result(t, New(cutSource{src}, Options{Parallel: 4}), p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := 1 + 6 + 3*(len(got)-1); len(got) < 3 || src.reads != want {
+		t.Errorf("%d rows: %d reads, want %d", len(got), src.reads, want)
 	}
 }
 

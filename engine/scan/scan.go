@@ -67,6 +67,10 @@ type Stats struct {
 	CellsSeen, CellsReturned int64
 }
 
+// MinCutBytes is the size of a tablet, compressed, from which on it pays to read parts of it
+// at a time. To read as much takes a millisecond at least, and to begin 20 µs.
+const MinCutBytes = 256 << 10
+
 // A Sample is a position in a table.
 type Sample struct {
 	// Key need not exist. It is empty for the end of the table.

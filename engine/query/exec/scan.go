@@ -57,6 +57,9 @@ type tableScan struct {
 	// went by it.
 	plain, filtered bool
 	believed        int
+	// again says that it has run before: for each row of others, perhaps, which is not worth
+	// the seeks of parts of tablets.
+	again bool
 
 	mu     sync.Mutex
 	shares []*share
@@ -344,10 +347,15 @@ func (t *tableScan) parts() ([][]row.Range, error) {
 	if t.position || t.x.Parallel < 2 || !t.read.Unordered || t.read.Limit > 0 || !slices.ContainsFunc(all, func(r row.Range) bool { return !r.IsSingle() }) {
 		return whole, nil
 	}
-	ends, err := t.x.Pool.tablets.of(t.ctx, t.x.Source, t.scan.Table.FullName, t.x.Parallel)
+	known, err := t.x.Pool.tablets.of(t.ctx, t.x.Source, t.scan.Table.FullName, t.x.Parallel)
 	if err != nil {
 		return nil, err
 	}
+	ends := known.parts
+	if t.again {
+		ends = known.tablets
+	}
+	t.again = true
 	return cutRanges(all, ends), nil
 }
 
@@ -359,8 +367,9 @@ type tabletEnds struct {
 }
 
 type knownEnds struct {
-	ends [][]byte
-	at   time.Time
+	tablets [][]byte // ascending, without the last
+	parts   [][]byte // the same, and those of parts of tablets
+	at      time.Time
 }
 
 // endsFor is how long the ends of a table's tablets are used, and maxKnownEnds of how many
@@ -370,32 +379,35 @@ const (
 	maxKnownEnds = 1000
 )
 
-// of returns the ends of the tablets of a table, ascending, without the last. If there are
-// fewer tablets than are read at a time, those of their parts are among them: else one
-// query of a table of one tablet would leave all processors but one idle.
-func (t *tabletEnds) of(ctx context.Context, s Source, table string, parallel int) ([][]byte, error) {
+// of returns the ends of the tablets of a table. If there are fewer tablets than are read at a
+// time, there are those of parts: else one query of a table of one tablet would leave all
+// processors but one idle.
+func (t *tabletEnds) of(ctx context.Context, s Source, table string, parallel int) (knownEnds, error) {
 	t.mu.Lock()
 	k, ok := t.list[table]
 	t.mu.Unlock()
 	if ok && time.Since(k.at) < endsFor {
-		return k.ends, nil
+		return k, nil
 	}
 	k = knownEnds{at: time.Now()}
+	var size int64
 	err := s.SampleRowKeys(ctx, table, row.All, func(s scan.Sample) error {
-		if n := len(k.ends); len(s.Key) > 0 && (n == 0 || bytes.Compare(s.Key, k.ends[n-1]) > 0) {
-			k.ends = append(k.ends, bytes.Clone(s.Key))
+		size = s.Offset
+		if n := len(k.tablets); len(s.Key) > 0 && (n == 0 || bytes.Compare(s.Key, k.tablets[n-1]) > 0) {
+			k.tablets = append(k.tablets, bytes.Clone(s.Key))
 		}
 		return nil
 	})
-	if err == nil && len(k.ends)+1 < parallel {
+	k.parts = k.tablets
+	if err == nil && len(k.tablets)+1 < parallel && size >= scan.MinCutBytes {
 		var cuts [][]byte
 		cuts, err = s.TabletCuts(ctx, table, row.All)
-		k.ends = slices.Concat(k.ends, cuts)
-		slices.SortFunc(k.ends, bytes.Compare)
-		k.ends = slices.CompactFunc(k.ends, bytes.Equal)
+		k.parts = slices.Concat(k.tablets, cuts)
+		slices.SortFunc(k.parts, bytes.Compare)
+		k.parts = slices.CompactFunc(k.parts, bytes.Equal)
 	}
 	if err != nil {
-		return nil, err
+		return k, err
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -403,7 +415,7 @@ func (t *tabletEnds) of(ctx context.Context, s Source, table string, parallel in
 		t.list = map[string]knownEnds{}
 	}
 	t.list[table] = k
-	return k.ends, nil
+	return k, nil
 }
 
 // cutRanges divides ranges by ends. Both ascend.
