@@ -223,16 +223,7 @@ func (m *missing) ApplyView(ctx context.Context, view string, life uint64, rows 
 // TestViewMissing: a view goes on after its table was not found.
 func TestViewMissing(t *testing.T) {
 	m := &missing{}
-	w := newViewWorld(t, views.Options{Cluster: m})
-	defer w.close()
-	w.create()
-	w.check()
-	m.n.Store(2)
-	w.changeAll()
-	w.check()
-	if m.n.Load() >= 0 {
-		t.Error("it was always found")
-	}
+	outlives(t, m, &m.n)
 }
 
 // TestViewLosesRows: what a damaged SSTable of the source held leaves the view when it is

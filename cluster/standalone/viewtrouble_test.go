@@ -117,14 +117,21 @@ func (f *failing) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer
 // again, be it by another server.
 func TestViewSourceFails(t *testing.T) {
 	f := &failing{}
-	w := newViewWorld(t, views.Options{Cluster: f})
+	outlives(t, f, &f.n)
+}
+
+// outlives checks that a view is right after two calls of its workers' cluster have failed: c
+// fails calls while n is not negative.
+func outlives(t *testing.T, c views.Cluster, n *atomic.Int64) {
+	t.Helper()
+	w := newViewWorld(t, views.Options{Cluster: c})
 	defer w.close()
 	w.create()
 	w.check()
-	f.n.Store(2)
+	n.Store(2)
 	w.changeAll()
 	w.check()
-	if f.n.Load() >= 0 {
+	if n.Load() >= 0 {
 		t.Error("nothing has failed")
 	}
 }

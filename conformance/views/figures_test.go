@@ -40,6 +40,31 @@ func processor(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
+// emulator starts a server, and returns a connection and the clients of an instance.
+func emulator(t *testing.T, instance string) (*target.Server, *grpc.ClientConn, *bigtable.AdminClient, *bigtable.Client) {
+	t.Helper()
+	ctx := t.Context()
+	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: []string{"--emulator"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Kill() })
+	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	admin, err := bigtable.NewAdminClient(ctx, "p", instance, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := bigtable.NewClientWithConfig(ctx, "p", instance, bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, conn, admin, c
+}
+
 // TestFigures measures, in turns, writes to a table with one aggregate view and to one
 // without, then the view's lag, a backfill, and reads of a group and of a row.
 func TestFigures(t *testing.T) {
@@ -47,25 +72,8 @@ func TestFigures(t *testing.T) {
 		t.Skip("-views.figures is 0, or there is no program")
 	}
 	ctx := t.Context()
-	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: []string{"--emulator"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Kill() }()
-	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	s, conn, admin, c := emulator(t, "figures")
 	const instance = "projects/p/instances/figures"
-	admin, err := bigtable.NewAdminClient(ctx, "p", "figures", option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := bigtable.NewClientWithConfig(ctx, "p", "figures", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
 	query := func(table string) string {
 		return "SELECT f['group'] AS _key, COUNT(*) AS n, SUM(TO_INT64(f['value'])) AS total FROM " + table + " WHERE f['group'] IS NOT NULL GROUP BY _key"
 	}

@@ -12,12 +12,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/conformance/target"
-	"github.com/trestledb/trestle/engine/loopback"
 )
 
 var manyViews = flag.Int("views.many", 0, "how many views TestMany makes; 0 leaves it out")
@@ -32,25 +28,8 @@ func TestMany(t *testing.T) {
 		t.Skip("-views.many is 0, or there is no program")
 	}
 	ctx := t.Context()
-	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: []string{"--emulator"}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = s.Kill() }()
-	conn, err := grpc.NewClient(s.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	s, conn, admin, c := emulator(t, "many")
 	const instance = "projects/p/instances/many"
-	admin, err := bigtable.NewAdminClient(ctx, "p", "many", option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := bigtable.NewClientWithConfig(ctx, "p", "many", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
-	if err != nil {
-		t.Fatal(err)
-	}
 	for i := range manyTables {
 		if err := admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: fmt.Sprintf("t%d", i), Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(1)}}); err != nil {
 			t.Fatal(err)

@@ -118,3 +118,18 @@ func connected(t *testing.T) (a, b net.Conn) {
 	t.Cleanup(func() { _, _ = a.Close(), b.Close() })
 	return a, b
 }
+
+// TestSenderEnds: what end did not count leaves no more, also if a goroutine is in charge of it.
+func TestSenderEnds(t *testing.T) {
+	_, to := connected(t)
+	s := newSender(to)
+	if charge, ok := s.add(7, nil, nil); !charge || !ok {
+		t.Fatal(charge, ok)
+	}
+	if n := s.end(); n != 0 {
+		t.Fatalf("frame %d has left", n)
+	}
+	if b := s.take(); b != nil {
+		t.Errorf("%x leaves after the end", b)
+	}
+}
