@@ -178,7 +178,7 @@ func TestNoWayOn(t *testing.T) {
 // is done, and calling it again does it.
 func TestDropDamagedLogCrash(t *testing.T) {
 	healthy := logged(t)
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	if ok, err := vfs.Clone(healthy, fs, "d", "d", vfs.CloneSync); err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -193,7 +193,7 @@ func TestDropDamagedLogCrash(t *testing.T) {
 	must(t, err)
 	must(t, dir.Sync())
 	var mu sync.Mutex
-	crashed := []*vfs.MemFS{fs.CrashClone(vfs.CrashCloneCfg{})}
+	crashed := []*datadirtest.CrashableMem{fs.CrashClone(vfs.CrashCloneCfg{})}
 	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			mu.Lock()

@@ -562,7 +562,7 @@ func merged2(r *metadata.Row) *metadata.Row {
 func TestAfterCrash(t *testing.T) {
 	for seed := range seeds(t, 40) {
 		rng := rand.New(rand.NewPCG(seed, 99))
-		fs := vfs.NewCrashableMem()
+		fs := datadirtest.NewCrashableMem()
 		s := mustOpen(t, fs)
 		filled(t, s, "one", 40)
 		for range 1 + rng.IntN(60) {

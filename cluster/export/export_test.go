@@ -509,9 +509,9 @@ func TestCrash(t *testing.T) {
 	ctx := t.Context()
 	s := source(t, vfs.NewMem())
 	want := restored(t, s, backup, table+"-here")
-	fs := datadirtest.Power(vfs.NewCrashableMem())
+	fs := datadirtest.NewCrashableMem()
 	var mu sync.Mutex
-	var crashed []*vfs.MemFS
+	var crashed []*datadirtest.CrashableMem
 	rng := rand.New(rand.NewPCG(5, 6))
 	n := 0
 	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -557,9 +557,9 @@ func TestCrashInImport(t *testing.T) {
 	s := source(t, vfs.NewMem())
 	want := restored(t, s, backup, table+"-here")
 	m := must(copier(s).Export(ctx, backup, out))(t)
-	fs := datadirtest.Power(vfs.NewCrashableMem())
+	fs := datadirtest.NewCrashableMem()
 	var mu sync.Mutex
-	var crashed []*vfs.MemFS
+	var crashed []*datadirtest.CrashableMem
 	rng := rand.New(rand.NewPCG(7, 8))
 	n, on := 0, false
 	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -16,6 +16,7 @@ import (
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
@@ -52,7 +53,7 @@ func (w *upTo) Watermark(at changes.Position) error {
 func TestPromiseSurvives(t *testing.T) {
 	const ahead = 10 * time.Minute
 	ctx := t.Context()
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	open := func(ahead time.Duration) *Server {
 		t.Helper()
 		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true, Log: commitlog.Options{SegmentBytes: 1 << 20},
@@ -133,7 +134,7 @@ func TestPromiseSurvives(t *testing.T) {
 func TestPromiseSurvivesDrop(t *testing.T) {
 	const ahead = 10 * time.Minute
 	ctx := t.Context()
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	open := func(ahead time.Duration) *Server {
 		t.Helper()
 		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true,

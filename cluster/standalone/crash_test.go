@@ -33,19 +33,19 @@ const table = "projects/p/instances/i/tables/t"
 
 // A disk forgets what was not synced when its power is cut, at the n-th write.
 type disk struct {
-	fs  *datadirtest.Powered
+	fs  *datadirtest.CrashableMem
 	cfg vfs.CrashCloneCfg
 
 	mu   sync.Mutex
 	left int
 	// before is called when the power is about to be cut.
 	before func()
-	after  *vfs.MemFS // what is left, once the power was cut
+	after  *datadirtest.CrashableMem // what is left, once the power was cut
 	off    chan struct{}
 }
 
-func newDisk(fs *vfs.MemFS, writes int, rng *rand.Rand) *disk {
-	return &disk{fs: datadirtest.Power(fs), left: writes, off: make(chan struct{}), cfg: vfs.CrashCloneCfg{
+func newDisk(fs *datadirtest.CrashableMem, writes int, rng *rand.Rand) *disk {
+	return &disk{fs: fs, left: writes, off: make(chan struct{}), cfg: vfs.CrashCloneCfg{
 		UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1)),
 	}}
 }
@@ -74,7 +74,7 @@ func (d *disk) cutLocked() {
 }
 
 // cut cuts the power now, if it was not cut before, and returns what is left.
-func (d *disk) cut() *vfs.MemFS {
+func (d *disk) cut() *datadirtest.CrashableMem {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.after == nil {
@@ -193,7 +193,7 @@ func TestCrash(t *testing.T) {
 
 func crash(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 7))
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	first := openOn(t, fs)
 	// Of every third seed the table has no stream.
 	var stream *schema.Stream

@@ -36,7 +36,7 @@ func (v *rowValues) Flush() error          { return nil }
 // again.
 func TestRestoreAtCrash(t *testing.T) {
 	ctx := t.Context()
-	fs := datadirtest.Power(vfs.NewCrashableMem())
+	fs := datadirtest.NewCrashableMem()
 	open := func(fs vfs.FS) *Server {
 		t.Helper()
 		s, err := Open(ctx, Options{Dir: "d", FS: fs, NoReserve: true, Master: master.Options{Purge: 20 * time.Millisecond}})

@@ -13,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
-
 	"github.com/trestledb/trestle/cluster/lock"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -423,7 +422,7 @@ func TestStorm(t *testing.T) {
 
 func storm(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 11))
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	start := openOn(t, fs)
 	_, err := start.CreateTable(t.Context(), &schema.Table{Name: table, Granularity: 1000,
 		Families: map[string]schema.Family{"f": {Name: "f"}}}, [][]byte{[]byte("w1")})

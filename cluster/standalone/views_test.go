@@ -20,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/cluster/views"
 	"github.com/trestledb/trestle/cluster/views/viewstest"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -32,7 +33,7 @@ const viewName = "projects/p/instances/i/materializedViews/v"
 // viewWorld is a server with a table and a view of it.
 type viewWorld struct {
 	t   *testing.T
-	fs  *vfs.MemFS
+	fs  *datadirtest.CrashableMem
 	s   *Server
 	rnd *rand.Rand
 	o   views.Options
@@ -52,7 +53,7 @@ func newViewWorld(t *testing.T, o views.Options, set ...func(*viewWorld)) *viewW
 		seed, _ = strconv.ParseUint(text, 10, 64)
 	}
 	t.Logf("VIEWS_SEED=%d", seed)
-	w := &viewWorld{t: t, fs: vfs.NewCrashableMem(), rnd: rand.New(rand.NewPCG(seed, 1)), o: o}
+	w := &viewWorld{t: t, fs: datadirtest.NewCrashableMem(), rnd: rand.New(rand.NewPCG(seed, 1)), o: o}
 	for _, f := range set {
 		f(w)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/check"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -395,7 +396,7 @@ func TestCrashInBackup(t *testing.T) {
 		step = 7
 	}
 	for at := 1; ; at += step {
-		fs := vfs.NewCrashableMem()
+		fs := datadirtest.NewCrashableMem()
 		// What was done for sure.
 		var done []string
 		marks := &history{regs: map[string]*register{"done": {states: []string{""}}}}

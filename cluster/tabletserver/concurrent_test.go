@@ -192,7 +192,7 @@ func testAtomicRows(t *testing.T, how int) {
 // TestReadIsDurable: what a reader has seen is there after a power cut right
 // then (invariant I3).
 func TestReadIsDurable(t *testing.T) {
-	fs := datadirtest.Power(vfs.NewCrashableMem())
+	fs := datadirtest.NewCrashableMem()
 	table := parent + "t"
 	s, stop := restlessStore(t, Options{FS: fs, SegmentBytes: 64 << 10}, func() string { return table })
 	mustCreate(t, s, newSchema("t", 1000, "f"))

@@ -88,19 +88,19 @@ func (h *history) marks() (acked, begun map[string]int) {
 // A crasher takes the power away before the n-th operation that changes the
 // file system.
 type crasher struct {
-	fs    *datadirtest.Powered
+	fs    *datadirtest.CrashableMem
 	n     atomic.Int64
 	cfg   vfs.CrashCloneCfg
 	h     *history
 	once  sync.Once
 	done  chan struct{}
-	clone *vfs.MemFS
+	clone *datadirtest.CrashableMem
 
 	acked, begun map[string]int
 }
 
-func newCrasher(fs *vfs.MemFS, n int, rng *rand.Rand, h *history) *crasher {
-	c := &crasher{fs: datadirtest.Power(fs), h: h, done: make(chan struct{})}
+func newCrasher(fs *datadirtest.CrashableMem, n int, rng *rand.Rand, h *history) *crasher {
+	c := &crasher{fs: fs, h: h, done: make(chan struct{})}
 	c.cfg = vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1))}
 	c.n.Store(int64(n))
 	return c
@@ -477,7 +477,7 @@ func relieveMeta(t testing.TB, s *Store, stop <-chan struct{}) {
 
 func crashRun(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 4711))
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	h := &history{regs: map[string]*register{}}
 	var workers []*crashWorker
 	for i := range 3 {
@@ -552,7 +552,7 @@ func crashRun(t *testing.T, seed uint64) {
 // recoverTwice opens what the crash left, crashing again while it is opened,
 // opens that too, and compares both with the history. It returns what the
 // second recovery has made, and reduces the history to it.
-func recoverTwice(t *testing.T, rng *rand.Rand, c *crasher, h *history, workers []*crashWorker, weak bool) *vfs.MemFS {
+func recoverTwice(t *testing.T, rng *rand.Rand, c *crasher, h *history, workers []*crashWorker, weak bool) *datadirtest.CrashableMem {
 	o := crashOptions(rng)
 	o.NoBackground = true
 	again := newCrasher(c.clone, 1+rng.IntN(60), rng, &history{})

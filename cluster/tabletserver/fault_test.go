@@ -90,7 +90,7 @@ func filled(t testing.TB, s *Store, name string, n int) string {
 // TestFlushedSurvives: with Async durability too, what was flushed and trimmed
 // from the log survives a power cut, since METADATA is always synced.
 func TestFlushedSurvives(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	o := Options{FS: fs, Dir: "d", Durability: commitlog.Async, NoBackground: true, SegmentBytes: 4 << 10}
 	s := mustOpen(t, o)
 	table := filled(t, s, "t", 200)
@@ -256,7 +256,7 @@ func TestSecondProcess(t *testing.T) {
 func TestFailingSync(t *testing.T) {
 	for _, log := range []string{"d/ulog/", "d/mlog/", "d/lock/log/"} {
 		t.Run(log, func(t *testing.T) {
-			mem := vfs.NewCrashableMem()
+			mem := datadirtest.NewCrashableMem()
 			fs := newFaulty(mem)
 			o := Options{FS: fs, Dir: "d", Log: loud()}
 			s := mustOpen(t, o)
@@ -333,7 +333,7 @@ func TestFullDisk(t *testing.T) {
 }
 
 func fullDisk(t *testing.T, part string) {
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.NewCrashableMem()
 	fs := newFaulty(mem)
 	o := Options{FS: fs, Dir: "d", Log: loud(), MemtableBytes: 8 << 20, SegmentBytes: 1 << 20, LogBytes: 4 << 20}
 	o.Tablet.MemtableBytes = 256 << 10

@@ -15,6 +15,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -25,7 +26,7 @@ import (
 // TestI3_WhatWasReadStays: a value that a read returned is there after a power
 // cut that comes right after the read: only what is durable is read.
 func TestI3_WhatWasReadStays(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	o := Options{FS: fs, Dir: "d"}
 	s := mustOpen(t, o)
 	defer func() { mustClose(t, s) }()
@@ -100,7 +101,7 @@ func interrupted(t *testing.T, again bool) {
 			if testing.Short() && step%4 != 1 {
 				continue
 			}
-			fs := vfs.NewCrashableMem()
+			fs := datadirtest.NewCrashableMem()
 			o := Options{FS: fs, Dir: "d", NoBackground: true, Log: loud(), Tend: 10 * time.Millisecond}
 			s := mustOpen(t, o)
 			table := filled(t, s, "t", 20)
@@ -122,7 +123,7 @@ func interrupted(t *testing.T, again bool) {
 			}
 			mustPut(t, s, table, "row00003", setCell("f", "q2", 1000, "in the log"))
 			want := content(s, table, row.All)
-			var clone *vfs.MemFS
+			var clone *datadirtest.CrashableMem
 			left := step
 			moment := func() {
 				if left == 0 && clone == nil {
@@ -150,7 +151,7 @@ func interrupted(t *testing.T, again bool) {
 				clone = fs.CrashClone(vfs.CrashCloneCfg{})
 			}
 			mustClose(t, s)
-			images := []*vfs.MemFS{clone}
+			images := []*datadirtest.CrashableMem{clone}
 			if again {
 				// Whatever a recovery had written when it was cut off itself.
 				for n := range 30 {
@@ -160,7 +161,7 @@ func interrupted(t *testing.T, again bool) {
 						cut()
 					}
 					if s, err := Open(c, o); err == nil {
-						images = append(images, o.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{
+						images = append(images, o.FS.(*datadirtest.CrashableMem).CrashClone(vfs.CrashCloneCfg{
 							UnsyncedDataPercent: n % 101, RNG: rand.New(rand.NewPCG(uint64(n), 2))}))
 						mustClose(t, s)
 					}
@@ -189,7 +190,7 @@ func interrupted(t *testing.T, again bool) {
 // sequence numbers never falls, and a record after a replay is newer than all that
 // was replayed.
 func TestI6_VersionsGrow(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	o := Options{FS: fs, Dir: "d", NoBackground: true}
 	r := rand.New(rand.NewPCG(6, 6))
 	rows := map[metadata.TabletID]metadata.Row{}
@@ -258,7 +259,7 @@ func TestI6_VersionsGrow(t *testing.T) {
 				t.Fatal(err)
 			}
 		default:
-			o.FS = o.FS.(*vfs.MemFS).CrashClone(vfs.CrashCloneCfg{})
+			o.FS = o.FS.(*datadirtest.CrashableMem).CrashClone(vfs.CrashCloneCfg{})
 			mustClose(t, s)
 			start()
 		}
@@ -352,7 +353,7 @@ func TestI9_CompactionsAreInvisible(t *testing.T) {
 // TestLogCap: a log beyond its cap makes the tablet with the oldest redo point
 // flush, however little it holds, and then has room again.
 func TestLogCap(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	o := Options{FS: fs, Dir: "d", SegmentBytes: 256 << 10, LogBytes: 1 << 20, MemtableBytes: 256 << 20}
 	s := mustOpen(t, o)
 	old := mustCreate(t, s, newSchema("old", 1000, "f"))

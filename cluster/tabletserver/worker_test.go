@@ -8,6 +8,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -96,7 +97,7 @@ func TestAggregatesAfterDeletes(t *testing.T) {
 // TestFullMetadata: a METADATA tablet that was left full, with rows to bring into line,
 // does not keep the directory from being opened.
 func TestFullMetadata(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	o := Options{FS: fs, Dir: "d", NoBackground: true}
 	s := mustOpen(t, o)
 	table := mustCreate(t, s, newSchema("t", 1000, "f"), "m")

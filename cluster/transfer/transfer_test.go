@@ -485,16 +485,16 @@ func TestNotEmpty(t *testing.T) {
 // A disk and a lock service that are gone from a moment on for the process that is
 // killed then: at the n-th write to either. The disk forgets what was not synced.
 type crash struct {
-	fs  *datadirtest.Powered
+	fs  *datadirtest.CrashableMem
 	cfg vfs.CrashCloneCfg
 
 	mu    sync.Mutex
 	left  int
-	after *vfs.MemFS // what is left, once it happened
+	after *datadirtest.CrashableMem // what is left, once it happened
 }
 
-func newCrash(fs *vfs.MemFS, writes int, rng *rand.Rand) *crash {
-	return &crash{fs: datadirtest.Power(fs), left: writes, cfg: vfs.CrashCloneCfg{
+func newCrash(fs *datadirtest.CrashableMem, writes int, rng *rand.Rand) *crash {
+	return &crash{fs: fs, left: writes, cfg: vfs.CrashCloneCfg{
 		UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1))}}
 }
 
@@ -557,7 +557,7 @@ func TestCrash(t *testing.T) {
 }
 
 func testCrash(t *testing.T, adopt bool) {
-	base := vfs.NewCrashableMem()
+	base := datadirtest.NewCrashableMem()
 	s, err := serve(t, base, "a")
 	must(t, err)
 	fill(t, s.Client)

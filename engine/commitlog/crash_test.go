@@ -20,6 +20,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -134,13 +135,13 @@ func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err er
 	rng := rand.New(rand.NewPCG(seed, 77))
 	opts := Options{SegmentBytes: 4 << 10 << rng.IntN(5), Durability: Durability(rng.IntN(2))}
 	opts.SyncInterval = time.Duration(rng.IntN(3)) * time.Millisecond
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.NewCrashableMem()
 	// Where blocks cannot be allocated zeros are written; only then has a file in
 	// memory its full length from the start.
 	zeros := rng.IntN(2) == 0
 	var uses atomic.Int64
 	defer func() { reused = uses.Load() }()
-	on := func(fs *vfs.MemFS) vfs.FS {
+	on := func(fs *datadirtest.CrashableMem) vfs.FS {
 		return plantedFS{errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 			if op.Kind == errorfs.OpRename && strings.HasSuffix(op.Path, freeSuffix) {
 				uses.Add(1)
@@ -185,7 +186,7 @@ func crashRun(t *testing.T, seed uint64, plant crashPlant) (reused int64, err er
 		appended = append(appended, kept...)
 		crash := make(chan struct{})
 		type cut struct {
-			fs    *vfs.MemFS
+			fs    *datadirtest.CrashableMem
 			acked int64
 		}
 		cuts := make(chan cut, 1)
@@ -320,7 +321,7 @@ func dumpString(fs vfs.FS) string {
 
 // written makes a log of several segments and returns its records. Unless it
 // ends cleanly nothing proves the last of them durable.
-func written(t testing.TB, fs *vfs.MemFS, clean bool) (*vfs.MemFS, []rec) {
+func written(t testing.TB, fs *datadirtest.CrashableMem, clean bool) (*datadirtest.CrashableMem, []rec) {
 	var recs []rec
 	for _, n := range []int{12, 15} {
 		l := open(t, fs, "log", Options{SegmentBytes: 4 << 10})
@@ -343,8 +344,8 @@ func written(t testing.TB, fs *vfs.MemFS, clean bool) (*vfs.MemFS, []rec) {
 }
 
 // rewritten makes a log like written, of files that were all used before.
-func rewritten(t testing.TB, clean bool) (*vfs.MemFS, []rec) {
-	fs := vfs.NewCrashableMem()
+func rewritten(t testing.TB, clean bool) (*datadirtest.CrashableMem, []rec) {
+	fs := datadirtest.NewCrashableMem()
 	l := open(t, noBlocks(fs), "log", Options{SegmentBytes: 4 << 10})
 	w := start(t, l)
 	var recs []rec
@@ -453,7 +454,7 @@ func check(fs vfs.FS, recs []rec, must int) error {
 func TestBitFlips(t *testing.T) {
 	for i := range 4 {
 		clean := i%2 == 0
-		fs, recs := written(t, vfs.NewCrashableMem(), clean)
+		fs, recs := written(t, datadirtest.NewCrashableMem(), clean)
 		if i >= 2 {
 			fs, recs = rewritten(t, clean)
 		}
@@ -481,13 +482,13 @@ func TestBitFlips(t *testing.T) {
 
 // TestHoles zeroes and cuts instead of flipping.
 func TestHoles(t *testing.T) {
-	fs, recs := written(t, vfs.NewCrashableMem(), true)
+	fs, recs := written(t, datadirtest.NewCrashableMem(), true)
 	holes(t, fs, recs)
 	fs, recs = rewritten(t, true)
 	holes(t, fs, recs)
 }
 
-func holes(t *testing.T, fs *vfs.MemFS, recs []rec) {
+func holes(t *testing.T, fs *datadirtest.CrashableMem, recs []rec) {
 	files := segmentsOf(t, fs)
 	rng := rand.New(rand.NewPCG(5, 5))
 	last := ""
@@ -532,7 +533,7 @@ func holes(t *testing.T, fs *vfs.MemFS, recs []rec) {
 // that the disk does not have. What was replayed once must stay, and a sync
 // alone does not write pages that the kernel believes to be clean.
 func TestSettleTail(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.NewCrashableMem()
 	var broken atomic.Bool
 	var rewritten atomic.Int64
 	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
@@ -607,10 +608,10 @@ func TestTrimUnsynced(t *testing.T) {
 
 // A value that is a copy of the log does not pass for the log.
 func TestLogInsideLog(t *testing.T) {
-	fs, _ := written(t, vfs.NewCrashableMem(), true)
+	fs, _ := written(t, datadirtest.NewCrashableMem(), true)
 	files := segmentsOf(t, fs)
 	copied := bytes.Join([][]byte{files[segmentName(1)], files[segmentName(2)]}, nil)
-	fs2 := vfs.NewCrashableMem()
+	fs2 := datadirtest.NewCrashableMem()
 	l := open(t, fs2, "log", small())
 	w := start(t, l)
 	r, err := w.Reserve(t.Context(), len(copied))
@@ -629,8 +630,8 @@ func TestLogInsideLog(t *testing.T) {
 // same segment and offset. Nothing but what follows can tell that they are not
 // what was there.
 func TestForeignFrames(t *testing.T) {
-	a, recs := written(t, vfs.NewCrashableMem(), true)
-	b, _ := written(t, vfs.NewCrashableMem(), true)
+	a, recs := written(t, datadirtest.NewCrashableMem(), true)
+	b, _ := written(t, datadirtest.NewCrashableMem(), true)
 	files, other := segmentsOf(t, a), segmentsOf(t, b)
 	for name := range files {
 		last := name == slices.Max(slices.Collect(maps.Keys(files)))
@@ -651,7 +652,7 @@ func TestForeignFrames(t *testing.T) {
 }
 
 func FuzzSegment(f *testing.F) {
-	fs, _ := written(f, vfs.NewCrashableMem(), true)
+	fs, _ := written(f, datadirtest.NewCrashableMem(), true)
 	for _, b := range segmentsOf(f, fs) {
 		f.Add(b, uint16(0), byte(0))
 	}
@@ -728,7 +729,7 @@ func FuzzReuse(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stale []byte, size uint16) {
 		const segment = 4 << 10
-		fs := vfs.NewCrashableMem()
+		fs := datadirtest.NewCrashableMem()
 		opts := Options{SegmentBytes: segment}
 		l := open(t, noBlocks(fs), "log", opts)
 		w := start(t, l)

@@ -3,7 +3,7 @@ package commitlog
 import (
 	"testing"
 
-	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 )
 
 // TestTogether: what one Append adds is in one frame of a file, or in one segment of a store,
@@ -17,7 +17,7 @@ func TestTogether(t *testing.T) {
 		return recs
 	}
 	t.Run("file", func(t *testing.T) {
-		fs := vfs.NewCrashableMem()
+		fs := datadirtest.NewCrashableMem()
 		w := start(t, open(t, fs, "log", small())) // segments of which a batch fills several
 		var all []rec
 		for tablet := range uint64(8) {

@@ -23,6 +23,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 	"go.uber.org/goleak"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -277,7 +278,7 @@ func (s *orderSink) Durable(seq uint64) {
 }
 
 func TestConcurrentAppend(t *testing.T) {
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	opts := Options{SegmentBytes: 256 << 10, PendingBytes: 64 << 10}
 	l := open(t, fs, "log", opts)
 	w := start(t, l)
@@ -412,7 +413,7 @@ func TestRotateReserved(t *testing.T) {
 // TestReuse: a log whose end moves on while its front is trimmed creates no more
 // files than it has at a time, over restarts too.
 func TestReuse(t *testing.T) {
-	t.Run("mem", func(t *testing.T) { reuse(t, noBlocks(vfs.NewCrashableMem()), "log") })
+	t.Run("mem", func(t *testing.T) { reuse(t, noBlocks(datadirtest.NewCrashableMem()), "log") })
 	t.Run("disk", func(t *testing.T) { reuse(t, vfs.Default, filepath.Join(t.TempDir(), "log")) })
 }
 
@@ -616,7 +617,7 @@ func TestFailedSync(t *testing.T) {
 			var armed, fired atomic.Bool
 			var after atomic.Int64
 			skip := rand.New(rand.NewPCG(uint64(round), uint64(kind))).IntN(30)
-			mem := vfs.NewCrashableMem()
+			mem := datadirtest.NewCrashableMem()
 			fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
 				if fired.Load() && (op.Kind == errorfs.OpFileWriteAt || op.Kind == errorfs.OpFileSyncData) {
 					after.Add(1)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/sstable"
 )
@@ -126,8 +127,8 @@ func TestClone(t *testing.T) {
 // TestRoot: changes, incarnations, and what a crash at each step leaves.
 func TestRoot(t *testing.T) {
 	ctx := context.Background()
-	fs := vfs.NewCrashableMem()
-	var crashed []*vfs.MemFS
+	fs := datadirtest.NewCrashableMem()
+	var crashed []*datadirtest.CrashableMem
 	wrapped := errorfs.Wrap(fs, errorfs.InjectorFunc(func(op errorfs.Op) error {
 		if op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 			crashed = append(crashed, fs.CrashClone(vfs.CrashCloneCfg{}))

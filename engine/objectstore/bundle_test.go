@@ -105,7 +105,7 @@ func TestBundleInterleaved(t *testing.T) {
 func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes int) {
 	ctx := context.Background()
 	rng := rand.New(rand.NewPCG(seed, 3))
-	mem := datadirtest.Power(vfs.NewCrashableMem())
+	mem := datadirtest.NewCrashableMem()
 	sched := &turns{rng: rand.New(rand.NewPCG(seed, 4))}
 	type truth struct {
 		data  string
@@ -117,7 +117,7 @@ func interleaveBundle(t *testing.T, seed uint64) (acked, fenced, lost, crashes i
 	if rng.IntN(2) == 0 {
 		cut = rng.IntN(400)
 	}
-	var crashed *vfs.MemFS
+	var crashed *datadirtest.CrashableMem
 	var survives map[uint64]truth
 	calls := 0
 	var armed atomic.Bool

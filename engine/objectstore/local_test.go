@@ -18,6 +18,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/objectstore/storetest"
@@ -134,7 +135,7 @@ func TestAbandoned(t *testing.T) {
 func TestCrash(t *testing.T) {
 	const seed = 1
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	fs := vfs.NewCrashableMem()
+	fs := datadirtest.NewCrashableMem()
 	s := openLocal(t, fs, "data/objects")
 	stored := map[string][]byte{}
 	unfinished := 0
@@ -196,7 +197,7 @@ func TestCrashDuringPut(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 0))
 	var seen []string
 	for step := int32(0); ; step++ {
-		mem := vfs.NewCrashableMem()
+		mem := datadirtest.NewCrashableMem()
 		s := openLocal(t, mem, "objects")
 		if err := s.PutIfAbsent(t.Context(), "d/other", []byte("other")); err != nil {
 			t.Fatal(err)
@@ -256,7 +257,7 @@ func TestCrashDuringPut(t *testing.T) {
 // TestLoserIsDurable: whoever is told that an object exists can rely on it
 // even if the winner died between its link and its sync.
 func TestLoserIsDurable(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.NewCrashableMem()
 	openLocal(t, mem, "objects")
 	linked := false
 	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {

@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 )
 
 // Whatever way a file is opened, its syncs do not reach the file system below.
 func TestNothingIsSynced(t *testing.T) {
-	mem := vfs.NewCrashableMem()
+	mem := datadirtest.NewCrashableMem()
 	fs := New(mem)
 	write := func(f vfs.File, err error) {
 		t.Helper()

@@ -21,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/locktest"
 	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -53,8 +54,8 @@ func mustPut(t *testing.T, s *Service, key, value string, version int64) int64 {
 
 // newFS returns a file system that forgets what was not synced, with the
 // directory above the service's.
-func newFS(t *testing.T) *vfs.MemFS {
-	fs := vfs.NewCrashableMem()
+func newFS(t *testing.T) *datadirtest.CrashableMem {
+	fs := datadirtest.NewCrashableMem()
 	if err := fs.MkdirAll("d", 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +221,7 @@ func crash(t *testing.T, seed uint64) {
 	for range 4 {
 		var mu sync.Mutex
 		left := rng.IntN(120) + 1
-		var clone *vfs.MemFS
+		var clone *datadirtest.CrashableMem
 		cfg := vfs.CrashCloneCfg{UnsyncedDataPercent: []int{0, 20, 50, 90, 100}[rng.IntN(5)], RNG: rand.New(rand.NewPCG(rng.Uint64(), 1))}
 		cut := make(chan struct{})
 		mem := fs
