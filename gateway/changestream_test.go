@@ -562,7 +562,7 @@ func TestGenerateInitialChangeStreamPartitions(t *testing.T) {
 func TestChangeStreamRefusals(t *testing.T) {
 	f := newFixture(t, Options{MaxChangeStreams: 5})
 	call := func(req *bigtablepb.ReadChangeStreamRequest) error {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		stream, err := f.raw.ReadChangeStream(ctx, req)
 		if err == nil {
@@ -717,7 +717,7 @@ func TestChangeStreamRefusals(t *testing.T) {
 func TestChangeStreamHeartbeats(t *testing.T) {
 	f := newFixture(t, Options{})
 	f.enable()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	req := streamRequest(row.All)
 	req.HeartbeatDuration = durationpb.New(200 * time.Millisecond)

@@ -196,7 +196,7 @@ func (r *fakeRows) Close() error {
 
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for range 500 {
+	for range 6000 { // a minute
 		if ok() {
 			return
 		}

@@ -222,7 +222,7 @@ func TestFragments(t *testing.T) {
 	ending.Store(true)
 	moving.Wait()
 	// The server of a read that was given up may still be about to notice.
-	for end := time.Now().Add(10 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if used, _ := fragmentPool.Used(); used == 0 {
 			break
 		}

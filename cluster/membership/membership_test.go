@@ -35,7 +35,7 @@ func join(t *testing.T, l lock.Service, name string) (list func() []string, leav
 
 func wait(t *testing.T, list func() []string, want ...string) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !slices.Equal(list(), want); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !slices.Equal(list(), want); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("the list is %v, want %v", list(), want)
 		}

@@ -50,7 +50,7 @@ func startEtcd(t *testing.T) string {
 	t.Cleanup(e.Close)
 	select {
 	case <-e.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("etcd does not get ready")
 	}
 	return "http://" + e.Clients[0].Addr().String()
@@ -82,7 +82,7 @@ func wantFailure(t *testing.T, n *Node, why string) {
 	t.Helper()
 	select {
 	case <-n.Failed():
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("the node goes on, and should have found that %s", why)
 	}
 	if err := n.Err(); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), why) {
@@ -97,7 +97,7 @@ func check(t *testing.T, n *Node, name, want string) {
 		if c.Name != name {
 			continue
 		}
-		for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 			err := c.Err()
 			if want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), want) {
 				return

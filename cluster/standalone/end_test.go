@@ -66,7 +66,7 @@ func TestCallsAfterTheEnd(t *testing.T) {
 					if fault.KindOf(err) != fault.Unavailable && (how == "closed" || err != nil) {
 						t.Errorf("%s: %v", what, err)
 					}
-				case <-time.After(20 * time.Second):
+				case <-time.After(time.Minute):
 					t.Errorf("%s waits for nobody", what)
 				}
 			}
@@ -114,7 +114,7 @@ func TestAbandoned(t *testing.T) {
 	defer s.Close(context.WithoutCancel(ctx))
 	gone := func() {
 		t.Helper()
-		for end := time.Now().Add(20 * time.Second); left() > 0; time.Sleep(10 * time.Millisecond) {
+		for end := time.Now().Add(time.Minute); left() > 0; time.Sleep(10 * time.Millisecond) {
 			if time.Now().After(end) {
 				t.Fatal("what a dead process was making stays")
 			}
@@ -170,7 +170,7 @@ func TestPurgedAtTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close(context.WithoutCancel(ctx))
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		left := 0
 		err := s.Metadata().ScanTable(ctx, made.ID, func(*metadata.Row) error { left++; return nil })
 		if err != nil {

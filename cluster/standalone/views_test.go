@@ -121,7 +121,7 @@ func (w *viewWorld) create() {
 // diff waits until the view has caught up and returns how it differs from its source.
 func (w *viewWorld) diff() error {
 	w.t.Helper()
-	ctx, cancel := context.WithTimeout(w.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(w.t.Context(), time.Minute)
 	defer cancel()
 	if err := w.s.WaitView(ctx, viewName); err != nil {
 		st, serr := w.s.ViewStatus(w.t.Context(), viewName)

@@ -54,7 +54,7 @@ func TestPanicFailsTablet(t *testing.T) {
 			}
 			// Until the tablet refuses writes, all are acknowledged.
 			var err error
-			for end := time.Now().Add(20 * time.Second); err == nil && time.Now().Before(end); {
+			for end := time.Now().Add(time.Minute); err == nil && time.Now().Before(end); {
 				if err = put(table, written); err == nil {
 					written++
 				}

@@ -85,7 +85,7 @@ func TestAggregatesAfterDeletes(t *testing.T) {
 	}
 	start := time.Now()
 	mustPut(t, s, table, "r", muts...)
-	if d := time.Since(start); d > 5*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("%d mutations took %v", len(muts), d)
 	}
 	rows, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.All}})
@@ -125,7 +125,7 @@ func TestFullMetadata(t *testing.T) {
 	defer mustClose(t, s)
 	mustPut(t, s, table, "r", setCell("f", "q", 1000, "v"))
 	mustCreate(t, s, newSchema("another", 1000, "f"))
-	if d := time.Since(start); d > 5*time.Second {
+	if d := time.Since(start); d > time.Minute {
 		t.Errorf("opening took %v", d)
 	}
 }

@@ -42,14 +42,18 @@ func set(t *testing.T, tbl *bigtable.Table, row, value string) {
 	t.Helper()
 	m := bigtable.NewMutation()
 	m.Set("f", "q", 1000, []byte(value))
-	if err := tbl.Apply(t.Context(), row, m); err != nil {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := tbl.Apply(ctx, row, m); err != nil {
 		t.Fatal(err)
 	}
 }
 
 func value(t *testing.T, tbl *bigtable.Table, row string) string {
 	t.Helper()
-	r, err := tbl.ReadRow(t.Context(), row)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	r, err := tbl.ReadRow(ctx, row)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -227,6 +231,7 @@ func dropIn(t *testing.T, name string, args []string) {
 
 // A request under way when SIGTERM comes is answered.
 func TestDrainFinishesRequests(t *testing.T) {
+	t.Setenv(envDrain, "30s") // a busy machine may take longer than drainLimit
 	p := startTrestle(t, "real", t.TempDir(), "serve", "--emulator", "--temporary", "--listen=127.0.0.1:0", "--http-listen=off")
 	addr := p.line("export BIGTABLE_EMULATOR_HOST=")
 	admin, client := clients(t, addr)
@@ -244,7 +249,9 @@ func TestDrainFinishesRequests(t *testing.T) {
 	// A reader that is slow enough for the signal to come in between: the rows do
 	// not fit into the buffers on the way.
 	rows := 0
-	err := tbl.ReadRows(t.Context(), bigtable.InfiniteRange(""), func(bigtable.Row) bool {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // the client tries a server that has ended again
+	defer cancel()
+	err := tbl.ReadRows(ctx, bigtable.InfiniteRange(""), func(bigtable.Row) bool {
 		if rows++; rows == 1 {
 			p.signal(syscall.SIGTERM)
 		}

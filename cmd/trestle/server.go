@@ -30,8 +30,8 @@ import (
 // drainLimit of it, the store's flush the rest. If the store has failed, or what
 // it held is somebody else's by now, only the next start helps: requests get
 // failedLimit.
-const (
-	stopLimit   = 5 * time.Second
+var (
+	stopLimit   = 5 * time.Second // tests have more for these two
 	drainLimit  = 3 * time.Second
 	failedLimit = 300 * time.Millisecond
 )

@@ -265,7 +265,7 @@ func TestRegexCost(t *testing.T) {
 				m.match([]byte(s))
 			}
 		}
-		if d := time.Since(start); d > 5*time.Second {
+		if d := time.Since(start); d > time.Minute {
 			t.Errorf("%q repeated took %v, of it %v to compile", part, d, compiled)
 		} else if d > 100*time.Millisecond {
 			t.Logf("%q repeated took %v, of it %v to compile", part, d, compiled)

@@ -215,7 +215,7 @@ func TestMaterializedViewRights(t *testing.T) {
 	if err := f.set(root, "a", "r2"); err != nil {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		n, err := scan(f.connect(reader.token(nil)), view)
 		if n == 2 {
 			break

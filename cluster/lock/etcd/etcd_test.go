@@ -42,7 +42,7 @@ func run(t *testing.T, c *embed.Config) (*embed.Etcd, func()) {
 	t.Cleanup(end)
 	select {
 	case <-e.Server.ReadyNotify():
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("etcd does not get ready")
 	}
 	return e, end
@@ -288,7 +288,7 @@ func TestFormerLeader(t *testing.T) {
 				t.Fatalf("the item has become %+v", e)
 			}
 			held[0] = e.Item
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatal("what the session holds stays on a lease that a former leader knows")
 		}
 		stop()

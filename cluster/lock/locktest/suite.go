@@ -194,8 +194,8 @@ func session(t *testing.T, s lock.Service, ttl time.Duration) {
 	begun := time.Now()
 	a, err := s.NewSession(ctx, ttl)
 	must(t, err)
-	if d := a.Deadline().Sub(begun); d < ttl || ttl > 0 && d > ttl+time.Second {
-		t.Errorf("the deadline of a new session is in %v", d)
+	if d, left := a.Deadline().Sub(begun), time.Until(a.Deadline()); d < ttl || ttl > 0 && left > ttl+time.Second {
+		t.Errorf("the deadline of a new session is in %v", left)
 	}
 	i, err := a.Hold(ctx, "held", []byte("1"))
 	must(t, err)

@@ -12,7 +12,7 @@ import (
 )
 
 func TestSuite(t *testing.T) {
-	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil, nil) }, 300*time.Millisecond)
+	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil, nil) }, 2*time.Second)
 }
 
 // TestCutOff: a session whose holder does not reach the service ends, for the

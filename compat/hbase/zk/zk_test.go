@@ -449,7 +449,7 @@ func TestDeafClient(t *testing.T) {
 		next.Root = []string{"/hbase", "/other"}[i%2]
 		s.Publish(next.Tree())
 	}
-	if d := time.Since(begin); d > 5*time.Second {
+	if d := time.Since(begin); d > time.Minute {
 		t.Errorf("200 publications took %v", d)
 	}
 	c.Close()

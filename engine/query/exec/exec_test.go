@@ -470,7 +470,7 @@ func TestCancel(t *testing.T) {
 		_, err = r.Next(ctx)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", sql, err)
-		} else if d := time.Since(ended); d > 5*time.Second { // 100 ms on a machine of its own
+		} else if d := time.Since(ended); d > time.Minute { // 100 ms on a machine of its own
 			t.Errorf("%s: went on for %v", sql, d)
 		} else {
 			t.Logf("%s: went on for %v", sql, d)

@@ -31,7 +31,7 @@ func FuzzParse(f *testing.F) {
 		runtime.ReadMemStats(&before)
 		start := time.Now()
 		_, err := Parse(text)
-		if took := time.Since(start); took > time.Second {
+		if took := time.Since(start); took > 10*time.Second {
 			t.Errorf("%d bytes took %v", len(text), took)
 		}
 		runtime.ReadMemStats(&after)

@@ -138,14 +138,11 @@ func TestCollectorGone(t *testing.T) {
 		s.Child("x").End(nil)
 		s.End(errors.New("failed"))
 	}
-	if d := time.Since(start); d > 5*time.Second {
-		t.Errorf("10,000 requests took %v", d)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_ = tr.Close(ctx)
-	if d := time.Since(start); d > 8*time.Second {
-		t.Errorf("with the end it took %v", d)
+	if d := time.Since(start); d > time.Minute {
+		t.Errorf("10,000 requests and the end took %v", d)
 	}
 }
 
