@@ -1,7 +1,6 @@
 package gateway
 
 import (
-	"bytes"
 	"context"
 	"io"
 	"log/slog"
@@ -19,6 +18,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/logtest"
 	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -62,7 +62,7 @@ type fixture struct {
 	conn   *grpc.ClientConn
 	raw    bigtablepb.BigtableClient
 	seen   *recorder
-	log    *lockedBuffer
+	log    *logtest.Buffer
 }
 
 // strict makes a fixture outside emulator mode.
@@ -72,7 +72,7 @@ const strict = true
 // sums agg.
 func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	t.Helper()
-	f := &fixture{t: t, stub: &stub{}, seen: &recorder{}, log: &lockedBuffer{}}
+	f := &fixture{t: t, stub: &stub{}, seen: &recorder{}, log: &logtest.Buffer{}}
 	m := model.New(model.Options{})
 	f.stub.Backend, f.stub.ChangeStreamer = m, m
 	families := map[string]schema.Family{}
@@ -101,7 +101,7 @@ func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	f.raw = bigtablepb.NewBigtableClient(f.conn)
 	t.Cleanup(func() {
 		_ = f.conn.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		if err := f.server.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)
@@ -161,23 +161,6 @@ func (r *recorder) RPCDone(of *request.Record, code codes.Code, _ time.Duration,
 	r.records = append(r.records, of)
 	r.received += received
 	r.sent += sent
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func recvAll[T any](recv func() (T, error)) ([]T, error) {

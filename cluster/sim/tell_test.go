@@ -1,39 +1,27 @@
 package sim
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/logtest"
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
 // A told has what is logged.
-type told struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *told) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(b)
-}
+type told struct{ logtest.Buffer }
 
 // await waits for a line that has all parts.
 func (l *told) await(t *testing.T, parts ...string) {
 	t.Helper()
 	eventually(t, func() error {
-		l.mu.Lock()
-		defer l.mu.Unlock()
 	next:
-		for line := range strings.Lines(l.b.String()) {
+		for line := range strings.Lines(l.String()) {
 			for _, p := range parts {
 				if !strings.Contains(line, p) {
 					continue next

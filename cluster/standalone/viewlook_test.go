@@ -1,7 +1,6 @@
 package standalone
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -21,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/logtest"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -365,7 +365,7 @@ func TestViewEndsKept(t *testing.T) {
 	if e.armed.Load() {
 		t.Fatal("no ends were read")
 	}
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := w.diff()
 		if err == nil && time.Now().After(now.Add(2*time.Second)) {
 			break
@@ -397,7 +397,7 @@ func TestViewEndsAhead(t *testing.T) {
 	if n := stored.Load(); n < 4 {
 		t.Fatalf("%d batches were stored: the test needs more", n)
 	}
-	for end := soon.Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := soon.Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		err := w.diff()
 		if err == nil && time.Now().After(soon.Add(500*time.Millisecond)) {
 			return
@@ -450,7 +450,7 @@ func (d slowDisk) ReuseForWrite(from, to string, c vfs.DiskWriteCategory) (vfs.F
 // way to the disk. A worker that takes a number too early is found out before it stores it.
 func TestViewNumbers(t *testing.T) {
 	run := func(t *testing.T, m views.Mistake) string {
-		var text lockedText
+		var text logtest.Buffer
 		w := newViewWorld(t, views.Options{Mistake: m, Log: slog.New(slog.NewTextHandler(&text, nil))}, func(w *viewWorld) { w.disk = func(fs vfs.FS) vfs.FS { return slowDisk{fs} } })
 		defer w.close()
 		w.fill(250)
@@ -465,22 +465,4 @@ func TestViewNumbers(t *testing.T) {
 	if log := run(t, views.NumberTooEarly); !strings.Contains(log, found) {
 		t.Errorf("the mistake was not found: %q", log)
 	}
-}
-
-// lockedText is what was logged.
-type lockedText struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (t *lockedText) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.b.Write(p)
-}
-
-func (t *lockedText) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.b.String()
 }

@@ -11,6 +11,10 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/trestledb/trestle/engine/logtest"
 )
 
 // A docBlock is a fenced block of shell commands in a document.
@@ -223,7 +227,7 @@ func runDoc(t *testing.T, doc string, s docSection, bin string) {
 	cmd := exec.Command("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", script)
 	cmd.Env = []string{"PATH=" + bin + ":" + os.Getenv("PATH"), "HOME=" + filepath.Join(world, "client"), "WORLD=" + world, "CLOUDSDK_CONFIG=" + filepath.Join(world, "gcloud"), "CLOUDSDK_CORE_DISABLE_PROMPTS=1"}
 	cmd.WaitDelay = time.Second
-	var out syncBuffer
+	var out logtest.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -233,4 +237,79 @@ func runDoc(t *testing.T, doc string, s docSection, bin string) {
 	if err := cmd.Wait(); err != nil && !strings.Contains(err.Error(), "WaitDelay") {
 		t.Errorf("%v\n%s", err, &out)
 	}
+}
+
+var docSpan = regexp.MustCompile("`(trestle [^`]+)`")
+
+// TestDocsText: what the text of documents calls a command is one, with flags that it has.
+func TestDocsText(t *testing.T) {
+	docs, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(docs) < 5 {
+		t.Fatalf("%v, %v", docs, err)
+	}
+	root, looked := newRoot(&process{}), 0
+	for _, doc := range append(docs, "../../README.md") {
+		b, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fenced := false
+		for i, line := range strings.Split(string(b), "\n") {
+			if docFence.MatchString(line) {
+				fenced = !fenced
+			}
+			for _, span := range docSpan.FindAllStringSubmatch(line, -1) {
+				if fenced || strings.Contains(line, "magic "+span[0]) {
+					break
+				}
+				looked++
+				if err := commandIn(root, span[1]); err != nil {
+					t.Errorf("%s:%d: `%s`: %v", doc, i+1, span[1], err)
+				}
+			}
+		}
+	}
+	if looked < 100 {
+		t.Errorf("only %d commands", looked)
+	}
+	for _, bad := range []string{"trestle cluster status | drain", "trestle top --start", "trestle keyvi", "trestle log drop"} {
+		if commandIn(root, bad) == nil {
+			t.Errorf("`%s` is taken for a command", bad)
+		}
+	}
+}
+
+// flagBelow tells whether a command, or one of a group, has a flag.
+func flagBelow(c *cobra.Command, name string) bool {
+	c.InitDefaultHelpFlag()
+	c.InheritedFlags() // which makes them flags of c
+	return c.Flags().Lookup(name) != nil || slices.ContainsFunc(c.Commands(), func(v *cobra.Command) bool { return flagBelow(v, name) })
+}
+
+// commandIn returns what is wrong with a command line in a text, where | stands between
+// verbs, brackets around what can be left out, and capitals for what is to be filled in.
+func commandIn(root *cobra.Command, text string) error {
+	c := root
+	text = strings.NewReplacer(`\|`, "|", " | ", "|", "[", "", "]", "").Replace(text)
+	for i, word := range strings.Fields(text)[1:] {
+		name, flag := strings.CutPrefix(word, "--")
+		switch {
+		case i == 0 && (strings.HasPrefix(word, "-") || word == "COMMAND"):
+			return nil // Google's emulator, or any command
+		case flag:
+			if name, _, _ = strings.Cut(name, "="); !flagBelow(c, name) {
+				return fmt.Errorf("%s has no flag --%s", c.CommandPath(), name)
+			}
+		case c.HasSubCommands():
+			group := c
+			for verb := range strings.SplitSeq(word, "|") {
+				at := slices.IndexFunc(group.Commands(), func(v *cobra.Command) bool { return v.Name() == verb })
+				if at < 0 {
+					return fmt.Errorf("%s has no verb %s", group.CommandPath(), verb)
+				}
+				c = group.Commands()[at]
+			}
+		}
+	}
+	return nil
 }

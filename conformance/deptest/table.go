@@ -41,6 +41,7 @@ var allowed = map[string][]string{
 	"engine/datadir/datadirtest": {},
 	"engine/tempfs":              {},
 	"engine/loopback":            {},
+	"engine/logtest":             {},
 	"engine/objectstore":         {"engine/fault", "engine/datadir"},
 	"engine/objectstore/storetest": {
 		"engine/fault", "engine/objectstore"},

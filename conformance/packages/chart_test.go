@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/trestledb/trestle/engine/logtest"
 )
 
 // The schemas of Kubernetes' objects, as PyPI has them.
@@ -76,6 +78,14 @@ func TestChart(t *testing.T) {
 				}
 			})
 		})
+	}
+	for _, line := range block(t, "## Kubernetes") {
+		args := strings.Fields(strings.Replace(line, "trestle-chart-*.tgz", chart, 1))
+		if args[0] != "helm" || args[1] != "install" {
+			t.Fatalf("docs/install.md: %s", line)
+		}
+		args[1] = "template"
+		output(t, exec.Command(helm, args[1:]...))
 	}
 	for flags, want := range map[string]string{
 		"":                                    "set tls.secretName, or insecure=true",
@@ -394,7 +404,7 @@ func TestChartNotes(t *testing.T) {
 		t.Fatalf("no command that makes a key:\n%s", notes)
 	}
 	exe, dir := r.program(t), t.TempDir()
-	log := new(syncBuffer)
+	log := new(logtest.Buffer)
 	cmd := exec.Command(exe, "serve", "--data-dir", dir, "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--names", "name-trestle.space.svc", "--tls-auto", "--auth", "on")
 	cmd.Stdout, cmd.Stderr = log, log
 	defer keep(t, cmd)()

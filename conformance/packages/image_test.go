@@ -1,7 +1,6 @@
 package packages
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/trestledb/trestle/conformance/cluster"
+	"github.com/trestledb/trestle/engine/logtest"
 )
 
 // A builder runs buildah with a storage of its own.
@@ -109,7 +109,7 @@ func (c *container) command(words ...string) *exec.Cmd {
 
 // start runs the entry point, or another, with a command, or that of the image,
 // until the test ends or stop is called.
-func (c *container) start(entrypoint, command []string) (log *syncBuffer, stop func()) {
+func (c *container) start(entrypoint, command []string) (log *logtest.Buffer, stop func()) {
 	t := c.b.t
 	t.Helper()
 	if entrypoint == nil {
@@ -118,7 +118,7 @@ func (c *container) start(entrypoint, command []string) (log *syncBuffer, stop f
 	if command == nil {
 		command = c.i.Docker.Config.Cmd
 	}
-	log = new(syncBuffer)
+	log = new(logtest.Buffer)
 	cmd := c.command(slices.Concat(entrypoint, command)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	stop = keep(t, cmd)
@@ -140,23 +140,6 @@ func keep(t *testing.T, cmd *exec.Cmd) (stop func()) {
 	})
 	t.Cleanup(stop)
 	return stop
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (s *syncBuffer) Write(p []byte) (int, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.Write(p)
-}
-
-func (s *syncBuffer) String() string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.b.String()
 }
 
 // until calls done until it is true.
@@ -393,7 +376,7 @@ func up(t *testing.T, r *release, file string, volumes string) running {
 	i := b.pull(r, "image")
 	stops := map[string]func(){}
 	checks := map[string]func() bool{}
-	logs := map[string]*syncBuffer{}
+	logs := map[string]*logtest.Buffer{}
 	for name, s := range p.Services {
 		if len(s.Ports) > 0 {
 			published = spaces[name]
@@ -419,7 +402,7 @@ func up(t *testing.T, r *release, file string, volumes string) running {
 			for k, a := range cmd.Args {
 				cmd.Args[k] = strings.Replace(a, "--data-dir=/etcd-data", "--data-dir="+filepath.Join(volumes, "etcd"), 1)
 			}
-			logs[name] = new(syncBuffer)
+			logs[name] = new(logtest.Buffer)
 			cmd.Env = append(os.Environ(), asEtcd+"=1")
 			cmd.Stdout, cmd.Stderr = logs[name], logs[name]
 			stops[name] = keep(t, cmd)

@@ -1,7 +1,6 @@
 package auth_test
 
 import (
-	"bytes"
 	"context"
 	"crypto"
 	"crypto/x509"
@@ -10,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/logtest"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/auth/jws"
@@ -94,7 +93,7 @@ func fixtureOver(t testing.TB, b backend.Backend, o auth.Options, transport ...c
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		_ = srv.Stop(ctx)
 		if err := <-served; err != nil {
@@ -292,22 +291,7 @@ func with(ctx context.Context, headers ...string) context.Context {
 }
 
 // lines collect a log.
-type lines struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lines struct{ logtest.Buffer }
 
 // all returns the records with the given message.
 func (l *lines) all(msg string) (out []map[string]any) {
