@@ -148,6 +148,17 @@ func (c *File) Rows() row.Range {
 // Close releases the file.
 func (c *File) Close() error { return c.f.Close() }
 
+// Shared returns the file for a reader that closes it, while the caller keeps it open.
+func (c *File) Shared() *File {
+	s := *c
+	s.f = unclosed{c.f}
+	return &s
+}
+
+type unclosed struct{ Readable }
+
+func (unclosed) Close() error { return nil }
+
 // bounds is what a read wants of a chunk.
 type bounds struct {
 	within row.Range

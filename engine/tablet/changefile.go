@@ -12,6 +12,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/merge"
@@ -88,6 +89,14 @@ func (f *changeFile) decided() {
 	}
 }
 
+// named says what the row names now: the file, or never.
+func (f *changeFile) named(names map[string]bool) {
+	if f != nil && f.begun && !names[f.name()] {
+		f.abort()
+	}
+	f.decided()
+}
+
 // record writes the changes that m has recorded.
 func (f *changeFile) record(ctx context.Context, m *mem) error {
 	walk := newRecordWalk(m.Memtable, m.since, cell.MaxSeq)
@@ -117,19 +126,50 @@ func (t *Tablet) newChangeFile(life uint64) *changeFile {
 // someStamp is that of records whose stamp is in what names their file.
 const someStamp cell.Seq = 1
 
-// A collection is what garbage collection removes, to be told to readers of changes.
+// A collection is what garbage collection removes, to be told to readers of changes: in parts,
+// so that to leave a cell out costs no more when there are many.
 type collection struct {
-	*changeFile
-	grain  int64
-	prefix []byte // of the row of rec
-	rec    changes.Record
-	seed   maphash.Seed
-	cells  hashes // of the keys that were collected
-	// suspects are hashes of keys that may have been collected, and were written since: sorted
-	// by spare, and not all of them with all.
-	suspects []uint64
+	*changeFile // the part that is being written
+	grain       int64
+	prefix      []byte // of the row of rec
+	rec         changes.Record
+	seed        maphash.Seed
+	cells       hashes // of the keys that were collected
+	n           int    // of those in the part that is being written
+	first       []byte // its first row
+	parts       []collectedPart
+	// suspects counts the hashes in parts. It is all that was collected with all.
+	suspects int
 	all      bool
+	// out are hashes of suspects that the parts do not have, or not any more: some of them.
+	out map[uint64]struct{}
+	// after is the largest stamp that the inputs have. What was written since has been looked
+	// through up to looked.
+	after, looked cell.Seq
+	// spared counts how often a part was written anew, and looks how often parts were read for that.
+	spared, looks int
 }
+
+// A collectedPart is a part of a collection. Parts ascend by row, and none shares one.
+type collectedPart struct {
+	*changeFile
+	ref         *changes.Ref
+	first, last []byte // rows
+	// suspects are hashes of keys that may have been collected, and were written since: sorted
+	// by spare. rows are their rows, nil if they are longer than seekBytes together.
+	suspects []uint64
+	rows     map[string]struct{}
+	rowBytes int
+}
+
+// partCells is about how many cells a part has: what is written anew for one of them that was
+// written since. Tests change it.
+var partCells = 1 << 18
+
+const (
+	seekBytes = 64 << 10 // bounds collectedPart.rows; with more, all of the part is read
+	mostOut   = 1 << 16  // bounds collection.out
+)
 
 // hashedCells bounds the memory of a collection: 8 MiB for cells and for suspects each, twice
 // that while they grow. Tests change it.
@@ -188,7 +228,7 @@ func (t *Tablet) newCollection() *collection {
 	if f == nil {
 		return nil
 	}
-	return &collection{changeFile: f, seed: maphash.MakeSeed(), grain: max(1, t.schema().Granularity), rec: changes.Record{Stamp: someStamp, Collected: true}}
+	return &collection{changeFile: f, seed: maphash.MakeSeed(), out: map[uint64]struct{}{}, grain: max(1, t.schema().Granularity), rec: changes.Record{Stamp: someStamp, Collected: true}}
 }
 
 // take notes a cell that was collected. Cells come in the order of their keys.
@@ -201,6 +241,11 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 		if err := c.row(ctx); err != nil {
 			return err
 		}
+		if c.n >= partCells {
+			if err := c.cut(); err != nil {
+				return err
+			}
+		}
 		c.prefix = append(c.prefix[:0], e.Key[:n]...)
 	}
 	s, err := cell.ParseSuffix(e.Key[n:])
@@ -208,6 +253,7 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 		return fault.New(fault.Corruption, "%w", err)
 	}
 	c.cells.add(maphash.Bytes(c.seed, e.Key))
+	c.n++
 	c.rec.Changes = append(c.rec.Changes, changes.Change{Op: changes.DeleteColumn, Family: s.Family, Qualifier: cell.Qualifier(nil, s.Column),
 		Times: cell.TimeRange{Start: s.Timestamp, End: s.Timestamp + c.grain}})
 	return nil
@@ -221,58 +267,112 @@ func (c *collection) row(ctx context.Context) (err error) {
 	if c.rec.Key, err = cell.RowOf(c.rec.Key[:0], c.prefix); err != nil {
 		return fault.New(fault.Corruption, "%w", err)
 	}
+	if c.first == nil {
+		c.first = append([]byte{}, c.rec.Key...)
+	}
 	err = c.add(ctx, &c.rec)
 	clear(c.rec.Changes)
 	c.rec.Changes = c.rec.Changes[:0]
 	return err
 }
 
-// finish is that of the file, after the last row.
-func (c *collection) finish(ctx context.Context) (*changes.Ref, error) {
-	if c == nil {
-		return nil, nil
+// cut ends the part, after its last row.
+func (c *collection) cut() error {
+	ref, err := c.changeFile.finish()
+	if ref == nil || err != nil {
+		return err
 	}
-	if err := c.row(ctx); err != nil {
-		return nil, err
-	}
-	c.cells.finish()
-	return c.changeFile.finish()
+	c.parts = append(c.parts, collectedPart{changeFile: c.changeFile, ref: ref, first: c.first, last: bytes.Clone(c.rec.Key), rows: map[string]struct{}{}})
+	c.changeFile = &changeFile{env: c.env, life: c.life}
+	c.n, c.first = 0, nil
+	return nil
 }
 
-// suspect notes that a cell was written, if it may have been collected.
-func (c *collection) suspect(key []byte) {
+// finish ends the last part. What was collected is of cells with stamps up to after.
+func (c *collection) finish(ctx context.Context, after cell.Seq) error {
+	if c == nil {
+		return nil
+	}
+	if err := c.row(ctx); err != nil {
+		return err
+	}
+	c.cells.finish()
+	c.after, c.looked = after, after
+	return c.cut()
+}
+
+// abort gives up all parts.
+func (c *collection) abort() {
+	if c == nil {
+		return
+	}
+	for i := range c.parts {
+		c.parts[i].abort()
+	}
+	c.changeFile.abort()
+}
+
+// suspect notes that a cell of a row was written, if it may have been collected.
+func (c *collection) suspect(row, key []byte) {
 	h := maphash.Bytes(c.seed, key)
 	if c.all || !c.cells.has(h) {
 		return
 	}
-	if c.suspects = append(c.suspects, h); len(c.suspects) >= hashedCells {
-		c.sortSuspects()
-		c.all = len(c.suspects) > hashedCells/2
+	if _, out := c.out[h]; out {
+		return
+	}
+	i, _ := slices.BinarySearchFunc(c.parts, row, func(p collectedPart, row []byte) int { return bytes.Compare(p.last, row) })
+	if i == len(c.parts) || bytes.Compare(c.parts[i].first, row) > 0 {
+		return
+	}
+	p := &c.parts[i]
+	p.suspects = append(p.suspects, h)
+	if p.rows != nil {
+		p.rows[string(row)] = struct{}{}
+		if p.rowBytes += len(row); p.rowBytes > seekBytes {
+			p.rows = nil
+		}
+	}
+	if c.suspects++; c.suspects >= hashedCells {
+		c.suspects = 0
+		for i := range c.parts {
+			c.parts[i].sort()
+			c.suspects += len(c.parts[i].suspects)
+		}
+		c.all = c.suspects > hashedCells/2
 	}
 }
 
-// sortSuspects sorts the suspects, and leaves each once.
-func (c *collection) sortSuspects() {
-	slices.Sort(c.suspects)
-	c.suspects = slices.Compact(c.suspects)
+// sort sorts the suspects, and leaves each once.
+func (p *collectedPart) sort() {
+	slices.Sort(p.suspects)
+	p.suspects = slices.Compact(p.suspects)
+}
+
+// ranges are where the suspects of a part are, sorted.
+func (p *collectedPart) ranges(all bool) []row.Range {
+	switch {
+	case all || p.rows == nil:
+		return []row.Range{row.All}
+	case len(p.suspects) == 0:
+		return nil
+	}
+	var out []row.Range
+	for _, key := range slices.Sorted(maps.Keys(p.rows)) {
+		out = append(out, row.Single([]byte(key)))
+	}
+	return out
 }
 
 // suspectsAny tells whether a cell that was collected may have been written since.
-func (c *collection) suspectsAny() bool { return c.all || len(c.suspects) > 0 }
+func (c *collection) suspectsAny() bool { return c.all || c.suspects > 0 }
 
-// suspected tells whether this cell may have been written since. The suspects are sorted.
-func (c *collection) suspected(key []byte) bool {
-	if c.all {
-		return true
-	}
-	_, ok := slices.BinarySearch(c.suspects, maphash.Bytes(c.seed, key))
-	return ok
-}
-
-// lookThrough suspects the cells that were collected and written with a stamp in
-// (from, through], and returns how many records it has read. Such a cell is there, so it must
+// lookThrough suspects the cells that were collected and written since it has looked, with a
+// stamp up to through, and returns how many records it has read. Such a cell is there, so it must
 // not be told to be gone: a record of the collection has a stamp behind that of the write.
-func (c *collection) lookThrough(ctx context.Context, t *Tablet, from, through cell.Seq) (n int, err error) {
+func (c *collection) lookThrough(ctx context.Context, t *Tablet, through cell.Seq) (n int, err error) {
+	from := c.looked
+	c.looked = through
 	v := t.pin()
 	if v == nil {
 		return 0, t.gone()
@@ -300,7 +400,7 @@ func (c *collection) lookThrough(ctx context.Context, t *Tablet, from, through c
 			switch d.Op {
 			case changes.SetCell, changes.AddToCell, changes.MergeToCell:
 				key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Timestamp)
-				c.suspect(key)
+				c.suspect(rec.Key, key)
 			}
 		}
 		return !c.all, nil
@@ -314,22 +414,55 @@ func (c *collection) lookThrough(ctx context.Context, t *Tablet, from, through c
 	return n, err
 }
 
-// spare writes the file anew without the suspects that were written with a stamp in
-// (after, through], and returns what names it: of itself if there is no such cell, and nil if
-// nothing is left. Later writes are suspected anew. The caller holds the change lock. It costs
-// a read of the file, a seek for each suspect in it, and if one was written a write of the file.
-func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, after, through cell.Seq) (_ *changes.Ref, err error) {
+// settle looks through what was written meanwhile, until that is little, and leaves out what is
+// suspected, unless parts were written anew spares times for that. lock and unlock are those of
+// the write lock. A crash must not take a write that a cell was left out for.
+func (c *collection) settle(ctx context.Context, t *Tablet, lock, unlock func()) error {
+	for {
+		var last commitlog.Pos
+		for range catchUps {
+			lock()
+			end := t.write.seq
+			last = t.write.last
+			unlock()
+			n, err := c.lookThrough(ctx, t, end)
+			if err != nil {
+				return err
+			}
+			if n < fewRows {
+				break
+			}
+		}
+		if !c.suspectsAny() || !c.patient() {
+			return nil
+		}
+		if err := c.spare(ctx, t, last); err != nil {
+			return err
+		}
+	}
+}
+
+// patient tells whether readers go on rather than wait for what is suspected to be left out.
+func (c *collection) patient() bool { return c.spared < spares && c.looks < suspicions }
+
+// spare writes the parts anew that have suspects which were written, the last of them at a place
+// in the log. Later writes are suspected anew. It costs a look at the rows of suspects, a seek
+// for each that was collected, and a write of the parts that have one.
+func (c *collection) spare(ctx context.Context, t *Tablet, last commitlog.Pos) (err error) {
+	if err := t.Wait(ctx, last); err != nil {
+		return err
+	}
 	v := t.pin()
 	if v == nil {
-		return nil, t.gone()
+		return t.gone()
 	}
 	defer v.release()
 	var sources []cell.Iterator
 	for _, m := range v.mems {
-		sources = append(sources, m.Iterator(through))
+		sources = append(sources, m.Iterator(c.looked))
 	}
 	for i := range v.runs {
-		if slices.ContainsFunc(v.runs[i].files, func(f file) bool { return f.ref.MaxSeq > after }) {
+		if slices.ContainsFunc(v.runs[i].files, func(f file) bool { return f.ref.MaxSeq > c.after }) {
 			u := new(runIterator)
 			u.reset(ctx, v.runs[i].files, sstable.IterOptions{})
 			sources = append(sources, u)
@@ -337,83 +470,103 @@ func (c *collection) spare(ctx context.Context, t *Tablet, of *changes.Ref, afte
 	}
 	it := merge.New(sources)
 	defer func() { err = errors.Join(err, it.Close()) }()
-	c.sortSuspects()
-	written := func(key []byte) bool {
-		if !c.suspected(key) || !it.SeekGE(key) {
+	rewritten := false
+	for i := range c.parts {
+		p := &c.parts[i]
+		p.sort()
+		var in []uint64 // suspects that stay
+		written := func(key []byte) bool {
+			h := maphash.Bytes(c.seed, key)
+			if _, ok := slices.BinarySearch(p.suspects, h); !ok && !c.all {
+				return false
+			}
+			if it.SeekGE(key) {
+				// The newest of its key.
+				if e := it.Entry(); bytes.Equal(e.Key, key) && e.Seq > c.after && (e.Kind == cell.Set || e.Kind == cell.SetUntil) {
+					return true
+				}
+			}
+			in = append(in, h)
 			return false
 		}
-		e := it.Entry() // the newest of its key
-		return bytes.Equal(e.Key, key) && e.Seq > after && (e.Kind == cell.Set || e.Kind == cell.SetUntil)
-	}
-	source := changes.Source{Lo: of.Lo, Hi: of.Hi, Open: func(ctx context.Context) (*changes.File, error) {
-		o, err := c.env.Objects.Open(ctx, of.Object)
-		if err != nil {
-			return nil, err
+		if within := p.ranges(c.all); len(within) > 0 {
+			var any bool
+			any, err = p.spare(ctx, within, written)
+			rewritten = rewritten || any
 		}
-		return changes.Open(ctx, o, of.Object)
-	}}
-	iterate := func(to func(*changes.Record) (bool, error)) error {
-		_, err := changes.Iterate(ctx, []changes.Source{source}, changes.Position{}, cell.MaxSeq, row.All, to)
-		return errors.Join(err, it.Error())
+		if err = errors.Join(err, it.Error()); err != nil {
+			return fmt.Errorf("leave out what was written again: %w", err)
+		}
+		slices.Sort(in)
+		for _, h := range p.suspects {
+			if _, ok := slices.BinarySearch(in, h); !ok && len(c.out) < mostOut {
+				c.out[h] = struct{}{}
+			}
+		}
+		p.suspects, p.rows, p.rowBytes = nil, map[string]struct{}{}, 0
 	}
-	var key []byte
-	any := false
-	err = iterate(func(r *changes.Record) (bool, error) {
-		key = cell.AppendRow(key[:0], r.Key)
-		prefix := len(key)
-		any = slices.ContainsFunc(r.Changes, func(d changes.Change) bool {
-			key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Times.Start)
-			return written(key)
-		})
-		return !any, nil
-	})
-	if err == nil && any {
-		of, err = c.rewrite(ctx, iterate, written)
+	c.parts = slices.DeleteFunc(c.parts, func(p collectedPart) bool { return p.ref == nil })
+	c.suspects, c.all = 0, false
+	c.looks++
+	if rewritten {
+		c.spared++
 	}
-	if err != nil {
-		return nil, fmt.Errorf("leave out what was written again: %w", err)
-	}
-	c.suspects, c.all = nil, false
-	return of, nil
+	return nil
 }
 
-// rewrite writes the file anew without the cells that are written, and returns what names it;
-// nil if nothing is left.
-func (c *collection) rewrite(ctx context.Context, iterate func(func(*changes.Record) (bool, error)) error, written func(key []byte) bool) (_ *changes.Ref, err error) {
-	rest := &changeFile{env: c.env, life: c.life}
-	defer func() {
-		if err != nil {
-			rest.abort()
-		}
-	}()
+// spare writes the part anew without its cells in within that are written, if there are any; ref
+// is nil if nothing is left.
+func (p *collectedPart) spare(ctx context.Context, within []row.Range, written func(key []byte) bool) (rewritten bool, err error) {
+	o, err := p.env.Objects.Open(ctx, p.ref.Object)
+	if err != nil {
+		return false, err
+	}
+	f, err := changes.Open(ctx, o, p.ref.Object)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	source := p.ref.Source(func(context.Context) (*changes.File, error) { return f.Shared(), nil })
 	var key []byte
-	var cells hashes
-	if err := iterate(func(r *changes.Record) (bool, error) {
+	each := func(within row.Range, to func(*changes.Record) (bool, error)) error {
+		_, err := changes.Iterate(ctx, []changes.Source{source}, changes.Position{}, cell.MaxSeq, within, to)
+		return err
+	}
+	is := func(r *changes.Record) func(d changes.Change) bool {
 		key = cell.AppendRow(key[:0], r.Key)
 		prefix := len(key)
-		r.Changes = slices.DeleteFunc(r.Changes, func(d changes.Change) bool {
+		return func(d changes.Change) bool {
 			key = cell.AppendCell(key[:prefix], d.Family, d.Qualifier, d.Times.Start)
-			if written(key) {
-				return true
-			}
-			cells.add(maphash.Bytes(c.seed, key))
-			return false
+			return written(key)
+		}
+	}
+	for i := 0; i < len(within) && !rewritten && err == nil; i++ {
+		err = each(within[i], func(r *changes.Record) (bool, error) {
+			rewritten = slices.ContainsFunc(r.Changes, is(r))
+			return !rewritten, nil
 		})
-		if len(r.Changes) == 0 {
+	}
+	if !rewritten || err != nil {
+		return false, err
+	}
+	rest := &changeFile{env: p.env, life: p.life}
+	err = each(row.All, func(r *changes.Record) (bool, error) {
+		if r.Changes = slices.DeleteFunc(r.Changes, is(r)); len(r.Changes) == 0 {
 			return true, nil
 		}
 		return true, rest.add(ctx, r)
-	}); err != nil {
-		return nil, err
+	})
+	var ref *changes.Ref
+	if err == nil {
+		ref, err = rest.finish()
 	}
-	ref, err := rest.finish()
 	if err != nil {
-		return nil, err
+		rest.abort()
+		return false, err
 	}
-	c.abort()
-	*c.changeFile, c.cells = *rest, cells
-	c.cells.finish()
-	return ref, nil
+	p.abort()
+	p.changeFile, p.ref = rest, ref
+	return true, nil
 }
 
 // place gives a stamp to what a file has.

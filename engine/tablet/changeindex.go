@@ -19,6 +19,7 @@ import (
 type changeIndex struct {
 	env    *Env
 	object string
+	files  []changes.Ref
 }
 
 // indexChanges puts change files of next, if it has more than most, into an index object.
@@ -51,7 +52,7 @@ func (t *Tablet) indexChanges(ctx context.Context, next *metadata.Row, most int)
 	}
 	files = inOrder(files)
 	id := t.env.NewID()
-	x := &changeIndex{env: t.env, object: changes.IndexName(id)}
+	x := &changeIndex{env: t.env, object: changes.IndexName(id), files: files}
 	t.env.begin(x.object)
 	defer func() {
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
-	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/compaction"
 	"github.com/trestledb/trestle/engine/merge"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -78,7 +77,6 @@ type work struct {
 	asked    uint64 // the last request for a major compaction before it
 	long     bool   // it has a place among the server's long ones
 	out      *output
-	removed  *changes.Ref // what it collected; nil if nothing is to be known of that
 	progress progress
 }
 
@@ -330,14 +328,17 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	if err := out.cut(); err != nil {
 		return err
 	}
-	var err error
-	if w.removed, err = out.removed.finish(ctx); err != nil {
+	if err := out.removed.finish(ctx, v.row.FlushedSeq); err != nil {
 		return err
 	}
 	for _, f := range out.files {
 		if !out.carried[f.Object] {
 			t.env.Stats.CompactionOut.Add(f.Size)
 		}
+	}
+	if c := out.removed; c != nil && len(c.parts) > 0 {
+		// What was written while it read. Little is left to do with the change lock held.
+		return c.settle(ctx, t, t.write.Lock, t.write.Unlock)
 	}
 	return nil
 }
@@ -397,7 +398,7 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 	}
 	t.jobs.narrow(w, nil) // its output is in next
 	t.trimRanges(next, v.mems)
-	pass, err := t.placeRemoved(ctx, next, out, w.removed, w.from.row.FlushedSeq, false)
+	pass, err := t.placeRemoved(ctx, next, out, false)
 	defer pass()
 	if err != nil {
 		out.abort()
@@ -407,7 +408,7 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 		return t.lost(out, err)
 	}
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
-	out.named()
+	out.named(next)
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 		return false, err
 	}
 	var out *output
-	var recorded, removed *changes.Ref
+	var recorded *changes.Ref
 	err := t.guard("flush", func() (err error) {
 		out = t.newOutput(v, t.layout(), v.row.NextRun, m.instant)
 		out.byFamily(v)
@@ -50,7 +50,7 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 		if err := out.cut(); err != nil {
 			return err
 		}
-		if removed, err = out.removed.finish(ctx); err != nil {
+		if err = out.removed.finish(ctx, m.MaxSeq()); err != nil {
 			return err
 		}
 		if out.recorded = t.newChangeFile(m.life); m.life == 0 || out.recorded == nil {
@@ -98,15 +98,15 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	t.placeFollowed(next)
 	if !still {
 		most := t.env.Options.ChangeFiles
-		if removed != nil {
-			most-- // it is named too
+		if out.removed != nil {
+			most = max(0, most-len(out.removed.parts)) // they are named too
 		}
 		// It is left for the next flush while writes wait, or if it fails.
 		if out.index, err = t.indexChanges(ctx, next, most); err != nil {
 			t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
 		}
 	}
-	pass, err := t.placeRemoved(ctx, next, out, removed, m.MaxSeq(), still)
+	pass, err := t.placeRemoved(ctx, next, out, still)
 	defer pass()
 	if err != nil {
 		out.abort()
@@ -118,7 +118,7 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	t.install(func(old *version) *version {
 		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
 	})
-	out.named()
+	out.named(next)
 	t.env.Memory.add(-m.Bytes())
 	var size int64
 	for _, f := range out.files {
@@ -132,15 +132,15 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 }
 
 // spares is how often what was collected is written anew before readers wait for it, where
-// writers come back to cells that were collected all the time.
-const spares = 6
+// writers come back to cells that were collected all the time, and suspicions how often it is read.
+const spares, suspicions = 6, 32
 
-// placeRemoved gives what was collected of cells up to a stamp a stamp of its own and adds it
-// to next, but for cells that were written again since. pass is called once next is the
-// tablet's row, or will not be: readers of changes wait in between. They wait for what was
-// written in a moment to be looked through, in memory, and for no more, unless it fails
-// spares times. The caller holds the change lock, and with still the write lock.
-func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *output, removed *changes.Ref, upTo cell.Seq, still bool) (pass func(), err error) {
+// placeRemoved gives what was collected a stamp of its own and adds it to next, but for cells that
+// were written again since. pass is called once next is the tablet's row, or will not be: readers
+// of changes wait in between. They wait for what was written in a moment to be looked through, in
+// memory, and for no more, unless it fails again and again. The caller holds the change lock, and
+// with still the write lock.
+func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *output, still bool) (pass func(), err error) {
 	lock, unlock := t.write.Lock, t.write.Unlock
 	if still {
 		lock, unlock = func() {}, func() {}
@@ -152,59 +152,30 @@ func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *outp
 		t.passLocked()
 	}
 	c := out.removed
-	// spare leaves out what is suspected of writes up to a stamp. A crash must not take a write
-	// that a cell was left out for.
-	spare := func(through cell.Seq, last commitlog.Pos) error {
-		err := t.Wait(ctx, last)
-		if err == nil {
-			removed, err = c.spare(ctx, t, removed, upTo, through)
-		}
-		return err
-	}
-	for from, spared := upTo, 0; removed != nil; {
-		var last commitlog.Pos
-		for range catchUps {
-			lock()
-			end := t.write.seq
-			last = t.write.last
-			unlock()
-			n, err := c.lookThrough(ctx, t, from, end)
-			if err != nil {
-				return nothing, err
-			}
-			if from = end; n < fewRows {
-				break
-			}
-		}
-		if c.suspectsAny() && spared < spares {
-			if err := spare(from, last); err != nil {
-				return nothing, err
-			}
-			spared++
-			continue
+	for c != nil && len(c.parts) > 0 {
+		if err := c.settle(ctx, t, lock, unlock); err != nil {
+			return nothing, err
 		}
 		lock()
 		at := t.instantLocked()
-		last = t.write.last
+		last := t.write.last
 		unlock()
-		if _, err := c.lookThrough(ctx, t, from, at); err != nil {
+		if _, err := c.lookThrough(ctx, t, at); err != nil {
 			return pass, err
 		}
 		if c.suspectsAny() {
-			if spared < spares {
-				// Readers go on, and this stamp is nothing's.
-				pass()
-				from = at
+			if c.patient() {
+				pass() // readers go on, and this stamp is nothing's
 				continue
 			}
-			if err := spare(at, last); err != nil {
+			if err := c.spare(ctx, t, last); err != nil {
 				return pass, err
 			}
 		}
 		next.MaxSeq = max(next.MaxSeq, at)
-		if removed != nil {
-			place(removed, at)
-			t.keep(next, c.life, removed)
+		for i := range c.parts {
+			place(c.parts[i].ref, at)
+			t.keep(next, c.life, c.parts[i].ref)
 		}
 		return pass, nil
 	}

@@ -232,9 +232,7 @@ func (o *output) abort() {
 	}
 	o.files = nil
 	o.recorded.abort()
-	if o.removed != nil {
-		o.removed.abort()
-	}
+	o.removed.abort()
 	o.index.abort()
 	o.t.env.decided(o.begun)
 }
@@ -284,12 +282,26 @@ func (w *tableWriter) finish(run uint64) (metadata.FileRef, error) {
 	return metadata.FileRef{Object: w.name, ID: w.id, Run: run, Info: info}, nil
 }
 
-// named says that the METADATA row names what was written.
-func (o *output) named() {
+// named says that r is the METADATA row now. Of the changes that were written it names none if
+// the stream has come to another life meanwhile.
+func (o *output) named(r *metadata.Row) {
 	o.t.env.decided(o.begun)
-	o.recorded.decided()
-	if o.removed != nil {
-		o.removed.decided()
+	names := map[string]bool{}
+	r.Objects(func(object string) { names[object] = true })
+	if x := o.index; x != nil {
+		if names[x.object] {
+			for i := range x.files {
+				names[x.files[i].Object] = true
+			}
+			x.named()
+		} else {
+			x.abort()
+		}
 	}
-	o.index.named()
+	o.recorded.named(names)
+	if o.removed != nil {
+		for i := range o.removed.parts {
+			o.removed.parts[i].named(names)
+		}
+	}
 }
