@@ -40,6 +40,7 @@ type pass struct {
 	changed   []contribution
 	changedIn Room
 	bytes     int
+	keyBytes  int      // of changed
 	oldest    cell.Seq // of the changes that it is about
 	// applied, if it is not nil, is the entry of a batch that durable waits for: see finishBatch.
 	applied *entry
@@ -194,6 +195,7 @@ func (p *pass) change(ctx context.Context, key, before, now []byte) error {
 	}
 	p.changed = append(p.changed, contribution{p.changedIn.Keep(key), p.changedIn.Keep(now)})
 	p.bytes += len(key) + len(now) + 64
+	p.keyBytes += len(key)
 	if p.bytes+p.deltas.Size() >= commitBytes {
 		return p.commit(ctx)
 	}
@@ -259,6 +261,7 @@ func (p *pass) commit(ctx context.Context) error {
 	p.over = p.over || p.out.full() || time.Now().After(p.until)
 	b := tablet.NewBatch(p.changed[0].key)
 	defer b.Free()
+	b.Grow(len(p.changed), p.keyBytes)
 	for i := range p.changed {
 		c := &p.changed[i]
 		if i > 0 {
@@ -281,7 +284,7 @@ func (p *pass) commit(ctx context.Context) error {
 		return err
 	}
 	p.applied, p.durable = e, func(ctx context.Context) error { return p.t.Wait(ctx, pos) }
-	p.changed, p.bytes = p.changed[:0], 0
+	p.changed, p.bytes, p.keyBytes = p.changed[:0], 0, 0
 	p.changedIn.Reset()
 	return nil
 }

@@ -2,6 +2,7 @@ package tablet
 
 import (
 	"encoding/binary"
+	"slices"
 	"sync"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -55,6 +56,15 @@ func (b *Batch) Free() {
 		batches.Put(b)
 	}
 }
+
+// Grow makes room for n more rows of an operation each, with keys of so many bytes in all.
+func (b *Batch) Grow(n, keyBytes int) {
+	b.rows, b.ops = slices.Grow(b.rows, n), slices.Grow(b.ops, n)
+	b.prefix, b.suffix = slices.Grow(b.prefix, keyBytes+2*n), slices.Grow(b.suffix, suffixBytes*n)
+}
+
+// suffixBytes is what a cell without a qualifier has in suffix.
+const suffixBytes = 12
 
 // Row makes the operations that follow those of the row key. Changes of one row
 // are applied in order.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"syscall"
 	"testing"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -108,6 +109,40 @@ func FuzzDecodeRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// BenchmarkBatchOfMany makes a batch of 5,000 rows, and one that has its size from the start.
+// cpu-ns/row is processor time.
+func BenchmarkBatchOfMany(b *testing.B) {
+	const rows = 5000
+	keys := make([][]byte, rows)
+	for i := range keys {
+		keys[i] = fmt.Appendf(nil, "row%08d", i)
+	}
+	value := make([]byte, 24)
+	for _, sized := range []bool{false, true} {
+		b.Run(fmt.Sprintf("sized=%t", sized), func(b *testing.B) {
+			b.ReportAllocs()
+			var begin, end syscall.Rusage
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &begin)
+			for b.Loop() {
+				t := NewBatch(keys[0])
+				if sized {
+					t.Grow(rows, rows*len(keys[0]))
+				}
+				for i, k := range keys {
+					if i > 0 {
+						t.Row(k)
+					}
+					t.Set(1, nil, 0, value)
+				}
+				t.Free()
+			}
+			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &end)
+			used := end.Utime.Nano() + end.Stime.Nano() - begin.Utime.Nano() - begin.Stime.Nano()
+			b.ReportMetric(float64(used)/float64(b.N*rows), "cpu-ns/row")
+		})
+	}
 }
 
 func BenchmarkBatch(b *testing.B) {
