@@ -77,7 +77,7 @@ func TestViewFullDisk(t *testing.T) {
 		}
 	}
 	paused := false
-	for limit := time.Now().Add(20 * time.Second); !paused && time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {
+	for limit := time.Now().Add(time.Minute); !paused && time.Now().Before(limit); time.Sleep(50 * time.Millisecond) {
 		st, err := s.ViewStatus(ctx, viewName)
 		if err != nil {
 			t.Fatal(err)

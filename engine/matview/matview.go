@@ -50,7 +50,8 @@ type Evaluator interface {
 	// could not be evaluated, in order. What emit gets is valid during the call. An
 	// error of emit is returned as it is; others are of the source, or the context's.
 	Keys(ctx context.Context, keys [][]byte, emit func(*Row) error) error
-	// Range is Keys for the rows of a range.
+	// Range is Keys for the rows of a range. It may also give rows that contribute nothing,
+	// to tell that all before were evaluated.
 	Range(ctx context.Context, within row.Range, emit func(*Row) error) error
 }
 

@@ -62,12 +62,13 @@ type Evaluators struct{ Reader }
 
 // Evaluator implements matview.Evaluators.
 func (e Evaluators) Evaluator(_ context.Context, v *schema.View) (matview.Evaluator, error) {
-	return evaluator{e.Reader, v}, nil
+	return evaluator{from: e.Reader, view: v}, nil
 }
 
 type evaluator struct {
 	from Reader
 	view *schema.View
+	told bool // rows that contribute nothing are given too
 }
 
 // Keys implements matview.Evaluator.
@@ -81,6 +82,7 @@ func (e evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.R
 
 // Range implements matview.Evaluator.
 func (e evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
+	e.told = true
 	return e.ranges(ctx, []row.Range{within}, emit)
 }
 
@@ -93,7 +95,9 @@ func (e evaluator) ranges(ctx context.Context, ranges []row.Range, emit func(*ma
 		case err != nil:
 			out.Err = err
 		case group == nil:
-			return nil
+			if !e.told {
+				return nil
+			}
 		default:
 			args := []matview.Arg{{}, {Valid: n != nil}, {Valid: n != nil, Text: string(n)}, {Valid: n != nil, Text: string(n)}, {Valid: sums != nil}}
 			if n != nil {

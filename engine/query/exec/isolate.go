@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
@@ -28,35 +29,37 @@ type IsolateSink interface {
 // Scan under operators that neither sort, group nor join. It gives the result for the
 // rows of the table that are in within, sorted and disjoint ranges, in the order of
 // their keys. An error of a row leaves the others: they are evaluated again, one by one.
-// key is a column of the Scan that has the row key.
-func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.OutputColumn, key algebra.ColumnID, within []row.Range, to IsolateSink) error {
+// key is a column of the Scan that has the row key. From until on Isolate ends as soon as
+// the reader tells where it is, also if no row has a result: through is the last key that
+// was seen then, nil if all ranges were.
+func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.OutputColumn, key algebra.ColumnID, within []row.Range, until time.Time, to IsolateSink) (through []byte, err error) {
 	x, cancel := newExecution(ctx, c)
 	defer cancel(context.Canceled)
 	defer x.close()
 	s := onlyScan(rel)
 	if s == nil {
-		return fault.New(fault.Internal, "no single table to evaluate the rows of")
+		return nil, fault.New(fault.Internal, "no single table to evaluate the rows of")
 	}
 	op, err := newScan(x, s, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	rows, ok := op.(*tableScan)
 	if !ok {
-		return fault.New(fault.Internal, "no stored table to evaluate the rows of")
+		return nil, fault.New(fault.Internal, "no stored table to evaluate the rows of")
 	}
-	rows.position, rows.within = true, within
+	rows.position, rows.within, rows.until = true, within, until
 	in := &isolated{}
 	x.leaves, x.local = map[algebra.Rel]Operator{s: in}, true
 	out, scope, err := x.build(rel, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r := isolation{in: in, out: out, to: to}
 	for _, c := range cols {
 		slot, ok := scope.slots.of(c.Column)
 		if !ok {
-			return fault.New(fault.Internal, "column %d of the result is not there", c.Column)
+			return nil, fault.New(fault.Internal, "column %d of the result is not there", c.Column)
 		}
 		r.slots = append(r.slots, slot)
 	}
@@ -68,25 +71,25 @@ func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.Outp
 		}
 	}
 	if keys < 0 {
-		return fault.New(fault.Internal, "the rows have no keys")
+		return nil, fault.New(fault.Internal, "the rows have no keys")
 	}
 	defer func() {
 		_ = rows.Close() // all its errors have come from Next
 		_ = out.Close()
 	}()
 	if err := rows.Open(x.ctx); err != nil {
-		return err
+		return nil, err
 	}
 	for {
 		b, err := rows.Next(x.ctx)
 		if errors.Is(err, io.EOF) {
-			return nil
+			return rows.through, nil
 		}
 		if err == nil {
 			err = r.rows(x.ctx, b, b.Cols[keys])
 		}
 		if err != nil {
-			return err
+			return nil, err
 		}
 	}
 }

@@ -3,6 +3,7 @@ package exec
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"runtime/debug"
 	"slices"
@@ -33,6 +34,10 @@ type tableScan struct {
 	position bool
 	// within bounds what is read: see Isolate. Nil does not.
 	within []row.Range
+	// until, if it is not zero, is when the one goroutine that reads is to end, and through the
+	// last key that it has seen then.
+	until   time.Time
+	through []byte
 	// after is the key behind which a run goes on that was resumed.
 	after   []byte
 	resumed bool
@@ -198,7 +203,7 @@ func (t *tableScan) start() error {
 		t.wait.Go(func() {
 			sh := t.x.share("Scan")
 			w := newScanSink(t.ctx, t.layout, t.queue, sh)
-			w.fragment = t.fragment
+			w.fragment, w.until = t.fragment, t.until
 			t.mu.Lock()
 			t.shares = append(t.shares, sh)
 			t.mu.Unlock()
@@ -220,7 +225,12 @@ func (t *tableScan) readParts(parts [][]row.Range, next *atomic.Int64, w *scanSi
 		if i >= len(parts) {
 			return w.end()
 		}
-		if err := t.readPart(parts[i], w); err != nil {
+		err := t.readPart(parts[i], w)
+		if errors.Is(err, errUntil) {
+			t.through = w.scanned
+			return w.end()
+		}
+		if err != nil {
 			return err
 		}
 	}

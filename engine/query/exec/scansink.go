@@ -3,8 +3,10 @@ package exec
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"slices"
 	"strings"
+	"time"
 	"unicode/utf8"
 	"unsafe"
 
@@ -206,12 +208,17 @@ type scanSink struct {
 	used    int64  // cells that became part of a column
 	key     []byte // of the current row, if it is needed later
 	row     uint64 // number of the current row, to tell what belongs to it
-	family  int    // index of the family of the last cell
-	at      int    // index of the column of the last cell in its family
-	newest  []newest
-	seen    []uint64 // of each family's column: the row that has set it
-	offsets []int    // of the family's columns in seen
-	pending [][]types.Value
+	// until, if it is not zero, is when to end with errUntil. scanned is the last key that the
+	// reader has told of, before row scannedRow.
+	until      time.Time
+	scanned    []byte
+	scannedRow uint64
+	family     int // index of the family of the last cell
+	at         int // index of the column of the last cell in its family
+	newest     []newest
+	seen       []uint64 // of each family's column: the row that has set it
+	offsets    []int    // of the family's columns in seen
+	pending    [][]types.Value
 	// versions are those of the last entry of a map with history.
 	versions [][]types.Value
 	fields   []types.Value
@@ -547,14 +554,24 @@ func (w *scanSink) pass() (full bool, err error) {
 	return full, nil
 }
 
+// errUntil ends a read when its time is over.
+var errUntil = errors.New("the time of the read is over")
+
 // Scanned implements scan.Writer.
-func (w *scanSink) Scanned([]byte) {}
+func (w *scanSink) Scanned(key []byte) {
+	if !w.until.IsZero() {
+		w.scanned, w.scannedRow = append(w.scanned[:0], key...), w.row
+	}
+}
 
 // Flush implements scan.Writer. It drops a row that a failed read has left.
 func (w *scanSink) Flush() error {
 	if w.open {
 		w.open = false
 		w.drop()
+	}
+	if len(w.scanned) > 0 && w.scannedRow == w.row && time.Now().After(w.until) {
+		return errUntil
 	}
 	if w.queue == nil {
 		return nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/matview"
@@ -20,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/engine/query/materialize"
 	"github.com/trestledb/trestle/engine/query/types"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -404,4 +406,98 @@ func TestLargeRows(t *testing.T) {
 			t.Errorf("%s: %v after %d rows", what, err, n)
 		}
 	}
+}
+
+// TestRangeTells: Range tells where it is though no row contributes anything, and what does
+// contribute is given once, and in order.
+func TestRangeTells(t *testing.T) {
+	b, c := source(t)
+	told := 0
+	for _, tell := range []time.Duration{time.Hour, time.Nanosecond} {
+		ev := materialize.New(materialize.Options{Source: yielding{b}, Tell: tell, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
+		v, err := materialize.Compile(t.Context(), c, "SELECT f['v'] AS v, COUNT(*) AS c FROM t WHERE f['v'] > 'k5' GROUP BY v")
+		if err != nil {
+			t.Fatal(err)
+		}
+		v.Definition.Name = "v"
+		e, err := ev.Evaluator(t.Context(), v.Definition)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range 1000 {
+			family := "m" // that the view does not read
+			if i%100 < 10 {
+				family = "f"
+			}
+			key := fmt.Sprintf("k%03d", i)
+			if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: []byte(key), Mutations: []row.Mutation{set(family, "v", key)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n := 0
+		told = 0
+		for key, r := range collect(t, func(emit func(*matview.Row) error) error { return e.Range(t.Context(), row.All, emit) }) {
+			if r.Err != nil {
+				t.Errorf("%s: %v", key, r.Err)
+			}
+			if len(r.Contribution) > 0 {
+				n++
+			} else {
+				told++
+			}
+		}
+		if n != 50 {
+			t.Errorf("%d rows contribute something", n)
+		}
+		if tell == time.Hour && told > 0 {
+			t.Errorf("told of %d rows at once", told)
+		}
+	}
+	if told < 10 {
+		t.Errorf("told of %d rows that contribute nothing", told)
+	}
+}
+
+// yielding reads as a tablet does, which gives way after some rows without a result.
+type yielding struct{ *model.Backend }
+
+func (y yielding) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+	p := &yielder{Writer: w}
+	st, err := y.Backend.ReadRows(ctx, req, p)
+	if p.err != nil {
+		err = p.err
+	}
+	return st, err
+}
+
+type yielder struct {
+	scan.Writer
+	n   int
+	err error
+}
+
+func (y *yielder) Scanned(key []byte) {
+	if y.n++; y.n%7 == 0 && y.err == nil {
+		y.Writer.Scanned(key)
+		y.err = y.Writer.Flush()
+	}
+}
+
+func (y *yielder) StartRow(key []byte) {
+	if y.err == nil {
+		y.Writer.StartRow(key)
+	}
+}
+
+func (y *yielder) Cell(c *row.Cell) {
+	if y.err == nil {
+		y.Writer.Cell(c)
+	}
+}
+
+func (y *yielder) EndRow() (bool, error) {
+	if y.err != nil {
+		return false, y.err
+	}
+	return y.Writer.EndRow()
 }
