@@ -40,11 +40,11 @@ func processor(t *testing.T, pid int) time.Duration {
 	return time.Duration(user+system) * 10 * time.Millisecond
 }
 
-// emulator starts a server, and returns a connection and the clients of an instance.
-func emulator(t *testing.T, instance string) (*target.Server, *grpc.ClientConn, *bigtable.AdminClient, *bigtable.Client) {
+// emulator starts a server with more flags, and returns a connection and the clients of an instance.
+func emulator(t *testing.T, instance string, flags ...string) (*target.Server, *grpc.ClientConn, *bigtable.AdminClient, *bigtable.Client) {
 	t.Helper()
 	ctx := t.Context()
-	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: []string{"--emulator"}})
+	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: append(flags, "--emulator")})
 	if err != nil {
 		t.Fatal(err)
 	}
