@@ -40,7 +40,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS CRASH_VIEWS META_CHECKS META_STEP
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor keyvis realdata memory backups cluster stream-faults hdfs hbase phoenix connectors kafka bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor keyvis realdata memory backups cluster stream-faults hdfs hbase phoenix connectors kafka kafka-broker bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,8 +84,8 @@ fuzz: ## Run each fuzz target for FUZZTIME
 		done; \
 	done
 
-kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost, and CRASH_VIEWS views equal their queries
-	$(CONFORM) $(GO) test ./conformance/history -run '^TestCrash$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS) -history.views=$(CRASH_VIEWS)
+kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost, and CRASH_VIEWS views equal their queries; kill it in restores to a time
+	$(CONFORM) $(GO) test ./conformance/history -run '^Test(Crash|RestoreAt)$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS) -history.views=$(CRASH_VIEWS)
 
 crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
 	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
@@ -232,6 +232,13 @@ sim-scale: ## Simulate large clusters of SCALE; 500x100000 takes 4 GiB and three
 
 kafka: ## Test the sink to Kafka: against TRESTLE_KAFKA=HOST:PORT,..., or brokers in the test's process
 	$(GO) test -tags kafka ./cmd/trestle/internal/feed -run Kafka -count=1 -v
+
+KAFKA_JARS ?= $(CURDIR)/bin/kafka
+$(KAFKA_JARS):
+	cmd/trestle/testdata/kafka/fetch.sh $@
+
+kafka-broker: $(KAFKA_JARS) ## Stream changes to a real Kafka, and kill it and the reader: fetches it from Maven Central; wants Java 17 and Maven
+	TRESTLE_TEST_KAFKA=$(KAFKA_JARS) $(GO) test -tags kafka ./cmd/trestle -run '^TestStreamToKafka$$' -count=1 -v -timeout 20m
 
 check: full lint ## What to run before sharing a change
 
