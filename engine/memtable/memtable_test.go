@@ -397,6 +397,48 @@ func BenchmarkSeekGE(b *testing.B) {
 	}
 }
 
+// TestRecordingMemory: to keep the order of commit takes 64 bytes of a memtable at most, and none
+// of an entry but those of the marks.
+func TestRecordingMemory(t *testing.T) {
+	allocated := func(do func()) int64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		do()
+		runtime.ReadMemStats(&after)
+		return int64(after.TotalAlloc - before.TotalAlloc)
+	}
+	const many = 1000
+	kept := make([]*Memtable, many)
+	each := func(create func() *Memtable) int64 {
+		return allocated(func() {
+			for i := range kept {
+				kept[i] = create()
+			}
+		}) / many
+	}
+	plain := each(New)
+	if n := each(NewRecording) - plain; n > 64 {
+		t.Errorf("an empty memtable that records takes %d bytes more", n)
+	} else {
+		t.Logf("an empty memtable that records takes %d bytes more, of %d", n, plain+n)
+	}
+	fill := func(m *Memtable) int64 {
+		key := cell.AppendCell(cell.AppendRow(nil, []byte("row")), 1, []byte("q"), 7)
+		return allocated(func() {
+			for i := range 100 * many {
+				m.BeginRecord()
+				m.AddParts(key, nil, nil, cell.Seq(i+1), cell.Set)
+			}
+		})
+	}
+	a, b := New(), NewRecording()
+	without, with := fill(a), fill(b)
+	if a.Bytes() != b.Bytes() {
+		t.Errorf("%d bytes hold the entries, and %d with their order", a.Bytes(), b.Bytes())
+	}
+	t.Logf("%d bytes were allocated for %d records, and %d with their order", without, 100*many, with)
+}
+
 // TestCommits compares the order of commit with a plain list, from every place.
 func TestCommits(t *testing.T) {
 	type op struct {
