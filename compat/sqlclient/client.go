@@ -62,8 +62,9 @@ type Row func([]*bigtablepb.Value) error
 const retries = 5
 
 // Query runs a statement. begin is called once, before the rows. Rows that were
-// given out do not come again when a stream breaks. Errors are gRPC statuses, and
-// those of begin and row as they are.
+// given out do not come again when a stream breaks. A statement that writes is run once:
+// if it is Unavailable, it may have written all its rows, some or none. Errors are gRPC
+// statuses, and those of begin and row as they are.
 func (c *Client) Query(ctx context.Context, text string, params Params, begin func(Columns) error, row Row) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "x-goog-request-params", "name="+url.QueryEscape(c.Instance)+"&app_profile_id="+url.QueryEscape(c.Profile),
 		"google-cloud-resource-prefix", c.Instance)
@@ -85,7 +86,7 @@ func (c *Client) Query(ctx context.Context, text string, params Params, begin fu
 			}
 		}
 		s.last = s.run(ctx)
-		again := expired(s.last) && s.token == nil || status.Code(s.last) == codes.Unavailable
+		again := expired(s.last) && s.token == nil || status.Code(s.last) == codes.Unavailable && !writes(s.columns)
 		if s.failed != nil {
 			return s.failed
 		}
@@ -97,6 +98,12 @@ func (c *Client) Query(ctx context.Context, text string, params Params, begin fu
 		case <-ctx.Done():
 		}
 	}
+}
+
+// writes tells whether a statement of these columns may be one that writes, or EXPLAIN ANALYZE
+// of one. To run it again could write twice.
+func writes(c Columns) bool {
+	return len(c) > 0 && (c[0].GetName() == "rows_affected" || c[0].GetName() == "operator")
 }
 
 func expired(err error) bool {
