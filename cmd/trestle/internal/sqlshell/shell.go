@@ -14,9 +14,11 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/compat/sqlclient"
+	"github.com/trestledb/trestle/engine/query/syntax"
 	"github.com/trestledb/trestle/gateway/rest"
 )
 
@@ -44,7 +46,8 @@ const help = `A statement ends with a semicolon, and may have several lines.
 \r             forget what was typed of a statement
 \q             leave
 
-Ctrl-C ends the statement that runs, and else the shell.
+Ctrl-C ends the statement or command that runs, and else the shell. A statement that
+writes may have written some rows by then, or all.
 `
 
 // errQuit ends the shell.
@@ -76,7 +79,7 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 			pending.Reset()
 			err = s.command(ctx, trimmed)
 		case pending.Len() == 0 && strings.HasPrefix(trimmed, `\`):
-			err = s.command(ctx, trimmed)
+			err = s.interruptible(ctx, func(ctx context.Context) error { return s.command(ctx, trimmed) })
 		default:
 			pending.WriteString(line)
 			var statements []string
@@ -91,7 +94,7 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 				statements = append(statements, rest)
 			}
 			for _, st := range statements {
-				if err = s.tell(s.interruptible(ctx, st)); err != nil {
+				if err = s.interruptible(ctx, func(ctx context.Context) error { return s.run(ctx, st) }); err != nil {
 					break
 				}
 			}
@@ -113,21 +116,56 @@ func (s *Shell) Run(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// errInterrupted is the error of a statement that a person has ended.
+// errInterrupted is the error of what a person has ended.
 var errInterrupted = errors.New("interrupted")
 
-// interruptible is Statement, which ends when a person who types it sends SIGINT.
-func (s *Shell) interruptible(ctx context.Context, text string) error {
+// interruptible calls do, whose context ends when a person who types sends SIGINT.
+func (s *Shell) interruptible(ctx context.Context, do func(context.Context) error) error {
 	if !s.Prompt {
-		return s.Statement(ctx, text)
+		return do(ctx)
 	}
 	own, stop := signal.NotifyContext(ctx, os.Interrupt)
 	defer stop()
-	err := s.Statement(own, text)
-	if err != nil && own.Err() != nil && ctx.Err() == nil {
-		return errInterrupted
+	err := do(own)
+	if err == nil || own.Err() == nil || ctx.Err() != nil {
+		return err
+	}
+	if errors.Is(err, errMayHaveWritten) {
+		return fmt.Errorf("%w; %w", errInterrupted, errMayHaveWritten)
+	}
+	return errInterrupted
+}
+
+// errMayHaveWritten is of a statement that writes, and whose outcome the server did not tell.
+var errMayHaveWritten = errors.New("the statement may have written all its rows, or some")
+
+// run is Statement, with errors for people.
+func (s *Shell) run(ctx context.Context, text string) error {
+	err := s.Statement(ctx, text)
+	untold := ctx.Err() != nil || status.Code(err) == codes.Unavailable
+	if err = s.tell(err); err != nil && untold && writes(text) {
+		return fmt.Errorf("%w; %w", err, errMayHaveWritten)
 	}
 	return err
+}
+
+// writes tells whether running a statement writes rows.
+func writes(text string) bool {
+	st, err := syntax.Parse(text)
+	if err != nil {
+		return false
+	}
+	if e, ok := st.(*syntax.Explain); ok {
+		if !e.Analyze {
+			return false
+		}
+		st = e.Statement
+	}
+	switch st.(type) {
+	case *syntax.Insert, *syntax.Update, *syntax.Delete:
+		return true
+	}
+	return false
 }
 
 // tell writes what a server answered as an error for people.
@@ -141,7 +179,8 @@ func (s *Shell) tell(err error) error {
 	}
 	text := fmt.Sprintf("%s: %s", st.Code(), st.Message())
 	for _, h := range hints {
-		if strings.Contains(st.Message(), h.in) {
+		// A server's own proposal is closer.
+		if strings.Contains(st.Message(), h.in) && !strings.Contains(st.Message(), "; Did you mean ") {
 			return fmt.Errorf("%s\n%s", text, h.hint)
 		}
 	}
@@ -159,6 +198,9 @@ var hints = []struct{ in, hint string }{
 	{"Statement not supported: TruncateStatement", "Hint: DELETE FROM … WHERE TRUE deletes all rows."},
 	{"must have a WHERE clause", "Hint: WHERE TRUE means all rows."},
 	{"on a value with type MAP<BYTES, ", "Hint: a column of a family is written family['column']."},
+	{"Unrecognized name: ", "Hint: a column of a family is written family['column']."},
+	{"Query parameter '", `Hint: --param NAME:TYPE=TEXT gives parameters, and \set NAME:TYPE=TEXT in the shell.`},
+	{"STRING and BYTES are different types", "Hint: a parameter is of BYTES if it is given as NAME:BYTES=TEXT."},
 }
 
 // Split cuts text behind the semicolons that end statements, and returns what is

@@ -2,6 +2,8 @@ package sqlshell
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -15,7 +17,9 @@ import (
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"google.golang.org/api/option"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/compat/sqlclient"
 	"github.com/trestledb/trestle/conformance/streamcheck"
@@ -100,8 +104,12 @@ func TestShell(t *testing.T) {
 		`\set x:y=`:                 "is no type of a parameter",
 		"SHOW TABLES":               "\nHint: \\d lists tables and views.",
 		"SELECT f.name FROM people": "\nHint: a column of a family is written family['column'].",
-		"DELETE FROM people":        "\nHint: WHERE TRUE means all rows.",
-		"CREATE TABLE t (a INT64)":  "\nHint: tables are made",
+		"SELECT name FROM people":   "Unrecognized name: name [at 1:8]\nHint: a column of a family is written family['column'].",
+		"SELECT _ky FROM people":    "Unrecognized name: _ky; Did you mean _key? [at 1:8]",
+		"SELECT @city":              "\nHint: --param NAME:TYPE=TEXT gives parameters",
+		"\\set c=x\nSELECT _key FROM people WHERE f['name'] = @c": "\nHint: a parameter is of BYTES if it is given as NAME:BYTES=TEXT.",
+		"DELETE FROM people":       "\nHint: WHERE TRUE means all rows.",
+		"CREATE TABLE t (a INT64)": "\nHint: tables are made",
 	} {
 		if err := s.Run(t.Context(), strings.NewReader(in)); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", in, err)
@@ -129,40 +137,127 @@ func TestForget(t *testing.T) {
 	}
 }
 
-// TestInterrupt ends a statement that runs by SIGINT, and runs the next.
+// TestInterrupt ends what runs by SIGINT, and runs the next statement.
 func TestInterrupt(t *testing.T) {
-	s, out, errs := newShell(t)
-	s.Prompt = true
-	// SIGINT is not to end the test where no statement runs.
+	// SIGINT is not to end the test where nothing runs.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, os.Interrupt)
 	defer signal.Stop(signals)
-	in, typed := io.Pipe()
-	go func() {
-		const numbers = "UNNEST(GENERATE_ARRAY(1, 16000))"
-		fmt.Fprintln(typed, "SELECT COUNT(*) FROM "+numbers+" a, "+numbers+" b, "+numbers+" c WHERE a + b + c < 0;")
-		next := make(chan struct{})
+	const (
+		numbers = "UNNEST(GENERATE_ARRAY(1, 16000))"
+		endless = "SELECT COUNT(*) FROM " + numbers + " a, " + numbers + " b, " + numbers + " c WHERE a + b + c < 0"
+	)
+	for line, want := range map[string]string{
+		endless + ";": "sql> interrupted\n",
+		"DELETE FROM people WHERE (" + endless + ") = 0;":                 "sql> interrupted; the statement may have written all its rows, or some\n",
+		"EXPLAIN ANALYZE DELETE FROM people WHERE (" + endless + ") = 0;": "sql> interrupted; the statement may have written all its rows, or some\n",
+		`\d`: "sql> interrupted\n",
+	} {
+		s, out, errs := newShell(t)
+		s.Prompt = true
+		s.Client.Admin = silent{}
+		in, typed := io.Pipe()
 		go func() {
-			defer close(next)
-			fmt.Fprintln(typed) // is read once the statement has ended
-		}()
-		for waiting := true; waiting; {
-			select {
-			case <-next:
-				waiting = false
-			case <-time.After(20 * time.Millisecond):
-				_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // a process may send itself signals
+			fmt.Fprintln(typed, line)
+			next := make(chan struct{})
+			go func() {
+				defer close(next)
+				fmt.Fprintln(typed) // is read once the statement has ended
+			}()
+			for waiting := true; waiting; {
+				select {
+				case <-next:
+					waiting = false
+				case <-time.After(20 * time.Millisecond):
+					_ = syscall.Kill(os.Getpid(), syscall.SIGINT) // a process may send itself signals
+					<-signals                                     // it is not to come later, and end what is next
+				}
 			}
+			fmt.Fprintln(typed, "SELECT 1 AS a;")
+			_ = typed.Close() // it cannot fail
+		}()
+		if err := s.Run(t.Context(), in); err != nil {
+			t.Fatal(err)
 		}
-		fmt.Fprintln(typed, "SELECT 1 AS a;")
-		_ = typed.Close() // it cannot fail
-	}()
-	if err := s.Run(t.Context(), in); err != nil {
-		t.Fatal(err)
+		if out.String() != " a\n---\n 1\n(1 row)\n" || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: %s%s", line, out, errs)
+		}
 	}
-	if out.String() != " a\n---\n 1\n(1 row)\n" || !strings.Contains(errs.String(), "sql> interrupted\n") {
-		t.Errorf("%s%s", out, errs)
+}
+
+// silent is a connection to a server that does not answer.
+type silent struct{ grpc.ClientConnInterface }
+
+func (silent) Invoke(ctx context.Context, _ string, _, _ any, _ ...grpc.CallOption) error {
+	select {
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	case <-time.After(time.Minute):
+		return errors.New("the call went on")
 	}
+}
+
+// TestUntold tells that a statement may have written rows when its time was over, or its
+// server away, and of no other.
+func TestUntold(t *testing.T) {
+	s, _, _ := newShell(t)
+	over, cancel := context.WithTimeout(t.Context(), 0)
+	defer cancel()
+	const words = "; the statement may have written all its rows, or some"
+	for text, want := range map[string]bool{
+		"SELECT 1": false, "EXPLAIN DELETE FROM people WHERE TRUE": false, "nonsense": false,
+		"/* x */ update people SET f['a'] = 'b' WHERE TRUE": true, "INSERT INTO people (_key, f['a']) VALUES ('x', 'y')": true,
+	} {
+		if err := s.Run(over, strings.NewReader(text)); err == nil || strings.HasSuffix(err.Error(), words) != want || !strings.HasPrefix(err.Error(), "DeadlineExceeded: ") {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+	if err := s.Run(t.Context(), strings.NewReader("DELETE FROM nobody WHERE TRUE")); err == nil || strings.Contains(err.Error(), words) {
+		t.Error(err)
+	}
+}
+
+// TestLostAnswer loses the first answer: a query is asked again, and what writes is not.
+func TestLostAnswer(t *testing.T) {
+	s, out, _ := newShell(t)
+	conn := s.Client.Conn
+	s.Client.Conn = &losing{ClientConnInterface: conn}
+	if err := s.Run(t.Context(), strings.NewReader("SELECT 1 AS a")); err != nil || out.String() != " a\n---\n 1\n(1 row)\n" {
+		t.Errorf("%s%v", out, err)
+	}
+	s.Client.Conn = &losing{ClientConnInterface: conn}
+	err := s.Run(t.Context(), strings.NewReader("UPDATE people SET f['name'] = CONCAT(f['name'], b'!') WHERE _key = 'ann'"))
+	if err == nil || err.Error() != "Unavailable: lost; the statement may have written all its rows, or some" {
+		t.Error(err)
+	}
+	out.Reset()
+	if err := s.Run(t.Context(), strings.NewReader("SELECT f['name'] AS name FROM people WHERE _key = 'ann'")); err != nil || !strings.Contains(out.String(), " Ann!\n") {
+		t.Errorf("%s%v", out, err)
+	}
+}
+
+// losing is a connection that loses the first answer of a stream.
+type losing struct {
+	grpc.ClientConnInterface
+	lost bool
+}
+
+func (l *losing) NewStream(ctx context.Context, desc *grpc.StreamDesc, method string, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	st, err := l.ClientConnInterface.NewStream(ctx, desc, method, opts...)
+	if err != nil || l.lost {
+		return st, err
+	}
+	l.lost = true
+	return &lostStream{st}, nil
+}
+
+type lostStream struct{ grpc.ClientStream }
+
+func (s *lostStream) RecvMsg(m any) error {
+	if err := s.ClientStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return status.Error(codes.Unavailable, "lost")
 }
 
 func TestSplit(t *testing.T) {
