@@ -286,6 +286,22 @@ func TestSQLSchemas(t *testing.T) {
 			t.Errorf("%s: %v, %v, want %s", q, got, err, want)
 		}
 	}
+	// A row whose key has no end of the text, and a message of which half is there.
+	if err := f.stub.Backend.MutateRow(ctx, testInstance+"/tables/keyed", &row.Entry{Key: []byte("Rome"), Mutations: []row.Mutation{
+		{Op: row.SetCell, Family: "f", Qualifier: []byte("s"), Timestamp: 1000, Value: singer[:3]}}}); err != nil {
+		t.Fatal(err)
+	}
+	for q, want := range map[string]string{
+		"SELECT city FROM keyed":                                                           "Failed to decode row key with the table's row key schema",
+		"SELECT n FROM keyed WHERE city > 'A' GROUP BY n":                                  "Failed to decode row key with the table's row key schema",
+		"SELECT CAST(f['s'] AS `b.1.pkg.Singer`).name FROM keyed WHERE _key = b'Rome'":     "proto",
+		"SELECT COUNT(*) FROM keyed WHERE CAST(f['s'] AS `b.1.pkg.Singer`).genre = 'JAZZ'": "proto",
+	} {
+		_, err := f.execute(ctx, &bigtablepb.ExecuteQueryRequest{PreparedQuery: f.mustPrepare(q)}, nil)
+		if status.Code(err) != codes.OutOfRange || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %s", q, err, want)
+		}
+	}
 	// The bundle's columns are its own types, and its end is that of the statement.
 	p, err := f.prepare("SELECT CAST(f['s'] AS `b.1.pkg.Singer`) AS s FROM keyed")
 	if err != nil {

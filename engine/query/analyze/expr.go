@@ -182,7 +182,11 @@ func (a *analyzer) parameter(e *syntax.Parameter) algebra.Expr {
 	name := strings.ToLower(e.Name)
 	t := a.declared[name]
 	if t == nil {
-		a.fail(e.At(), "Query parameter '%s' not found", e.Name)
+		a.fail(e.At(), "Query parameter '%s' not found%s", e.Name, suggest(e.Name, func(yield func(string)) {
+			for n := range a.declared {
+				yield(n)
+			}
+		}))
 	}
 	if a.st.Params == nil {
 		a.st.Params = map[string]*types.Type{}

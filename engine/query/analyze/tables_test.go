@@ -478,6 +478,7 @@ var refused = []struct{ sql, want string }{
 	{`SELECT id FROM people, pets`, `Column name id is ambiguous [at 1:8]`},
 	{`SELECT CAST(1 AS NUMERIC)`, `Type NUMERIC is not supported [at 1:18]`},
 	{`SELECT @zzz`, `Query parameter 'zzz' not found [at 1:8]`},
+	{`SELECT @tss`, `Query parameter 'tss' not found; Did you mean ts? [at 1:8]`},
 	{`SELECT cf1.text FROM t`, `Cannot access field text on a value with type MAP<BYTES, BYTES> [at 1:12]`},
 	{`SELECT name FROM people ORDER BY COUNT(*)`, `The ORDER BY clause only allows aggregation if GROUP BY or SELECT list aggregation is present [at 1:25]`},
 	{`SELECT name FROM people HAVING name = 'x'`, `The HAVING clause requires GROUP BY or aggregation to be present [at 1:32]`},
