@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"flag"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"strings"
@@ -27,21 +28,27 @@ var (
 	serversTurns = flag.Int("sql.servers.turns", 7, "how often TestServers asks each query")
 )
 
-// TestServers asks the same queries of the same rows of one tablet server, and of three
-// that share them, each behind a gateway of its own. It tells how long they take, what
-// processor time each process has, and how many bytes the gateway reads: all that the
-// servers send.
+// TestServers asks the same queries of the same rows of one tablet server that has one
+// processor, of one that has two, and of three that share the rows and have one each. A
+// gateway of its own is before each. It tells how long they take, what processor time each
+// process has, and how many bytes the gateway reads: all that the servers send.
+//
+// On a machine with other work times by the clock say nothing. What two processors can give
+// there is the processor time of the one server, in parts of what its successors need: half of
+// all their time, or that of the busiest.
 func TestServers(t *testing.T) {
 	if *serversRows == 0 || os.Getenv(target.BinaryEnv) == "" {
 		t.Skip("-sql.servers.rows or " + target.BinaryEnv + " is not set")
 	}
-	queries := []string{
-		"SELECT COUNT(*) FROM t",
-		fmt.Sprintf("SELECT f['g'], COUNT(*), SUM(TO_INT64(f['n'])) FROM t WHERE TO_INT64(f['n']) < %d GROUP BY 1", *serversRows/2),
-	}
-	took := map[int][]time.Duration{}
-	for _, servers := range []int{1, 3} {
-		t.Run(fmt.Sprint(servers), func(t *testing.T) {
+	queries := aggregates(*serversRows)
+	const processors = 2
+	type figures struct{ clock, whole, busiest time.Duration }
+	setups := []struct{ servers, processors, tablets int }{{1, 1, 6}, {1, processors, processors}, {3, 1, 6}}
+	got := make([][]figures, len(setups))
+	for n, setup := range setups {
+		servers := setup.servers
+		t.Run(fmt.Sprintf("%d servers with %d processors", servers, setup.processors), func(t *testing.T) {
+			t.Setenv("GOMAXPROCS", fmt.Sprint(setup.processors))
 			c := target.ServeCluster(t, target.ClusterOptions{Servers: servers, Gateways: 1, TTL: target.Patience})
 			conn, err := grpc.NewClient(c.Addrs[servers], grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
@@ -56,7 +63,7 @@ func TestServers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			size := load(t, client, admin)
+			size := load(t, client, admin, *serversRows, setup.tablets)
 			for _, q := range queries {
 				var times []time.Duration
 				var read []int
@@ -75,14 +82,18 @@ func TestServers(t *testing.T) {
 						times, read = append(times, time.Since(began)), append(read, received(c.Pid(servers))-bytes)
 					}
 				}
-				var cpu []string
-				for i := range before {
-					cpu = append(cpu, ((used(c.Pid(i)) - before[i]) / time.Duration(*serversTurns)).Round(time.Millisecond).String())
-				}
 				slices.Sort(times)
 				slices.Sort(read)
 				mid := len(times) / 2
-				took[servers] = append(took[servers], times[mid])
+				f := figures{clock: times[mid]}
+				var cpu []string
+				for i := range before {
+					own := (used(c.Pid(i)) - before[i]) / time.Duration(*serversTurns)
+					cpu = append(cpu, own.Round(time.Millisecond).String())
+					f.whole += own
+					f.busiest = max(f.busiest, own/time.Duration(setup.processors))
+				}
+				got[n] = append(got[n], f)
 				t.Logf("%s: %v; processor time of each server and the gateway %s; the gateway read %d bytes, %.3f %% of the table's %d",
 					q, times[mid].Round(time.Millisecond), strings.Join(cpu, ", "), read[mid], 100*float64(read[mid])/float64(size), size)
 				if read[mid] <= 0 || read[mid]*100 > size {
@@ -95,23 +106,38 @@ func TestServers(t *testing.T) {
 		return
 	}
 	for i, q := range queries {
-		t.Logf("%s: three servers are %.2f times as fast as one", q, float64(took[1][i])/float64(took[3][i]))
+		one := got[0][i]
+		for n, setup := range setups[1:] {
+			f := got[n+1][i]
+			t.Logf("%s: %d servers with %d processors are %.2f times as fast as one with one, and can be %.2f times by their processor time", q, setup.servers, setup.processors,
+				float64(one.clock)/float64(f.clock), float64(one.busiest)/float64(max(f.busiest, f.whole/processors)))
+		}
 	}
 }
 
-// load writes rows of 100 bytes in six tablets, and returns how many bytes keys and values
-// have.
-func load(t *testing.T, client *bigtable.Client, admin *bigtable.AdminClient) (size int) {
+// aggregates returns the queries that are timed, over rows of load.
+func aggregates(rows int) []string {
+	return []string{
+		"SELECT COUNT(*) FROM t",
+		fmt.Sprintf("SELECT f['g'], COUNT(*), SUM(TO_INT64(f['n'])) FROM t WHERE TO_INT64(f['n']) < %d GROUP BY 1", rows/2),
+	}
+}
+
+// load writes rows of 100 bytes in so many tablets, and returns how many bytes keys and
+// values have.
+func load(t testing.TB, client *bigtable.Client, admin *bigtable.AdminClient, rows, tablets int) (size int) {
 	t.Helper()
 	conf := &bigtable.TableConf{TableID: "t", ColumnFamilies: map[string]bigtable.Family{"f": {}}}
 	key := func(i int) string { return fmt.Sprintf("row%09d", i) }
-	for i := 1; i < 6; i++ {
-		conf.SplitKeys = append(conf.SplitKeys, key(i**serversRows/6))
+	for i := 1; i < tablets; i++ {
+		conf.SplitKeys = append(conf.SplitKeys, key(i*rows/tablets))
 	}
 	if err := admin.CreateTableFromConf(t.Context(), conf); err != nil {
 		t.Fatal(err)
 	}
-	payload := bytes.Repeat([]byte("p"), 68)
+	payload := make([]byte, 68<<10)
+	r := rand.NewChaCha8([32]byte{})
+	_, _ = r.Read(payload)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
 	var wg sync.WaitGroup
@@ -121,11 +147,11 @@ func load(t *testing.T, client *bigtable.Client, admin *bigtable.AdminClient) (s
 			for from := range next {
 				var keys []string
 				var muts []*bigtable.Mutation
-				for i := from; i < min(from+5000, *serversRows); i++ {
+				for i := from; i < min(from+5000, rows); i++ {
 					m := bigtable.NewMutation()
 					m.Set("f", "g", 1000, fmt.Append(nil, "group ", i%10))
 					m.Set("f", "n", 1000, binary.BigEndian.AppendUint64(nil, uint64(i)))
-					m.Set("f", "p", 1000, payload)
+					m.Set("f", "p", 1000, payload[i%(67<<10):][:68])
 					keys, muts = append(keys, key(i)), append(muts, m)
 				}
 				if errs, err := client.Open("t").ApplyBulk(ctx, keys, muts); err != nil || errs != nil {
@@ -134,7 +160,7 @@ func load(t *testing.T, client *bigtable.Client, admin *bigtable.AdminClient) (s
 			}
 		})
 	}
-	for from := 0; from < *serversRows; from += 5000 {
+	for from := 0; from < rows; from += 5000 {
 		next <- from
 	}
 	close(next)
@@ -142,7 +168,7 @@ func load(t *testing.T, client *bigtable.Client, admin *bigtable.AdminClient) (s
 	if err := context.Cause(ctx); err != nil {
 		t.Fatal(err)
 	}
-	return *serversRows * (12 + 7 + 8 + 68)
+	return rows * (12 + 7 + 8 + 68)
 }
 
 // used returns the processor time that a process has had.
