@@ -204,7 +204,7 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		i.observer.RPCDone(record, status.Code(err), elapsed, int64(wire.Size(req)), int64(sent))
 	}
 	if i.slow.isSlow(elapsed) {
-		i.slow.tell(ctx, record, status.Code(err), start, elapsed, int64(wire.Size(req)), int64(wire.Size(resp)))
+		i.slow.tell(record, status.Code(err), start, elapsed, int64(wire.Size(req)), int64(wire.Size(resp)))
 	}
 	EndSpan(record, err)
 	if err == nil && header != nil {
@@ -267,7 +267,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 	if observer != nil {
 		observer.RPCDone(record, status.Code(err), elapsed, s.received, s.sent)
 		if i.slow.isSlow(elapsed) && info.FullMethod != bigtablepb.Bigtable_ReadChangeStream_FullMethodName {
-			i.slow.tell(ctx, record, status.Code(err), start, elapsed, s.received, s.sent)
+			i.slow.tell(record, status.Code(err), start, elapsed, s.received, s.sent)
 		}
 		EndSpan(record, err)
 	}

@@ -86,7 +86,7 @@ func (s *sessionObserver) CallDone(ctx context.Context, r *request.Record, err e
 		s.in.observer.RPCDone(r, wire.Code(err), elapsed, received, sent)
 	}
 	if s.in.slow.isSlow(elapsed) {
-		s.in.slow.tell(ctx, r, wire.Code(err), start, elapsed, received, sent)
+		s.in.slow.tell(r, wire.Code(err), start, elapsed, received, sent)
 	}
 	EndSpan(r, err)
 	if s.auth != nil {

@@ -1,13 +1,11 @@
 package gateway
 
 import (
-	"context"
 	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"github.com/trestledb/trestle/engine/request"
-	"github.com/trestledb/trestle/gateway/auth"
 )
 
 // A slowLog is told of requests that took from on. It is off if that is zero.
@@ -19,8 +17,8 @@ type slowLog struct {
 func (s *slowLog) isSlow(elapsed time.Duration) bool { return s.from > 0 && elapsed >= s.from }
 
 // tell describes a slow request.
-func (s *slowLog) tell(ctx context.Context, r *request.Record, code codes.Code, start time.Time, elapsed time.Duration, received, sent int64) {
-	s.to(r.Slow(auth.Member(ctx), code.String(), start, elapsed, received, sent))
+func (s *slowLog) tell(r *request.Record, code codes.Code, start time.Time, elapsed time.Duration, received, sent int64) {
+	s.to(r.Slow(code.String(), start, elapsed, received, sent))
 }
 
 // EndSpan ends the span of a request, if it is traced, with what was measured of it.

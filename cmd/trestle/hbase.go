@@ -187,9 +187,10 @@ func hbaseName(cfg *settings.Serve, at *net.TCPAddr) (model.Server, error) {
 	return me, nil
 }
 
-// hbasePeer returns who makes a call, as far as that is proved or believed.
+// hbasePeer returns who makes a call, as far as that is proved or believed. Without login
+// everybody is believed.
 func hbasePeer(cfg *settings.Serve, c *hbase.Call) auth.Peer {
-	if c.Certificate == "" && cfg.HBaseTrust {
+	if c.Certificate == "" && (cfg.HBaseTrust || !cfg.AuthOn()) {
 		return auth.Peer{User: c.User, Addr: c.Addr}
 	}
 	return auth.Peer{User: c.Certificate, Expires: c.Expires, Addr: c.Addr}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -78,10 +77,10 @@ func (h hbaseObserver) CallDone(r *request.Record, c *hbase.Call, err error, sta
 	if e := (*hbasewire.Exception)(nil); errors.As(err, &e) {
 		code = codes.Unknown // has no code of gRPC
 	}
-	r.Principal = cmp.Or(c.Certificate, c.User)
+	r.Principal = hbasePeer(h.cfg, c).Member()
 	h.m.RPCDone(r, code, elapsed, received, sent)
 	if h.m.Slow != nil && elapsed >= h.cfg.SlowRequest {
-		h.m.Slow.Add(r.Slow(r.Principal, code.String(), start, elapsed, received, sent))
+		h.m.Slow.Add(r.Slow(code.String(), start, elapsed, received, sent))
 	}
 	gateway.EndSpan(r, err)
 }

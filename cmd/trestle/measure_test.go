@@ -1,9 +1,17 @@
 package main
 
 import (
+	"bufio"
 	"context"
+	"crypto/tls"
 	"encoding/json"
+	"fmt"
+	"io"
 	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -11,9 +19,16 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/hrpc"
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
 
+	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
+	"github.com/trestledb/trestle/engine/loopback"
 	"github.com/trestledb/trestle/engine/request"
 )
 
@@ -135,5 +150,135 @@ func TestMeasuredRequests(t *testing.T) {
 	}
 	if strings.Contains(sink.texts.String(), "secret") {
 		t.Error("a span has a row key or a value")
+	}
+}
+
+// TestOnePrincipal: a caller has one name, whatever it speaks, and wherever it is told of.
+func TestOnePrincipal(t *testing.T) {
+	dir, zk, secure := t.TempDir(), loopback.Addr(t), loopback.Addr(t)
+	plain, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	tokens := filepath.Join(dir, "tokens")
+	if err := os.WriteFile(tokens, []byte("secret-of-ann-at-work user:ann@example.com\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s := startSecured(t, func(flags ...string) *proc {
+		return startTrestle(t, "real", dir, append([]string{"serve", "--listen=127.0.0.1:0", "--http-listen=127.0.0.1:0", "--memory=64MiB", "--data-dir=" + dir, "--token-file=" + tokens,
+			"--hbase-listen=" + secure, "--hbase-advertise=" + plain.Addr().String(), "--hbase-zookeeper-listen=" + zk, "--hbase-instance=p/i", "--hbase-trust-users", "--audit-data", "--slow-request=1ms"}, flags...)...)
+	}, dir)
+	s.iam("policy", "add-binding", "projects/p/instances/i", "--role=roles/bigtable.user", "--member=user:ann@example.com")
+
+	security, err := (&login{ca: s.ca}).tls()
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient(s.addr, grpc.WithTransportCredentials(credentials.NewTLS(security)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const table = "projects/p/instances/i/tables/one"
+	// The client speaks no TLS: it is led to who does it for it.
+	go func() {
+		for {
+			from, err := plain.Accept()
+			if err != nil {
+				return
+			}
+			to, err := tls.Dial("tcp", secure, &tls.Config{RootCAs: security.RootCAs, ServerName: "localhost"})
+			if err != nil {
+				t.Error(err)
+				from.Close()
+				continue
+			}
+			go func() { _, _ = io.Copy(to, from); to.Close() }()
+			go func() { _, _ = io.Copy(from, to); from.Close() }()
+		}
+	}()
+	hbase := gohbase.NewClient(zk, gohbase.EffectiveUser("Ann@Example.com"))
+	defer hbase.Close()
+	cell := []*bigtablepb.Mutation{{Mutation: &bigtablepb.Mutation_SetCell_{SetCell: &bigtablepb.Mutation_SetCell{FamilyName: "f", TimestampMicros: 1000}}}}
+	asks := func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer secret-of-ann-at-work")
+		if _, err := bigtablepb.NewBigtableClient(conn).MutateRow(ctx, &bigtablepb.MutateRowRequest{TableName: table, RowKey: []byte("r"), Mutations: cell}); err != nil {
+			return err
+		}
+		if code, body, _ := s.ask("", http.MethodGet, "/v2/"+table, "", http.Header{"Authorization": {"Bearer secret-of-ann-at-work"}}); code != http.StatusOK {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		get, err := hrpc.NewGetStr(ctx, "one", "r")
+		if err == nil {
+			_, err = hbase.Get(get)
+		}
+		return err
+	}
+	if err := asks(); err != nil {
+		t.Fatal(err)
+	}
+	// Requests are slow since the process stands still.
+	const ann = "user:ann@example.com"
+	by := map[string]string{}
+	for began := time.Now(); len(by) < 3 && time.Since(began) < time.Minute; {
+		failed := make(chan error, 1)
+		go func() { failed <- asks() }()
+		for ended := false; !ended; {
+			s.proc.signal(syscall.SIGSTOP)
+			time.Sleep(2 * time.Millisecond)
+			s.proc.signal(syscall.SIGCONT)
+			select {
+			case err := <-failed:
+				if ended = true; err != nil {
+					t.Fatal(err)
+				}
+			case <-time.After(time.Millisecond):
+			}
+		}
+		_, body, _ := s.ask(s.root, http.MethodGet, "/admin/slow", "", nil)
+		var slow struct{ Requests []request.Slow }
+		if err := json.Unmarshal([]byte(body), &slow); err != nil {
+			t.Fatalf("%v: %s", err, body)
+		}
+		for _, r := range slow.Requests {
+			if r.Principal != "" && !strings.HasPrefix(r.Principal, "serviceAccount:") {
+				by[r.Face] = r.Principal
+			}
+		}
+	}
+	if by["bigtable"] != ann || by["rest"] != ann || by["hbase"] != ann {
+		t.Errorf("slow requests are of %v", by)
+	}
+	_, body, _ := s.ask(s.root, http.MethodGet, "/admin/principals", "", nil)
+	var counted struct{ Principals []ops.PrincipalLoad }
+	if err := json.Unmarshal([]byte(body), &counted); err != nil {
+		t.Fatalf("%v: %s", err, body)
+	}
+	i := slices.IndexFunc(counted.Principals, func(p ops.PrincipalLoad) bool { return p.Principal == ann })
+	if len(counted.Principals) != 2 || i < 0 || counted.Principals[i].Requests < 3 { // with root
+		t.Errorf("%+v are counted", counted.Principals)
+	}
+	f, err := os.Open(s.audit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	heard := map[string]bool{}
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		var line struct{ Principal, Method string }
+		if err := json.Unmarshal(lines.Bytes(), &line); err != nil {
+			t.Fatalf("%v: %s", err, lines.Text())
+		}
+		if line.Principal == ann {
+			heard[line.Method[strings.LastIndexByte(line.Method, '/')+1:]] = true
+		}
+	}
+	for _, method := range []string{"MutateRow", "GetTable", "ReadRows"} { // of gRPC, REST, and HBase's Get
+		if !heard[method] {
+			t.Errorf("the audit log tells no %s of %s, but %v", method, ann, heard)
+		}
 	}
 }

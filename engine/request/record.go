@@ -44,7 +44,8 @@ type Record struct {
 	Face   Face
 	// Profile is the id of the app profile, empty if the request has none.
 	Profile string
-	// Principal is who makes the request, empty if nobody has logged in.
+	// Principal is who makes the request, as policies write it: the same over all faces.
+	// It is empty if nobody has logged in.
 	Principal string
 	// Span is the request's, nil if it is not traced.
 	Span Span

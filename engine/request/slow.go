@@ -41,13 +41,13 @@ type Slow struct {
 	LogWait        float64 `json:"log_wait_seconds"`
 }
 
-// Slow describes the request for the log of slow requests. principal is who made it, code how
-// it ended, received and sent the bytes of its messages.
-func (r *Record) Slow(principal, code string, start time.Time, elapsed time.Duration, received, sent int64) Slow {
+// Slow describes the request for the log of slow requests. code is how it ended, received and
+// sent are the bytes of its messages.
+func (r *Record) Slow(code string, start time.Time, elapsed time.Duration, received, sent int64) Slow {
 	w := &r.Work
 	s := Slow{
 		Time: start, RequestID: IDString(r.ID()), Face: r.Face.String(), Method: r.Method[strings.LastIndexByte(r.Method, '/')+1:], Table: r.TableName, Profile: r.Profile,
-		Principal: principal, Code: code, Key: r.Key, Seconds: elapsed.Seconds(),
+		Principal: r.Principal, Code: code, Key: r.Key, Seconds: elapsed.Seconds(),
 		RowsSeen: w.RowsSeen.Load(), RowsReturned: w.RowsReturned.Load(), RowsWritten: w.RowsWritten.Load(),
 		CellsSeen: w.CellsSeen.Load(), CellsReturned: w.CellsReturned.Load(), Received: received, Sent: sent,
 		Tablets: w.Tablets.Load(), SSTables: w.SSTables.Load(),

@@ -24,6 +24,15 @@ type Peer struct {
 	Addr string
 }
 
+// Member returns the name of a caller that has proved it, as policies and the audit log
+// write it, "" for another.
+func (p Peer) Member() string {
+	if p.User == "" {
+		return ""
+	}
+	return iam.User(p.User)
+}
+
 // Enter authorizes a request that did not come as an RPC. It is judged as
 // method, an RPC's full name, of the resource with the given name, which stands
 // for every name that the RPC's message must have. An empty name asks for no
@@ -70,7 +79,7 @@ func (a *Auth) Begin(ctx context.Context, p Peer, method, as string) (*Request, 
 	case !p.Expires.IsZero() && !c.start.Before(p.Expires):
 		no = errExpired
 	default:
-		c.principal = &Principal{Member: iam.User(p.User), scopes: allScopes, expires: p.Expires}
+		c.principal = &Principal{Member: p.Member(), scopes: allScopes, expires: p.Expires}
 	}
 	if no != nil {
 		return nil, a.refuse(c, no)

@@ -72,7 +72,7 @@ func fixtureOver(t testing.TB, so standalone.Options, o Options) *fixture {
 	f.zk = zl.Addr().String()
 	t.Cleanup(func() {
 		zs.Close()
-		stop, cancel := context.WithTimeout(ctx, 5*time.Second)
+		stop, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		if err := f.server.Stop(stop); err != nil {
 			t.Error("stop:", err)
