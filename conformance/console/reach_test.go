@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"encoding/base64"
+	"flag"
 	"fmt"
 	"net/http"
 	"os"
@@ -12,12 +13,15 @@ import (
 	"testing"
 	"time"
 
+	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/memory"
 	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/types/descriptorpb"
@@ -303,6 +307,87 @@ func TestProtobuf(t *testing.T) {
 	}
 }
 
+// TestBackups: of many backups there are pages, and a table shows its newest.
+func TestBackups(t *testing.T) {
+	browser(t)
+	s := start(t, "--emulator")
+	table := s.fill()
+	const many = 52
+	for i := range many {
+		s.post("/v2/"+instance+"/clusters/default/backups?backupId="+fmt.Sprintf("backup-%02d", i), object{"sourceTable": table, "expireTime": time.Now().Add(24 * time.Hour).Format(time.RFC3339)})
+	}
+	b := open(t, s.url)
+	b.run(chromedp.EmulateViewport(1280, 900))
+	// turn presses a button and returns the backups that are shown once the page has a text.
+	turn := func(button, text string) (shown []string) {
+		t.Helper()
+		if button != "" {
+			b.eval(fmt.Sprintf(`[...document.querySelectorAll("button")].find((x) => x.textContent === %q).click()`, button), nil)
+		}
+		b.await(fmt.Sprintf(`document.body.innerText.includes(%q)`, text))
+		b.eval(`return [...document.querySelectorAll('[aria-label="Backups"] tbody tr')].map((r) => r.innerText.match(/backup-\d+/)[0])`, &shown)
+		return shown
+	}
+	of := func(shown []string, n int, first, last string) {
+		t.Helper()
+		if len(shown) != n || shown[0] != first || shown[n-1] != last {
+			t.Errorf("%q, want %d from %s to %s", shown, n, first, last)
+		}
+	}
+	b.show("#/backups")
+	of(turn("", "1 to 50 of 52"), 50, "backup-00", "backup-49")
+	b.shot("backups-first")
+	of(turn("Next", "51 to 52 of 52"), 2, "backup-50", "backup-51")
+	of(turn("Previous", "1 to 50 of 52"), 50, "backup-00", "backup-49")
+	b.show(pagesOf(table)[3].hash)
+	of(turn("", "These are the 50 newest."), 50, "backup-51", "backup-02")
+	// A page whose last row is gone is left.
+	b.show("#/backups")
+	of(turn("Next", "51 to 52 of 52"), 2, "backup-50", "backup-51")
+	b.eval(`for (const n of [50, 51]) await fetch("/v2/`+instance+`/clusters/default/backups/backup-" + n, { method: "DELETE" })`, nil)
+	b.await(`document.querySelector('[aria-label="Backups"]')?.innerText.includes("backup-49")`)
+	if w := b.wrong(); len(w) > 0 {
+		t.Error(w)
+	}
+}
+
+// TestLargeValue looks at a value of 100 MiB: its beginning and its length are shown, and the
+// browser stays small.
+func TestLargeValue(t *testing.T) {
+	browser(t)
+	s := start(t, "--emulator", "--memory", "2GiB")
+	table := s.fill()
+	conn, err := grpc.NewClient(s.api, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	const size = 100 << 20
+	m := mutation(size)
+	copy(m[0].GetSetCell().Value, "begins so")
+	if _, err := bigtablepb.NewBigtableClient(conn).MutateRow(t.Context(), &bigtablepb.MutateRowRequest{TableName: table, RowKey: []byte("a-large-one"), Mutations: m}); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, s.url)
+	b.run(chromedp.EmulateViewport(1280, 900))
+	b.show(pagesOf(table)[4].hash)
+	if text := b.text(); !strings.Contains(text, "a-large-one") || !strings.Contains(text, "begins so") || !strings.Contains(text, "100 MiB") {
+		t.Errorf("%.2000s", text)
+	}
+	b.shot("large-value")
+	if size := b.resident(); size > pageMemory {
+		t.Errorf("the pages take %d MiB", size>>20)
+	}
+	if w := b.wrong(); len(w) > 0 {
+		t.Error(w)
+	}
+}
+
+var (
+	manyTables  = flag.Int("console.tables", 500, "tables of TestMany, 10000 in full")
+	manyTablets = flag.Int("console.tablets", 1000, "tablets of a table of TestMany, 100000 in full")
+)
+
 // pageLimit is how long a page may take until all that it asks for is shown.
 const pageLimit = time.Second
 
@@ -315,10 +400,10 @@ func TestMany(t *testing.T) {
 	browser(t)
 	s := start(t, "--emulator", "--memory", "256MiB")
 	table := s.fill()
-	for i := range 500 {
-		s.post("/v2/"+instance+"/tables", object{"tableId": fmt.Sprintf("table-%04d", i), "table": object{"columnFamilies": object{"f": object{}}}})
+	for i := range *manyTables {
+		s.post("/v2/"+instance+"/tables", object{"tableId": fmt.Sprintf("table-%05d", i), "table": object{"columnFamilies": object{"f": object{}}}})
 	}
-	splits := make([]object, 1000)
+	splits := make([]object, *manyTablets-1)
 	for i := range splits {
 		splits[i] = object{"key": fmt.Appendf(nil, "%06d", i)}
 	}
@@ -334,8 +419,9 @@ func TestMany(t *testing.T) {
 	// it starts ahead are no part of what a page takes.
 	b := open(t, s.url, chromedp.Flag("disable-features", "site-per-process,Translate,BlinkGenPropertyTrees,BackForwardCache,SpareRendererForSitePerProcess"))
 	b.run(chromedp.EmulateViewport(1280, 900))
-	pages := append(pagesOf(table), struct{ name, hash, want string }{"split", "#/table/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), "1,001"},
-		struct{ name, hash, want string }{"tablets of split", "#/tablets/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), "1 to 50 of 1,001"})
+	tablets := fmt.Sprintf("%d,%03d", *manyTablets/1000, *manyTablets%1000)
+	pages := append(pagesOf(table), struct{ name, hash, want string }{"split", "#/table/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), tablets},
+		struct{ name, hash, want string }{"tablets of split", "#/tablets/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), "1 to 50 of " + tablets})
 	for _, p := range pages {
 		if p.name == "data" || p.name == "tablets" {
 			p.want = ""

@@ -46,26 +46,39 @@ type Backup struct {
 // BackupList is the answer of GET /admin/backups.
 type BackupList struct {
 	Backups []Backup `json:"backups"`
+	// Total is how many there are, of which a page has some; 0 if no page was asked for.
+	Total int `json:"total,omitempty"`
 }
 
 // toSeeBackup asks for backups.get.
 const toSeeBackup = adminpb.BigtableTableAdmin_GetBackup_FullMethodName
 
-// listBackups shows the backups that the caller may know of.
+// listBackups shows the backups that the caller may know of, by name: all of them, or a page.
 func (a *Admin) listBackups(q *request) (any, error) {
+	page, err := pageOf(q)
+	if err == nil && page.byLoad {
+		err = fault.New(fault.Invalid, "order must be key: a backup has no load")
+	}
+	if err != nil {
+		return nil, err
+	}
 	all, err := q.op.ListBackups(q.Context(), "projects/")
 	if err != nil {
 		return nil, err
 	}
-	out := BackupList{Backups: []Backup{}}
+	var seen []*schema.Backup
 	for _, b := range all {
 		held, err := q.who.TestPermissions(q.caller.Context(), b.Name, []string{"bigtable.backups.get"})
 		if err != nil {
 			return nil, err
 		}
-		if len(held) == 0 {
-			continue
+		if len(held) > 0 {
+			seen = append(seen, b)
 		}
+	}
+	out := BackupList{Backups: []Backup{}}
+	seen, out.Total = on(page, seen)
+	for _, b := range seen {
 		x := Backup{Backup: b.Name, Table: b.Table.Name, Created: b.CreateTime.UTC(), Bytes: b.Bytes}
 		if !b.ExpireTime.IsZero() {
 			at := b.ExpireTime.UTC()

@@ -1,25 +1,22 @@
 package ops
 
 import (
-	"cmp"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/tablet"
 )
 
-// A page is a part of the tablets of a table, or of all.
+// A page is a part of a list: of tablets, tables or backups.
 type page struct {
-	limit, offset int // a limit of 0: all tablets are asked for
+	limit, offset int // a limit of 0: all are asked for
 	byLoad        bool
 }
 
 // lookTime is how long who looks at tablets waits for METADATA.
 const lookTime = 4 * time.Second
 
-// maxPage bounds the tablets of a page.
+// maxPage bounds what a page has.
 const maxPage = 1000
 
 // pageOf returns the page that a request asks for.
@@ -48,13 +45,8 @@ func pageOf(q *request) (p page, err error) {
 	return p, err
 }
 
-// of returns the tablets on a page, and how many there are if a page was asked for.
-func (p page) of(all []*tablet.Info) (some []*tablet.Info, total int) {
-	if p.byLoad {
-		slices.SortStableFunc(all, func(a, b *tablet.Info) int {
-			return cmp.Compare(b.Load.RowsRead+b.Load.RowsWritten, a.Load.RowsRead+a.Load.RowsWritten)
-		})
-	}
+// on returns what is on a page, and how many there are if a page was asked for.
+func on[T any](p page, all []T) (some []T, total int) {
 	if p.limit == 0 {
 		return all, 0
 	}

@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"testing"
 
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -29,7 +30,16 @@ func (m *manyTablets) Tablets(context.Context, string) ([]tablet.Info, error) {
 	return out, nil
 }
 
-// TestPages: of many tablets a caller gets those that it asks for, and their sums.
+// ListBackups returns as many backups, each with its place in its name.
+func (m *manyTablets) ListBackups(context.Context, string) ([]*schema.Backup, error) {
+	out := make([]*schema.Backup, m.n)
+	for i := range out {
+		out[i] = &schema.Backup{Name: fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", i), Table: &schema.Table{}}
+	}
+	return out, nil
+}
+
+// TestPages: of many tablets, or backups, a caller gets those that it asks for, and their sums.
 func TestPages(t *testing.T) {
 	const n = 100_000
 	a := NewAdmin()
@@ -69,14 +79,30 @@ func TestPages(t *testing.T) {
 	if get("/admin/tablets", &all); len(all.Tablets) != n || all.Total != 0 {
 		t.Errorf("without a page: %d of %d", len(all.Tablets), all.Total)
 	}
+	for path, want := range map[string][3]int{
+		"":                       {n, 0, 0},
+		"?limit=50":              {50, 0, n},
+		"?limit=50&offset=99990": {10, 99_990, n},
+	} {
+		var got BackupList
+		get("/admin/backups"+path, &got)
+		if len(got.Backups) != want[0] || got.Backups[0].Backup != fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", want[1]) || got.Total != want[2] {
+			t.Errorf("backups%s: %d of %d", path, len(got.Backups), got.Total)
+		}
+	}
 	var sums TableList
 	get("/admin/tables", &sums)
 	if want := (TableSum{Table: "t", Tablets: n, Unserved: n / 2, Bytes: 2 * n, RowsReadPerSecond: 5}); len(sums.Tables) != 1 || sums.Tables[0] != want {
 		t.Errorf("%+v, want %+v", sums.Tables, want)
 	}
 	for _, bad := range []string{"limit=0", "limit=1001", "limit=x", "limit=1&offset=-1", "offset=3", "order=size"} {
-		if code, body := do("/admin/tablets?" + bad); code != 400 {
-			t.Errorf("%s: %d %.200s", bad, code, body)
+		for _, list := range []string{"tablets?", "backups?"} {
+			if code, body := do("/admin/" + list + bad); code != 400 {
+				t.Errorf("%s%s: %d %.200s", list, bad, code, body)
+			}
 		}
+	}
+	if code, body := do("/admin/backups?order=load"); code != 400 {
+		t.Errorf("backups by load: %d %.200s", code, body)
 	}
 }

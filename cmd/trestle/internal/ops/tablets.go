@@ -1,12 +1,14 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -316,8 +318,13 @@ func (a *Admin) list(q *request) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if page.byLoad {
+		slices.SortStableFunc(infos, func(a, b *tablet.Info) int {
+			return cmp.Compare(b.Load.RowsRead+b.Load.RowsWritten, a.Load.RowsRead+a.Load.RowsWritten)
+		})
+	}
 	out := TabletList{Tablets: []Tablet{}}
-	infos, out.Total = page.of(infos)
+	infos, out.Total = on(page, infos)
 	for _, t := range infos {
 		out.Tablets = append(out.Tablets, tabletOf(t))
 	}

@@ -1,5 +1,5 @@
 // The parts that pages are made of.
-import { html, useState, useEffect, useLayoutEffect, useRef, useCallback, post, path, visible, Refusal, fromBase64, escapeKey } from "./util.js";
+import { html, useState, useEffect, useLayoutEffect, useRef, useCallback, post, path, count, visible, Refusal, fromBase64, escapeKey } from "./util.js";
 
 // useLoad returns what load has loaded, why it has not, and what loads it again.
 // every, in seconds, loads it again for as long as the page is looked at.
@@ -94,6 +94,10 @@ export function Grid({ caption, columns, rows, empty, limit = 200 }) {
     <tbody>${rows.slice(0, shown).map((r) => html`<tr>${columns.map(([name, cell, kind]) => html`<td class=${kind || ""} data-label=${typeof name === "string" ? name : undefined}>${cell(r)}</td>`)}</tr>`)}</tbody></table></div>
     ${rows.length > shown && html`<p class="row"><span role="status">${shown.toLocaleString("en")} of ${rows.length.toLocaleString("en")} are shown.</span> <button class="small" type="button" onClick=${() => more(shown + 500)}>Show more</button></p>`}`;
 }
+
+// Pager says which rows of a list are shown, and goes to others. offset is that of those
+// that are there, which are the earlier ones until others are loaded.
+export const Pager = ({ offset, size, total, go }) => total > size && html`<p class="row"><span role="status">${count(offset + 1)} to ${count(Math.min(offset + size, total))} of ${count(total)}</span><button class="small" type="button" disabled=${offset === 0} onClick=${() => go(Math.max(0, offset - size))}>Previous</button><button class="small" type="button" disabled=${offset + size >= total} onClick=${() => go(offset + size)}>Next</button></p>`;
 
 export const Facts = ({ rows }) => html`<dl class="facts">${rows.filter(Boolean).map(([k, v]) => html`<dt>${k}</dt><dd>${v}</dd>`)}</dl>`;
 export const Tiles = ({ rows }) => html`<dl class="tiles">${rows.map(([k, v, more]) => html`<div class="tile"><dt>${k}</dt><dd>${v}${more && html`<small>${more}</small>`}</dd></div>`)}</dl>`;
