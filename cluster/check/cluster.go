@@ -28,10 +28,10 @@ type ClusterOptions struct {
 	Objects, Logs objectstore.Store
 	// Blocks has every SSTable and commit log that METADATA names read from end to end,
 	// past all copies. It reads Rate bytes per second at most (0: no bound). Tell, if set,
-	// is called with how many bytes that were, after each read.
+	// is called after each read, with how many bytes that were, and how many SSTables have.
 	Blocks bool
 	Rate   int64
-	Tell   func(bytes int64)
+	Tell   func(bytes, of int64)
 
 	stopped bool // no process serves
 	// roots are the rows of METADATA tablets as the last servers left them.

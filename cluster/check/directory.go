@@ -30,12 +30,13 @@ import (
 // what is wrong with it. It checks checksums, the structure of every file, and whether the
 // files agree with each other. It calls report with each finding, changes nothing but the
 // LOCK file, and goes on behind damage as far as that makes sense. It reads every SSTable
-// whole.
+// whole. After each read it calls tell, unless that is nil, with how many bytes of how many
+// it has read of the SSTables of a part.
 //
 // It fails with fault.FailedPrecondition if a process has the directory open or
 // it is none, or with what kept it from reading.
-func Directory(ctx context.Context, fs vfs.FS, dir string, report func(Finding)) (Summary, error) {
-	c := &checker{fs: fs, dir: dir, tables: newTables(&reporter{report: report, doRestore: "restore the data directory from a backup"})}
+func Directory(ctx context.Context, fs vfs.FS, dir string, tell func(bytes, of int64), report func(Finding)) (Summary, error) {
+	c := &checker{fs: fs, dir: dir, tell: tell, tables: newTables(&reporter{report: report, doRestore: "restore the data directory from a backup"})}
 	lock, err := c.lock()
 	if err != nil {
 		return c.sum, err
@@ -55,8 +56,9 @@ const (
 
 type checker struct {
 	*tables
-	fs  vfs.FS
-	dir string
+	fs   vfs.FS
+	dir  string
+	tell func(bytes, of int64)
 
 	root *metadata.Root // the lock service's; nil if it cannot be read
 	// user and system are the rows of tables' and of METADATA's tablets.
@@ -411,7 +413,7 @@ func (c *checker) sstables(ctx context.Context, dir string, known bool) error {
 	if err != nil {
 		return err
 	}
-	r := newPacedReader(0, nil)
+	r := newPacedReader(0, c.tell)
 	defer r.close()
 	return c.read(ctx, dir, s, r, there, known, func(*usedObject) (bool, error) { return false, nil })
 }

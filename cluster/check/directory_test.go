@@ -49,7 +49,7 @@ func seeds(t *testing.T, n uint64) uint64 {
 // checked returns what Directory finds, a line each, damage and what is harmless.
 func checked(t testing.TB, fs vfs.FS) (damage, harmless []string, sum check.Summary) {
 	t.Helper()
-	sum, err := check.Directory(t.Context(), fs, "d", func(f check.Finding) {
+	sum, err := check.Directory(t.Context(), fs, "d", nil, func(f check.Finding) {
 		line := f.Where + ": " + f.What + "; " + f.Do
 		if strings.Contains(line, "\n") {
 			t.Errorf("more than a line: %q", line)
@@ -174,7 +174,7 @@ func lived(t testing.TB) *vfs.MemFS {
 	must(t, err)
 	end(t, s)
 	// The sweeper did not run.
-	_, err = check.Directory(ctx, fs, "d", func(f check.Finding) {
+	_, err = check.Directory(ctx, fs, "d", nil, func(f check.Finding) {
 		if f.Harmless && strings.Contains(f.What, "no tablet or backup names it") {
 			must(t, fs.Remove("d/"+f.Where))
 		}
@@ -197,7 +197,7 @@ func TestHealthy(t *testing.T) {
 		t.Error("it changed something")
 	}
 	s := mustOpen(t, fs)
-	if _, err := check.Directory(t.Context(), fs, "d", func(check.Finding) {}); fault.KindOf(err) != fault.FailedPrecondition {
+	if _, err := check.Directory(t.Context(), fs, "d", nil, func(check.Finding) {}); fault.KindOf(err) != fault.FailedPrecondition {
 		t.Errorf("beside a server: %v", err)
 	}
 	end(t, s)
@@ -205,7 +205,7 @@ func TestHealthy(t *testing.T) {
 		if dir == "empty" {
 			must(t, fs.MkdirAll(dir, 0o755))
 		}
-		if _, err := check.Directory(t.Context(), fs, dir, func(check.Finding) {}); err == nil {
+		if _, err := check.Directory(t.Context(), fs, dir, nil, func(check.Finding) {}); err == nil {
 			t.Errorf("%s: no error", dir)
 		}
 		if list, _ := fs.List(dir); len(list) > 0 {
@@ -214,7 +214,7 @@ func TestHealthy(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := check.Directory(gone, fs, "d", func(f check.Finding) { t.Errorf("cancelled: found %+v", f) }); !errors.Is(err, context.Canceled) {
+	if _, err := check.Directory(gone, fs, "d", nil, func(f check.Finding) { t.Errorf("cancelled: found %+v", f) }); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }

@@ -19,15 +19,16 @@ import (
 // A pacedReader reads objects from end to end, at a bounded rate.
 type pacedReader struct {
 	rate  int64 // bytes per second at most; 0 means no bound
-	tell  func(bytes int64)
+	tell  func(bytes, of int64)
 	start time.Time
 	bytes int64
+	of    int64 // that are known to be read
 	cache *sstable.Cache
 }
 
-func newPacedReader(rate int64, tell func(int64)) *pacedReader {
+func newPacedReader(rate int64, tell func(bytes, of int64)) *pacedReader {
 	if tell == nil {
-		tell = func(int64) {}
+		tell = func(int64, int64) {}
 	}
 	return &pacedReader{rate: rate, tell: tell, start: time.Now(), cache: sstable.NewCache(4<<20, 4)}
 }
@@ -41,7 +42,7 @@ const readAtOnce, readWhole = 1 << 20, 256 << 20
 // pace waits until n bytes more may have been read.
 func (r *pacedReader) pace(ctx context.Context, n int) error {
 	r.bytes += int64(n)
-	r.tell(r.bytes)
+	r.tell(r.bytes, r.of)
 	if r.rate <= 0 {
 		return ctx.Err()
 	}
@@ -158,8 +159,11 @@ func (t *tables) read(ctx context.Context, dir string, s objectstore.Store, r *p
 	for path := range t.objects {
 		paths[path] = strings.HasPrefix(path, dir+"/")
 	}
-	for path := range there {
+	for path, info := range there {
 		paths[path] = paths[path] || !known && strings.HasSuffix(path, ".sst")
+		if u := t.objects[path]; r != nil && paths[path] && (u == nil || u.index == nil) {
+			r.of += info.Size
+		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(paths)) {
 		u := t.objects[path]

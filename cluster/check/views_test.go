@@ -125,7 +125,7 @@ func TestDirectoryViews(t *testing.T) {
 	look := func(want ViewSummary) (findings []Finding) {
 		t.Helper()
 		before := files(t, fs, "d")
-		if _, err := Directory(ctx, fs, "d", func(f Finding) {
+		if _, err := Directory(ctx, fs, "d", nil, func(f Finding) {
 			if !f.Harmless {
 				t.Errorf("the directory: %+v", f)
 			}

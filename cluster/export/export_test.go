@@ -173,7 +173,7 @@ func restored(t *testing.T, s *server, from, name string) string {
 // sound closes s and looks at everything in its directory.
 func sound(t *testing.T, fs vfs.FS) {
 	t.Helper()
-	must(check.Directory(t.Context(), fs, "d", func(f check.Finding) {
+	must(check.Directory(t.Context(), fs, "d", nil, func(f check.Finding) {
 		if !f.Harmless {
 			t.Errorf("%+v", f)
 		}

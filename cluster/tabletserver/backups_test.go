@@ -634,7 +634,7 @@ func TestCheckKnowsBackups(t *testing.T) {
 		t.Fatal(err)
 	}
 	var found []check.Finding
-	if _, err := check.Directory(ctx, fs, "data", func(f check.Finding) { found = append(found, f) }); err != nil {
+	if _, err := check.Directory(ctx, fs, "data", nil, func(f check.Finding) { found = append(found, f) }); err != nil {
 		t.Fatal(err)
 	}
 	if !slices.ContainsFunc(found, func(f check.Finding) bool { return !f.Harmless && strings.Contains(f.Where+f.What, only) }) {

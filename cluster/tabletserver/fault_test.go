@@ -221,7 +221,7 @@ func TestDamagedRoot(t *testing.T) {
 			}
 		}
 		o.Log = loud()
-		ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+		ctx, cancel := context.WithTimeout(ctx, time.Minute)
 		defer cancel()
 		s, err := Open(ctx, o)
 		if err == nil { // METADATA was in its log alone

@@ -275,7 +275,7 @@ func everything(t testing.TB, s Side) string {
 
 func checked(t testing.TB, fs vfs.FS, dir string) check.Summary {
 	t.Helper()
-	sum, err := check.Directory(t.Context(), fs, dir, func(f check.Finding) {
+	sum, err := check.Directory(t.Context(), fs, dir, nil, func(f check.Finding) {
 		if !f.Harmless {
 			t.Errorf("check: %+v", f)
 		}

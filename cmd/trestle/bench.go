@@ -60,7 +60,7 @@ func benchCommand(p *process) *cobra.Command {
 	profile := f.String("cpuprofile", "", "write a profile of the client to this file")
 	echo := f.Bool("echo-server", false, "only run the bare gRPC server of --ceiling")
 	return p.verb("bench", "measure a server, and check what it answers",
-		"Measures a server and checks every answer: exits with 1 if one was wrong.\n\nWorkloads, each with its group (\"all\" is every one):\n"+strings.TrimRight(bench.Help(), "\n"), f, func(*cobra.Command, []string) int {
+		"Measures a server and checks every answer: exits with 1 if one was wrong.\n\nWorkloads, each with its group (\"all\" is every one):\n"+strings.TrimRight(bench.Help(wrap), "\n"), f, func(*cobra.Command, []string) int {
 			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 			defer stop()
 			if *echo {

@@ -58,6 +58,7 @@ type checking struct {
 	o      check.ClusterOptions
 	// viewed is what was found out of materialized views, nil if they were not compared.
 	viewed *check.ViewSummary
+	told   *progress
 }
 
 // checkCommand verifies a data directory or a cluster.
@@ -119,18 +120,23 @@ func (c *checking) run(cfg *settings.Set, dir string, limit time.Duration, asJSO
 	c.printLines(asJSON)
 	ctx, stop := commandContext(limit)
 	defer stop()
-	var sum check.Summary
-	var err error
-	if dir == "" {
+	if c.what = dir; dir == "" {
 		c.what = "cluster " + cfg.Cluster
-		sum, err = c.cluster(ctx, cfg)
-	} else {
-		c.what = dir
-		sum, err = check.Directory(ctx, vfs.Default, c.what, c.report)
+	}
+	var sum check.Summary
+	err := p.telling("check "+c.what, func(g *progress) (err error) {
+		c.told = g
+		if dir == "" {
+			sum, err = c.cluster(ctx, cfg)
+			return err
+		}
+		sum, err = check.Directory(ctx, vfs.Default, dir, g.bytes, c.report)
 		if c.views && err == nil && sum.Damaged == 0 {
+			g.far("views")
 			err = c.directoryViews(ctx, &sum)
 		}
-	}
+		return err
+	})
 	c.end(&sum, err == nil)
 	if err != nil {
 		return p.failed(fmt.Errorf("check %s: %w", c.what, explain(ctx, err)))
@@ -153,6 +159,7 @@ func (c *checking) printLines(asJSON bool) {
 func (c *checking) ask(at string, l *login, insecure, asJSON bool, limit time.Duration) int {
 	ctx, stop := commandContext(limit)
 	defer stop()
+	c.told = new(progress)
 	a := &adminClient{p: c.p, ctx: ctx, base: strings.TrimSuffix(at, "/"), verb: "check"}
 	c.printLines(asJSON)
 	err := a.logIn(l, insecure)
@@ -242,21 +249,14 @@ func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summar
 		return check.Summary{}, err
 	}
 	c.o.Objects, c.o.Logs = store.SSTables, store.Logs
-	if c.o.Blocks {
-		if c.o.Rate > 0 {
-			fmt.Fprintf(c.p.stderr, "reads %s/s at most\n", byteSize(c.o.Rate))
-		}
-		told := time.Now()
-		c.o.Tell = func(bytes int64) {
-			if time.Since(told) > tellEvery {
-				told = time.Now()
-				fmt.Fprintf(c.p.stderr, "%s read\n", byteSize(bytes))
-			}
-		}
+	if c.o.Blocks && c.o.Rate > 0 {
+		c.told.aside(func() { fmt.Fprintf(c.p.stderr, "reads %s/s at most\n", byteSize(c.o.Rate)) })
 	}
+	c.o.Tell = c.told.bytes
 	if c.online {
 		sum, err := check.Cluster(ctx, c.o, c.report)
 		if c.views && err == nil {
+			c.told.far("views")
 			err = c.clusterViews(ctx, cfg, n, &sum)
 		}
 		return sum, err
@@ -264,20 +264,19 @@ func (c *checking) cluster(ctx context.Context, cfg *settings.Set) (check.Summar
 	return check.Stopped(ctx, c.o, store.Copies, c.report)
 }
 
-// tellEvery is how often a long reading says how far it is.
-const tellEvery = 5 * time.Second
-
 // report prints a finding.
 func (c *checking) report(f check.Finding) {
 	kind := "damage"
 	if f.Harmless {
 		kind = "harmless"
 	}
-	if c.line != nil {
-		_ = c.line.Encode(map[string]string{"finding": kind, "where": f.Where, "what": f.What, "do": f.Do})
-		return
-	}
-	fmt.Fprintf(c.p.screen(), "%-8s  %s: %s. To do: %s%s\n", kind, f.Where, f.What, f.Do, flaw(!f.Harmless))
+	c.told.aside(func() {
+		if c.line != nil {
+			_ = c.line.Encode(map[string]string{"finding": kind, "where": f.Where, "what": f.What, "do": f.Do})
+			return
+		}
+		fmt.Fprintf(c.p.screen(), "%-8s  %s: %s. To do: %s%s\n", kind, f.Where, f.What, f.Do, flaw(!f.Harmless))
+	})
 }
 
 // viewsSpared is why --views compares none.

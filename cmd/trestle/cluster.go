@@ -311,10 +311,11 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		fmt.Fprintf(w, "Bring the segment back to its place in the store (log/%s), or ask what it costs to give it up: trestle log drop-damaged %[1]s\n", c.Damaged[0].Object)
 	}
 	if tablets {
+		key := keysFor(out, false, 0)
 		for _, t := range c.Tables {
 			fmt.Fprintf(w, "\n%s\nTABLET\tSTART\tEND\tSERVER\tSTATE\tEPOCH\tSIZE\n", t.Table)
 			for _, x := range t.Tablets {
-				fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%d\t%s%s\n", x.Tablet, x.Start, x.End, x.Server, x.State, x.Epoch, byteSize(x.Bytes),
+				fmt.Fprintf(w, "%s\t[%s\t%s)\t%s\t%s\t%d\t%s%s\n", x.Tablet, key(x.Start), key(x.End), x.Server, x.State, x.Epoch, byteSize(x.Bytes),
 					flaw(x.State != metadata.Open.String() && !strings.HasSuffix(t.Table, deletedMark)))
 			}
 		}
@@ -366,16 +367,18 @@ func (o *operator) rows(ctx context.Context, each func(*metadata.Row) error) err
 }
 
 // poll calls do until it is done or ctx ends.
-func (o *operator) poll(ctx context.Context, what string, do func() (bool, error)) error {
-	for {
-		done, err := do()
-		if done || err != nil && !errors.Is(err, fault.Unavailable) {
-			return err
+func (o *operator) poll(ctx context.Context, what string, do func(g *progress) (bool, error)) error {
+	return o.p.telling(what, func(g *progress) error {
+		for {
+			done, err := do(g)
+			if done || err != nil && !errors.Is(err, fault.Unavailable) {
+				return err
+			}
+			select {
+			case <-time.After(100 * time.Millisecond):
+			case <-ctx.Done():
+				return fmt.Errorf("%s: it goes on, but was not done in time (is there a master?)", what)
+			}
 		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%s: it goes on, but was not done in time (is there a master?)", what)
-		}
-	}
+	})
 }

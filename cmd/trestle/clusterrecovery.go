@@ -84,7 +84,11 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 	logs := &recovery.Logs{Lock: o.n.Lock, Store: store.Logs, Rows: o.rows}
 	var all []*recovery.Loss
 	for _, id := range slices.Sorted(maps.Keys(wanted)) {
-		l, err := logs.FindLoss(ctx, id, wanted[id])
+		var l *recovery.Loss
+		err := o.p.telling(fmt.Sprintf("read commit log %v", id), func(*progress) (err error) {
+			l, err = logs.FindLoss(ctx, id, wanted[id])
+			return err
+		})
 		if err != nil {
 			return err
 		}
@@ -105,14 +109,15 @@ func (o *operator) dropDamagedLog(ctx context.Context, args []string) error {
 			fmt.Fprintf(o.p.stdout, "gave up commit log segment %s\n", d.Object)
 		}
 	}
-	return o.poll(ctx, "open the tablets", func() (bool, error) {
+	err = o.poll(ctx, "open the tablets", func(g *progress) (bool, error) {
 		left, err := logs.CountWaiting(ctx, all)
-		if err != nil || left > 0 {
-			return false, err
-		}
-		fmt.Fprintln(o.p.stdout, "their tablets are served again")
-		return true, nil
+		g.far("%d left", left)
+		return err == nil && left == 0, err
 	})
+	if err == nil {
+		fmt.Fprintln(o.p.stdout, "their tablets are served again")
+	}
+	return err
 }
 
 // parseSegments reads LOG/SEGMENT and LOG, which stands for all segments: nil.

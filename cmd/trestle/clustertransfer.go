@@ -103,13 +103,12 @@ func (o *operator) transfer(ctx context.Context, from, to transfer.Side, next st
 		}
 		return o.told(transferred{State: "done", From: from.Name, To: to.Name}, "%s is never served again: delete it when you like\n", from.Name)
 	}
-	begun, told := time.Now(), time.Now()
-	r, err := transfer.Run(ctx, from, to, transfer.Options{Command: o.command, Progress: func(bytes, of int64) {
-		if now := time.Now(); now.Sub(told) >= tellEvery {
-			told = now
-			fmt.Fprintf(o.p.stderr, "%s of %s of SSTables are copied\n", byteSize(bytes), byteSize(of))
-		}
-	}})
+	begun := time.Now()
+	var r transfer.Result
+	err := o.p.telling("copy", func(g *progress) (err error) {
+		r, err = transfer.Run(ctx, from, to, transfer.Options{Command: o.command, Progress: g.bytes})
+		return err
+	})
 	if err != nil {
 		return err
 	}

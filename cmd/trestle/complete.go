@@ -141,7 +141,7 @@ func (c *adminClient) tabletWords(*pflag.FlagSet) (out []cobra.Completion, err e
 	var got ops.TabletList
 	err = c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &got)
 	for _, t := range got.Tablets {
-		out = append(out, cobra.CompletionWithDesc(t.Tablet, fmt.Sprintf("%s [%s, %s)", lastPart(t.Table), shortKey(t.Start), shortKey(t.End))))
+		out = append(out, cobra.CompletionWithDesc(t.Tablet, fmt.Sprintf("%s [%s, %s)", lastPart(t.Table), shortKey(t.Start, keyMost), shortKey(t.End, keyMost))))
 	}
 	return out, err
 }

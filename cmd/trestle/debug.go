@@ -135,7 +135,10 @@ func (z *debugZip) tablets(list []ops.Tablet) error {
 // servers collects of servers that run.
 func (z *debugZip) servers(c *adminClient, seconds int) error {
 	var got ops.CollectionList
-	if err := c.call(c.ctx, http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got); err != nil {
+	err := c.p.telling("collect", func(*progress) error {
+		return c.call(c.ctx, http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got)
+	})
+	if err != nil {
 		return err
 	}
 	for _, p := range got.Processes {
@@ -162,7 +165,7 @@ func (z *debugZip) servers(c *adminClient, seconds int) error {
 		}
 	}
 	var tablets ops.TabletList
-	err := c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &tablets)
+	err = c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &tablets)
 	note("tablets", err)
 	if err == nil {
 		if err := z.tablets(tablets.Tablets); err != nil {

@@ -42,7 +42,12 @@ func doctorCommand(p *process) *cobra.Command {
 	return p.asks(adminVerb{use: "doctor", short: "look at the servers and say what is wrong, and what to do", limit: doctorLimit,
 		long: "Looks at clocks, file limits, the time of a sync, memory, disks, certificates,\nthe lock service, the master, versions, hot and large rows, damage, and how the\nload is spread. It exits with 1 if it finds something.",
 		run: func(c *adminClient, _ []string) error {
-			found, looked, err := c.diagnose()
+			var found []diagnosis
+			var looked int
+			err := p.telling("look at the servers", func(*progress) (err error) {
+				found, looked, err = c.diagnose()
+				return err
+			})
 			if err != nil {
 				return err
 			}
@@ -60,13 +65,26 @@ func doctorCommand(p *process) *cobra.Command {
 
 func printDiagnoses(c *adminClient, found []diagnosis, processes int) error {
 	out := c.p.screen()
-	for _, d := range found {
-		where := ""
-		if d.Where != "" {
-			where = d.Where + ": "
+	const indent = 22
+	lines := func(text string) []string {
+		if width := widthOf(out); width > 2*indent {
+			return wrap(text, width-indent)
 		}
-		if _, err := fmt.Fprintf(out, "%-8s %-12s %s%s%s\n%21s→ %s\n", d.Severity, d.Check, where, d.Text, flaw(d.Severity == problem), "", d.Do); err != nil {
-			return err
+		return []string{text}
+	}
+	for _, d := range found {
+		head, text := fmt.Sprintf("%-8s %s", d.Severity, d.Check), d.Text
+		if d.Where != "" {
+			text = d.Where + ": " + text
+		}
+		for _, line := range lines(text) {
+			fmt.Fprintf(out, "%-*s%s%s\n", indent, head, line, flaw(d.Severity == problem))
+			head = ""
+		}
+		for _, line := range lines("→ " + d.Do) {
+			if _, err := fmt.Fprintf(out, "%*s%s\n", indent, "", line); err != nil {
+				return err
+			}
 		}
 	}
 	plural := "es"

@@ -74,7 +74,11 @@ func ofCluster(flags *settings.Flags, cfg *settings.Set, args []string) bool {
 func (p *process) dropDamagedLog(dir string, yes bool) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	d, err := standalone.FindDamagedLog(ctx, vfs.Default, dir)
+	var d *standalone.DamagedLog
+	err := p.telling("read the log of "+dir, func(*progress) (err error) {
+		d, err = standalone.FindDamagedLog(ctx, vfs.Default, dir)
+		return err
+	})
 	if err != nil {
 		return p.failed(err)
 	}
@@ -83,7 +87,11 @@ func (p *process) dropDamagedLog(dir string, yes bool) int {
 		fmt.Fprintln(p.stdout, "The loss is for good. A copy of the files that is brought back to its place loses nothing. To give it up all the same, give --yes.")
 		return p.failed(errors.New("nothing was changed"))
 	}
-	aside, err := standalone.DropDamagedLog(ctx, vfs.Default, dir)
+	var aside string
+	err = p.telling("write the log of "+dir+" anew", func(*progress) (err error) {
+		aside, err = standalone.DropDamagedLog(ctx, vfs.Default, dir)
+		return err
+	})
 	if err != nil {
 		return p.failed(err)
 	}

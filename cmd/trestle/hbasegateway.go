@@ -37,6 +37,8 @@ func gatewayOverHBase(p *process, flags *settings.Flags, address string) int {
 	ctx, release := untilSignal(log, stopLimit)
 	defer release()
 	err = runServer(ctx, cfg.Serve, log, hbaseStack(o), func(at announcement) {
+		p, flush := p.atOnce()
+		defer flush()
 		fmt.Fprintf(p.stdout, "tables in            %s%s\n", hbaseScheme, o.Quorum)
 		p.printAddresses(at)
 	}, nil)

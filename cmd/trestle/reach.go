@@ -403,32 +403,14 @@ func (c *adminClient) call(ctx context.Context, method, path string, in, out any
 // print prints an answer as JSON.
 func (c *adminClient) print(v any) error { return printJSON(c.p.stdout, v) }
 
-// await starts a job, which is what, and waits for its end, telling on stderr how
-// far it is.
+// await starts a job, which is what, waits for its end and prints it.
 func (c *adminClient) await(path string, body any, what string) error {
 	var j ops.Job
 	if err := c.call(c.ctx, http.MethodPost, path, body, &j); err != nil {
 		return err
 	}
-	left := 0
-	for j.State == ops.Running {
-		err := c.call(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, &j)
-		if c.ctx.Err() != nil {
-			// The interrupt is meant for the job.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
-			defer cancel()
-			return errors.Join(whyEnded(c.ctx), c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, &j))
-		}
-		if err != nil {
-			return err
-		}
-		if j.State == ops.Running && j.BytesTotal > 0 {
-			fmt.Fprintf(c.p.stderr, "%s: %s of %s\n", what, byteSize(j.BytesDone), byteSize(j.BytesTotal))
-		}
-		if j.State == ops.Running && j.TabletsLeft != left {
-			left = j.TabletsLeft
-			fmt.Fprintf(c.p.stderr, "%s: it has %d tablets left\n", what, left)
-		}
+	if err := c.p.telling(what, func(g *progress) error { return c.follow(&j, g) }); err != nil {
+		return err
 	}
 	if c.json {
 		if err := c.print(j); err != nil {
@@ -451,6 +433,29 @@ func (c *adminClient) await(path string, body any, what string) error {
 		return fmt.Errorf("%s: %s", what, j.Error)
 	case len(j.Damaged) > 0:
 		return fmt.Errorf("%d SSTables are damaged: rows in the blocks concerned answer DATA_LOSS", len(j.Damaged))
+	}
+	return nil
+}
+
+// follow waits for the end of a job.
+func (c *adminClient) follow(j *ops.Job, g *progress) error {
+	for j.State == ops.Running {
+		err := c.call(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, j)
+		if c.ctx.Err() != nil {
+			// The interrupt is meant for the job.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
+			defer cancel()
+			return errors.Join(whyEnded(c.ctx), c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, j))
+		}
+		if err != nil {
+			return err
+		}
+		switch {
+		case j.BytesTotal > 0:
+			g.bytes(j.BytesDone, j.BytesTotal)
+		case j.TabletsLeft > 0:
+			g.far("%d tablets left", j.TabletsLeft)
+		}
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func restoreCommand(p *process) *cobra.Command {
 			}
 		}
 		if err == nil {
-			err = l.restore(ctx, *server, *plaintext, req)
+			err = p.telling("restore "+req.TableId, func(*progress) error { return l.restore(ctx, *server, *plaintext, req) })
 		}
 		if err != nil {
 			return p.failed(describe(err))

@@ -77,6 +77,8 @@ func gatewayCommand(p *process) *cobra.Command {
 func (p *process) node(role settings.Role, open func(*settings.Set) opener) func(context.Context, *settings.Set, *slog.Logger) error {
 	return func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
 		return runServer(ctx, cfg.Serve, log, open(cfg), func(at announcement) {
+			p, flush := p.atOnce()
+			defer flush()
 			fmt.Fprintf(p.stdout, "cluster              %s, %s\n", cfg.Cluster, cfg.Etcd)
 			if role == settings.TabletServer {
 				fmt.Fprintf(p.stdout, "tablet server        %s at %s\n", cfg.Name, cfg.ClusterAddress)

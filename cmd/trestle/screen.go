@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"io"
@@ -61,6 +62,13 @@ func (s *screen) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// atOnce returns p with an output that is written by flush. On a terminal, lines of the log
+// would come between otherwise.
+func (p *process) atOnce() (_ *process, flush func()) {
+	w := bufio.NewWriter(p.stdout)
+	return &process{w, p.stderr, p.environ}, func() { _ = w.Flush() }
+}
+
 // isTerminal tells whether w is a terminal.
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
@@ -69,6 +77,18 @@ func isTerminal(w io.Writer) bool {
 	}
 	info, err := f.Stat()
 	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}
+
+// widthOf returns how many columns there are of what a command writes to; 0 if there is
+// no end to a line, as in a pipe.
+func widthOf(out io.Writer) int {
+	if s, ok := out.(*screen); ok {
+		out = s.out
+	}
+	if f, ok := out.(*os.File); ok {
+		return columns(f)
+	}
+	return 0
 }
 
 // showsColours tells whether a terminal with that environment is to show colours:

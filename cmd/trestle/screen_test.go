@@ -65,3 +65,16 @@ func TestServersThatAreWrong(t *testing.T) {
 		}
 	}
 }
+
+// TestShortKey: of a long key the beginning and the end are left, since neighbours often
+// begin alike.
+func TestShortKey(t *testing.T) {
+	for key, want := range map[string]string{"": "", "user00000001": "user00000001", "user0000000000000100": "user0…000100", "ключ-пользователя-7": "ключ-…теля-7"} {
+		if got := shortKey(key, keyMost); got != want {
+			t.Errorf("%q: %q, want %q", key, got, want)
+		}
+	}
+	if got := keysFor(&bytes.Buffer{}, true, 0)("user0000000000000100"); got != "user0000000000000100" {
+		t.Errorf("a wide table shortens a key: %q", got)
+	}
+}

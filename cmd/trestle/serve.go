@@ -25,6 +25,8 @@ that over the file.`
 func serveCommand(p *process) *cobra.Command {
 	return p.process("serve", "run a server on a data directory", serveHelp, settings.NewFlags("serve"), stopLimit, func(ctx context.Context, cfg *settings.Set, log *slog.Logger) error {
 		return runServer(ctx, cfg.Serve, log, openStack, func(at announcement) {
+			p, flush := p.atOnce()
+			defer flush()
 			fmt.Fprintf(p.stdout, "%-20s %s\n", announcedAPI, at.grpc)
 			if at.http != "" {
 				printConsole(p.stdout, at.cfg)

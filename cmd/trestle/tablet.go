@@ -184,9 +184,9 @@ func (c *adminClient) list(table string, wide, changes bool) error {
 func printTablets(out io.Writer, list []ops.Tablet, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	cluster := slices.ContainsFunc(list, func(t ops.Tablet) bool { return t.Server != "" })
-	head, key := "  TABLET\tFROM\tTO\tSIZE\tREAD/S\tWRITE/S", shortKey
+	head, key := "  TABLET\tFROM\tTO\tSIZE\tREAD/S\tWRITE/S", keysFor(out, wide, 0)
 	if wide {
-		head, key = "  TABLET\tFROM\tTO\tSIZE\tMEMORY\tRUNS\tFILES\tREAD/S\tWRITE/S\tLAST MAJOR\tREDO", func(k string) string { return k }
+		head = "  TABLET\tFROM\tTO\tSIZE\tMEMORY\tRUNS\tFILES\tREAD/S\tWRITE/S\tLAST MAJOR\tREDO"
 	}
 	if cluster {
 		head += "\tSERVER"
@@ -216,10 +216,7 @@ func printTablets(out io.Writer, list []ops.Tablet, wide bool) error {
 // printChanges prints what tablets keep of changes.
 func printChanges(out io.Writer, list []ops.Tablet, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	key := shortKey
-	if wide {
-		key = func(k string) string { return k }
-	}
+	key := keysFor(out, wide, 0)
 	fmt.Fprintln(w, "  TABLET\tFROM\tTO\tSIZE\tFILES\tSINCE\tNEWEST IN FILE")
 	for _, t := range list {
 		newest := "-"
@@ -231,13 +228,31 @@ func printChanges(out io.Writer, list []ops.Tablet, wide bool) error {
 	return w.Flush()
 }
 
-// shortKey returns the beginning of a key that is long; --wide shows all of it.
-func shortKey(key string) string {
-	const most = 12
-	if r := []rune(key); len(r) > most {
-		return string(r[:most-1]) + "…"
+// keyMost is how much of a key a table of 80 columns has room for.
+const keyMost = 12
+
+// keysFor returns how a table that is written to out, and may be wide, shows keys. A
+// tablet has two of them. more is how many characters the other columns have beyond those
+// that fit 80.
+func keysFor(out io.Writer, wide bool, more int) func(string) string {
+	most := keyMost + max(0, widthOf(out)-80-more)/2
+	return func(key string) string {
+		if wide {
+			return key
+		}
+		return shortKey(key, most)
 	}
-	return key
+}
+
+// shortKey returns most characters of a key that has more: its beginning, which says
+// what it is of, and its end, which tells it from the next one.
+func shortKey(key string, most int) string {
+	r := []rune(key)
+	if len(r) <= most {
+		return key
+	}
+	head := (most - 1) / 2
+	return string(r[:head]) + "…" + string(r[len(r)-(most-1-head):])
 }
 
 func rate(r float64) string {
@@ -250,13 +265,16 @@ func rate(r float64) string {
 // change has a tablet changed, which said tells of.
 func (c *adminClient) change(body any, said func(ops.Changed) string) error {
 	var got ops.Changed
-	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got); err != nil {
+	err := c.p.telling(c.verb, func(*progress) error {
+		return c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got)
+	})
+	if err != nil {
 		return err
 	}
 	if c.json {
 		return c.print(got)
 	}
-	_, err := fmt.Fprintf(c.p.stdout, "%s: %s\n", got.Table, said(got))
+	_, err = fmt.Fprintf(c.p.stdout, "%s: %s\n", got.Table, said(got))
 	return err
 }
 
@@ -267,7 +285,10 @@ func (c *adminClient) dropDamaged(sel ops.Selection, object string, yes bool) er
 		in.Confirm = object
 	}
 	var got ops.Dropped
-	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got); err != nil {
+	err := c.p.telling(c.verb, func(*progress) error {
+		return c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got)
+	})
+	if err != nil {
 		if !yes && object != "" {
 			err = fmt.Errorf("%w with --yes", err)
 		}
@@ -276,7 +297,7 @@ func (c *adminClient) dropDamaged(sel ops.Selection, object string, yes bool) er
 	if c.json {
 		return c.print(got)
 	}
-	_, err := fmt.Fprintf(c.p.stdout, "%s: dropped %s: %d entries (%s) of rows from %s to %s are lost, where no other SSTable has them; deletions among them too\n",
+	_, err = fmt.Fprintf(c.p.stdout, "%s: dropped %s: %d entries (%s) of rows from %s to %s are lost, where no other SSTable has them; deletions among them too\n",
 		got.Table, object, got.Entries, byteSize(got.Bytes), got.First, got.Last)
 	return err
 }

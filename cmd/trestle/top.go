@@ -213,8 +213,13 @@ func printTop(out io.Writer, t *topList) error {
 		fmt.Fprintf(w, "%d\t%s\t%s\t%s\t%s\t%s\n", x.Tablets, byteSize(x.Bytes), rate(x.RowsRead), rate(x.RowsWritten), byteSize(int64(x.BytesMoved)), x.Table)
 	}
 	fmt.Fprintln(w, "\nTABLET\tFROM\tTO\tREAD/S\tWRITE/S\tSERVER\tTABLE")
+	name := 14 // characters of a table's for which 80 columns have room
 	for _, x := range t.Tablets {
-		fmt.Fprintf(w, "%s\t[%s\t%s)\t%s\t%s\t%s\t%s\n", x.Tablet, shortKey(x.Start), shortKey(x.End), rate(x.RowsReadPerSecond), rate(x.RowsWrittenPerSecond), cmp.Or(x.Server, "-"), lastPart(x.Table))
+		name = max(name, len(lastPart(x.Table)))
+	}
+	key := keysFor(out, false, name-14)
+	for _, x := range t.Tablets {
+		fmt.Fprintf(w, "%s\t[%s\t%s)\t%s\t%s\t%s\t%s\n", x.Tablet, key(x.Start), key(x.End), rate(x.RowsReadPerSecond), rate(x.RowsWrittenPerSecond), cmp.Or(x.Server, "-"), lastPart(x.Table))
 	}
 	if err := w.Flush(); err != nil {
 		return err

@@ -269,7 +269,7 @@ func TestBackupAndRestore(t *testing.T) {
 		return
 	}
 	n.end(false)
-	sum, err := check.Directory(ctx, vfs.Default, n.dir, func(f check.Finding) {
+	sum, err := check.Directory(ctx, vfs.Default, n.dir, nil, func(f check.Finding) {
 		if !f.Harmless {
 			t.Errorf("the data directory is damaged: %+v", f)
 		}

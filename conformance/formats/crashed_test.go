@@ -62,7 +62,7 @@ func (f *firstRecord) Watermark(changes.Position) error { return nil }
 // gone on with: nothing that was acknowledged is lost, and its tablets count on by commit time.
 func TestCrashedDirectory(t *testing.T) {
 	dir := unpack(t, "testdata/crashed-2.zip")
-	sum, err := check.Directory(t.Context(), vfs.Default, dir, func(f check.Finding) { tell(t, f) })
+	sum, err := check.Directory(t.Context(), vfs.Default, dir, nil, func(f check.Finding) { tell(t, f) })
 	if err != nil || sum.LogRecords < 1000 {
 		t.Errorf("check: %+v, %v", sum, err)
 	}

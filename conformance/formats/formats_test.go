@@ -344,7 +344,7 @@ func TestDirectory(t *testing.T) {
 	for _, v := range versions {
 		t.Run(fmt.Sprint(v), func(t *testing.T) {
 			dir := unpack(t, fmt.Sprintf("testdata/directory-%d.zip", v))
-			sum, err := check.Directory(t.Context(), vfs.Default, dir, func(f check.Finding) { tell(t, f) })
+			sum, err := check.Directory(t.Context(), vfs.Default, dir, nil, func(f check.Finding) { tell(t, f) })
 			if err != nil || sum.Tables != 2 || sum.Backups != 1 || sum.LogRecords == 0 {
 				t.Errorf("check: %+v, %v", sum, err)
 			}

@@ -408,8 +408,9 @@ func TestOptions(t *testing.T) {
 	if err != nil || len(sel) != 6 || sel[0].name != "scan" {
 		t.Errorf("%d workloads, %v", len(sel), err)
 	}
-	if !strings.Contains(Help(), "ycsb-f") {
-		t.Error(Help())
+	help := Help(func(text string, _ int) []string { return []string{text, "more"} })
+	if !strings.Contains(help, "\n  ycsb-f                  ycsb    half reads,") || strings.Count(help, "\n"+strings.Repeat(" ", 34)+"more\n") != len(workloads) {
+		t.Error(help)
 	}
 }
 

@@ -182,11 +182,19 @@ func Names() []string {
 	return out
 }
 
-// Help describes the workloads, one a line.
-func Help() string {
+// Help describes the workloads, in lines of 80 characters. wrap breaks text into lines.
+func Help(wrap func(text string, width int) []string) string {
 	var b strings.Builder
+	name, group := 0, 0
 	for i := range workloads {
-		fmt.Fprintf(&b, "  %-18s %-7s %s\n", workloads[i].name, workloads[i].group, workloads[i].help)
+		name, group = max(name, len(workloads[i].name)), max(group, len(workloads[i].group))
+	}
+	for i := range workloads {
+		w := workloads[i]
+		for _, line := range wrap(w.help, 80-name-group-6) {
+			fmt.Fprintf(&b, "  %-*s  %-*s  %s\n", name, w.name, group, w.group, line)
+			w.name, w.group = "", ""
+		}
 	}
 	return b.String()
 }
