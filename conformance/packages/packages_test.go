@@ -144,9 +144,8 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 	return string(out)
 }
 
-// commands returns the commands of the first block of a section of
-// docs/install.md.
-func commands(t *testing.T, section string) []string {
+// block returns the commands of the first block of a section of docs/install.md.
+func block(t *testing.T, section string) []string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(root, "docs/install.md"))
 	if err != nil {
@@ -162,6 +161,13 @@ func commands(t *testing.T, section string) []string {
 	for line := range strings.Lines(text) {
 		out = append(out, strings.TrimSpace(strings.TrimPrefix(line, "$ ")))
 	}
+	return out
+}
+
+// commands returns those of a section that leads to the first row.
+func commands(t *testing.T, section string) []string {
+	t.Helper()
+	out := block(t, section)
 	if len(out) != 4 || !strings.Contains(out[2], " set ") || !strings.Contains(out[3], " read ") {
 		t.Fatalf("not three commands to the first row, and one that reads it: %q", out)
 	}
