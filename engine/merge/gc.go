@@ -54,9 +54,9 @@ type GC struct {
 	// makes cells count again that newer ones had outnumbered. So only a cell
 	// that was outnumbered and old enough at AsOf goes by both.
 	AsOf int64
-	// Spare says to collect nothing, neither by rule nor at its end: the caller could not
-	// tell whether a newer run has the cell too.
-	Spare bool
+	// CollectNothing keeps cells that would go by rule or at their end: the caller could not
+	// tell whether a newer run has the same cell.
+	CollectNothing bool
 
 	column  uint64
 	rank    int
@@ -94,7 +94,7 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 		return Drop, nil
 	case Tombstone:
 		switch {
-		case !g.Complete || g.Spare && e.Kind == cell.SetUntil:
+		case !g.Complete || g.CollectNothing && e.Kind == cell.SetUntil:
 			return Keep, nil
 		case e.Kind == cell.SetUntil:
 			g.Ended++
@@ -117,7 +117,7 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 	}
 	rank := g.rank
 	g.rank++
-	if g.Spare || !rule.Collects(0, s.Timestamp, g.Now) && (rule.New || !rule.Collects(rank, s.Timestamp, g.AsOf)) {
+	if g.CollectNothing || !rule.Collects(0, s.Timestamp, g.Now) && (rule.New || !rule.Collects(rank, s.Timestamp, g.AsOf)) {
 		return Keep, nil
 	}
 	g.Collected++

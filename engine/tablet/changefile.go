@@ -138,7 +138,7 @@ type collection struct {
 	n           int    // of those in the part that is being written
 	first       []byte // its first row
 	parts       []collectedPart
-	// suspects counts the hashes in parts. It is all that was collected with all.
+	// suspects counts those of the parts. With all they have none: all cells are suspected.
 	suspects int
 	all      bool
 	// out are hashes of suspects that the parts do not have, or not any more: some of them.
@@ -146,8 +146,8 @@ type collection struct {
 	// after is the largest stamp that the inputs have. What was written since has been looked
 	// through up to looked.
 	after, looked cell.Seq
-	// spared counts how often a part was written anew, and looks how often parts were read for that.
-	spared, looks int
+	// inspections counts those of the parts, and rewrites those that wrote one anew.
+	inspections, rewrites int
 }
 
 // A collectedPart is a part of a collection. Parts ascend by row, and none shares one.
@@ -155,20 +155,21 @@ type collectedPart struct {
 	*changeFile
 	ref         *changes.Ref
 	first, last []byte // rows
-	// suspects are hashes of keys that may have been collected, and were written since: sorted
-	// by spare. rows are their rows, nil if they are longer than seekBytes together.
+	// suspects are hashes of keys that may have been collected, and were written since. rows are
+	// their rows, or the first of more than mostRows.
 	suspects []uint64
 	rows     map[string]struct{}
-	rowBytes int
 }
 
-// partCells is about how many cells a part has: what is written anew for one of them that was
-// written since. Tests change it.
+// partCells is about how many cells each of the first parts has: what is written anew for one of
+// them that was written since. Later ones have more, so that there are mostParts at most: a row
+// names each, and a reader of one message opens each. Tests change partCells.
 var partCells = 1 << 18
 
 const (
-	seekBytes = 64 << 10 // bounds collectedPart.rows; with more, all of the part is read
-	mostOut   = 1 << 16  // bounds collection.out
+	mostParts = 16
+	mostRows  = 32      // where a part is read by rows; with more, all of it is
+	mostOut   = 1 << 16 // bounds collection.out
 )
 
 // hashedCells bounds the memory of a collection: 8 MiB for cells and for suspects each, twice
@@ -241,7 +242,7 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 		if err := c.row(ctx); err != nil {
 			return err
 		}
-		if c.n >= partCells {
+		if c.full() {
 			if err := c.cut(); err != nil {
 				return err
 			}
@@ -257,6 +258,12 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 	c.rec.Changes = append(c.rec.Changes, changes.Change{Op: changes.DeleteColumn, Family: s.Family, Qualifier: cell.Qualifier(nil, s.Column),
 		Times: cell.TimeRange{Start: s.Timestamp, End: s.Timestamp + c.grain}})
 	return nil
+}
+
+// full tells whether the part ends before the next row.
+func (c *collection) full() bool {
+	n := len(c.parts)
+	return n < mostParts-1 && c.n >= partCells<<max(0, n-mostParts/2+1)
 }
 
 // row writes the row that take was at.
@@ -282,7 +289,7 @@ func (c *collection) cut() error {
 	if ref == nil || err != nil {
 		return err
 	}
-	c.parts = append(c.parts, collectedPart{changeFile: c.changeFile, ref: ref, first: c.first, last: bytes.Clone(c.rec.Key), rows: map[string]struct{}{}})
+	c.parts = append(c.parts, collectedPart{changeFile: c.changeFile, ref: ref, first: c.first, last: bytes.Clone(c.rec.Key)})
 	c.changeFile = &changeFile{env: c.env, life: c.life}
 	c.n, c.first = 0, nil
 	return nil
@@ -327,11 +334,11 @@ func (c *collection) suspect(row, key []byte) {
 	}
 	p := &c.parts[i]
 	p.suspects = append(p.suspects, h)
-	if p.rows != nil {
-		p.rows[string(row)] = struct{}{}
-		if p.rowBytes += len(row); p.rowBytes > seekBytes {
-			p.rows = nil
+	if len(p.rows) <= mostRows {
+		if p.rows == nil {
+			p.rows = map[string]struct{}{}
 		}
+		p.rows[string(row)] = struct{}{}
 	}
 	if c.suspects++; c.suspects >= hashedCells {
 		c.suspects = 0
@@ -339,7 +346,23 @@ func (c *collection) suspect(row, key []byte) {
 			c.parts[i].sort()
 			c.suspects += len(c.parts[i].suspects)
 		}
-		c.all = c.suspects > hashedCells/2
+		if c.suspects > hashedCells/2 {
+			c.suspectAll()
+		}
+	}
+}
+
+// suspectAll suspects all that was collected.
+func (c *collection) suspectAll() {
+	c.acquit()
+	c.all = true
+}
+
+// acquit suspects nothing any more.
+func (c *collection) acquit() {
+	c.suspects, c.all = 0, false
+	for i := range c.parts {
+		c.parts[i].suspects, c.parts[i].rows = nil, nil
 	}
 }
 
@@ -351,11 +374,8 @@ func (p *collectedPart) sort() {
 
 // ranges are where the suspects of a part are, sorted.
 func (p *collectedPart) ranges(all bool) []row.Range {
-	switch {
-	case all || p.rows == nil:
+	if all || len(p.rows) > mostRows {
 		return []row.Range{row.All}
-	case len(p.suspects) == 0:
-		return nil
 	}
 	var out []row.Range
 	for _, key := range slices.Sorted(maps.Keys(p.rows)) {
@@ -383,7 +403,7 @@ func (c *collection) lookThrough(ctx context.Context, t *Tablet, through cell.Se
 		return 0, nil
 	}
 	if state.Since > from {
-		c.all = true // or so: what was written is not kept any more
+		c.suspectAll() // or so: what was written is not kept any more
 		return 0, nil
 	}
 	var key []byte
@@ -409,14 +429,16 @@ func (c *collection) lookThrough(ctx context.Context, t *Tablet, through cell.Se
 	if fault.KindOf(err) == fault.Corruption {
 		// It is known from SSTables. A change file that is damaged must not keep the tablet from
 		// flushing.
-		c.all, err = true, nil
+		c.suspectAll()
+		err = nil
 	}
 	return n, err
 }
 
-// settle looks through what was written meanwhile, until that is little, and leaves out what is
-// suspected, unless parts were written anew spares times for that. lock and unlock are those of
-// the write lock. A crash must not take a write that a cell was left out for.
+// settle looks through what was written meanwhile, until that is little, and inspects what is
+// suspected, until nothing is. It inspects once at least, so that what is suspected when it
+// returns was written since; not more often unless it is patient. lock and unlock are those of
+// the write lock.
 func (c *collection) settle(ctx context.Context, t *Tablet, lock, unlock func()) error {
 	for {
 		var last commitlog.Pos
@@ -433,22 +455,24 @@ func (c *collection) settle(ctx context.Context, t *Tablet, lock, unlock func())
 				break
 			}
 		}
-		if !c.suspectsAny() || !c.patient() {
+		if !c.suspectsAny() {
 			return nil
 		}
-		if err := c.spare(ctx, t, last); err != nil {
+		if err := c.inspect(ctx, t, last); err != nil || !c.patient() {
 			return err
 		}
 	}
 }
 
-// patient tells whether readers go on rather than wait for what is suspected to be left out.
-func (c *collection) patient() bool { return c.spared < spares && c.looks < suspicions }
+// patient tells whether readers go on rather than wait for what is suspected to be inspected.
+func (c *collection) patient() bool {
+	return c.rewrites < mostRewrites && c.inspections < mostInspections
+}
 
-// spare writes the parts anew that have suspects which were written, the last of them at a place
-// in the log. Later writes are suspected anew. It costs a look at the rows of suspects, a seek
-// for each that was collected, and a write of the parts that have one.
-func (c *collection) spare(ctx context.Context, t *Tablet, last commitlog.Pos) (err error) {
+// inspect leaves out the suspects that were written, the last of them at a place in the log: a
+// crash must not take such a write. Later writes are suspected anew. It costs a look at the rows
+// of suspects, a seek for each that was collected, and a write of the parts that have one.
+func (c *collection) inspect(ctx context.Context, t *Tablet, last commitlog.Pos) (err error) {
 	if err := t.Wait(ctx, last); err != nil {
 		return err
 	}
@@ -474,10 +498,10 @@ func (c *collection) spare(ctx context.Context, t *Tablet, last commitlog.Pos) (
 	for i := range c.parts {
 		p := &c.parts[i]
 		p.sort()
-		var in []uint64 // suspects that stay
+		stays := make([]bool, len(p.suspects))
 		written := func(key []byte) bool {
-			h := maphash.Bytes(c.seed, key)
-			if _, ok := slices.BinarySearch(p.suspects, h); !ok && !c.all {
+			n, ok := slices.BinarySearch(p.suspects, maphash.Bytes(c.seed, key))
+			if !ok && !c.all {
 				return false
 			}
 			if it.SeekGE(key) {
@@ -486,37 +510,37 @@ func (c *collection) spare(ctx context.Context, t *Tablet, last commitlog.Pos) (
 					return true
 				}
 			}
-			in = append(in, h)
+			if ok {
+				stays[n] = true
+			}
 			return false
 		}
 		if within := p.ranges(c.all); len(within) > 0 {
 			var any bool
-			any, err = p.spare(ctx, within, written)
+			any, err = p.leaveOut(ctx, within, written)
 			rewritten = rewritten || any
 		}
 		if err = errors.Join(err, it.Error()); err != nil {
 			return fmt.Errorf("leave out what was written again: %w", err)
 		}
-		slices.Sort(in)
-		for _, h := range p.suspects {
-			if _, ok := slices.BinarySearch(in, h); !ok && len(c.out) < mostOut {
+		for n, h := range p.suspects {
+			if !stays[n] && len(c.out) < mostOut {
 				c.out[h] = struct{}{}
 			}
 		}
-		p.suspects, p.rows, p.rowBytes = nil, map[string]struct{}{}, 0
 	}
 	c.parts = slices.DeleteFunc(c.parts, func(p collectedPart) bool { return p.ref == nil })
-	c.suspects, c.all = 0, false
-	c.looks++
+	c.acquit()
+	c.inspections++
 	if rewritten {
-		c.spared++
+		c.rewrites++
 	}
 	return nil
 }
 
-// spare writes the part anew without its cells in within that are written, if there are any; ref
-// is nil if nothing is left.
-func (p *collectedPart) spare(ctx context.Context, within []row.Range, written func(key []byte) bool) (rewritten bool, err error) {
+// leaveOut writes the part anew without its cells in within that are written, if there are any;
+// ref is nil if nothing is left.
+func (p *collectedPart) leaveOut(ctx context.Context, within []row.Range, written func(key []byte) bool) (rewritten bool, err error) {
 	o, err := p.env.Objects.Open(ctx, p.ref.Object)
 	if err != nil {
 		return false, err

@@ -1,6 +1,7 @@
 package tablet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -191,7 +192,7 @@ func (r *changeReader) window(ctx context.Context, end cell.Seq) ([]changes.Ref,
 			if f.Lo > end {
 				break
 			}
-			if f.Hi > r.at.Through && !f.Rows.Intersect(r.within).Empty() {
+			if f.Hi > r.at.Through && !f.Rows.Intersect(r.within).Empty() && !r.passed(f) {
 				found = append(found, *f)
 			}
 		}
@@ -222,6 +223,11 @@ func (r *changeReader) window(ctx context.Context, end cell.Seq) ([]changes.Ref,
 		}
 	}
 	return found, end, nil
+}
+
+// passed tells whether a file has nothing behind the reader, who is within a chunk.
+func (r *changeReader) passed(f *changes.Ref) bool {
+	return f.Hi <= r.at.ChunkEnd && len(f.Rows.End) > 0 && bytes.Compare(f.Rows.End, r.at.Row) <= 0
 }
 
 // damaged says in an error of reading one of files through which index object the row names

@@ -292,7 +292,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	w.progress.total.Store(rawBytes(job, files))
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
 	w.out, out.progress = out, &w.progress
-	out.gc.Spare = out.removed != nil && !w.hasNewest()
+	out.gc.CollectNothing = out.removed != nil && !w.hasNewest()
 	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)
 	defer out.pace.end()
 	if w.relayout {
@@ -337,7 +337,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 		}
 	}
 	if c := out.removed; c != nil && len(c.parts) > 0 {
-		// What was written while it read. Little is left to do with the change lock held.
+		// What was written while it read. Less is left to do with the change lock held.
 		return c.settle(ctx, t, t.write.Lock, t.write.Unlock)
 	}
 	return nil
@@ -398,6 +398,7 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 	}
 	t.jobs.narrow(w, nil) // its output is in next
 	t.trimRanges(next, v.mems)
+	t.makeRoom(ctx, next, out)
 	pass, err := t.placeRemoved(ctx, next, out, false)
 	defer pass()
 	if err != nil {

@@ -97,14 +97,7 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	t.keep(next, m.life, recorded)
 	t.placeFollowed(next)
 	if !still {
-		most := t.env.Options.ChangeFiles
-		if out.removed != nil {
-			most = max(0, most-len(out.removed.parts)) // they are named too
-		}
-		// It is left for the next flush while writes wait, or if it fails.
-		if out.index, err = t.indexChanges(ctx, next, most); err != nil {
-			t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
-		}
+		t.makeRoom(ctx, next, out) // left for the next flush while writes wait
 	}
 	pass, err := t.placeRemoved(ctx, next, out, still)
 	defer pass()
@@ -131,15 +124,29 @@ func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
 	return true, nil
 }
 
-// spares is how often what was collected is written anew before readers wait for it, where
-// writers come back to cells that were collected all the time, and suspicions how often it is read.
-const spares, suspicions = 6, 32
+// makeRoom puts change files of next into an index object, if they are too many with what was
+// collected. If that fails it is left for the next flush.
+func (t *Tablet) makeRoom(ctx context.Context, next *metadata.Row, out *output) {
+	most := t.env.Options.ChangeFiles
+	if out.removed != nil {
+		most = max(0, most-len(out.removed.parts))
+	}
+	var err error
+	if out.index, err = t.indexChanges(ctx, next, most); err != nil {
+		t.env.Log.Warn("index change files", "tablet", t.Name(), "error", err)
+	}
+}
+
+// mostRewrites is how often what was collected is written anew before readers wait for it, where
+// writers come back to cells that were collected all the time, and mostInspections how often it
+// is read.
+const mostRewrites, mostInspections = 6, 32
 
 // placeRemoved gives what was collected a stamp of its own and adds it to next, but for cells that
 // were written again since. pass is called once next is the tablet's row, or will not be: readers
 // of changes wait in between. They wait for what was written in a moment to be looked through, in
-// memory, and for no more, unless it fails again and again. The caller holds the change lock, and
-// with still the write lock.
+// memory. If that fails again and again they wait also for parts to be inspected, for what was
+// written since the last inspection. The caller holds the change lock, and with still the write lock.
 func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *output, still bool) (pass func(), err error) {
 	lock, unlock := t.write.Lock, t.write.Unlock
 	if still {
@@ -168,7 +175,7 @@ func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *outp
 				pass() // readers go on, and this stamp is nothing's
 				continue
 			}
-			if err := c.spare(ctx, t, last); err != nil {
+			if err := c.inspect(ctx, t, last); err != nil {
 				return pass, err
 			}
 		}
