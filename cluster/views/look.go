@@ -147,8 +147,8 @@ func (p *pass) look(ctx context.Context, l *look) error {
 	p.rest, p.over = []row.Range{*within}, false
 	n, began := 0, time.Now()
 	err := p.eval.Range(ctx, *within, func(x *matview.Row) error {
-		// One without a contribution stands for all before it that have none.
-		if n++; n == evaluateTogether || len(x.Contribution) == 0 {
+		// One without a contribution tells of all before it that have none.
+		if n++; n == evaluateTogether || len(x.Contribution) == 0 && x.Err == nil {
 			if err := p.o.scans.spend(ctx, n, time.Since(began), scanShare); err != nil {
 				return err
 			}

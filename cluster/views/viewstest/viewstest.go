@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"slices"
 	"strings"
 
@@ -68,7 +69,7 @@ func (e Evaluators) Evaluator(_ context.Context, v *schema.View) (matview.Evalua
 type evaluator struct {
 	from Reader
 	view *schema.View
-	told bool // rows that contribute nothing are given too
+	tell bool // of some rows that contribute nothing
 }
 
 // Keys implements matview.Evaluator.
@@ -82,7 +83,7 @@ func (e evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.R
 
 // Range implements matview.Evaluator.
 func (e evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
-	e.told = true
+	e.tell = true
 	return e.ranges(ctx, []row.Range{within}, emit)
 }
 
@@ -95,7 +96,7 @@ func (e evaluator) ranges(ctx context.Context, ranges []row.Range, emit func(*ma
 		case err != nil:
 			out.Err = err
 		case group == nil:
-			if !e.told {
+			if !e.tell || crc32.ChecksumIEEE(r.Key)%2 == 0 {
 				return nil
 			}
 		default:

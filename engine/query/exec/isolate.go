@@ -23,43 +23,45 @@ type IsolateSink interface {
 	Undo()
 	// Failed says of one row, whose key is valid during the call, why it has no result.
 	Failed(key string, err error) error
+	// Through says that there is no more of the rows up to a key, which is valid during the
+	// call.
+	Through(key []byte) error
 }
 
 // Isolate runs a query that makes its result of each row of a stored table by itself: a
 // Scan under operators that neither sort, group nor join. It gives the result for the
 // rows of the table that are in within, sorted and disjoint ranges, in the order of
 // their keys. An error of a row leaves the others: they are evaluated again, one by one.
-// key is a column of the Scan that has the row key. From until on Isolate ends as soon as
-// the reader tells where it is, also if no row has a result: through is the last key that
-// was seen then, nil if all ranges were.
-func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.OutputColumn, key algebra.ColumnID, within []row.Range, until time.Time, to IsolateSink) (through []byte, err error) {
+// key is a column of the Scan that has the row key. If tell is not 0, Isolate calls Through
+// after each batch of rows, and where none is read for so long, when the reader next pauses.
+func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.OutputColumn, key algebra.ColumnID, within []row.Range, tell time.Duration, to IsolateSink) error {
 	x, cancel := newExecution(ctx, c)
 	defer cancel(context.Canceled)
 	defer x.close()
 	s := onlyScan(rel)
 	if s == nil {
-		return nil, fault.New(fault.Internal, "no single table to evaluate the rows of")
+		return fault.New(fault.Internal, "no single table to evaluate the rows of")
 	}
 	op, err := newScan(x, s, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	rows, ok := op.(*tableScan)
 	if !ok {
-		return nil, fault.New(fault.Internal, "no stored table to evaluate the rows of")
+		return fault.New(fault.Internal, "no stored table to evaluate the rows of")
 	}
-	rows.position, rows.within, rows.until = true, within, until
+	rows.position, rows.within, rows.tell = true, within, tell
 	in := &isolated{}
 	x.leaves, x.local = map[algebra.Rel]Operator{s: in}, true
 	out, scope, err := x.build(rel, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r := isolation{in: in, out: out, to: to}
 	for _, c := range cols {
 		slot, ok := scope.slots.of(c.Column)
 		if !ok {
-			return nil, fault.New(fault.Internal, "column %d of the result is not there", c.Column)
+			return fault.New(fault.Internal, "column %d of the result is not there", c.Column)
 		}
 		r.slots = append(r.slots, slot)
 	}
@@ -71,25 +73,28 @@ func Isolate(ctx context.Context, c Config, rel algebra.Rel, cols []algebra.Outp
 		}
 	}
 	if keys < 0 {
-		return nil, fault.New(fault.Internal, "the rows have no keys")
+		return fault.New(fault.Internal, "the rows have no keys")
 	}
 	defer func() {
 		_ = rows.Close() // all its errors have come from Next
 		_ = out.Close()
 	}()
 	if err := rows.Open(x.ctx); err != nil {
-		return nil, err
+		return err
 	}
 	for {
 		b, err := rows.Next(x.ctx)
 		if errors.Is(err, io.EOF) {
-			return rows.through, nil
+			return nil
 		}
-		if err == nil {
+		if err == nil && b.Len > 0 {
 			err = r.rows(x.ctx, b, b.Cols[keys])
 		}
+		if err == nil && tell > 0 {
+			err = to.Through(rows.lastKey())
+		}
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
 }

@@ -3,7 +3,6 @@ package exec
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"runtime/debug"
 	"slices"
@@ -34,10 +33,8 @@ type tableScan struct {
 	position bool
 	// within bounds what is read: see Isolate. Nil does not.
 	within []row.Range
-	// until, if it is not zero, is when the one goroutine that reads is to end, and through the
-	// last key that it has seen then.
-	until   time.Time
-	through []byte
+	// tell is the longest that a batch waits for rows, 0 for ever: see Isolate.
+	tell time.Duration
 	// after is the key behind which a run goes on that was resumed.
 	after   []byte
 	resumed bool
@@ -203,7 +200,7 @@ func (t *tableScan) start() error {
 		t.wait.Go(func() {
 			sh := t.x.share("Scan")
 			w := newScanSink(t.ctx, t.layout, t.queue, sh)
-			w.fragment, w.until = t.fragment, t.until
+			w.fragment, w.tell, w.told = t.fragment, t.tell, time.Now()
 			t.mu.Lock()
 			t.shares = append(t.shares, sh)
 			t.mu.Unlock()
@@ -225,12 +222,7 @@ func (t *tableScan) readParts(parts [][]row.Range, next *atomic.Int64, w *scanSi
 		if i >= len(parts) {
 			return w.end()
 		}
-		err := t.readPart(parts[i], w)
-		if errors.Is(err, errUntil) {
-			t.through = w.scanned
-			return w.end()
-		}
-		if err != nil {
+		if err := t.readPart(parts[i], w); err != nil {
 			return err
 		}
 	}
@@ -492,7 +484,7 @@ func (t *tableScan) next() (*scanBatch, error) {
 	return b, nil
 }
 
-// lastKey returns the key of the last row that was given out, if position was set.
+// lastKey returns the key through which all rows were given out, if position was set.
 func (t *tableScan) lastKey() []byte {
 	switch {
 	case t.last == nil:

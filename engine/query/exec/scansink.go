@@ -3,7 +3,6 @@ package exec
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"slices"
 	"strings"
 	"time"
@@ -208,9 +207,10 @@ type scanSink struct {
 	used    int64  // cells that became part of a column
 	key     []byte // of the current row, if it is needed later
 	row     uint64 // number of the current row, to tell what belongs to it
-	// until, if it is not zero, is when to end with errUntil. scanned is the last key that the
-	// reader has told of, before row scannedRow.
-	until      time.Time
+	// tell, if it is not 0, is after how long a batch is handed over with what there is, since
+	// told. scanned is the last key that the reader has told of, when row was scannedRow.
+	tell       time.Duration
+	told       time.Time
 	scanned    []byte
 	scannedRow uint64
 	family     int // index of the family of the last cell
@@ -533,11 +533,17 @@ func (w *scanSink) pass() (full bool, err error) {
 	b := w.b
 	b.batch.Len = w.n
 	if w.position {
-		if w.keyColumn >= 0 && !w.unpack {
+		switch {
+		case w.passed():
+			b.key = append(b.key[:0], w.scanned...)
+		case w.keyColumn >= 0 && !w.unpack:
 			b.key = append(b.key[:0], b.vecs[w.keyColumn].Strs[w.n-1]...)
-		} else {
+		default:
 			b.key = append(b.key[:0], w.key...)
 		}
+	}
+	if w.tell > 0 {
+		w.told = time.Now()
 	}
 	w.finish(b)
 	w.n = 0
@@ -554,15 +560,15 @@ func (w *scanSink) pass() (full bool, err error) {
 	return full, nil
 }
 
-// errUntil ends a read when its time is over.
-var errUntil = errors.New("the time of the read is over")
-
 // Scanned implements scan.Writer.
 func (w *scanSink) Scanned(key []byte) {
-	if !w.until.IsZero() {
+	if w.tell > 0 {
 		w.scanned, w.scannedRow = append(w.scanned[:0], key...), w.row
 	}
 }
+
+// passed tells whether the reader has told of a key, and given no row since.
+func (w *scanSink) passed() bool { return len(w.scanned) > 0 && w.scannedRow == w.row }
 
 // Flush implements scan.Writer. It drops a row that a failed read has left.
 func (w *scanSink) Flush() error {
@@ -570,13 +576,11 @@ func (w *scanSink) Flush() error {
 		w.open = false
 		w.drop()
 	}
-	if len(w.scanned) > 0 && w.scannedRow == w.row && time.Now().After(w.until) {
-		return errUntil
-	}
 	if w.queue == nil {
 		return nil
 	}
-	if w.n > 0 && w.queue.starving() {
+	late := w.tell > 0 && w.passed() && time.Since(w.told) >= w.tell
+	if late || w.n > 0 && w.queue.starving() {
 		if _, err := w.pass(); err != nil {
 			return err
 		}

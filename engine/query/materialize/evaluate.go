@@ -29,8 +29,8 @@ type Options struct {
 	// Dir is where what has no room in memory goes; empty is the system's temporary
 	// directory.
 	Dir string
-	// Tell is after how long Range tells where it is though no row contributes anything.
-	// Default 100 ms: to begin anew takes less than a thousandth of it.
+	// Tell is after how long Range tells where it is though no row contributes anything, as
+	// soon as the reader pauses: after 8,192 rows. Default 100 ms.
 	Tell time.Duration
 }
 
@@ -84,7 +84,7 @@ func (e *evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.
 	for i, k := range keys {
 		ranges[i] = row.Single(k)
 	}
-	from, _, noRoom, err := e.part(ctx, ranges, time.Time{}, emit)
+	from, noRoom, err := e.part(ctx, ranges, 0, emit)
 	if !noRoom {
 		return err
 	}
@@ -111,18 +111,9 @@ const aroundLarge = 64
 // Range implements matview.Evaluator.
 func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
 	for !within.Empty() {
-		from, through, noRoom, err := e.part(ctx, []row.Range{within}, time.Now().Add(e.e.o.Tell), emit)
+		from, noRoom, err := e.part(ctx, []row.Range{within}, e.e.o.Tell, emit)
 		if !noRoom {
-			if err != nil || through == nil {
-				return err
-			}
-			if within.Start = row.Successor(through); !bytes.Equal(from, within.Start) {
-				err = emit(&matview.Row{Key: through})
-			}
-			if err != nil {
-				return err
-			}
-			continue
+			return err
 		}
 		if from != nil {
 			within.Start = from
@@ -134,10 +125,18 @@ func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matv
 		if len(keys.keys) == 0 {
 			return nil
 		}
-		if err := e.Keys(ctx, keys.keys, emit); err != nil {
+		given, last := []byte(nil), keys.keys[len(keys.keys)-1]
+		err = e.Keys(ctx, keys.keys, func(r *matview.Row) error {
+			given = append(given[:0], r.Key...)
+			return emit(r)
+		})
+		if err == nil && !bytes.Equal(given, last) {
+			err = emit(&matview.Row{Key: last})
+		}
+		if err != nil {
 			return err
 		}
-		within.Start = row.Successor(keys.keys[len(keys.keys)-1])
+		within.Start = row.Successor(last)
 	}
 	return nil
 }
@@ -154,31 +153,31 @@ func (*keyReader) EndRow() (bool, error) { return false, nil }
 func (*keyReader) Scanned([]byte)        {}
 func (*keyReader) Flush() error          { return nil }
 
-// part is run until a time, and tells whether it failed as rows have no room. It has come behind from then:
-// all before were given to emit that there is something to say of. What emit says is no such
-// failure: a tablet that has no room for writes says Exhausted too.
-func (e *evaluator) part(ctx context.Context, within []row.Range, until time.Time, emit func(*matview.Row) error) (from, through []byte, noRoom bool, err error) {
+// part is run, and tells whether it failed as rows have no room. All rows before from were
+// evaluated then, and given to emit. What emit says is no such failure: a tablet that has no
+// room for writes says Exhausted too.
+func (e *evaluator) part(ctx context.Context, within []row.Range, tell time.Duration, emit func(*matview.Row) error) (from []byte, noRoom bool, err error) {
 	var refused error
-	through, err = e.run(ctx, within, until, func(r *matview.Row) error {
+	err = e.run(ctx, within, tell, func(r *matview.Row) error {
 		from = append(append(from[:0], r.Key...), 0)
 		refused = emit(r)
 		return refused
 	})
-	return from, through, refused == nil && exec.OfQuery(err), err
+	return from, refused == nil && exec.OfQuery(err), err
 }
 
-// run evaluates the rows of ranges. If until comes before the end, all up to through are.
-func (e *evaluator) run(ctx context.Context, within []row.Range, until time.Time, emit func(*matview.Row) error) (through []byte, err error) {
+// run evaluates the rows of ranges, and tells where it is as exec.Isolate does.
+func (e *evaluator) run(ctx context.Context, within []row.Range, tell time.Duration, emit func(*matview.Row) error) error {
 	if len(within) == 0 {
-		return nil, nil
+		return nil
 	}
 	c := exec.Config{Source: e.e.o.Source, Pool: e.e.pool, Params: algebra.Params{Now: time.Now()}, Parallel: 1}
 	s := newSink(e.d, emit)
-	through, err = exec.Isolate(ctx, c, e.view.derived.Query, e.view.derived.Columns, e.view.key, within, until, s)
+	err := exec.Isolate(ctx, c, e.view.derived.Query, e.view.derived.Columns, e.view.key, within, tell, s)
 	if err == nil {
 		err = s.flush()
 	}
-	return through, err
+	return err
 }
 
 // A sink makes contributions of the result of the derived query. The rows of a batch
@@ -192,6 +191,7 @@ type sink struct {
 	data []byte
 	rows []spot
 	err  []error // of rows, by spot.err - 1
+	last []byte  // key that was given last
 }
 
 // A spot is where a row is in sink.data: its key in [at, key), its contribution in
@@ -213,7 +213,20 @@ func (s *sink) Undo() { s.data, s.rows, s.err = s.data[:0], s.rows[:0], s.err[:0
 
 // Failed implements exec.IsolateSink.
 func (s *sink) Failed(key string, err error) error {
-	return s.emit(&matview.Row{Key: []byte(key), Err: err})
+	return s.give(&matview.Row{Key: []byte(key), Err: err})
+}
+
+// Through implements exec.IsolateSink.
+func (s *sink) Through(key []byte) error {
+	if err := s.flush(); err != nil || bytes.Equal(s.last, key) {
+		return err
+	}
+	return s.give(&matview.Row{Key: key})
+}
+
+func (s *sink) give(r *matview.Row) error {
+	s.last = append(s.last[:0], r.Key...)
+	return s.emit(r)
 }
 
 // flush gives out the rows that are done.
@@ -227,7 +240,7 @@ func (s *sink) flush() error {
 		} else if p.end == p.key {
 			continue
 		}
-		if err := s.emit(&out); err != nil {
+		if err := s.give(&out); err != nil {
 			return err
 		}
 	}

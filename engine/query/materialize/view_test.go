@@ -412,7 +412,7 @@ func TestLargeRows(t *testing.T) {
 // contribute is given once, and in order.
 func TestRangeTells(t *testing.T) {
 	b, c := source(t)
-	told := 0
+	told, few := 0, 1000
 	for _, tell := range []time.Duration{time.Hour, time.Nanosecond} {
 		ev := materialize.New(materialize.Options{Source: yielding{b}, Tell: tell, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
 		v, err := materialize.Compile(t.Context(), c, "SELECT f['v'] AS v, COUNT(*) AS c FROM t WHERE f['v'] > 'k5' GROUP BY v")
@@ -449,12 +449,11 @@ func TestRangeTells(t *testing.T) {
 		if n != 50 {
 			t.Errorf("%d rows contribute something", n)
 		}
-		if tell == time.Hour && told > 0 {
-			t.Errorf("told of %d rows at once", told)
-		}
+		few = min(few, told)
 	}
-	if told < 10 {
-		t.Errorf("told of %d rows that contribute nothing", told)
+	// With batches, and where none is read.
+	if few == 0 || told < few+50 {
+		t.Errorf("told of %d rows that contribute nothing, and of %d in an hour", told, few)
 	}
 }
 
