@@ -362,7 +362,7 @@ func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range,
 }
 
 // DropDamaged forgets a damaged SSTable of a table, in every tablet that names
-// it. It is FailedPrecondition for METADATA and the tables of materialized views.
+// it: see tablet.DropDamaged. It is FailedPrecondition for METADATA.
 func (c *Client) DropDamaged(ctx context.Context, name, object string) (tablet.Loss, error) {
 	var loss tablet.Loss
 	t, all, err := c.tabletParts(ctx, name, row.All)
@@ -371,10 +371,6 @@ func (c *Client) DropDamaged(ctx context.Context, name, object string) (tablet.L
 	}
 	if isMetadata(t) {
 		return loss, fault.New(fault.FailedPrecondition, "what METADATA loses cannot be done without")
-	}
-	if v := t.Schema().View; v != nil {
-		// What it held could not be told from what never was: the view would be wrong for good.
-		return loss, fault.New(fault.FailedPrecondition, "SSTable %s is of materialized view %s, which would not equal its query without it: delete the view and create it again, its source has all of it", object, v.Name)
 	}
 	all = slices.DeleteFunc(all, func(p tabletPart) bool {
 		return !slices.ContainsFunc(p.row.Files, func(f metadata.FileRef) bool { return f.Object == object })

@@ -42,8 +42,14 @@ func TestViewDamaged(t *testing.T) {
 		if len(files) == 0 {
 			t.Fatalf("%s has no SSTable", name)
 		}
-		w.close()
 		object := files[0].Object
+		if _, err := w.s.DropDamaged(ctx, name, object); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), "is not damaged") {
+			t.Fatalf("%s, sound: %v", name, err)
+		}
+		if _, err := w.s.DropDamaged(ctx, name, "nothing.sst"); fault.KindOf(err) != fault.NotFound {
+			t.Fatalf("%s, unheard of: %v", name, err)
+		}
+		w.close()
 		path := "d/sst/" + object
 		datadirtest.WriteFile(t, w.fs, path, datadirtest.Flip(10)(datadirtest.ReadFile(t, w.fs, path)))
 		w.open()

@@ -261,7 +261,7 @@ func (p *pass) commit(ctx context.Context) error {
 	p.over = p.over || p.out.full() || time.Now().After(p.until)
 	b := tablet.NewBatch(p.changed[0].key)
 	defer b.Free()
-	b.Grow(len(p.changed), p.keyBytes)
+	b.Grow(len(p.changed)+1, p.keyBytes+len(e.row)) // the entry of the outbox, too
 	for i := range p.changed {
 		c := &p.changed[i]
 		if i > 0 {

@@ -159,7 +159,7 @@ type Loss struct {
 // DropDamaged forgets a damaged SSTable. What only it held is lost; that may
 // include deletions, so that older values show again. Changes keep no record of it:
 // ReadChangedRows from before is Expired. It is NotFound if the tablet has no such
-// SSTable, and FailedPrecondition if that is not damaged.
+// SSTable, and FailedPrecondition if that is not damaged, or of a materialized view.
 func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	// No compaction is rewriting it.
 	t.quiesce()
@@ -188,6 +188,10 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	}
 	if err := t.readError(err); fault.KindOf(err) != fault.Corruption {
 		return Loss{}, fmt.Errorf("verify SSTable %s: %w", object, err)
+	}
+	if s := t.schema().View; s != nil {
+		// What it held cannot be told from what never was: the view would be wrong for good.
+		return Loss{}, fault.New(fault.FailedPrecondition, "SSTable %s is of materialized view %s, which would not equal its query without it: delete the view and create it again, its source has all of it", object, s.Name)
 	}
 	loss := Loss{Entries: found.ref.Entries, Bytes: found.ref.Size}
 	var errs [2]error
