@@ -18,7 +18,7 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # And so does what looks for functions that neither programs nor tests reach.
 DEADCODE := golang.org/x/tools/cmd/deadcode@v0.52.0
 
-TEST_TIMEOUT ?= 30m    # for each package's tests
+TEST_TIMEOUT ?= 30m    # for each package's tests; some targets have more
 FUZZTIME ?= 15s        # for each fuzz target
 CRASH_ROUNDS ?= 20     # kills of a server under load
 CLUSTER_ROUNDS ?= 10   # faults of a cluster
@@ -57,8 +57,8 @@ run: build ## Run a server on a temporary directory
 test: ## Run the tests, but for farms of processes and with fewer seeds (-short)
 	$(GO) test -short -timeout $(TEST_TIMEOUT) $(PKGS)
 
-full: ## Run all of them
-	$(GO) test -timeout $(TEST_TIMEOUT) $(PKGS)
+full: ## Run all of them, and list what was skipped
+	$(GO) test -v -timeout $(TEST_TIMEOUT) $(PKGS) | awk -f .ci/skips.awk
 
 race: export CGO_ENABLED := 1
 race: ## Run the tests with the race detector
@@ -84,37 +84,40 @@ fuzz: ## Run each fuzz target for FUZZTIME
 		done; \
 	done
 
+kills crash conformance meta: TEST_TIMEOUT := 60m
 kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledged may be lost, and CRASH_VIEWS views equal their queries; kill it in restores to a time
-	$(CONFORM) $(GO) test ./conformance/history -run '^Test(Crash|RestoreAt)$$' -count=1 -v -timeout 60m -history.rounds=$(CRASH_ROUNDS) -history.views=$(CRASH_VIEWS)
+	$(CONFORM) $(GO) test ./conformance/history -run '^Test(Crash|RestoreAt)$$' -count=1 -v -timeout $(TEST_TIMEOUT) -history.rounds=$(CRASH_ROUNDS) -history.views=$(CRASH_VIEWS)
 
 crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
-	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout 60m
+	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout $(TEST_TIMEOUT)
 
 meta: ## Run META_CHECKS random histories against the models
-	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout 60m -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
-	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./cluster/tabletserver -run '^TestGC$$' -count=1 -timeout 60m
+	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
+	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./cluster/tabletserver -run '^TestGC$$' -count=1 -timeout $(TEST_TIMEOUT)
 
 sweep: build ## Call all RPCs of a server and mistreat it: the first part of conformance
-	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/sweep
+	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/sweep
 
 conformance: sweep ## Check a server (CLUSTER=1: a cluster): all RPCs, abuse, histories, the client's own suites, cbt
-	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/trestletest -run '^TestLarge'
-	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
-	$(CONFORM) $(GO) test -count=1 -timeout 30m ./conformance/backups
-	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout 60m ./conformance/sdk
+	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/trestletest -run '^TestLarge'
+	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/history -run 'Rows|Bank|Ring' -history.duration=$(LOAD)
+	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/backups
+	$(CONFORM) CONFORMANCE_SDK=$(SDK:0=) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/sdk
 
 realdata: build ## Load ROWS rows of real data, query them, kill the server, check, make it a cluster and back, import them with cbt
 	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS)
 
 SQL_CASES ?= # GoogleSQL's compliance cases, one JSON object a line
-SQL_JARS ?= $(CURDIR)/bin/googlesql
+SQL_JARS ?= bin/googlesql # or another directory that has them
 SQL_QUERIES ?= 100000 # random queries compared with GoogleSQL's reference implementation
-$(SQL_JARS):
-	cd conformance/sql/reference/testdata && mvn -q -B dependency:copy-dependencies -DoutputDirectory=$@
+bin/googlesql: conformance/sql/reference/testdata/pom.xml
+	rm -rf $@ $@.tmp
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(abspath $@.tmp)
+	mv $@.tmp $@
 
 conformance-sql: $(SQL_JARS) ## Compare SQL with GoogleSQL: cases (SQL_CASES=FILE), functions, SQL_QUERIES random queries; fetches it from Maven Central; wants Java 17 and Maven
 	$(GO) test ./conformance/sql -count=1 -v -timeout 30m $(if $(strip $(SQL_CASES)),-sql.cases=$(abspath $(strip $(SQL_CASES))))
-	$(GO) test ./conformance/sql/reference -count=1 -v -timeout 120m -reference.jars=$(SQL_JARS) -reference.queries=$(strip $(SQL_QUERIES))
+	$(GO) test ./conformance/sql/reference -count=1 -v -timeout 120m -reference.jars=$(abspath $(SQL_JARS)) -reference.queries=$(strip $(SQL_QUERIES))
 
 # What checks the accessibility of pages: fetched, and no part of the tree.
 AXE := bin/console/axe.min.js
@@ -142,7 +145,7 @@ memory: build ## Abuse servers with --memory of MEMORY, measure what they take
 	$(CONFORM) $(GO) test ./conformance/memory -count=1 -v -timeout 30m -memory.settings=$(strip $(MEMORY))
 
 backups: build ## Load ROWS generated rows, back them up, kill the server, restore, compare
-	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout 30m -backups.rows=$(ROWS)
+	$(CONFORM) $(GO) test ./conformance/backups -count=1 -v -timeout $(TEST_TIMEOUT) -backups.rows=$(ROWS)
 
 MINIO ?=
 cluster: build ## Kill, stop, cut off, restart and measure processes of a cluster, CLUSTER_ROUNDS times; MINIO=PATH makes MinIO its store
@@ -217,9 +220,10 @@ RUNS ?= 200
 TIMES ?= 1
 # The tests that there are with the tag only.
 SIM_TESTS = $(shell grep -l '^//go:build sim' cluster/sim/*_test.go | xargs sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' | paste -sd'|')
+sim: TEST_TIMEOUT := 5h
 sim: ## Simulate RUNS single processes and clusters under faults, from SEED on, TIMES times each; a failure names its seed
-	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test ./cluster/standalone -run '^TestStorm$$' -count=$(TIMES) -timeout 5h
-	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=$(TIMES) -timeout 5h
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test ./cluster/standalone -run '^TestStorm$$' -count=$(TIMES) -timeout $(TEST_TIMEOUT)
+	TRESTLE_SIM_SEED=$(SEED) TRESTLE_SIM_RUNS=$(RUNS) $(GO) test -tags sim ./cluster/sim -run '^($(SIM_TESTS))$$' -count=$(TIMES) -timeout $(TEST_TIMEOUT)
 
 LOSSES ?= 400
 sim-lost: ## Lose the lock service LOSSES times, from SEED on; say how often it was recovered
@@ -233,12 +237,14 @@ sim-scale: ## Simulate large clusters of SCALE; 500x100000 takes 4 GiB and three
 kafka: ## Test the sink to Kafka: against TRESTLE_KAFKA=HOST:PORT,..., or brokers in the test's process
 	$(GO) test -tags kafka ./cmd/trestle/internal/feed -run Kafka -count=1 -v
 
-KAFKA_JARS ?= $(CURDIR)/bin/kafka
-$(KAFKA_JARS):
-	cmd/trestle/testdata/kafka/fetch.sh $@
+KAFKA_JARS ?= bin/kafka # or another directory that has them
+bin/kafka: cmd/trestle/testdata/kafka/pom.xml
+	rm -rf $@ $@.tmp
+	cmd/trestle/testdata/kafka/fetch.sh $(abspath $@.tmp)
+	mv $@.tmp $@
 
 kafka-broker: $(KAFKA_JARS) ## Stream changes to a real Kafka, and kill it and the reader: fetches it from Maven Central; wants Java 17 and Maven
-	TRESTLE_TEST_KAFKA=$(KAFKA_JARS) $(GO) test -tags kafka ./cmd/trestle -run '^TestStreamToKafka$$' -count=1 -v -timeout 20m
+	TRESTLE_TEST_KAFKA=$(abspath $(KAFKA_JARS)) $(GO) test -tags kafka ./cmd/trestle -run '^TestStreamToKafka$$' -count=1 -v -timeout 20m
 
 check: full lint ## What to run before sharing a change
 

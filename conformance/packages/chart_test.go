@@ -474,7 +474,7 @@ func TestWorkflowTargets(t *testing.T) {
 		documented[m[1]] = false
 	}
 	made := regexp.MustCompile(`\bmake ([a-z][a-z-]*)`).FindAllStringSubmatch(read(".github/workflows/*.yml"), -1)
-	made = append(made, regexp.MustCompile(`(?m)^step ([a-z-]+)`).FindAllStringSubmatch(read(".ci/run"), -1)...)
+	made = append(made, regexp.MustCompile(`(?m)^(?:step|bounded) ([a-z-]+)`).FindAllStringSubmatch(read(".ci/run"), -1)...)
 	for _, m := range made {
 		if _, ok := documented[m[1]]; !ok {
 			t.Errorf("a workflow makes %s, which the Makefile does not have", m[1])
