@@ -7,11 +7,11 @@ import (
 )
 
 // A CrashableMem is a file system in memory whose power can be cut while it is in use. It keeps
-// Link and CrashClone of its vfs.MemFS apart: that Link takes one lock for reading twice, and a
-// CrashClone that comes in between makes both wait for ever.
+// Link and ReuseForWrite of its vfs.MemFS apart from CrashClone: those take one lock for reading
+// twice, and a CrashClone that comes in between makes both wait for ever.
 type CrashableMem struct {
 	*vfs.MemFS
-	links sync.RWMutex
+	twice sync.RWMutex
 }
 
 // NewCrashableMem returns an empty file system.
@@ -19,15 +19,22 @@ func NewCrashableMem() *CrashableMem { return &CrashableMem{MemFS: vfs.NewCrasha
 
 // Link implements vfs.FS.
 func (m *CrashableMem) Link(oldname, newname string) error {
-	m.links.RLock()
-	defer m.links.RUnlock()
+	m.twice.RLock()
+	defer m.twice.RUnlock()
 	return m.MemFS.Link(oldname, newname)
+}
+
+// ReuseForWrite implements vfs.FS.
+func (m *CrashableMem) ReuseForWrite(oldname, newname string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	m.twice.RLock()
+	defer m.twice.RUnlock()
+	return m.MemFS.ReuseForWrite(oldname, newname, category)
 }
 
 // CrashClone returns the disk as a power cut leaves it now. Its caller goes on with m, whose
 // writes the clone does not see.
 func (m *CrashableMem) CrashClone(cfg vfs.CrashCloneCfg) *CrashableMem {
-	m.links.Lock()
-	defer m.links.Unlock()
+	m.twice.Lock()
+	defer m.twice.Unlock()
 	return &CrashableMem{MemFS: m.MemFS.CrashClone(cfg)}
 }
