@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 
 	"github.com/trestledb/trestle/conformance/target"
 )
@@ -133,10 +134,11 @@ func TestRestoreAt(t *testing.T) {
 	var cl *cluster
 	start := func() {
 		t.Helper()
-		var err error
-		if s, err = target.Start(ctx, p); err != nil {
+		next, err := target.Start(ctx, p)
+		if err != nil {
 			t.Fatal(err)
 		}
+		s = next
 		if cl, err = dial(ctx, s.Addr); err != nil {
 			t.Fatal(err)
 		}
@@ -178,40 +180,57 @@ func TestRestoreAt(t *testing.T) {
 	}
 	took := whole("whole")
 	t.Logf("%d changes in %v", *restoreRows, took)
-	within := 0
+	// known tells whether the server has begun a restore.
+	known := func(to string) bool {
+		ops, err := longrunningpb.NewOperationsClient(cl.cc).ListOperations(ctx, &longrunningpb.ListOperationsRequest{Name: "operations/projects/" + project + "/instances/" + instance + "/tables/" + to})
+		must(err)
+		return len(ops.Operations) > 0
+	}
+	begun := 0
 	for i := range *restores {
 		to := fmt.Sprint("restored-", i)
 		cmd := restore(to)
 		must(cmd.Start())
 		ended := make(chan error, 1)
 		go func() { ended <- cmd.Wait() }()
+		wait := time.Duration(r.Int64N(int64(took)))
+		if i%2 == 0 { // soon after it has begun
+			for wait /= 10; len(ended) == 0 && !known(to); {
+				time.Sleep(time.Millisecond)
+			}
+		}
 		select {
-		case <-time.After(time.Duration(r.Int64N(int64(took)))):
+		case <-time.After(wait):
 		case err := <-ended:
 			must(err)
 			ended <- nil
 		}
 		must(s.Kill())
-		if err := <-ended; err != nil {
-			within++
-		}
+		acked := <-ended == nil
 		_ = cl.close()
 		start()
+		has := known(to)
+		if !acked && has {
+			begun++
+		}
 		tables, err := cl.admin.Tables(ctx)
 		must(err)
 		there := false
 		for _, name := range tables {
 			there = there || name == to
 		}
-		t.Logf("kill %d: the table is there: %v", i, there)
+		t.Logf("kill %d: begun: %v, acknowledged: %v, the table is there: %v", i, has, acked, there)
 		if !there {
+			if acked {
+				t.Errorf("%s is lost, and was acknowledged", to)
+			}
 			whole(to)
 		} else if err := was.differs(ctx, cl.data.Open(to)); err != nil {
 			t.Errorf("%s after the kill: %v", to, err)
 		}
 	}
-	if *restores > 0 && within == 0 {
-		t.Error("no kill was within a restore")
+	if *restores > 0 && begun == 0 {
+		t.Error("no kill was within a restore that the server had begun")
 	}
 	_ = cl.close()
 }
