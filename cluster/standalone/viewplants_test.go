@@ -100,17 +100,7 @@ func TestViewScansAgain(t *testing.T) {
 		return nil
 	}})
 	defer w.close()
-	entries := make([]row.Entry, 2500)
-	for i := range entries {
-		entries[i] = row.Entry{Key: fmt.Appendf(nil, "row%05d", i), Mutations: []row.Mutation{w.set(viewstest.Group, fmt.Appendf(nil, "group%d", i%7))}}
-	}
-	if err := w.s.MutateRows(t.Context(), table, entries, func(i int, err error) {
-		if err != nil {
-			t.Errorf("row %d: %v", i, err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.put(2500, func(i int) row.Mutation { return w.set(viewstest.Group, fmt.Appendf(nil, "group%d", i%7)) })
 	w.create()
 	w.check()
 	if scans.Load() != 2 {

@@ -148,6 +148,26 @@ func (w *viewWorld) check() {
 	}
 }
 
+// settle waits until the view has some groups, as its source has: where cells have ended, they
+// leave the view a moment later. A view with a planted mistake fails at once.
+func (w *viewWorld) settle(groups string) error {
+	w.t.Helper()
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		err, got := w.diff(), w.groups()
+		switch {
+		case err == nil && got == groups:
+			return nil
+		case err == nil:
+			err = fmt.Errorf("the view has %q, not %q", got, groups)
+		case w.o.Mistake != "":
+			return err
+		}
+		if time.Now().After(end) {
+			return err
+		}
+	}
+}
+
 func number(n int64) []byte { return binary.BigEndian.AppendUint64(nil, uint64(n)) }
 
 func (w *viewWorld) key() []byte { return fmt.Appendf(nil, "row%03d", w.rnd.IntN(200)) }

@@ -1,7 +1,6 @@
 package standalone
 
 import (
-	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,17 +21,7 @@ func TestViewSparseLook(t *testing.T) {
 		return nil
 	}})
 	defer func() { w.close() }()
-	entries := make([]row.Entry, 20)
-	for i := range entries {
-		entries[i] = row.Entry{Key: fmt.Appendf(nil, "row%03d", i), Mutations: []row.Mutation{w.set(viewstest.Value, []byte("12345678"))}}
-	}
-	if err := w.s.MutateRows(t.Context(), table, entries, func(i int, err error) {
-		if err != nil {
-			t.Errorf("row %d: %v", i, err)
-		}
-	}); err != nil {
-		t.Fatal(err)
-	}
+	w.put(20, func(int) row.Mutation { return w.set(viewstest.Value, []byte("12345678")) })
 	w.create()
 	w.check()
 	if between.Load() == 0 {

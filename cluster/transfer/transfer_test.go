@@ -189,7 +189,7 @@ func contents(t testing.TB, c *client.Client) string {
 	t.Helper()
 	w := &collector{}
 	for _, name := range []string{"a", "other"} {
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		for { // the tablets may not be served yet
 			w.table.Reset()
 			_, err := c.ReadRows(ctx, &scan.Request{Table: parent + name, Ranges: []row.Range{row.All}}, w)

@@ -225,10 +225,10 @@ func TestOperatorsLogIn(t *testing.T) {
 		if err := c.logIn(&login{creds: key}, false); err != nil {
 			t.Fatal(err)
 		}
-		if err := c.call(t.Context(), http.MethodGet, "/admin/jobs", nil, &got); err != nil || len(got.Jobs) != want {
+		if err := c.request(t.Context(), http.MethodGet, "/admin/jobs", nil, &got); err != nil || len(got.Jobs) != want {
 			t.Errorf("%s: %+v %v", key, got, err)
 		}
-		err := c.call(t.Context(), http.MethodGet, "/admin/jobs/3", nil, &struct{}{})
+		err := c.request(t.Context(), http.MethodGet, "/admin/jobs/3", nil, &struct{}{})
 		if (err == nil) != (key == s.root) || err != nil && strings.Contains(err.Error(), "tables/two") {
 			t.Errorf("%s: the job of table two: %v", key, err)
 		}

@@ -52,11 +52,17 @@ func start(t *testing.T, flags ...string) *server {
 // startIn is start in a directory, which may have the data of an earlier one.
 func startIn(t *testing.T, dir string, flags ...string) *server {
 	t.Helper()
+	return startAs(t, "serve", dir, flags...)
+}
+
+// startAs is startIn with a command other than serve.
+func startAs(t *testing.T, command, dir string, flags ...string) *server {
+	t.Helper()
 	exe := os.Getenv("CONFORMANCE_TRESTLE")
 	if exe == "" {
 		t.Skip("NOT TESTED: CONFORMANCE_TRESTLE does not name a program (make console)")
 	}
-	cmd := exec.Command(exe, append([]string{"serve", "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--memory", "128MiB", "--log-level", "error"}, flags...)...)
+	cmd := exec.Command(exe, append([]string{command, "--data-dir", filepath.Join(dir, "data"), "--listen", "127.0.0.1:0", "--http-listen", "127.0.0.1:0", "--memory", "128MiB", "--log-level", "error"}, flags...)...)
 	s := &server{t: t, dir: dir, cmd: cmd}
 	var errs bytes.Buffer
 	cmd.Stderr = &errs

@@ -15,9 +15,6 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
-	"google.golang.org/api/option"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/conformance/views"
@@ -50,19 +47,7 @@ func TestServers(t *testing.T) {
 		t.Run(fmt.Sprintf("%d servers with %d processors", servers, setup.processors), func(t *testing.T) {
 			t.Setenv("GOMAXPROCS", fmt.Sprint(setup.processors))
 			c := target.ServeCluster(t, target.ClusterOptions{Servers: servers, Gateways: 1, TTL: target.Patience})
-			conn, err := grpc.NewClient(c.Addrs[servers], grpc.WithTransportCredentials(insecure.NewCredentials()))
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Close()
-			client, err := bigtable.NewClientWithConfig(t.Context(), "p", "i", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
-			if err != nil {
-				t.Fatal(err)
-			}
-			admin, err := bigtable.NewAdminClient(t.Context(), "p", "i", option.WithGRPCConn(conn))
-			if err != nil {
-				t.Fatal(err)
-			}
+			client, admin := dial(t, c.Addrs[servers])
 			size := load(t, client, admin, *serversRows, setup.tablets)
 			for _, q := range queries {
 				var times []time.Duration

@@ -32,11 +32,11 @@ func BenchmarkAggregates(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer func() {
+	b.Cleanup(func() {
 		if err := store.Close(context.Background()); err != nil {
 			b.Error(err)
 		}
-	}()
+	})
 	reads := &readsOf{Server: store}
 	front, err := gateway.New(reads, gateway.Options{Emulator: true})
 	if err != nil {
@@ -52,21 +52,11 @@ func BenchmarkAggregates(b *testing.B) {
 			b.Error(err)
 		}
 	})
-	defer served.Wait()
-	defer func() { _ = front.Stop(context.Background()) }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer conn.Close()
-	client, err := bigtable.NewClientWithConfig(b.Context(), "p", "i", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
-	if err != nil {
-		b.Fatal(err)
-	}
-	admin, err := bigtable.NewAdminClient(b.Context(), "p", "i", option.WithGRPCConn(conn))
-	if err != nil {
-		b.Fatal(err)
-	}
+	b.Cleanup(func() {
+		_ = front.Stop(context.Background())
+		served.Wait()
+	})
+	client, admin := dial(b, l.Addr().String())
 	load(b, client, admin, n, 1)
 	if err := store.CompactTablets(b.Context(), "projects/p/instances/i/tables/t", row.All, func(int64, int64) {}); err != nil {
 		b.Fatal(err)
@@ -144,6 +134,24 @@ func (c *counter) EndRow() (bool, error) {
 }
 func (c *counter) Scanned([]byte) {}
 func (c *counter) Flush() error   { return nil }
+
+// dial returns clients of the server at addr.
+func dial(tb testing.TB, addr string) (*bigtable.Client, *bigtable.AdminClient) {
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = conn.Close() })
+	client, err := bigtable.NewClientWithConfig(tb.Context(), "p", "i", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	admin, err := bigtable.NewAdminClient(tb.Context(), "p", "i", option.WithGRPCConn(conn))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return client, admin
+}
 
 // processor returns the processor time that this process has had.
 func processor() time.Duration {

@@ -2,6 +2,7 @@ package local
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -162,10 +163,12 @@ func TestWatchMissed(t *testing.T) {
 		}
 		return nil
 	}
-	if err := s.Watch(t.Context(), "", first, each); !errors.Is(err, fault.Unavailable) || told != 0 {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := s.Watch(ctx, "", first, each); !errors.Is(err, fault.Unavailable) || told != 0 {
 		t.Errorf("told of %d changes, then %v", told, err)
 	}
-	if err := s.Watch(t.Context(), "", first+keptEvents, each); !errors.Is(err, enough) {
+	if err := s.Watch(ctx, "", first+keptEvents, each); !errors.Is(err, enough) {
 		t.Errorf("told of %d changes, then %v", told, err)
 	}
 }
