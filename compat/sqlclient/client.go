@@ -18,6 +18,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/query/syntax"
 )
 
 // A Client runs statements on one instance. It is safe for concurrent use.
@@ -62,9 +64,9 @@ type Row func([]*bigtablepb.Value) error
 const retries = 5
 
 // Query runs a statement. begin is called once, before the rows. Rows that were
-// given out do not come again when a stream breaks. A statement that writes is run once:
-// if it is Unavailable, it may have written all its rows, some or none. Errors are gRPC
-// statuses, and those of begin and row as they are.
+// given out do not come again when a stream breaks. A statement that Writes is run once: if
+// it is Unavailable, it may have written all its rows, some or none. Errors are gRPC statuses,
+// and those of begin and row as they are.
 func (c *Client) Query(ctx context.Context, text string, params Params, begin func(Columns) error, row Row) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "x-goog-request-params", "name="+url.QueryEscape(c.Instance)+"&app_profile_id="+url.QueryEscape(c.Profile),
 		"google-cloud-resource-prefix", c.Instance)
@@ -86,7 +88,7 @@ func (c *Client) Query(ctx context.Context, text string, params Params, begin fu
 			}
 		}
 		s.last = s.run(ctx)
-		again := expired(s.last) && s.token == nil || status.Code(s.last) == codes.Unavailable && !writes(s.columns)
+		again := expired(s.last) && s.token == nil || status.Code(s.last) == codes.Unavailable && (s.token != nil || !Writes(text))
 		if s.failed != nil {
 			return s.failed
 		}
@@ -100,10 +102,24 @@ func (c *Client) Query(ctx context.Context, text string, params Params, begin fu
 	}
 }
 
-// writes tells whether a statement of these columns may be one that writes, or EXPLAIN ANALYZE
-// of one. To run it again could write twice.
-func writes(c Columns) bool {
-	return len(c) > 0 && (c[0].GetName() == "rows_affected" || c[0].GetName() == "operator")
+// Writes tells whether running a statement may write rows: it does, or a newer server may know
+// what it is. To run it again could write twice.
+func Writes(text string) bool {
+	st, err := syntax.Parse(text)
+	if err != nil {
+		return true
+	}
+	if e, ok := st.(*syntax.Explain); ok {
+		if !e.Analyze {
+			return false
+		}
+		st = e.Statement
+	}
+	switch st.(type) {
+	case *syntax.Insert, *syntax.Update, *syntax.Delete:
+		return true
+	}
+	return false
 }
 
 func expired(err error) bool {

@@ -18,7 +18,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/compat/sqlclient"
-	"github.com/trestledb/trestle/engine/query/syntax"
 	"github.com/trestledb/trestle/gateway/rest"
 )
 
@@ -143,29 +142,10 @@ var errMayHaveWritten = errors.New("the statement may have written all its rows,
 func (s *Shell) run(ctx context.Context, text string) error {
 	err := s.Statement(ctx, text)
 	untold := ctx.Err() != nil || status.Code(err) == codes.Unavailable
-	if err = s.tell(err); err != nil && untold && writes(text) {
+	if err = s.tell(err); err != nil && untold && sqlclient.Writes(text) {
 		return fmt.Errorf("%w; %w", err, errMayHaveWritten)
 	}
 	return err
-}
-
-// writes tells whether running a statement writes rows.
-func writes(text string) bool {
-	st, err := syntax.Parse(text)
-	if err != nil {
-		return false
-	}
-	if e, ok := st.(*syntax.Explain); ok {
-		if !e.Analyze {
-			return false
-		}
-		st = e.Statement
-	}
-	switch st.(type) {
-	case *syntax.Insert, *syntax.Update, *syntax.Delete:
-		return true
-	}
-	return false
 }
 
 // tell writes what a server answered as an error for people.
