@@ -1,7 +1,9 @@
 package ops
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 // An Exporter is the part of an Operator that copies backups out of its store and
 // into it. Where exports are is up to the server; callers choose their names.
 type Exporter interface {
-	// ListBackups returns the backups whose full names start with prefix, by name.
+	// ListBackups returns the backups, and snapshots, whose full names start with prefix, by name.
 	ListBackups(ctx context.Context, prefix string) ([]*schema.Backup, error)
 	ExportBackup(ctx context.Context, backup, export string, report func(done, total int64)) error
 	OpenExport(ctx context.Context, export string) (Export, error)
@@ -46,18 +48,19 @@ type Backup struct {
 // BackupList is the answer of GET /admin/backups.
 type BackupList struct {
 	Backups []Backup `json:"backups"`
-	// Total is how many there are, of which a page has some; 0 if no page was asked for.
-	Total int `json:"total,omitempty"`
+	// Total is how many there are, of which a page has some.
+	Total int `json:"total"`
 }
 
 // toSeeBackup asks for backups.get.
 const toSeeBackup = adminpb.BigtableTableAdmin_GetBackup_FullMethodName
 
-// listBackups shows the backups that the caller may know of, by name: all of them, or a page.
+// listBackups shows the backups that the caller may know of, the newest first: all of them,
+// or a page.
 func (a *Admin) listBackups(q *request) (any, error) {
 	page, err := pageOf(q)
 	if err == nil && page.byLoad {
-		err = fault.New(fault.Invalid, "order must be key: a backup has no load")
+		err = fault.New(fault.Invalid, "order cannot be load: a backup has none")
 	}
 	if err != nil {
 		return nil, err
@@ -68,6 +71,9 @@ func (a *Admin) listBackups(q *request) (any, error) {
 	}
 	var seen []*schema.Backup
 	for _, b := range all {
+		if strings.Contains(b.Name, "/snapshots/") {
+			continue // other calls of the API are for those
+		}
 		held, err := q.who.TestPermissions(q.caller.Context(), b.Name, []string{"bigtable.backups.get"})
 		if err != nil {
 			return nil, err
@@ -76,6 +82,9 @@ func (a *Admin) listBackups(q *request) (any, error) {
 			seen = append(seen, b)
 		}
 	}
+	slices.SortStableFunc(seen, func(a, b *schema.Backup) int {
+		return cmp.Or(b.CreateTime.Compare(a.CreateTime), strings.Compare(a.Name, b.Name))
+	})
 	out := BackupList{Backups: []Backup{}}
 	seen, out.Total = on(page, seen)
 	for _, b := range seen {

@@ -45,10 +45,10 @@ func pageOf(q *request) (p page, err error) {
 	return p, err
 }
 
-// on returns what is on a page, and how many there are if a page was asked for.
+// on returns what is on a page, and how many there are.
 func on[T any](p page, all []T) (some []T, total int) {
 	if p.limit == 0 {
-		return all, 0
+		return all, len(all)
 	}
 	from := min(p.offset, len(all))
 	return all[from:min(from+p.limit, len(all))], len(all)

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -26,15 +29,22 @@ func (m *manyTablets) Tablets(context.Context, string) ([]tablet.Info, error) {
 			out[i].Server = "s"
 		}
 	}
-	out[m.n-1].Load.RowsRead = 5
+	if m.n > 0 {
+		out[m.n-1].Load.RowsRead = 5
+	}
 	return out, nil
 }
 
-// ListBackups returns as many backups, each with its place in its name.
+// ListBackups returns as many backups, each with its place in its name, and one snapshot. The
+// first is the newest; some were made at one time.
 func (m *manyTablets) ListBackups(context.Context, string) ([]*schema.Backup, error) {
 	out := make([]*schema.Backup, m.n)
 	for i := range out {
-		out[i] = &schema.Backup{Name: fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", i), Table: &schema.Table{}}
+		out[i] = &schema.Backup{Name: fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", i), Table: &schema.Table{}, CreateTime: time.Unix(int64(m.n-i)/2, 0)}
+	}
+	if m.n > 0 {
+		slices.Reverse(out[:m.n/2])
+		out = append(out, &schema.Backup{Name: "projects/p/instances/i/clusters/c/snapshots/s", Table: &schema.Table{}})
 	}
 	return out, nil
 }
@@ -76,11 +86,11 @@ func TestPages(t *testing.T) {
 		t.Errorf("behind the end: %d of %d", len(got.Tablets), got.Total)
 	}
 	var all TabletList
-	if get("/admin/tablets", &all); len(all.Tablets) != n || all.Total != 0 {
+	if get("/admin/tablets", &all); len(all.Tablets) != n || all.Total != n {
 		t.Errorf("without a page: %d of %d", len(all.Tablets), all.Total)
 	}
 	for path, want := range map[string][3]int{
-		"":                       {n, 0, 0},
+		"":                       {n, 0, n},
 		"?limit=50":              {50, 0, n},
 		"?limit=50&offset=99990": {10, 99_990, n},
 	} {
@@ -104,5 +114,11 @@ func TestPages(t *testing.T) {
 	}
 	if code, body := do("/admin/backups?order=load"); code != 400 {
 		t.Errorf("backups by load: %d %.200s", code, body)
+	}
+	a.Start(&manyTablets{}, nobody(t))
+	for path, want := range map[string]string{"tablets": `{"tablets":[],"total":0}`, "backups": `{"backups":[],"total":0}`} {
+		if _, body := do("/admin/" + path + "?limit=50"); strings.TrimSpace(body) != want {
+			t.Errorf("a page of no %s: %s", path, body)
+		}
 	}
 }

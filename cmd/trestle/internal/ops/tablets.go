@@ -299,8 +299,8 @@ type KeptChanges struct {
 // TabletList is the answer of GET /admin/tablets.
 type TabletList struct {
 	Tablets []Tablet `json:"tablets"`
-	// Total is how many there are, of which a page has some; 0 if no page was asked for.
-	Total int `json:"total,omitempty"`
+	// Total is how many there are, of which a page has some.
+	Total int `json:"total"`
 }
 
 // list shows the tablets of one table, or of all that the caller may know of: all of

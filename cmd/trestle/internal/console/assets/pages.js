@@ -7,10 +7,13 @@ export const to = (page, name) => `#/${page}${name ? "/" + encodeURIComponent(na
 // everything returns projects, and instances with their tables, as far as the caller sees them. Which projects
 // there are no API tells, so they are those of the tables that are seen, and those that were looked at here.
 export async function everything(signal) {
-  const sums = (await get("/admin/tables", signal).catch((e) => { if (e.status !== 403 && e.status !== 409) throw e; return { tables: [] }; })).tables.filter((t) => t.table.startsWith("projects/")), names = sums.map((t) => t.table);
+  const seen = await get("/admin/tables", signal).catch((error) => { if (error.status !== 403 && error.status !== 409) throw error; return { error, tables: [] }; });
+  const sums = seen.tables.filter((t) => t.table.startsWith("projects/")), names = sums.map((t) => t.table);
   const projects = [...new Set([...names.map(projectOf), ...remembered.get("projects", [])])].sort();
   const lists = await Promise.all(projects.map((p) => get(`/v2/projects/${encodeURIComponent(p)}/instances`, signal).then((r) => r.instances || [], () => [])));
   const instances = new Map(lists.flat().map((i) => [i.name, i]));
+  // A gateway over HBase has no tablets, but tables.
+  if (seen.error?.status === 409) names.push(...(await Promise.all([...instances.keys()].map((i) => get(`/v2/${path(i)}/tables`, signal).then((r) => (r.tables || []).map((t) => t.name), () => [])))).flat());
   for (const n of names) if (!instances.has(instanceOf(n))) instances.set(instanceOf(n), { name: instanceOf(n), displayName: last(instanceOf(n)) });
   return { sums, tables: names.sort(), projects, instances: [...instances.values()].sort((a, b) => a.name < b.name ? -1 : 1) };
 }
