@@ -53,6 +53,7 @@ func TestMain(m *testing.M) {
 		openStack = stuckStack
 	case "failing":
 		openStack = failingStack
+		stopLimit = time.Hour // drainLimit is to be what it may take
 	case "real":
 		stopLimit = time.Minute // a busy machine may take longer for the store's flush
 	}
@@ -110,13 +111,21 @@ func stuckStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *s
 	return bareStack(ctx, cfg, m, log, below)
 }
 
-// failingStack fails after a moment.
+// failingStack fails once there is a file "fail" in its data directory.
 func failingStack(ctx context.Context, cfg *settings.Serve, m *ops.Metrics, log *slog.Logger, below *closers) (*stack, error) {
 	s, err := bareStack(ctx, cfg, m, log, below)
 	if err == nil {
 		failed := make(chan struct{})
 		s.failed, s.ready = failed, func() error { return errors.New("sync: input/output error") }
-		time.AfterFunc(50*time.Millisecond, func() { close(failed) })
+		go func() {
+			defer close(failed)
+			for {
+				if _, err := os.Stat(filepath.Join(cfg.DataDir, "fail")); err == nil {
+					return
+				}
+				time.Sleep(10 * time.Millisecond)
+			}
+		}()
 	}
 	return s, err
 }
@@ -329,10 +338,25 @@ func TestStuckServerIsGivenUp(t *testing.T) {
 }
 
 // A store that cannot be trusted any more takes the process with it.
+// TestFailedStoreEndsTheServer: what a failed store cannot answer any more does not hold the
+// server up for drainLimit.
 func TestFailedStoreEndsTheServer(t *testing.T) {
-	p := startTrestle(t, "failing", t.TempDir(), "serve", "--listen=127.0.0.1:0", "--http-listen=off")
-	p.line("export BIGTABLE_EMULATOR_HOST=")
-	if _, code, elapsed := p.exit(); code != exitFailure || !strings.Contains(p.stderr.String(), "input/output error") {
+	const drain = 30 * time.Minute // much longer than a busy machine needs
+	t.Setenv(envDrain, drain.String())
+	dir := t.TempDir()
+	p := startTrestle(t, "failing", dir, "serve", "--listen=127.0.0.1:0", "--http-listen=off", "--data-dir", dir)
+	w, err := grpc_health_v1.NewHealthClient(dial(t, p.line("export BIGTABLE_EMULATOR_HOST="))).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err == nil {
+		_, err = w.Recv() // the request is under way
+	}
+	if err == nil {
+		err = os.WriteFile(filepath.Join(dir, "fail"), nil, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, code, elapsed := p.exit()
+	if code != exitFailure || !strings.Contains(p.stderr.String(), "input/output error") || !strings.Contains(p.stderr.String(), "requests were cut off") || elapsed > drain/10 {
 		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
 	}
 }
