@@ -45,7 +45,7 @@ type Record struct {
 	// Profile is the id of the app profile, empty if the request has none.
 	Profile string
 	// Principal is who makes the request, as policies write it: the same over all faces.
-	// It is empty if nobody has logged in.
+	// It is empty if nobody has logged in; of an HBase client it is then what that says, unproved.
 	Principal string
 	// Span is the request's, nil if it is not traced.
 	Span Span

@@ -12,8 +12,8 @@ import (
 
 // A Peer is a caller that does not come over gRPC.
 type Peer struct {
-	// User is the name that the caller has proved, such as that of a TLS
-	// certificate; empty if nothing was proved.
+	// User is the name that the caller has proved, such as that of a TLS certificate, or
+	// that is believed; empty if there is none.
 	User string
 	// Expires is when the proof ends; zero is never.
 	Expires time.Time
@@ -24,8 +24,8 @@ type Peer struct {
 	Addr string
 }
 
-// Member returns the name of a caller that has proved it, as policies and the audit log
-// write it, "" for another.
+// Member returns the name of a caller as policies and the audit log write it, "" if it has
+// none.
 func (p Peer) Member() string {
 	if p.User == "" {
 		return ""
