@@ -118,7 +118,7 @@ func lastPart(name string) string { return name[strings.LastIndexByte(name, '/')
 
 func (c *adminClient) tableWords(*pflag.FlagSet) ([]cobra.Completion, error) {
 	var got ops.TableList
-	err := c.call(c.ctx, http.MethodGet, "/admin/tables", nil, &got)
+	err := c.request(c.ctx, http.MethodGet, "/admin/tables", nil, &got)
 	var names []string
 	for _, t := range got.Tables {
 		names = append(names, t.Table)
@@ -128,7 +128,7 @@ func (c *adminClient) tableWords(*pflag.FlagSet) ([]cobra.Completion, error) {
 
 func (c *adminClient) groupWords(f *pflag.FlagSet) (out []cobra.Completion, err error) {
 	var got ops.Table
-	err = c.call(c.ctx, http.MethodGet, "/admin/table?table="+url.QueryEscape(f.Lookup("table").Value.String()), nil, &got)
+	err = c.request(c.ctx, http.MethodGet, "/admin/table?table="+url.QueryEscape(f.Lookup("table").Value.String()), nil, &got)
 	for _, g := range got.Groups {
 		if g.Name != "" {
 			out = append(out, cobra.CompletionWithDesc(g.Name, strings.Join(g.Families, ",")))
@@ -139,7 +139,7 @@ func (c *adminClient) groupWords(f *pflag.FlagSet) (out []cobra.Completion, err 
 
 func (c *adminClient) tabletWords(*pflag.FlagSet) (out []cobra.Completion, err error) {
 	var got ops.TabletList
-	err = c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &got)
+	err = c.request(c.ctx, http.MethodGet, "/admin/tablets", nil, &got)
 	for _, t := range got.Tablets {
 		out = append(out, cobra.CompletionWithDesc(t.Tablet, fmt.Sprintf("%s [%s, %s)", lastPart(t.Table), shortKey(t.Start, keyMost), shortKey(t.End, keyMost))))
 	}
@@ -148,7 +148,7 @@ func (c *adminClient) tabletWords(*pflag.FlagSet) (out []cobra.Completion, err e
 
 func (c *adminClient) serverWords(*pflag.FlagSet) (out []cobra.Completion, err error) {
 	var got ops.ServerList
-	err = c.call(c.ctx, http.MethodGet, "/admin/servers", nil, &got)
+	err = c.request(c.ctx, http.MethodGet, "/admin/servers", nil, &got)
 	for _, s := range got.Servers {
 		state := fmt.Sprintf("%d tablets", s.Tablets)
 		if s.Draining {
@@ -161,7 +161,7 @@ func (c *adminClient) serverWords(*pflag.FlagSet) (out []cobra.Completion, err e
 
 func (c *adminClient) viewWords(*pflag.FlagSet) ([]cobra.Completion, error) {
 	var got ops.ViewList
-	err := c.call(c.ctx, http.MethodGet, "/admin/views", nil, &got)
+	err := c.request(c.ctx, http.MethodGet, "/admin/views", nil, &got)
 	var names []string
 	for _, v := range got.Views {
 		names = append(names, v.View)
@@ -171,7 +171,7 @@ func (c *adminClient) viewWords(*pflag.FlagSet) ([]cobra.Completion, error) {
 
 func (c *adminClient) backupWords(*pflag.FlagSet) (out []cobra.Completion, err error) {
 	var got ops.BackupList
-	err = c.call(c.ctx, http.MethodGet, "/admin/backups", nil, &got)
+	err = c.request(c.ctx, http.MethodGet, "/admin/backups", nil, &got)
 	for _, b := range got.Backups {
 		out = append(out, cobra.CompletionWithDesc(b.Backup, "of "+lastPart(b.Table)+", "+b.Created.Format(clockTime)))
 	}

@@ -136,7 +136,7 @@ func (z *debugZip) tablets(list []ops.Tablet) error {
 func (z *debugZip) servers(c *adminClient, seconds int) error {
 	var got ops.CollectionList
 	err := c.p.telling("collect", func(*progress) error {
-		return c.call(c.ctx, http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got)
+		return c.request(c.ctx, http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got)
 	})
 	if err != nil {
 		return err

@@ -101,14 +101,14 @@ func (c *adminClient) diagnose() (found []diagnosis, processes int, err error) {
 	found = []diagnosis{}
 	var list ops.ProcessList
 	begin := time.Now()
-	if err := c.call(c.ctx, http.MethodGet, "/admin/processes", nil, &list); err != nil {
+	if err := c.request(c.ctx, http.MethodGet, "/admin/processes", nil, &list); err != nil {
 		return nil, 0, err
 	}
 	found = append(found, judgeProcesses(&list, begin, time.Now())...)
 	var servers ops.ServerList
 	var tablets ops.TabletList
 	for path, into := range map[string]any{"servers": &servers, "tablets": &tablets} {
-		if err := c.call(c.ctx, http.MethodGet, "/admin/"+path, nil, into); err != nil {
+		if err := c.request(c.ctx, http.MethodGet, "/admin/"+path, nil, into); err != nil {
 			if c.ctx.Err() != nil {
 				return nil, 0, err
 			}
@@ -129,7 +129,7 @@ func (c *adminClient) diagnose() (found []diagnosis, processes int, err error) {
 		}
 		var m ops.HeatMap
 		from := url.QueryEscape(time.Now().Add(-15 * time.Minute).UTC().Format(time.RFC3339))
-		if err := c.call(c.ctx, http.MethodGet, "/admin/keyvis?table="+url.QueryEscape(t.Table)+"&from="+from, nil, &m); err != nil {
+		if err := c.request(c.ctx, http.MethodGet, "/admin/keyvis?table="+url.QueryEscape(t.Table)+"&from="+from, nil, &m); err != nil {
 			if c.ctx.Err() != nil {
 				return nil, 0, err
 			}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"sync"
@@ -9,77 +8,101 @@ import (
 	"unicode/utf8"
 )
 
-// tellEvery is how often a long command says how far it is.
-const tellEvery = time.Second
+// tellEvery and tellPlainly are how often a long command says how far it is, on a terminal and
+// elsewhere.
+const (
+	tellEvery   = time.Second
+	tellPlainly = time.Minute
+)
 
-// A progress tells on a terminal what a command is at, how far, and since when: a line
-// that is written over, and gone at the end. A pipe gets nothing of it.
+// A progress tells what a command is at, how far, and since when: on a terminal with a line
+// that is written over, and gone at the end, elsewhere with a plain line each time.
 type progress struct {
-	out   io.Writer // nil: no terminal
-	width int       // of the line at most
+	out   io.Writer  // nil: nobody is told
+	width func() int // how long a line may be; nil: it is not written over
 	what  string
 	begun time.Time
 
 	mu struct {
 		sync.Mutex
-		far   string
-		shown int // columns of the line
+		far   func() string // nil: not known
+		shown int           // columns of the line
 	}
 }
 
 // telling calls do, which is what, and shows its progress meanwhile.
 func (p *process) telling(what string, do func(g *progress) error) error {
-	g := &progress{what: what, begun: time.Now()}
-	if isTerminal(p.stderr) {
-		g.out, g.width = p.stderr, cmp.Or(widthOf(p.stderr), 80)-1
-		tick, done, ended := time.NewTicker(tellEvery), make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(ended)
-			for {
-				select {
-				case now := <-tick.C:
-					g.show(now)
-				case <-done:
-					return
-				}
+	g, every := p.progress(what)
+	tick, done, ended := time.NewTicker(every), make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case now := <-tick.C:
+				g.show(now)
+			case <-done:
+				return
 			}
-		}()
-		defer func() {
-			tick.Stop()
-			close(done)
-			<-ended
-			g.aside(func() {})
-		}()
-	}
+		}
+	}()
+	defer func() {
+		tick.Stop()
+		close(done)
+		<-ended
+		g.aside(func() {})
+	}()
 	return do(g)
+}
+
+// progress returns one that tells on stderr, and how often it is to be shown.
+func (p *process) progress(what string) (g *progress, every time.Duration) {
+	g = &progress{out: p.stderr, what: what, begun: time.Now()}
+	if !isTerminal(p.stderr) || variable(p.environ, "TERM") == "dumb" {
+		return g, tellPlainly
+	}
+	g.width = func() int { return max(1, widthOf(p.stderr)-1) }
+	return g, tellEvery
 }
 
 // far says how far it is, from the next tick on.
 func (g *progress) far(format string, args ...any) {
+	g.set(func() string { return fmt.Sprintf(format, args...) })
+}
+
+// set is far with a text that is made when it is shown: it may be called often.
+func (g *progress) set(far func() string) {
 	if g.out == nil {
-		return // it may be called often
+		return
 	}
-	text := ", " + fmt.Sprintf(format, args...)
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.mu.far = text
+	g.mu.far = far
 }
 
 // bytes says how many bytes are done, of so many if that is known.
 func (g *progress) bytes(done, of int64) {
-	if of >= done {
-		g.far("%s of %s", byteSize(done), byteSize(of))
-	} else {
-		g.far("%s", byteSize(done))
-	}
+	g.set(func() string {
+		if of >= done {
+			return byteSize(done) + " of " + byteSize(of)
+		}
+		return byteSize(done)
+	})
 }
 
 func (g *progress) show(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	end := fmt.Sprintf("%s, %v", g.mu.far, now.Sub(g.begun).Round(time.Second))
-	line := shorten(g.what, max(1, g.width-utf8.RuneCountInString(end))) + end
-	fmt.Fprintf(g.out, "\r%-*s", g.mu.shown, line)
+	end := fmt.Sprintf(", %v", now.Sub(g.begun).Round(time.Second))
+	if g.mu.far != nil {
+		end = ", " + g.mu.far() + end
+	}
+	if g.width == nil {
+		fmt.Fprintln(g.out, g.what+end)
+		return
+	}
+	width := g.width() // it may have changed
+	line := shorten(shorten(g.what, max(1, width-utf8.RuneCountInString(end)))+end, width)
+	fmt.Fprintf(g.out, "\r%-*s", min(g.mu.shown, width), line)
 	g.mu.shown = utf8.RuneCountInString(line)
 }
 
@@ -88,7 +111,7 @@ func (g *progress) aside(print func()) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.mu.shown > 0 {
-		fmt.Fprintf(g.out, "\r%*s\r", g.mu.shown, "")
+		fmt.Fprintf(g.out, "\r%*s\r", min(g.mu.shown, g.width()), "")
 		g.mu.shown = 0
 	}
 	print()

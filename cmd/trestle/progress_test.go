@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"errors"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -14,7 +15,8 @@ import (
 func TestProgress(t *testing.T) {
 	var out bytes.Buffer
 	const width = 79
-	g := &progress{out: &out, width: width, what: "export " + strings.Repeat("x", 100), begun: time.Unix(0, 0)}
+	columns := width
+	g := &progress{out: &out, width: func() int { return columns }, what: "export " + strings.Repeat("x", 100), begun: time.Unix(0, 0)}
 	g.bytes(512, 2048)
 	g.show(time.Unix(61, 0))
 	first, ok := strings.CutPrefix(out.String(), "\r")
@@ -36,9 +38,43 @@ func TestProgress(t *testing.T) {
 	if want := "\r" + strings.Repeat(" ", len(second)) + "\rfound\nfound\n"; out.String() != want {
 		t.Errorf("%q, want %q", out.String(), want)
 	}
+	// No line is longer than a terminal that gets narrower, whatever is to be told.
+	for columns = width; columns > 0; columns-- {
+		out.Reset()
+		g.show(time.Unix(63, 0))
+		if line := strings.TrimPrefix(out.String(), "\r"); utf8.RuneCountInString(line) > columns {
+			t.Errorf("%q of %d columns", line, columns)
+		}
+	}
 }
 
-// TestProgressInPipes: other programs do not get it, and a command gets its error.
+// TestPlainProgress: where a line cannot be written over, one comes now and then.
+func TestPlainProgress(t *testing.T) {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // as a terminal, a device
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	var out bytes.Buffer
+	for _, p := range []*process{{stderr: &out, environ: []string{"TERM=xterm"}}, {stderr: null, environ: []string{"TERM=dumb"}}} {
+		if g, every := p.progress("export"); g.width != nil || every != tellPlainly {
+			t.Errorf("%v: each %v, lines are written over: %t", p.environ, every, g.width != nil)
+		}
+	}
+	if g, every := (&process{stderr: null, environ: []string{"TERM=xterm"}}).progress("export"); g.width == nil || every != tellEvery {
+		t.Errorf("on a terminal: each %v, lines are written over: %t", every, g.width != nil)
+	}
+	g, _ := (&process{stderr: &out}).progress("export")
+	g.show(g.begun.Add(time.Minute))
+	g.bytes(1024, 2048)
+	g.show(g.begun.Add(2 * time.Minute))
+	g.aside(func() {})
+	if want := "export, 1m0s\nexport, 1.0 KiB of 2.0 KiB, 2m0s\n"; out.String() != want {
+		t.Errorf("%q, want %q", out.String(), want)
+	}
+}
+
+// TestProgressInPipes: other programs get nothing of a short command, and a command its error.
 func TestProgressInPipes(t *testing.T) {
 	var out bytes.Buffer
 	failed := errors.New("failed")

@@ -130,7 +130,11 @@ func (p *process) asks(v adminVerb) *cobra.Command {
 		ctx, stop := commandContext(*timeout)
 		defer stop()
 		c := &adminClient{p: p, ctx: ctx, json: *asJSON, verb: cmd.Name()}
-		release, err := r.open(c, cfg, cluster, v.store)
+		var release func()
+		err = p.telling(c.verb, func(*progress) (err error) {
+			release, err = r.open(c, cfg, cluster, v.store)
+			return err
+		})
 		if err != nil {
 			return p.failed(explain(ctx, err))
 		}
@@ -344,8 +348,13 @@ func (c *adminClient) logIn(l *login, insecure bool) (err error) {
 	return nil
 }
 
-// call makes a request and decodes the answer into out.
+// call is request, which shows its progress.
 func (c *adminClient) call(ctx context.Context, method, path string, in, out any) error {
+	return c.p.telling(c.verb, func(*progress) error { return c.request(ctx, method, path, in, out) })
+}
+
+// request makes a request and decodes the answer into out.
+func (c *adminClient) request(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
 		b, err := json.Marshal(in)
@@ -440,12 +449,12 @@ func (c *adminClient) await(path string, body any, what string) error {
 // follow waits for the end of a job.
 func (c *adminClient) follow(j *ops.Job, g *progress) error {
 	for j.State == ops.Running {
-		err := c.call(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, j)
+		err := c.request(c.ctx, http.MethodGet, "/admin/jobs/"+j.ID+"?wait=1", nil, j)
 		if c.ctx.Err() != nil {
 			// The interrupt is meant for the job.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), 5*time.Second)
 			defer cancel()
-			return errors.Join(whyEnded(c.ctx), c.call(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, j))
+			return errors.Join(whyEnded(c.ctx), c.request(ctx, http.MethodDelete, "/admin/jobs/"+j.ID, nil, j))
 		}
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"io"
 	"os"
@@ -85,25 +86,27 @@ func widthOf(out io.Writer) int {
 	if s, ok := out.(*screen); ok {
 		out = s.out
 	}
-	if f, ok := out.(*os.File); ok {
-		return columns(f)
+	if !isTerminal(out) {
+		return 0
 	}
-	return 0
+	return cmp.Or(columns(out.(*os.File)), 80)
 }
 
 // showsColours tells whether a terminal with that environment is to show colours:
 // no-color.org, and terminals that cannot. Windows' own shows none unless it is
 // asked to, which it is not.
 func showsColours(environ []string) bool {
-	value := func(name string) string {
-		i := slices.IndexFunc(environ, func(s string) bool { return strings.HasPrefix(s, name+"=") })
-		if i < 0 {
-			return ""
-		}
-		return environ[i][len(name)+1:]
+	term := variable(environ, "TERM")
+	return variable(environ, "NO_COLOR") == "" && term != "" && term != "dumb" && runtime.GOOS != "windows"
+}
+
+// variable returns the value of a variable, "" if it is not set.
+func variable(environ []string, name string) string {
+	i := slices.IndexFunc(environ, func(s string) bool { return strings.HasPrefix(s, name+"=") })
+	if i < 0 {
+		return ""
 	}
-	term := value("TERM")
-	return value("NO_COLOR") == "" && term != "" && term != "dumb" && runtime.GOOS != "windows"
+	return environ[i][len(name)+1:]
 }
 
 // printJSON writes what --json prints of a command.

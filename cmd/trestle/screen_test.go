@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"testing"
@@ -74,7 +75,21 @@ func TestShortKey(t *testing.T) {
 			t.Errorf("%q: %q, want %q", key, got, want)
 		}
 	}
-	if got := keysFor(&bytes.Buffer{}, true, 0)("user0000000000000100"); got != "user0000000000000100" {
+	const key = "user0000000000000100"
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0) // as a terminal, a device
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	if got := keysFor(null, false, 0)(key); got == key {
+		t.Errorf("a terminal of 80 columns shows the whole key %q", got)
+	}
+	if got := keysFor(null, true, 0)(key); got != key {
 		t.Errorf("a wide table shortens a key: %q", got)
+	}
+	for _, out := range []io.Writer{&bytes.Buffer{}, (&process{}).screenOn(&bytes.Buffer{})} {
+		if got := keysFor(out, false, 0)(key); got != key {
+			t.Errorf("a key that is no person's to read is shortened: %q", got)
+		}
 	}
 }

@@ -145,6 +145,7 @@ func (c *adminClient) list(table string, wide, changes bool) error {
 	}
 	if changes {
 		got.Tablets = slices.DeleteFunc(got.Tablets, func(t ops.Tablet) bool { return t.Changes == nil })
+		got.Total = len(got.Tablets)
 	}
 	if c.json {
 		return c.print(got)
@@ -231,17 +232,16 @@ func printChanges(out io.Writer, list []ops.Tablet, wide bool) error {
 // keyMost is how much of a key a table of 80 columns has room for.
 const keyMost = 12
 
-// keysFor returns how a table that is written to out, and may be wide, shows keys. A
-// tablet has two of them. more is how many characters the other columns have beyond those
-// that fit 80.
+// keysFor returns how a table that is written to out, and may be wide, shows keys: whole if
+// it is, or there is no end to a line. A tablet has two keys. more is how many characters the
+// other columns have beyond those that fit 80.
 func keysFor(out io.Writer, wide bool, more int) func(string) string {
-	most := keyMost + max(0, widthOf(out)-80-more)/2
-	return func(key string) string {
-		if wide {
-			return key
-		}
-		return shortKey(key, most)
+	width := widthOf(out)
+	if wide || width == 0 {
+		return func(key string) string { return key }
 	}
+	most := keyMost + max(0, width-80-more)/2
+	return func(key string) string { return shortKey(key, most) }
 }
 
 // shortKey returns most characters of a key that has more: its beginning, which says
@@ -265,9 +265,7 @@ func rate(r float64) string {
 // change has a tablet changed, which said tells of.
 func (c *adminClient) change(body any, said func(ops.Changed) string) error {
 	var got ops.Changed
-	err := c.p.telling(c.verb, func(*progress) error {
-		return c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got)
-	})
+	err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got)
 	if err != nil {
 		return err
 	}
@@ -285,9 +283,7 @@ func (c *adminClient) dropDamaged(sel ops.Selection, object string, yes bool) er
 		in.Confirm = object
 	}
 	var got ops.Dropped
-	err := c.p.telling(c.verb, func(*progress) error {
-		return c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got)
-	})
+	err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got)
 	if err != nil {
 		if !yes && object != "" {
 			err = fmt.Errorf("%w with --yes", err)

@@ -40,7 +40,7 @@ func viewsCommand(p *process) *cobra.Command {
 			run: func(c *adminClient, args []string) error {
 				var got ops.ViewWait
 				err := c.p.telling("wait for "+args[0], func(*progress) error {
-					return c.call(c.ctx, http.MethodPost, "/admin/views/wait", ops.ViewWait{View: args[0]}, &got)
+					return c.request(c.ctx, http.MethodPost, "/admin/views/wait", ops.ViewWait{View: args[0]}, &got)
 				})
 				if err != nil {
 					return err
@@ -93,7 +93,7 @@ func (c *adminClient) eachView(args []string, tell func(*ops.ViewChecked)) error
 	for _, name := range args {
 		var got ops.ViewChecked
 		err := c.p.telling("check "+name, func(*progress) error {
-			return c.call(c.ctx, http.MethodPost, "/admin/views/check", ops.ViewWait{View: name}, &got)
+			return c.request(c.ctx, http.MethodPost, "/admin/views/check", ops.ViewWait{View: name}, &got)
 		})
 		if err != nil {
 			return err
