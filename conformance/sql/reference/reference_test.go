@@ -283,4 +283,10 @@ func TestCompare(t *testing.T) {
 			t.Errorf("%s: %+v", tc.name, d)
 		}
 	}
+	for more, explained := range map[string]bool{"3ff0000000000001": true, "3ff0000100000000": false} {
+		got := &Result{Columns: one.Columns, Rows: [][]any{{"3ff0000000000000"}, {more}}}
+		if d := Compare("SELECT DISTINCT EXP(x) FROM t", got, one, true); d.Text == "" || (d.Kind != "") != explained {
+			t.Errorf("DISTINCT with %s: %+v", more, d)
+		}
+	}
 }
