@@ -627,7 +627,8 @@ func (l *Local) closeBundle(dir string, first uint64) (*bundle, error) {
 	return r, err
 }
 
-// takeToken takes the token of a bundle from its writer.
+// takeToken takes the token of a bundle from its writer. There is none to take if the bundle
+// is gone: another caller, who deletes too, has closed it and removed it.
 func (l *Local) takeToken(dir string, first uint64) error {
 	closed := l.path(sidecar(dir, first, "closed"))
 	for i := range takeTries {
@@ -639,6 +640,9 @@ func (l *Local) takeToken(dir string, first uint64) error {
 		}
 		if _, err := l.fs.Stat(closed); err == nil || !errors.Is(err, fs.ErrNotExist) {
 			return err
+		}
+		if _, err := l.fs.Stat(l.path(SequenceName(dir, first))); errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
 		if i > 100 {
 			time.Sleep(100 * time.Microsecond)

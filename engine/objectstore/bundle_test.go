@@ -362,6 +362,43 @@ func TestBundleReuse(t *testing.T) {
 	}
 }
 
+// TestBundleDeletedMeanwhile: a bundle that another deletes, before its token is taken, is
+// deleted.
+func TestBundleDeletedMeanwhile(t *testing.T) {
+	fsys := vfs.NewMem()
+	q := objectstore.NewSequence(openLocalAs(t, fsys, "objects", "writer"), "log", 1)
+	if err := q.PutIfAbsent(t.Context(), 1, []byte("object")); err != nil {
+		t.Fatal(err)
+	}
+	name := fmt.Sprintf("log/%015d", 1)
+	other := openLocalAs(t, fsys, "objects", "other")
+	hooked := &beforeRename{FS: fsys, do: sync.OnceFunc(func() {
+		if err := other.Delete(t.Context(), name); err != nil {
+			t.Error(err)
+		}
+	})}
+	if err := openLocalAs(t, hooked, "objects", "sweeper").Delete(t.Context(), name); err != nil {
+		t.Error(err)
+	}
+	if files, err := fsys.List("objects/log"); err != nil || len(files) > 0 {
+		t.Errorf("left are %v, %v", files, err)
+	}
+	if err := q.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A beforeRename calls do before a file is renamed.
+type beforeRename struct {
+	vfs.FS
+	do func()
+}
+
+func (f *beforeRename) Rename(from, to string) error {
+	f.do()
+	return f.FS.Rename(from, to)
+}
+
 // TestBundleDeleted: what a writer has left behind, its bundle open, can be deleted, and
 // leaves nothing; a writer that is there after all goes on.
 func TestBundleDeleted(t *testing.T) {
