@@ -201,7 +201,7 @@ func serveAs(t testing.TB, f *fake, o Options, so ServerOptions, as func(*Server
 	d := NewDialer(o)
 	t.Cleanup(func() {
 		d.Close()
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		s.Stop(ctx)
 		if err := <-served; err != nil {

@@ -77,7 +77,7 @@ func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 	go zs.Serve(zl)
 	t.Cleanup(func() {
 		zs.Close()
-		stop, cancel := context.WithTimeout(ctx, time.Minute)
+		stop, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		_ = s.Stop(stop)
 		if err := store.Close(ctx); err != nil {
