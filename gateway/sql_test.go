@@ -571,8 +571,8 @@ func TestSQLExpiresInTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, hours := range []time.Duration{23, 25, 24 * 365} {
-		ahead.Store(int64(hours * time.Hour))
+	for _, hours := range []int64{23, 25, 24 * 365} {
+		ahead.Store(hours * int64(time.Hour))
 		if _, err := f.execute(t.Context(), &bigtablepb.ExecuteQueryRequest{PreparedQuery: q}, nil); expiredBy(err) != (hours > 24) || hours < 24 && err != nil {
 			t.Errorf("after %d hours: %v", hours, err)
 		}

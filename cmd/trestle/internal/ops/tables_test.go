@@ -38,9 +38,9 @@ func (m *manyTablets) Tablets(context.Context, string) ([]tablet.Info, error) {
 // ListBackups returns as many backups, each with its place in its name, and one snapshot. The
 // first is the newest; some were made at one time.
 func (m *manyTablets) ListBackups(context.Context, string) ([]*schema.Backup, error) {
-	out := make([]*schema.Backup, m.n)
-	for i := range out {
-		out[i] = &schema.Backup{Name: fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", i), Table: &schema.Table{}, CreateTime: time.Unix(int64(m.n-i)/2, 0)}
+	var out []*schema.Backup
+	for i := range m.n {
+		out = append(out, &schema.Backup{Name: fmt.Sprintf("projects/p/instances/i/clusters/c/backups/%06d", i), Table: &schema.Table{}, CreateTime: time.Unix(int64(m.n-i)/2, 0)})
 	}
 	if m.n > 0 {
 		slices.Reverse(out[:m.n/2])
