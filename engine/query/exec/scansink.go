@@ -207,18 +207,12 @@ type scanSink struct {
 	used    int64  // cells that became part of a column
 	key     []byte // of the current row, if it is needed later
 	row     uint64 // number of the current row, to tell what belongs to it
-	// tell, if it is not 0, is after how long a batch is handed over with what there is, since
-	// told. scanned is the last key that the reader has told of, when row was scannedRow.
-	tell       time.Duration
-	told       time.Time
-	scanned    []byte
-	scannedRow uint64
-	family     int // index of the family of the last cell
-	at         int // index of the column of the last cell in its family
-	newest     []newest
-	seen       []uint64 // of each family's column: the row that has set it
-	offsets    []int    // of the family's columns in seen
-	pending    [][]types.Value
+	family  int    // index of the family of the last cell
+	at      int    // index of the column of the last cell in its family
+	newest  []newest
+	seen    []uint64 // of each family's column: the row that has set it
+	offsets []int    // of the family's columns in seen
+	pending [][]types.Value
 	// versions are those of the last entry of a map with history.
 	versions [][]types.Value
 	fields   []types.Value
@@ -230,6 +224,13 @@ type scanSink struct {
 	// heldCharged is what of held and cells is charged to the query.
 	heldCharged int64
 	times       []int64
+
+	// tell, if it is not 0, is after how long a batch is handed over with what there is, since
+	// told. scanned is the last key that the reader has told of, when row was scannedRow.
+	tell       time.Duration
+	told       time.Time
+	scanned    []byte
+	scannedRow uint64
 }
 
 // newest is the last column of a family that went into a map.
