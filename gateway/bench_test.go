@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/emptypb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 )
@@ -91,16 +91,8 @@ func gatewayConn(b *testing.B) *grpc.ClientConn {
 // cpu reports the processor time per operation, of client and server: with it
 // two runs can be compared on a machine that does other things too.
 func cpu(b *testing.B) func() {
-	start := cpuTime()
-	return func() { b.ReportMetric(float64(cpuTime()-start)/float64(b.N), "cpu-ns/op") }
-}
-
-func cpuTime() int64 {
-	var u unix.Rusage
-	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return u.Utime.Nano() + u.Stime.Nano()
+	start := cputime.Used()
+	return func() { b.ReportMetric(float64(cputime.Used()-start)/float64(b.N), "cpu-ns/op") }
 }
 
 func parallel(b *testing.B, call func() error) {

@@ -11,13 +11,13 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -64,16 +64,9 @@ func (g *large) net(ctx context.Context, m Message) error {
 	return wait(ctx, d)
 }
 
-// cpu returns how much processor time this process has used.
-func cpu() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
-}
-
 // phase measures do.
 func (g *large) phase(name string, do func()) {
-	start, used := time.Now(), cpu()
+	start, used := time.Now(), cputime.Used()
 	before := [5]int64{g.reads.Load(), g.cas.Load(), g.root.Load(), g.other.Load(), g.beats.Load()}
 	g.mu.Lock()
 	clear(g.per)
@@ -91,7 +84,7 @@ func (g *large) phase(name string, do func()) {
 	g.mu.Unlock()
 	secs := max(took.Seconds(), 1e-9)
 	fmt.Printf("%4d servers %6d tablets  %-28s %8.2f s simulated  %7.2f s cpu  %5d MiB heap %5d MiB sys | METADATA %7d reads (%6.0f/s) %7d CAS (%6.0f/s) on %d servers, most %3.0f %% | %6d of the lock service, %6d other\n",
-		g.servers, g.tablets, name, took.Seconds(), (cpu() - used).Seconds(), mem.HeapInuse>>20, mem.Sys>>20,
+		g.servers, g.tablets, name, took.Seconds(), (cputime.Used() - used).Seconds(), mem.HeapInuse>>20, mem.Sys>>20,
 		g.reads.Load()-before[0], float64(g.reads.Load()-before[0])/secs, g.cas.Load()-before[1], float64(g.cas.Load()-before[1])/secs, n,
 		100*float64(most)/float64(max(all, 1)), g.root.Load()-before[2], g.other.Load()-before[3])
 }

@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +17,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -62,15 +62,8 @@ func openPebble(b *testing.B, cache int64) *pebble.DB {
 // cpu reports the processor time per op of what the returned function ends: the
 // time that passes says little on a machine that does something else as well.
 func cpu(b *testing.B) func(ops int) {
-	used := func() int64 {
-		var u syscall.Rusage
-		if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-			b.Fatal(err)
-		}
-		return u.Utime.Nano() + u.Stime.Nano()
-	}
-	before := used()
-	return func(ops int) { b.ReportMetric(float64(used()-before)/float64(ops), "cpu-ns/op") }
+	before := cputime.Used()
+	return func(ops int) { b.ReportMetric(float64(cputime.Used()-before)/float64(ops), "cpu-ns/op") }
 }
 
 type silent struct{}

@@ -3,12 +3,12 @@ package tabletserver_test
 import (
 	"fmt"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
@@ -84,22 +84,15 @@ func TestAggregatesAfterDeletes(t *testing.T) {
 			muts = append(muts, row.Mutation{Op: row.DeleteFamily, Family: "sum"})
 		}
 	}
-	start := processor()
+	start := cputime.Used()
 	mustPut(t, s, table, "r", muts...)
-	if d := processor() - start; d > 5*time.Second {
+	if d := cputime.Used() - start; d > 5*time.Second {
 		t.Errorf("%d mutations took %v of processor", len(muts), d)
 	}
 	rows, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.All}})
 	if err != nil || len(rows) != 1 || string(rows[0].Cells[0].Value) != "\x00\x00\x00\x00\x00\x00\x13\x87" {
 		t.Errorf("%v, %v", show(rows), err)
 	}
-}
-
-// processor returns the processor time that this process has had.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // TestFullMetadata: a METADATA tablet that was left full, with rows to bring into line,

@@ -265,14 +265,13 @@ func rate(r float64) string {
 // change has a tablet changed, which said tells of.
 func (c *adminClient) change(body any, said func(ops.Changed) string) error {
 	var got ops.Changed
-	err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got)
-	if err != nil {
+	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, body, &got); err != nil {
 		return err
 	}
 	if c.json {
 		return c.print(got)
 	}
-	_, err = fmt.Fprintf(c.p.stdout, "%s: %s\n", got.Table, said(got))
+	_, err := fmt.Fprintf(c.p.stdout, "%s: %s\n", got.Table, said(got))
 	return err
 }
 
@@ -283,8 +282,7 @@ func (c *adminClient) dropDamaged(sel ops.Selection, object string, yes bool) er
 		in.Confirm = object
 	}
 	var got ops.Dropped
-	err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got)
-	if err != nil {
+	if err := c.call(c.ctx, http.MethodPost, "/admin/tablets/"+c.verb, in, &got); err != nil {
 		if !yes && object != "" {
 			err = fmt.Errorf("%w with --yes", err)
 		}
@@ -293,7 +291,7 @@ func (c *adminClient) dropDamaged(sel ops.Selection, object string, yes bool) er
 	if c.json {
 		return c.print(got)
 	}
-	_, err = fmt.Fprintf(c.p.stdout, "%s: dropped %s: %d entries (%s) of rows from %s to %s are lost, where no other SSTable has them; deletions among them too\n",
+	_, err := fmt.Fprintf(c.p.stdout, "%s: dropped %s: %d entries (%s) of rows from %s to %s are lost, where no other SSTable has them; deletions among them too\n",
 		got.Table, object, got.Entries, byteSize(got.Bytes), got.First, got.Last)
 	return err
 }

@@ -41,6 +41,7 @@ var allowed = map[string][]string{
 	"engine/datadir/datadirtest": {},
 	"engine/tempfs":              {},
 	"engine/loopback":            {},
+	"engine/cputime":             {},
 	"engine/logtest":             {},
 	"engine/objectstore":         {"engine/fault", "engine/datadir"},
 	"engine/objectstore/storetest": {

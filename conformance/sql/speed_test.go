@@ -6,9 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"cloud.google.com/go/bigtable"
 	"google.golang.org/api/option"
@@ -17,6 +15,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/conformance/views"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway"
@@ -89,9 +88,9 @@ func BenchmarkAggregates(b *testing.B) {
 			took := make([][]float64, len(turns))
 			for b.Loop() {
 				for i, turn := range turns {
-					before := processor()
+					before := cputime.Used()
 					turn()
-					took[i] = append(took[i], float64(processor()-before)/n)
+					took[i] = append(took[i], float64(cputime.Used()-before)/n)
 				}
 			}
 			for _, t := range took {
@@ -151,11 +150,4 @@ func dial(tb testing.TB, addr string) (*bigtable.Client, *bigtable.AdminClient) 
 		tb.Fatal(err)
 	}
 	return client, admin
-}
-
-// processor returns the processor time that this process has had.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -7,11 +7,11 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/objectstore/hdfs"
 	"github.com/trestledb/trestle/engine/objectstore/hdfs/hdfstest"
@@ -142,7 +142,7 @@ func BenchmarkDurable(b *testing.B) {
 				w := form.open(b, func(c Commit) { commits.Add(1); written.Add(int64(c.Bytes)) })
 				b.ReportAllocs()
 				b.ResetTimer()
-				before := cpuTime()
+				before := cputime.Used()
 				var wg sync.WaitGroup
 				for range callers {
 					wg.Go(func() {
@@ -168,21 +168,12 @@ func BenchmarkDurable(b *testing.B) {
 				}
 				wg.Wait()
 				b.StopTimer()
-				b.ReportMetric(float64(cpuTime()-before)/float64(max(1, commits.Load())), "cpu-µs/commit")
+				b.ReportMetric(float64((cputime.Used()-before).Microseconds())/float64(max(1, commits.Load())), "cpu-µs/commit")
 				b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "records/s")
 				b.ReportMetric(float64(b.N)/float64(max(1, commits.Load())), "records/commit")
 			})
 		}
 	}
-}
-
-// cpuTime is the processor time of this process in µs.
-func cpuTime() int64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return u.Utime.Sec*1e6 + u.Utime.Usec + u.Stime.Sec*1e6 + u.Stime.Usec
 }
 
 // discardFS forgets what is written.

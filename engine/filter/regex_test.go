@@ -1,10 +1,11 @@
 package filter
 
 import (
+	"github.com/trestledb/trestle/engine/cputime"
+
 	"bytes"
 	"math/rand/v2"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -256,29 +257,22 @@ func TestRegexCost(t *testing.T) {
 		if open := strings.Count(p, "(") - strings.Count(p, ")"); open > 0 && !strings.Contains(p, `\Q`) {
 			p = strings.Repeat(part, size/(len(part)+1)) + strings.Repeat(")", size/(len(part)+1))
 		}
-		start := processor()
+		start := cputime.Used()
 		budget := maxProgram
 		c, err := compilePattern([]byte(p), &budget)
-		compiled := processor() - start
+		compiled := cputime.Used() - start
 		if err == nil {
 			m := newMachine(c, dfaMaxMemory, &effort{left: MaxRowEffort})
 			for _, s := range []string{strings.Repeat("a", 300), strings.Repeat("ab", 100) + "\xff"} {
 				m.match([]byte(s))
 			}
 		}
-		if d := processor() - start; d > 5*time.Second {
+		if d := cputime.Used() - start; d > 5*time.Second {
 			t.Errorf("%q repeated took %v of processor, of it %v to compile", part, d, compiled)
 		} else if d > 100*time.Millisecond {
 			t.Logf("%q repeated took %v of processor, of it %v to compile", part, d, compiled)
 		}
 	}
-}
-
-// processor returns the processor time that this process has had.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // checkRegex compares with binaryregexp, which knows captures, priorities and

@@ -4,10 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"math"
-	"syscall"
 	"testing"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/memtable"
 )
@@ -123,8 +123,7 @@ func BenchmarkBatchOfMany(b *testing.B) {
 	for _, sized := range []bool{false, true} {
 		b.Run(fmt.Sprintf("sized=%t", sized), func(b *testing.B) {
 			b.ReportAllocs()
-			var begin, end syscall.Rusage
-			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &begin)
+			begin := cputime.Used()
 			for b.Loop() {
 				t := NewBatch(keys[0])
 				if sized {
@@ -138,9 +137,7 @@ func BenchmarkBatchOfMany(b *testing.B) {
 				}
 				t.Free()
 			}
-			_ = syscall.Getrusage(syscall.RUSAGE_SELF, &end)
-			used := end.Utime.Nano() + end.Stime.Nano() - begin.Utime.Nano() - begin.Stime.Nano()
-			b.ReportMetric(float64(used)/float64(b.N*rows), "cpu-ns/row")
+			b.ReportMetric(float64(cputime.Used()-begin)/float64(b.N*rows), "cpu-ns/row")
 		})
 	}
 }

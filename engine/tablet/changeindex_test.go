@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -656,7 +656,7 @@ func TestFirstOfManyFiles(t *testing.T) {
 		requests = 0
 		i := int(age/(6*time.Second)) / mostIndexed * mostIndexed
 		from := changes.Position{Through: stamp.At(week.Add(time.Duration(i) * 6 * time.Second))}
-		before, begin := cpu(t), time.Now()
+		before, begin := cputime.Used(), time.Now()
 		var got cell.Seq
 		if _, _, err := s.ReadChanges(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
 			got = r.Stamp
@@ -664,21 +664,11 @@ func TestFirstOfManyFiles(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		t.Logf("from %v on: %d objects opened, %v of processor time, %v", age, requests, cpu(t)-before, time.Since(begin))
+		t.Logf("from %v on: %d objects opened, %v of processor time, %v", age, requests, cputime.Used()-before, time.Since(begin))
 		if want := stamp.At(week.Add(time.Duration(i+1) * 6 * time.Second)); got != want || requests > 4 {
 			t.Errorf("from %v on: the first record is of %v, not %v, after %d requests", age, stamp.Time(got), stamp.Time(want), requests)
 		}
 	}
-}
-
-// cpu returns the processor time that the process has used.
-func cpu(t *testing.T) time.Duration {
-	t.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		t.Fatal(err)
-	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // TestManyOverlappingFiles: a file whose records lie between those of more files than a reader

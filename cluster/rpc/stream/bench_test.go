@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"syscall"
 	"testing"
 
 	"google.golang.org/grpc/mem"
 
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway/chunk"
@@ -45,7 +45,7 @@ func BenchmarkForward(b *testing.B) {
 				b.SetParallelism(parallel / 2)
 				b.ReportAllocs()
 				b.ResetTimer()
-				before := cpu()
+				before := cputime.Used()
 				run := func(pb *testing.PB) {
 					for pb.Next() {
 						if err := calls[name](b.Context(), s); err != nil {
@@ -63,7 +63,7 @@ func BenchmarkForward(b *testing.B) {
 				} else {
 					b.RunParallel(run)
 				}
-				b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-µs/op")
+				b.ReportMetric(float64((cputime.Used()-before).Microseconds())/float64(b.N), "cpu-µs/op")
 			})
 		}
 	}
@@ -113,7 +113,7 @@ func BenchmarkScan(b *testing.B) {
 			b.SetParallelism(max(parallel/2, 1))
 			b.ReportAllocs()
 			b.ResetTimer()
-			before := cpu()
+			before := cputime.Used()
 			if parallel == 1 {
 				for range b.N {
 					one()
@@ -125,7 +125,7 @@ func BenchmarkScan(b *testing.B) {
 					}
 				})
 			}
-			b.ReportMetric(float64(cpu()-before)/float64(b.N), "cpu-µs/op")
+			b.ReportMetric(float64((cputime.Used()-before).Microseconds())/float64(b.N), "cpu-µs/op")
 		})
 	}
 }
@@ -136,14 +136,6 @@ func encoders(encoding uint64, pass func(*scan.Piece, mem.BufferSlice) error) En
 		return nil
 	}
 	return chunk.NewWriter(chunk.Options{Piece: pass})
-}
-
-func cpu() int64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		panic(err)
-	}
-	return u.Utime.Sec*1e6 + u.Utime.Usec + u.Stime.Sec*1e6 + u.Stime.Usec
 }
 
 type discard struct{}

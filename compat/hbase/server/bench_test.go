@@ -4,13 +4,13 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -55,8 +55,8 @@ func BenchmarkMultiGet(b *testing.B) {
 	slots := make(chan struct{}, 2)
 	b.ReportAllocs()
 	b.ResetTimer()
-	used := processor()
-	defer func() { b.ReportMetric(float64(processor()-used)/float64(b.N), "cpu-ns/op") }()
+	used := cputime.Used()
+	defer func() { b.ReportMetric(float64(cputime.Used()-used)/float64(b.N), "cpu-ns/op") }()
 	go func() {
 		for i := range (b.N + batch - 1) / batch {
 			slots <- struct{}{}
@@ -71,13 +71,4 @@ func BenchmarkMultiGet(b *testing.B) {
 		}
 		<-slots
 	}
-}
-
-// processor returns the processor time that this process has had.
-func processor() int64 {
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		return 0
-	}
-	return u.Utime.Nano() + u.Stime.Nano()
 }

@@ -11,10 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/functions"
@@ -467,11 +467,11 @@ func TestCancel(t *testing.T) {
 			t.Fatal(err)
 		}
 		var ended time.Duration
-		time.AfterFunc(30*time.Millisecond, func() { ended = processor(); cancel() })
+		time.AfterFunc(30*time.Millisecond, func() { ended = cputime.Used(); cancel() })
 		_, err = r.Next(ctx)
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s: %v", sql, err)
-		} else if d := processor() - ended; d > 5*time.Second { // 100 ms on a machine of its own
+		} else if d := cputime.Used() - ended; d > 5*time.Second { // 100 ms on a machine of its own
 			t.Errorf("%s: went on for %v of processor", sql, d)
 		} else {
 			t.Logf("%s: went on for %v of processor", sql, d)
@@ -483,13 +483,6 @@ func TestCancel(t *testing.T) {
 			t.Errorf("%s: %d and %d bytes were not given back", sql, m, s)
 		}
 	}
-}
-
-// processor returns the processor time that this process has had.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 func TestSpillFiles(t *testing.T) {

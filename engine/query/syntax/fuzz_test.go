@@ -4,10 +4,10 @@ import (
 	"errors"
 	"runtime"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/engine/cputime"
 	"github.com/trestledb/trestle/engine/fault"
 )
 
@@ -30,9 +30,9 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		start := processor()
+		start := cputime.Used()
 		_, err := Parse(text)
-		if took := processor() - start; took > time.Second {
+		if took := cputime.Used() - start; took > time.Second {
 			t.Errorf("%d bytes took %v of processor", len(text), took)
 		}
 		runtime.ReadMemStats(&after)
@@ -49,11 +49,4 @@ func FuzzParse(f *testing.F) {
 			t.Errorf("%q has no place", s)
 		}
 	})
-}
-
-// processor returns the processor time that this process has had.
-func processor() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

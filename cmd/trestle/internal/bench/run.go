@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"github.com/trestledb/trestle/engine/cputime"
+
 	"context"
 	"errors"
 	"fmt"
@@ -201,7 +203,7 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	var left atomic.Int64
 	left.Store(int64(ops))
 	r.s.round++ // another seed for each slice
-	serverCPU, clientCPU := processorTime(r.t.pids), selfCPU()
+	serverCPU, clientCPU := processorTime(r.t.pids), cputime.Used()
 	start := time.Now()
 	deadline := start.Add(d)
 	var wrongOnce sync.Once
@@ -267,7 +269,7 @@ func (r *run) slice(ctx context.Context, d time.Duration, ops uint64) error {
 	wg.Wait()
 	elapsed := time.Since(start)
 	r.serverCPU += processorTime(r.t.pids) - serverCPU
-	r.clientCPU += selfCPU() - clientCPU
+	r.clientCPU += cputime.Used() - clientCPU
 	r.elapsed += elapsed
 	done := uint64(0)
 	for _, w := range workers {
