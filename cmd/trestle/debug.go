@@ -135,10 +135,7 @@ func (z *debugZip) tablets(list []ops.Tablet) error {
 // servers collects of servers that run.
 func (z *debugZip) servers(c *adminClient, seconds int) error {
 	var got ops.CollectionList
-	err := c.p.telling("collect", func(*progress) error {
-		return c.request(c.ctx, http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got)
-	})
-	if err != nil {
+	if err := c.callFor(c.ctx, "collect", http.MethodGet, fmt.Sprintf("/admin/debug?seconds=%d&keys=%t", seconds, z.salt == nil), nil, &got); err != nil {
 		return err
 	}
 	for _, p := range got.Processes {
@@ -165,7 +162,7 @@ func (z *debugZip) servers(c *adminClient, seconds int) error {
 		}
 	}
 	var tablets ops.TabletList
-	err = c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &tablets)
+	err := c.call(c.ctx, http.MethodGet, "/admin/tablets", nil, &tablets)
 	note("tablets", err)
 	if err == nil {
 		if err := z.tablets(tablets.Tablets); err != nil {

@@ -348,9 +348,14 @@ func (c *adminClient) logIn(l *login, insecure bool) (err error) {
 	return nil
 }
 
-// call is request, which shows its progress.
+// call is request, which shows its progress as that of the verb.
 func (c *adminClient) call(ctx context.Context, method, path string, in, out any) error {
-	return c.p.telling(c.verb, func(*progress) error { return c.request(ctx, method, path, in, out) })
+	return c.callFor(ctx, c.verb, method, path, in, out)
+}
+
+// callFor is request, which shows its progress as that of what.
+func (c *adminClient) callFor(ctx context.Context, what, method, path string, in, out any) error {
+	return c.p.telling(what, func(*progress) error { return c.request(ctx, method, path, in, out) })
 }
 
 // request makes a request and decodes the answer into out.

@@ -39,16 +39,13 @@ func viewsCommand(p *process) *cobra.Command {
 			},
 			run: func(c *adminClient, args []string) error {
 				var got ops.ViewWait
-				err := c.p.telling("wait for "+args[0], func(*progress) error {
-					return c.request(c.ctx, http.MethodPost, "/admin/views/wait", ops.ViewWait{View: args[0]}, &got)
-				})
-				if err != nil {
+				if err := c.callFor(c.ctx, "wait for "+args[0], http.MethodPost, "/admin/views/wait", ops.ViewWait{View: args[0]}, &got); err != nil {
 					return err
 				}
 				if c.json {
 					return c.print(got)
 				}
-				_, err = fmt.Fprintf(c.p.stdout, "%s has caught up\n", got.View)
+				_, err := fmt.Fprintf(c.p.stdout, "%s has caught up\n", got.View)
 				return err
 			}}),
 		p.asks(adminVerb{use: "check [VIEW]", short: "evaluate the query of a view, or of all, anew and compare", long: viewCheckHelp, run: (*adminClient).checkViews}),
@@ -92,10 +89,7 @@ func (c *adminClient) eachView(args []string, tell func(*ops.ViewChecked)) error
 	}
 	for _, name := range args {
 		var got ops.ViewChecked
-		err := c.p.telling("check "+name, func(*progress) error {
-			return c.request(c.ctx, http.MethodPost, "/admin/views/check", ops.ViewWait{View: name}, &got)
-		})
-		if err != nil {
+		if err := c.callFor(c.ctx, "check "+name, http.MethodPost, "/admin/views/check", ops.ViewWait{View: name}, &got); err != nil {
 			return err
 		}
 		tell(&got)
