@@ -134,6 +134,10 @@ func open(ctx context.Context, o StoreOptions) (*Store, error) {
 	return s, nil
 }
 
+// FileURL returns the URL of the object store in a directory, whatever its path has in it:
+// a "#" would end it.
+func FileURL(dir string) string { return (&url.URL{Scheme: "file", Path: dir}).String() }
+
 // OpenURL opens the object store at a URL: file:///DIR, hdfs://NAMENODE/DIR or
 // s3://BUCKET/PREFIX. owner is StoreOptions.Owner.
 func OpenURL(ctx context.Context, at, owner string) (objectstore.Store, error) {

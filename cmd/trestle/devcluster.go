@@ -22,6 +22,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.etcd.io/etcd/server/v3/embed"
 
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 )
 
@@ -114,13 +115,13 @@ func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 	for i := range 2 {
 		name := fmt.Sprintf("master-%d", i+1)
 		masters.Go(func() {
-			d.keep(mastersEnd, nil, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=file://" + filepath.Join(d.dir, "store")}, common...))
+			d.keep(mastersEnd, nil, exe, name, append([]string{"master", "--name=" + name, "--http-listen=off", "--data-dir=" + filepath.Join(d.dir, name), "--store=" + node.FileURL(filepath.Join(d.dir, "store"))}, common...))
 		})
 	}
 	for i := range servers + gateways {
 		at := func(n int) string { return d.at(d.port + 10*i + n) }
 		name := processName(i, servers)
-		args := []string{"tabletserver", "--name=" + name, "--cluster-listen=" + at(2), "--store=file://" + filepath.Join(d.dir, "store")}
+		args := []string{"tabletserver", "--name=" + name, "--cluster-listen=" + at(2), "--store=" + node.FileURL(filepath.Join(d.dir, "store"))}
 		if i >= servers {
 			args = []string{"gateway"}
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -26,13 +27,16 @@ func TestDevCluster(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir := t.TempDir()
-	p := startTrestle(t, "real", dir, "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
+	dir := filepath.Join(t.TempDir(), "data #1?") // which a URL must escape
+	p := startTrestle(t, "real", t.TempDir(), "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
 		"--", "--http-listen=off", "--tls-auto", "--auth=on", "--audit-log=off")
 	p.line("authority of all: " + filepath.Join(dir, "server-1", "tls", "ca.pem"))
 	p.line("the cluster serves")
 	if keys, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json")); err != nil || len(keys) != 1 {
 		t.Errorf("keys %v, %v", keys, err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "store")); err != nil {
+		t.Errorf("the store is elsewhere: %v", err)
 	}
 	for _, port := range []int{2, 4, 5, 6, 12, 14, 15, 16, 22, 25, 26} {
 		c, err := net.Dial("tcp", net.JoinHostPort(host.IP, strconv.Itoa(first+port)))

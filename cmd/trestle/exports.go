@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -55,8 +56,8 @@ func (e *exports) open(ctx context.Context, name string) (objectstore.Store, err
 	if e.store == nil {
 		var s objectstore.Store
 		var err error
-		if dir, ok := strings.CutPrefix(e.at, "file://"); ok {
-			_, err = os.Stat(dir) // it may not be mounted: it is not made
+		if u, _ := url.Parse(e.at); u != nil && u.Scheme == "file" {
+			_, err = os.Stat(u.Path) // it may not be mounted: it is not made
 		}
 		if err == nil {
 			s, err = node.OpenURL(ctx, e.at, e.owner)

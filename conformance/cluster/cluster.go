@@ -18,6 +18,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/engine/loopback"
 )
 
@@ -249,7 +250,7 @@ func (c *Cluster) startEtcd() error {
 
 func (c *Cluster) startStore() error {
 	if c.o.Store == Directory {
-		c.storeURL = "file://" + filepath.Join(c.o.Dir, "store")
+		c.storeURL = node.FileURL(filepath.Join(c.o.Dir, "store"))
 		return nil
 	}
 	host, ns, err := c.host("store")

@@ -186,6 +186,8 @@ func store(p *string) value {
 				switch {
 				case err != nil:
 					return err
+				case u.Fragment != "" || u.Scheme == "file" && u.RawQuery != "":
+					return fmt.Errorf("the path of %q ends at its # or ?: write them %%23 and %%3F", s)
 				case u.Scheme == "file" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
 				case u.Scheme == "s3" && u.Host != "" && u.Query().Get("endpoint") != "":
 				case u.Scheme == "hdfs" && u.Port() != "" && strings.Trim(u.Path, "/") != "":

@@ -137,6 +137,9 @@ func TestPublicAddressNeedsInsecure(t *testing.T) {
 		{[]string{"--names=a b"}, "not a list of host names"},
 		{[]string{"--names=a,,b"}, "not a list of host names"},
 		{[]string{"serve"}, "takes only flags"},
+		{[]string{"--export-store=file:///a%20b/%23c"}, ""},
+		{[]string{"--export-store=file:///a b/#c"}, "ends at its # or ?"},
+		{[]string{"--export-store=file:///a?b"}, "ends at its # or ?"},
 	} {
 		_, err := NewFlags("serve").Resolve(c.args, nil)
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
