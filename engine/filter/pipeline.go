@@ -36,6 +36,7 @@ type Pipeline struct {
 	store  store
 	effort effort
 	want   bool // the row
+	_      [64]byte
 }
 
 // Pipeline returns a pipeline that pushes to out. rng returns numbers in
@@ -44,8 +45,8 @@ func (p *Program) Pipeline(out Writer, rng func() float64) *Pipeline {
 	pl := new(Pipeline)
 	var final stage = &output{out: out}
 	if p.root != nil && p.root.sink && p.root.late {
-		pl.sorter = &sorter{to: to{final}, held: held{store: &pl.store}}
-		final = &tap{to: to{pl.sorter}, open: true}
+		pl.sorter = &sorter{to: to{next: final}, held: held{store: &pl.store}}
+		final = &tap{to: to{next: pl.sorter}, open: true}
 	}
 	pl.build(p, final, rng)
 	return pl

@@ -122,7 +122,9 @@ func (w *pieceWriter) Space() int { return scan.Space(w.Encoder) }
 
 // StartRow implements scan.Writer.
 func (w *pieceWriter) StartRow(key []byte) {
-	w.scannedSent = true
+	if !w.scannedSent {
+		w.scannedSent = true
+	}
 	w.Encoder.StartRow(key)
 }
 
