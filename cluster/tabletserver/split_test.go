@@ -223,18 +223,25 @@ func binaryStore(t *testing.T, o Options) *Store {
 	if _, err := s.CreateTable(ctx, &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {}}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	value := rand.NewChaCha8([32]byte{})
-	for i := range binaryRows {
-		v := make([]byte, 500)
-		_, _ = value.Read(v)
-		if err := s.MutateRow(ctx, table, &row.Entry{Key: binaryKey(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
-			t.Fatal(err)
-		}
-	}
+	writeBinary(t, s, 0, binaryRows)
 	return s
 }
 
-// A tablet is cut into parts of about one size, be its rows in one SSTable, in some or in many.
+// writeBinary writes rows from one on, before another, of 500 bytes.
+func writeBinary(t *testing.T, s *Store, from, to int) {
+	t.Helper()
+	value := rand.NewChaCha8([32]byte{})
+	for i := from; i < to; i++ {
+		v := make([]byte, 500)
+		_, _ = value.Read(v)
+		if err := s.MutateRow(t.Context(), table, &row.Entry{Key: binaryKey(i), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000, Value: v}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A tablet is cut into parts of about one size, be its rows in one SSTable, in some, in many or
+// in a memtable, and if the second half of them is.
 func TestTabletCuts(t *testing.T) {
 	for _, fileBytes := range []int64{64 << 20, 1 << 20, 32 << 10} {
 		t.Run(fmt.Sprint(fileBytes), func(t *testing.T) {
@@ -254,24 +261,30 @@ func TestTabletCuts(t *testing.T) {
 				}
 				return at
 			}
-			if none := cuts(row.All); len(none) != 0 {
-				t.Errorf("cuts of a tablet without SSTables: %v", none)
+			rows := binaryRows
+			even := func(all []int) {
+				t.Helper()
+				if len(all) < 5 || len(all) > 7 {
+					t.Fatalf("cuts of a large tablet: %v", all)
+				}
+				for i, at := range append(all, rows) {
+					if last := append([]int{0}, all...)[i]; at-last < rows/24 || at-last > rows/4 {
+						t.Errorf("a part of %d of %d rows: %v", at-last, rows, all)
+					}
+				}
 			}
+			even(cuts(row.All))
 			if err := s.Flush(ctx); err != nil {
 				t.Fatal(err)
 			}
 			all := cuts(row.All)
-			if len(all) < 5 || len(all) > 7 {
-				t.Fatalf("cuts of a large tablet: %v", all)
-			}
-			for i, at := range append(all, binaryRows) {
-				if last := append([]int{0}, all...)[i]; at-last < binaryRows/24 || at-last > binaryRows/4 {
-					t.Errorf("a part of %d of %d rows: %v", at-last, binaryRows, all)
-				}
-			}
+			even(all)
 			if some := cuts(row.Range{Start: binaryKey(all[1] + 1), End: binaryKey(all[4])}); !slices.Equal(some, all[2:4]) {
 				t.Errorf("cuts within %d and %d: %v, want %v", all[1]+1, all[4], some, all[2:4])
 			}
+			writeBinary(t, s, binaryRows, 2*binaryRows)
+			rows = 2 * binaryRows
+			even(cuts(row.All))
 		})
 	}
 }

@@ -26,9 +26,9 @@ var (
 )
 
 // TestServers asks the same queries of the same rows of one tablet server that has one
-// processor, of one that has two, and of three that share the rows and have one each. A
-// gateway of its own is before each. It tells how long they take, what processor time each
-// process has, and how many bytes the gateway reads: all that the servers send.
+// processor and of one that has two, and of one and of three that have one each. A gateway
+// of its own is before each. It tells how long they take, what processor time each process
+// has, and how many bytes the gateway reads: all that the servers send.
 //
 // On a machine with other work times by the clock say nothing. What two processors can give
 // there is the processor time of the one server, in parts of what its successors need: half of
@@ -40,11 +40,13 @@ func TestServers(t *testing.T) {
 	queries := aggregates(*serversRows)
 	const processors = 2
 	type figures struct{ clock, whole, busiest time.Duration }
-	setups := []struct{ servers, processors, tablets int }{{1, 1, 6}, {1, processors, processors}, {3, 1, 6}}
+	setups := []struct{ servers, processors, tablets int }{ // each second one is compared with the one before
+		{1, 1, processors}, {1, processors, processors}, {1, 1, 6}, {3, 1, 6},
+	}
 	got := make([][]figures, len(setups))
 	for n, setup := range setups {
 		servers := setup.servers
-		t.Run(fmt.Sprintf("%d servers with %d processors", servers, setup.processors), func(t *testing.T) {
+		t.Run(fmt.Sprintf("%d servers with %d processors have %d tablets", servers, setup.processors, setup.tablets), func(t *testing.T) {
 			t.Setenv("GOMAXPROCS", fmt.Sprint(setup.processors))
 			c := target.ServeCluster(t, target.ClusterOptions{Servers: servers, Gateways: 1, TTL: target.Patience})
 			client, admin := dial(t, c.Addrs[servers])
@@ -91,9 +93,8 @@ func TestServers(t *testing.T) {
 		return
 	}
 	for i, q := range queries {
-		one := got[0][i]
-		for n, setup := range setups[1:] {
-			f := got[n+1][i]
+		for n := 1; n < len(setups); n += 2 {
+			setup, one, f := setups[n], got[n-1][i], got[n][i]
 			t.Logf("%s: %d servers with %d processors are %.2f times as fast as one with one, and can be %.2f times by their processor time", q, setup.servers, setup.processors,
 				float64(one.clock)/float64(f.clock), float64(one.busiest)/float64(max(f.busiest, f.whole/processors)))
 		}

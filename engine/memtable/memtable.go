@@ -136,6 +136,21 @@ func (m *Memtable) MinSeq() cell.Seq { return cell.Seq(m.minSeq.Load()) }
 // none. Safe at any time.
 func (m *Memtable) MaxSeq() cell.Seq { return cell.Seq(m.maxSeq.Load()) }
 
+// Sample returns keys of entries, ascending, that cut the memtable into parts of about one
+// number of entries: n of them or a few times more, or all if there are fewer. It reads no
+// more nodes than twice that. The keys must not be changed. Safe at any time.
+func (m *Memtable) Sample(n int) [][]byte {
+	var keys [][]byte
+	for level := int(m.height.Load()) - 1; level >= 0 && len(keys) < n; level-- {
+		keys = keys[:0] // each level has some e times as many nodes as the one above
+		for at := m.head[level].Load(); at != 0; {
+			nd := nodeAt(*m.arena.table.Load(), at)
+			keys, at = append(keys, nd.key()), nd.link(level).Load()
+		}
+	}
+	return keys
+}
+
 // Add adds an entry, copying its key and value. One goroutine at a time may
 // add. A pair of key and sequence number must not repeat: Add panics if it
 // does, as two entries would then claim to be the same version.

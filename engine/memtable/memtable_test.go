@@ -173,6 +173,36 @@ func TestSequentialAndReverse(t *testing.T) {
 	}
 }
 
+// TestSample: a sample ascends, has about as many keys as asked for, and parts of about one size.
+func TestSample(t *testing.T) {
+	m := New()
+	if keys := m.Sample(10); len(keys) != 0 {
+		t.Errorf("a sample of nothing: %x", keys)
+	}
+	const n = 30000
+	for i, k := range rand.New(rand.NewPCG(1, 2)).Perm(n) {
+		m.Add(&cell.Entry{Key: binary.BigEndian.AppendUint32(nil, uint32(k)), Seq: cell.Seq(i + 1)})
+		if i == 4 {
+			if keys := m.Sample(10); len(keys) != 5 {
+				t.Errorf("a sample of five entries: %x", keys)
+			}
+		}
+	}
+	const parts = 8
+	keys := m.Sample(64 * parts)
+	if len(keys) < 64*parts || len(keys) > 5*64*parts {
+		t.Errorf("%d keys for %d", len(keys), 64*parts)
+	}
+	last := -1
+	for i, k := range keys {
+		at := int(binary.BigEndian.Uint32(k))
+		if want := i * n / len(keys); at <= last || at < want-n/parts || at > want+n/parts {
+			t.Errorf("key %d of %d is %d of %d, behind %d", i, len(keys), at, n, last)
+		}
+		last = at
+	}
+}
+
 func TestMemory(t *testing.T) {
 	m := New()
 	m.Add(&cell.Entry{Key: []byte("k"), Seq: 1, Kind: cell.Set})
