@@ -4,6 +4,7 @@ package sim
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -17,10 +18,12 @@ import (
 
 	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/conformance/changefollow"
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
@@ -47,16 +50,37 @@ func putValue(ctx context.Context, c *client.Client, key, value string) error {
 	})
 }
 
+// A trimmedLock calls then when a server has noted that more of its log of users' tablets is
+// trimmed.
+type trimmedLock struct {
+	lock.Service
+	kept commitlog.Pos
+	then func()
+}
+
+func (l *trimmedLock) Put(ctx context.Context, key string, value []byte, version int64) (int64, error) {
+	next, err := l.Service.Put(ctx, key, value, version)
+	var state catalog.LogState
+	if err != nil || !strings.HasPrefix(key, catalog.LogsPrefix) || json.Unmarshal(value, &state) != nil {
+		return next, err
+	}
+	if log := state.Kept.Log; log == catalog.UserLog(catalog.LogOwner(log)) && l.kept.Less(state.Kept) {
+		l.kept = state.Kept
+		l.then()
+	}
+	return next, nil
+}
+
 // TestPromises: what a server whose clock is ahead has promised to readers holds, whatever
 // becomes of the tablet. A store that says of a clock record that it is stored, and does
 // not store it, is found out.
 func TestPromises(t *testing.T) {
 	const ahead = 10 * time.Minute
-	for _, end := range []string{"killed", "killed twice", "moved", "split", "merged", "split and killed", "killed in a split", "damaged log", "lying store"} {
+	for _, end := range []string{"killed", "killed twice", "moved", "split", "merged", "split and killed", "killed in a split", "killed when the log was trimmed", "damaged log", "lying store"} {
 		t.Run(end, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx := t.Context()
-				var lies, dies atomic.Bool
+				var lies, dies, trims atomic.Bool
 				var c *Cluster
 				var err error
 				c, err = New(Options{TTL: 2 * time.Second, Interval: 100 * time.Millisecond, Log: logger(),
@@ -76,6 +100,17 @@ func TestPromises(t *testing.T) {
 								return nil
 							}
 							return do()
+						}}
+					},
+					// It dies when it has noted how far its log is trimmed, before the next clock record.
+					WrapLock: func(node string, l lock.Service) lock.Service {
+						if node != "server-1" {
+							return l
+						}
+						return &trimmedLock{Service: l, then: func() {
+							if trims.Swap(false) {
+								c.KillServer(node)
+							}
 						}}
 					},
 					// It dies when it is about to add the row of a split's left child.
@@ -149,6 +184,12 @@ func TestPromises(t *testing.T) {
 					_, err := c.StartServer(ctx, "server-2")
 					must(err)
 					c.KillServer("server-0")
+				case "killed when the log was trimmed":
+					trims.Store(true)
+					for c.Server("server-1") != nil {
+						time.Sleep(10 * time.Millisecond)
+					}
+					mark = f.Watermark()
 				case "damaged log":
 					log := catalog.UserLog(c.Server("server-1").Incarnation())
 					c.KillServer("server-1")
@@ -192,6 +233,107 @@ func TestPromises(t *testing.T) {
 				}
 				if lost := newest.Load() == 0; lost != (end == "lying store") || !lost && newest.Load() <= uint64(mark) {
 					t.Errorf("after watermark %v comes a change of %v; %s", stamp.Time(mark), stamp.Time(cell.Seq(newest.Load())), f.State())
+				}
+			})
+		})
+	}
+}
+
+// values is a changes.Writer that keeps the values of what was written.
+type values struct {
+	mu   sync.Mutex
+	list []string
+}
+
+func (v *values) Record(r *changes.Record, _ changes.Position) (bool, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, c := range r.Changes {
+		v.list = append(v.list, string(c.Value))
+	}
+	return false, nil
+}
+func (*values) Flush() error                     { return nil }
+func (*values) Watermark(changes.Position) error { return nil }
+
+func (v *values) String() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return strings.Join(v.list, " ")
+}
+
+// TestEarlierLife: a stream that is turned off and on is another one. A reader of the earlier
+// one gets nothing of it, neither if it reads all the time, nor if it comes later or elsewhere.
+func TestEarlierLife(t *testing.T) {
+	for _, dies := range []bool{false, true} {
+		t.Run(fmt.Sprint("server dies=", dies), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx := t.Context()
+				c, err := New(Options{TTL: 2 * time.Second, Interval: 100 * time.Millisecond, Log: logger()})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { c.Close(); time.Sleep(time.Minute) }()
+				c.StartMaster("master")
+				if _, err := c.StartServer(ctx, "server-0"); err != nil {
+					t.Fatal(err)
+				}
+				cl, err := c.Client(ctx, "client")
+				if err != nil {
+					t.Fatal(err)
+				}
+				other, err := c.Client(ctx, "reader")
+				if err != nil {
+					t.Fatal(err)
+				}
+				sch := streamed(t, cl)
+				read := func(cl *client.Client, life uint64, at time.Time) (*values, func() error) {
+					v, done := new(values), make(chan error, 1)
+					ctx, cancel := context.WithTimeout(ctx, time.Minute)
+					go func() {
+						defer cancel()
+						_, err := cl.ReadChanges(ctx, &changes.Request{Table: tableName, Life: life, From: changes.Position{Through: stamp.At(at) - 1}, Every: 200 * time.Millisecond}, v)
+						done <- err
+					}()
+					return v, func() error { return <-done }
+				}
+				write := func(value string) {
+					for putValue(ctx, cl, "a", value) != nil {
+						time.Sleep(100 * time.Millisecond)
+					}
+				}
+				set := func(s *schema.Stream) {
+					t.Helper()
+					if _, err := cl.UpdateTable(ctx, tableName, func(t *schema.Table) error { t.Stream = s; return nil }); err != nil {
+						t.Fatal(err)
+					}
+				}
+				all, end := read(other, 1, sch.Stream.Since)
+				write("first")
+				for all.String() == "" {
+					time.Sleep(10 * time.Millisecond)
+				}
+				if dies {
+					if _, err := c.StartServer(ctx, "server-1"); err != nil {
+						t.Fatal(err)
+					}
+					c.KillServer("server-0")
+				}
+				set(nil)
+				time.Sleep(time.Millisecond)
+				since := time.Now()
+				set(&schema.Stream{Life: 2, Retention: 24 * time.Hour, Since: since})
+				write("second")
+				if err := end(); fault.KindOf(err) != fault.FailedPrecondition || all.String() != "first" {
+					t.Errorf("the reader gets %q, %v", all, err)
+				}
+				for _, cl := range []*client.Client{cl, other} {
+					if v, end := read(cl, 1, since); fault.KindOf(end()) != fault.FailedPrecondition || v.String() != "" {
+						t.Errorf("a reader that comes later gets %q", v)
+					}
+				}
+				if v, end := read(other, 2, since); !errors.Is(end(), context.DeadlineExceeded) || v.String() != "second" {
+					t.Errorf("a reader of the new stream gets %q", v)
 				}
 			})
 		})

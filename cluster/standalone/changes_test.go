@@ -51,6 +51,14 @@ func (w *upTo) Watermark(at changes.Position) error {
 // put back meanwhile, and though everything was flushed and the log trimmed. The log does
 // not stay long for the promise.
 func TestPromiseSurvives(t *testing.T) {
+	for _, trimmed := range []bool{false, true} {
+		t.Run(fmt.Sprint("trimmed=", trimmed), func(t *testing.T) { promiseSurvives(t, trimmed) })
+	}
+}
+
+// promiseSurvives crashes four times. trimmed says that the log is trimmed before the first time
+// too, when no change is above the promise.
+func promiseSurvives(t *testing.T, trimmed bool) {
 	const ahead = 10 * time.Minute
 	ctx := t.Context()
 	fs := datadirtest.NewCrashableMem()
@@ -94,7 +102,7 @@ func TestPromiseSurvives(t *testing.T) {
 	}
 	mark := read(s, changes.Position{Through: stamp.At(begin) - 1}, stamp.At(begin.Add(ahead))).at
 	for round := range 4 {
-		if round > 0 { // all is flushed and trimmed, but for the promise
+		if trimmed || round > 0 { // all is flushed and trimmed, but for the promise
 			for i := range 40 {
 				write(s, table+"2", fmt.Sprintf("%d-%d", round, i), 100<<10)
 			}
