@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,6 +23,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/fieldmaskpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/trestledb/trestle/conformance/target"
 )
@@ -76,7 +80,8 @@ func abuse(t *testing.T, bin, mib string) {
 	loads := []struct {
 		name string
 		run  func(context.Context, *testing.T, []*grpc.ClientConn) string
-	}{{"2,000 stripped scans", scans}, {"16 reads of a row of 96 MiB", largeReads}, {"16 MutateRows of 100 MiB", largeWrites}}
+	}{{"2,000 stripped scans", scans}, {"16 reads of a row of 96 MiB", largeReads}, {"16 MutateRows of 100 MiB", largeWrites},
+		{"10,500 change streams", streams}}
 	for _, l := range loads {
 		resetPeak(t, s.Pid)
 		stop := canary(t, s.Addr)
@@ -188,6 +193,108 @@ func scans(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
 	case <-ctx.Done():
 	}
 	return out.String()
+}
+
+// streams opens more change streams than there may be. A third of the readers go away, a third
+// read nothing, and meanwhile rows are written that all of them want. What is refused is refused
+// by RESOURCE_EXHAUSTED, and a stream is served again once the others are gone.
+func streams(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
+	const most, more, each = 10_000, 500, 1000 // each: calls of a connection
+	setStream(ctx, t, conns[0], durationpb.New(24*time.Hour))
+	defer setStream(ctx, t, conns[0], nil)
+	all := make([]bigtablepb.BigtableClient, (most+more)/each+1)
+	for i := range all {
+		c, err := grpc.NewClient(conns[0].Target(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		all[i] = bigtablepb.NewBigtableClient(c)
+	}
+	req := &bigtablepb.ReadChangeStreamRequest{TableName: table, HeartbeatDuration: durationpb.New(time.Minute),
+		StartFrom: &bigtablepb.ReadChangeStreamRequest_StartTime{StartTime: timestamppb.Now()}}
+	write := func(key string, bytes int) {
+		if err := mutateRows(ctx, conns[0], []*bigtablepb.MutateRowsRequest_Entry{entry(key, "q", make([]byte, bytes))}); err != nil {
+			t.Errorf("write beside change streams: %v", err)
+		}
+	}
+	write("c", 1) // what each stream begins with
+	crowd, disperse := context.WithCancel(ctx)
+	defer disperse()
+	var out outcomes
+	var open atomic.Int64
+	var opened, reading sync.WaitGroup
+	written := make(chan struct{})
+	for i := range most + more {
+		opened.Add(1)
+		reading.Go(func() {
+			ctx, leave := context.WithCancel(crowd)
+			defer leave()
+			s, err := all[i%len(all)].ReadChangeStream(ctx, req)
+			if err == nil {
+				_, err = s.Recv()
+			}
+			out.add(err)
+			if err == nil {
+				open.Add(1)
+			}
+			opened.Done()
+			switch {
+			case err != nil:
+				if status.Code(err) != codes.ResourceExhausted {
+					t.Errorf("a change stream: %v", err)
+				}
+			case i%3 == 0:
+				opened.Wait()
+			case i%3 == 1:
+				<-written
+			default:
+				for err == nil {
+					_, err = s.Recv()
+				}
+			}
+		})
+	}
+	opened.Wait()
+	if n := open.Load(); n > most {
+		t.Errorf("%d change streams are open, of %d that may be", n, most)
+	}
+	for i := range 5 {
+		write(fmt.Sprint("c", i), 40_000)
+	}
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	close(written)
+	disperse()
+	reading.Wait()
+	// They are gone when the server has noticed.
+	for ; ; time.Sleep(100 * time.Millisecond) {
+		s, err := all[0].ReadChangeStream(ctx, req)
+		if err == nil {
+			_, err = s.Recv()
+		}
+		if err == nil {
+			return out.String()
+		}
+		if status.Code(err) != codes.ResourceExhausted {
+			t.Errorf("a change stream after the others: %v", err)
+			return out.String()
+		}
+	}
+}
+
+// setStream turns the table's change stream on, or off.
+func setStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, retention *durationpb.Duration) {
+	x := &adminpb.Table{Name: table}
+	if retention != nil {
+		x.ChangeStreamConfig = &adminpb.ChangeStreamConfig{RetentionPeriod: retention}
+	}
+	if _, err := adminpb.NewBigtableTableAdminClient(c).UpdateTable(ctx, &adminpb.UpdateTableRequest{Table: x,
+		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"change_stream_config"}}}); err != nil {
+		t.Errorf("set the change stream: %v", err)
+	}
 }
 
 func largeReads(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
