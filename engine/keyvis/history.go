@@ -27,8 +27,9 @@ var levels = []level{{"minute", time.Minute, 6 * time.Hour}, {"ten", 10 * time.M
 
 // A History is what the processes that share a store have recorded. Columns are objects
 // of the store that never change. A column of the first level has the name
-// LEVEL/START-PROCESS, where START is the time in hexadecimal Unix seconds. One of the
-// others is LEVEL/START, made by whoever comes first of all processes' columns.
+// LEVEL/START-PROCESS-NUMBER, where START is the time in hexadecimal Unix seconds and
+// NUMBER counts the columns of the process. One of the others is LEVEL/START, made by
+// whoever comes first of all processes' columns.
 type History struct {
 	store  objectstore.Store
 	levels []level
@@ -59,11 +60,7 @@ func startOf(name string) (time.Time, bool) {
 	return time.Unix(s, 0).UTC(), err == nil
 }
 
-// put stores a column of a process.
-func (h *History) put(ctx context.Context, c *column, process string) error {
-	return h.keep(ctx, c, nameAt(h.levels[0], c.start)+"-"+process)
-}
-
+// keep stores a column, unless an earlier attempt has.
 func (h *History) keep(ctx context.Context, c *column, name string) error {
 	b, err := c.encode()
 	if err == nil {

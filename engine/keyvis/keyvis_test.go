@@ -371,6 +371,21 @@ func TestStoreAway(t *testing.T) {
 	}
 }
 
+// TestClockSetBack: a column that begins when an earlier one did is stored beside it.
+func TestClockSetBack(t *testing.T) {
+	w := newWorld(t)
+	f := w.add("t", "", "")
+	var sent int64
+	load := func() { f.write("a"); sent++ }
+	w.pass(4, load)
+	w.now = w.now.Add(-3 * time.Minute)
+	w.pass(6, load)
+	w.pass(1, func() {})
+	if _, all := in(w.read(Query{Table: "t", Metric: RowsWritten}), "", ""); all != sent {
+		t.Errorf("%d rows of %d", all, sent)
+	}
+}
+
 type awayStore struct{ objectstore.Store }
 
 func (awayStore) PutIfAbsent(context.Context, string, []byte) error { return errors.New("away") }

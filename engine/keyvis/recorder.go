@@ -3,6 +3,7 @@ package keyvis
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -63,6 +64,12 @@ type recorded struct {
 	cutAt  time.Time
 }
 
+// A named column has the name that it is stored by.
+type named struct {
+	*column
+	name string
+}
+
 // A Recorder makes the columns of a process. Its methods are for one goroutine.
 type Recorder struct {
 	h       *History
@@ -70,7 +77,8 @@ type Recorder struct {
 	seen    map[Tablet]*recorded
 	gone    []*recorded // tablets that were split, merged or given up since the column began
 	start   time.Time   // of the column
-	pending []*column   // could not be stored yet
+	ended   int         // columns, each of which has a name of its own: a clock may be set back
+	pending []named     // could not be stored yet
 	tidied  time.Time
 	failing bool
 }
@@ -217,10 +225,11 @@ func thinned(ps []point, most int) []point {
 func (r *Recorder) end(ctx context.Context) {
 	c := r.column(ctx)
 	if len(c.tables) > 0 {
-		r.pending = append(r.pending, c)
+		r.ended++
+		r.pending = append(r.pending, named{c, fmt.Sprintf("%s-%s-%d", nameAt(r.h.levels[0], c.start), r.o.Process, r.ended)})
 	}
 	for len(r.pending) > 0 {
-		err := r.h.put(ctx, r.pending[0], r.o.Process)
+		err := r.h.keep(ctx, r.pending[0].column, r.pending[0].name)
 		r.note(err)
 		if err != nil {
 			if len(r.pending) > 3 { // the store is away
