@@ -52,5 +52,5 @@ export function Login({ session, done }) {
     <form onSubmit=${submit}><p><${Field} label="Key file of a service account" type="file" name="key" accept=".json,application/json" hint="The private key stays in this browser, which signs with it." /></p><${Failure} error=${error && { ...error, status: 0, message: error.message }} />
     <p><button class="first" type="submit" aria-busy=${busy ? "true" : "false"}>Log in</button></p></form>
     ${session.oidc && html`<p>or</p><p><a class="button" href="/console/oidc/start">Log in with your organization</a></p>`}
-    <h2>No key yet?</h2><p class="hint">The first start of the server wrote one into its data directory, <code>root-key.json</code>. Its owner makes accounts and keys for others:</p><${Command} wrap text="trestle iam --help" /></div></main>`;
+    <h2>No key yet?</h2><p class="hint">The first start of the server wrote one into its data directory, <code>root-key.json</code>. Its owner makes accounts and keys for others:</p><${Command} text="trestle iam --help" /></div></main>`;
 }

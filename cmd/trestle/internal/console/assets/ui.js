@@ -77,12 +77,12 @@ export const Head = ({ title, lead, crumbs, children }) => html`<div class="head
 export const Empty = ({ title, children }) => html`<div class="empty"><b>${title}</b>${children}</div>`;
 
 // Command is something to type, with a button that copies it.
-export function Command({ text, wrap }) {
+export function Command({ text }) {
   const [done, set] = useState("");
   const told = (what) => { set(what); setTimeout(() => set(""), 2000); };
   // A browser may refuse it, or, on a page without TLS, not have it.
   const copy = () => navigator.clipboard ? navigator.clipboard.writeText(text).then(() => told("Copied"), () => told("Not allowed")) : told("Not allowed");
-  return html`<div class="copy"><pre class=${wrap ? "wrap" : ""} tabindex="0">${text}</pre><button class="small" type="button" onClick=${copy}>${done || "Copy"}<span class="visually"> the command</span></button></div>`;
+  return html`<div class="copy"><pre>${text}</pre><button class="small" type="button" onClick=${copy}>${done || "Copy"}<span class="visually"> the command</span></button></div>`;
 }
 
 // Grid is a table of columns [heading, cell, class].
