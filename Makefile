@@ -125,9 +125,9 @@ $(AXE):
 	cmd/trestle/internal/console/vendor.sh axe $@
 
 SHOTS ?= bin/console/pictures # of all pages
-console: build $(AXE) ## Show all pages of the console in Chromium, both themes, three widths; pictures into SHOTS; wants chromium, and npm once
+console: build $(AXE) ## Show all pages of the console in Chromium, both themes, three widths, also with ROWS rows of real data; pictures into SHOTS; wants chromium, and npm once; root for a full disk
 	mkdir -p $(strip $(SHOTS))
-	$(CONFORM) $(GO) test ./conformance/console -count=1 -v -timeout 30m -console.axe=$(abspath $(AXE)) -console.shots=$(abspath $(strip $(SHOTS)))
+	$(CONFORM) $(GO) test ./conformance/console -count=1 -v -timeout 30m -console.axe=$(abspath $(AXE)) -console.shots=$(abspath $(strip $(SHOTS))) -console.rows=$(ROWS)
 
 DURATION ?= 10m # of the load whose heat maps are compared with it
 keyvis: build ## Write four patterns of keys for DURATION, compare heat maps with what was written, before and after a restart and splits; pictures into SHOTS

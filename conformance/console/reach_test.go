@@ -3,8 +3,10 @@ package console
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"flag"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -20,6 +22,9 @@ import (
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"github.com/sirupsen/logrus"
+	"github.com/tsuna/gohbase"
+	"github.com/tsuna/gohbase/hrpc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -55,11 +60,11 @@ func (b *tab) press(label string) {
 	b.run(chromedp.Evaluate(fmt.Sprintf(find+".click()", label), nil))
 }
 
-// refusals takes away that the browser has logged answers of 401, 403, 404, 409 and 503: pages
-// show what they say.
+// refusals takes away that the browser has logged answers of 4xx and 503: pages show what they
+// say.
 func refusals(wrong []string) (out []string) {
 	for _, w := range wrong {
-		if !strings.HasPrefix(w, "log: network Failed to load resource: the server responded with a status of 40") && !strings.HasPrefix(w, "log: network Failed to load resource: the server responded with a status of 503") {
+		if !strings.HasPrefix(w, "log: network Failed to load resource: the server responded with a status of 4") && !strings.HasPrefix(w, "log: network Failed to load resource: the server responded with a status of 503") {
 			out = append(out, w)
 		}
 	}
@@ -167,6 +172,7 @@ func TestReadOnly(t *testing.T) {
 			t.Errorf("%s: %d buttons open a dialog", p.name, n)
 		}
 	}
+	b.show(pagesOf(table)[4].hash)
 	b.shot("read-only")
 	if w := b.wrong(); len(w) > 0 {
 		t.Error(w)
@@ -418,26 +424,39 @@ var (
 	manyTablets = flag.Int("console.tablets", 1000, "tablets of a table of TestMany, 100000 in full")
 )
 
-// pageLimit is how long a page may take until all that it asks for is shown.
-const pageLimit = time.Second
+// pageLimit is how long a page may take until all that it asks for is shown, and tabletLimit how
+// much longer for each tablet: pages that add up tables ask each tablet and read its METADATA
+// row (docs/decisions/2026-11-28-console-figures.md).
+const (
+	pageLimit   = time.Second
+	tabletLimit = 20 * time.Microsecond
+)
 
 // pageMemory is how many bytes the browser's processes of pages may have for themselves.
 const pageMemory = 160 << 20
 
 // TestMany looks at a server with many tables, a table of many tablets, and rows of many
-// cells: each page is there within a second, and the browser stays small.
+// cells: each page is there in time, and the browser stays small.
 func TestMany(t *testing.T) {
 	browser(t)
-	s := start(t, "--emulator", "--memory", "256MiB")
+	zookeeper := loopback.Addr(t)
+	s := start(t, "--emulator", "--memory", "2GiB", "--hbase-listen", loopback.Addr(t), "--hbase-zookeeper-listen", zookeeper, "--hbase-instance", "my-project/my-instance")
 	table := s.fill()
 	for i := range *manyTables {
 		s.post("/v2/"+instance+"/tables", object{"tableId": fmt.Sprintf("table-%05d", i), "table": object{"columnFamilies": object{"f": object{}}}})
 	}
-	splits := make([]object, *manyTablets-1)
+	splits := make([][]byte, *manyTablets-1)
 	for i := range splits {
-		splits[i] = object{"key": fmt.Appendf(nil, "%06d", i)}
+		splits[i] = fmt.Appendf(nil, "%06d", i)
 	}
-	s.post("/v2/"+instance+"/tables", object{"tableId": "split", "table": object{"columnFamilies": object{"f": object{}}}, "initialSplits": splits})
+	// Bigtable's API takes 10,000 splits at most, HBase's any number.
+	logrus.SetOutput(io.Discard)
+	if err := gohbase.NewAdminClient(zookeeper).CreateTable(hrpc.NewCreateTable(t.Context(), []byte("split"), map[string]map[string]string{"f": nil}, hrpc.SplitKeys(splits))); err != nil {
+		t.Fatal(err)
+	}
+	for s.unserved() > 0 {
+		time.Sleep(time.Second)
+	}
 	for i := range 1000 {
 		var ms []object
 		for j := range 40 {
@@ -453,22 +472,23 @@ func TestMany(t *testing.T) {
 	if *manyTablets >= 1000 {
 		tablets = fmt.Sprintf("%d,%03d", *manyTablets/1000, *manyTablets%1000)
 	}
-	pages := append(pagesOf(table), struct{ name, hash, want string }{"split", "#/table/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), tablets},
-		struct{ name, hash, want string }{"tablets of split", "#/tablets/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), "1 to 50 of " + tablets})
+	pages := append(pagesOf(table), view{"split", "#/table/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), tablets},
+		view{"tablets of split", "#/tablets/" + strings.ReplaceAll(instance+"/tables/split", "/", "%2F"), "1 to 50 of " + tablets})
 	for _, p := range pages {
 		if p.name == "data" || p.name == "tablets" {
 			p.want = ""
 		}
 		var took time.Duration
+		limit := pageLimit + time.Duration(*manyTablets)*tabletLimit
 		for range 3 { // the machine may do other things
 			begun := time.Now()
 			b.show(p.hash)
-			if took = time.Since(begun); took < pageLimit {
+			if took = time.Since(begun); took < limit {
 				break
 			}
 		}
 		t.Logf("%s: %v", p.name, took.Round(time.Millisecond))
-		if text := b.text(); took > pageLimit || !strings.Contains(text, p.want) {
+		if text := b.text(); took > limit || !strings.Contains(text, p.want) {
 			t.Errorf("%s after %v, or without %q: %.500s", p.name, took, p.want, text)
 		}
 		b.shot("many-" + strings.ReplaceAll(p.name, " ", "-"))
@@ -500,6 +520,27 @@ func TestMany(t *testing.T) {
 	if w := b.wrong(); len(w) > 0 {
 		t.Error(w)
 	}
+}
+
+// unserved returns how many tablets of all tables are not served yet.
+func (s *server) unserved() (n int) {
+	s.t.Helper()
+	resp, err := http.Get(s.url + "/admin/tables")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	var all struct{ Tables []struct{ Unserved int } }
+	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil || resp.StatusCode == http.StatusOK && len(all.Tables) == 0 {
+		s.t.Fatalf("%s: %v", resp.Status, err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return 1 // a server that opens many tablets may be late
+	}
+	for _, t := range all.Tables {
+		n += t.Unserved
+	}
+	return n
 }
 
 // collect collects the page's garbage, and returns how many nodes and listeners are held.
@@ -602,6 +643,9 @@ func TestDeadServer(t *testing.T) {
 			took := time.Since(begun)
 			if text := b.text(); !strings.Contains(text, `tablet server "server-2" at `) || !strings.Contains(text, "has not answered within 3s") || took > 10*time.Second {
 				t.Errorf("%s by process %d after %v: %s", p, at, took, text)
+			}
+			for _, c := range b.cut() {
+				t.Errorf("%s by process %d: cut off: %s", p, at, c)
 			}
 			t.Logf("%s by process %d: %v", p, at, took.Round(time.Millisecond))
 			b.shot(fmt.Sprintf("dead-%d-%s", at, strings.Trim(p, "#/")))
