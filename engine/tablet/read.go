@@ -214,6 +214,10 @@ type reader struct {
 	full    bool  // the writer is to be flushed
 	left    int64 // of the limit; 0 if there is none
 	many    bool  // the row cache is left alone: see manyRows
+	// near is of how many rows, in a row, each was near the one before: all sources are at or
+	// before the next one. 0 says that it is not tried, far for how many rows, and apart what
+	// far was last. See seekOf.
+	near, far, apart int
 	// rowBytes is the length of a row, 0 if it is not known.
 	rowBytes int64
 
@@ -259,6 +263,7 @@ func newReader(ctx context.Context, v *version, seq cell.Seq, q *Query, c choice
 	r.ctx, r.version, r.query = ctx, v, q
 	r.rows, r.full, r.left, r.rowBytes, r.before = 0, false, 0, 0, -1
 	r.many, r.passAll, r.behind, r.others = false, false, false, letOthersBytes
+	r.near, r.far, r.apart = 0, 0, 0
 	r.res.Ranges, r.res.Time = v.rangeDel, 0
 	r.sources = r.sources[:0]
 	if overlay != nil {
@@ -448,7 +453,11 @@ func (r *reader) forward(rows row.Range, stats *scan.Stats) (row.Range, bool, er
 		if r.query.lo != nil || r.query.first > 0 {
 			r.limit = append(cell.AppendFamily(r.limit, r.query.first), r.query.lo...)
 		}
-		ok = r.seekRow(r.limit[:n], r.limit)
+		if r.many {
+			ok = r.seekOf(r.limit[:n], r.limit)
+		} else {
+			ok = r.seekRow(r.limit[:n], r.limit)
+		}
 	} else {
 		r.useAll()
 		if len(rows.End) > 0 {

@@ -19,6 +19,43 @@ const maxCachedRow = 32 << 10
 // gather those that come twice, costs as much as to read them.
 const manyRows = 256
 
+// farRows is how many rows a read of many looks up one by one, after one that was not near
+// the row before, until it tries again whether they are near each other: twice as many after
+// each time that they are not. To try costs a block of each run.
+const farRows = 64
+
+// seekOf is seekRow of a read of many rows, which ascend. As long as each is near the one
+// before it steps from there: to ask the filter of each run, and to search in the block, costs
+// three times as much.
+func (r *reader) seekOf(prefix, from []byte) bool {
+	if r.far > 0 {
+		r.far--
+		return r.seekRow(prefix, from)
+	}
+	if r.near > 0 {
+		for range nearby {
+			if !r.it.Valid() {
+				return false
+			}
+			if e := r.it.Entry(); bytes.Compare(e.Key, prefix) >= 0 {
+				r.near++
+				return bytes.HasPrefix(e.Key, prefix)
+			}
+			if !r.it.Next() {
+				return false
+			}
+		}
+		if r.near < farRows {
+			r.apart = max(2*r.apart, farRows)
+			r.near, r.far = 0, r.apart
+			return r.seekRow(prefix, from)
+		}
+	}
+	r.useAll()
+	r.near = 1
+	return r.it.SeekGE(prefix) && bytes.HasPrefix(r.it.Entry().Key, prefix)
+}
+
 // seekRow moves to the first entry of the row of prefix, which all reads of a
 // single row begin with. It may leave out cells before the key from, if that is
 // longer than prefix. If the row is one that is read often, what the runs have
