@@ -24,7 +24,8 @@ func TestViewDamaged(t *testing.T) {
 		w.group("a", "kept", time.Now(), time.Time{})
 		w.group("b", "other", time.Now(), time.Time{})
 		w.check()
-		if err := w.s.FlushTablets(ctx, name, row.All); err != nil {
+		// Into one SSTable, so that none is about to be compacted away.
+		if err := w.s.CompactTablets(ctx, name, row.All, nil); err != nil {
 			t.Fatal(err)
 		}
 		all, err := w.s.Tablets(ctx, name)
