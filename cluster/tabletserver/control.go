@@ -217,7 +217,7 @@ func (s *Server) open(ctx context.Context, t *served) (err error) {
 		return tablet.ErrClosed
 	}
 	s.tablets[t.ID()] = t
-	wake(s.views.wake)
+	s.wakeViews(t.table)
 	return nil
 }
 
@@ -321,7 +321,7 @@ func (s *Server) unload(ctx context.Context, id metadata.TabletID) error {
 	s.mu.Lock()
 	delete(s.tablets, id)
 	s.mu.Unlock()
-	wake(s.views.wake)
+	s.wakeViews(t.table)
 	s.o.Log.Info("tablet given up", "server", s.serverName(), "tablet", t.Name())
 	return nil
 }
@@ -351,7 +351,7 @@ func (s *Server) replaceServed(old []*served, by []*tablet.Tablet) {
 	for _, t := range by {
 		s.tablets[t.ID()] = &served{Tablet: t, table: old[0].table, epoch: old[0].epoch, group: old[0].group, servedSince: time.Now()}
 	}
-	wake(s.views.wake)
+	s.wakeViews(old[0].table)
 }
 
 // Split implements rpc.Control.

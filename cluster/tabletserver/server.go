@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/rowcache"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/sstable"
@@ -558,6 +559,9 @@ func (s *Server) alive() error {
 func (s *Server) lookup(ctx context.Context, at rpc.Target) (*served, error) {
 	if err := s.alive(); err != nil {
 		return nil, errors.Join(rpc.ErrNotServing, err)
+	}
+	if s.views.active.Load() && request.From(ctx) != nil {
+		s.views.requests.Add(1)
 	}
 	s.mu.RLock()
 	t := s.tablets[at.Tablet]

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"maps"
 	"math"
 	"slices"
@@ -131,12 +132,14 @@ func (r *run) readEndsIn(ctx context.Context, ranges []row.Range, w *endReader) 
 
 var endsFilter = &filter.Node{Op: filter.Ends, Kept: true}
 
-// An endReader gives the ends of rows to each, and now and then calls store, if it is set,
-// while the read holds nothing.
+// An endReader gives the ends of rows to each. It calls store, if it is set, while the read
+// holds nothing: after each together rows, and once over says that it is time.
 type endReader struct {
 	each  func(key []byte, end int64) error
 	store func() error
-	n     int // rows since store was called
+	over  func() bool
+	n     int    // rows since store was called
+	at    []byte // the last row that was read
 
 	key []byte
 	end int64
@@ -158,13 +161,14 @@ func (r *endReader) EndRow() (bool, error) {
 		return false, r.err
 	}
 	r.n++
+	r.at = append(r.at[:0], r.key...)
 	return r.store != nil && r.n >= together, r.each(r.key, r.end)
 }
 
-func (*endReader) Scanned([]byte) {}
+func (r *endReader) Scanned(key []byte) { r.at = append(r.at[:0], key...) }
 
 func (r *endReader) Flush() error {
-	if r.store == nil || r.n < together {
+	if r.store == nil || r.n < together && !r.over() {
 		return nil
 	}
 	r.n = 0
@@ -296,25 +300,33 @@ func (r *run) endsAhead(ctx context.Context, keys [][]byte) error {
 	return nil
 }
 
-// storeEndsOf stores when the cells of the rows of a range end.
-func (r *run) storeEndsOf(ctx context.Context, rows row.Range) error {
+// storeEndsOf stores when the cells of the rows of a range end, until some time, and returns
+// what is left of the range.
+func (r *run) storeEndsOf(ctx context.Context, rows row.Range, until time.Time) (rest []row.Range, err error) {
 	if r.o.Mistake == ForgetsEnds {
-		return nil
+		return nil, nil
 	}
 	ends := map[string]int64{}
-	store := func() error {
+	w := &endReader{each: func(key []byte, end int64) error {
+		ends[string(key)] = end
+		return nil
+	}}
+	w.over = func() bool { return len(w.at) > 0 && time.Now().After(until) }
+	w.store = func() error {
 		err := r.storeEnds(ctx, ends)
 		clear(ends)
+		if err == nil && w.over() {
+			err = errTurn
+		}
 		return err
 	}
-	err := r.patiently(ctx, func() error {
-		return r.readEndsIn(ctx, []row.Range{rows}, &endReader{store: store, each: func(key []byte, end int64) error {
-			ends[string(key)] = end
-			return nil
-		}})
-	})
+	err = r.patiently(ctx, func() error { return r.readEndsIn(ctx, []row.Range{rows}, w) })
+	if errors.Is(err, errTurn) {
+		rows.Start = row.Successor(w.at)
+		return []row.Range{rows}, nil
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return store()
+	return nil, r.storeEnds(ctx, ends)
 }

@@ -33,8 +33,9 @@ type pass struct {
 	stored     []contribution
 	storedRoom Room
 	rest       []row.Range
-	// until is, of a turn of a look, when it has taken its time, and over says that it is to
-	// end.
+	// within is, of a turn of a look, what it looks at: the look takes from it what it has
+	// seen. until is when the turn has taken its time, and over says that it is to end.
+	within    *row.Range
 	until     time.Time
 	over      bool
 	changed   []contribution
@@ -127,11 +128,18 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 }
 
 // upTo sees to it that stored has everything up to key, or, if that is nil, that all has passed.
+// A look's turn that is over before ends with errTurn.
 func (p *pass) upTo(ctx context.Context, key []byte) (err error) {
 	for len(p.rest) > 0 && (key == nil || bytes.Compare(p.rest[0].Start, key) <= 0) {
 		// All that is stored is before key, and contributes nothing any more.
 		if err := p.passed(ctx, nil); err != nil {
 			return err
+		}
+		if p.within != nil && bytes.Compare(p.rest[0].Start, p.within.Start) > 0 {
+			if p.over = p.over || time.Now().After(p.until); p.over {
+				p.within.Start = p.rest[0].Start
+				return errTurn
+			}
 		}
 		p.stored = p.stored[:0]
 		p.storedRoom.Reset()
@@ -249,7 +257,7 @@ func (p *pass) commit(ctx context.Context) error {
 		return err
 	}
 	start := p.t.Bounds().Start
-	e := &entry{row: start, shard: uint64(p.t.ID()), seq: uint64(number), oldest: p.oldest}
+	e := &entry{row: start, shard: uint64(p.t.ID()), seq: uint64(number), oldest: p.oldest, look: p.within != nil}
 	if err := p.deltas.Each(func(key, payload []byte) error {
 		e.value = appendDelta(e.value, key, payload)
 		return nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"slices"
 	"sort"
 	"time"
 
@@ -17,7 +18,7 @@ import (
 // the position does not grow old however long the look takes.
 type look struct {
 	// at is where it is: rows before were looked at, and what they contribute is durable.
-	// rest are the others, one range for each tablet of the source.
+	// rest are the others, a range or more for each tablet of the source.
 	at   []byte
 	rest []row.Range
 	// ends says that the ends of the cells of rest[0] are stored.
@@ -118,8 +119,13 @@ func (r *run) lookOn(ctx context.Context) error {
 	p := &pass{run: r, oldest: l.since, until: time.Now().Add(r.o.Turn)}
 	for len(l.rest) > 0 && !r.out.full() {
 		if !l.ends {
-			if err := r.storeEndsOf(ctx, l.rest[0]); err != nil {
+			rest, err := r.storeEndsOf(ctx, l.rest[0], p.until)
+			if err != nil {
 				return err
+			}
+			if len(rest) > 0 {
+				l.rest[0].End = rest[0].Start
+				l.rest = slices.Insert(l.rest, 1, rest...)
 			}
 			l.ends = true
 		}
@@ -144,7 +150,7 @@ func (r *run) lookOn(ctx context.Context) error {
 // look evaluates rows of the first range of what is left of a look, and takes them from it.
 func (p *pass) look(ctx context.Context, l *look) error {
 	within := &l.rest[0]
-	p.rest, p.over = []row.Range{*within}, false
+	p.within, p.rest, p.over = within, []row.Range{*within}, false
 	n, began := 0, time.Now()
 	err := p.eval.Range(ctx, *within, func(x *matview.Row) error {
 		// One without a contribution tells of all before it that have none.
@@ -164,6 +170,9 @@ func (p *pass) look(ctx context.Context, l *look) error {
 		}
 		return nil
 	})
+	if err == nil {
+		err = p.upTo(ctx, nil)
+	}
 	if errors.Is(err, errTurn) {
 		p.stored, p.rest = nil, nil // of rows that are still to come
 		return nil
@@ -172,5 +181,5 @@ func (p *pass) look(ctx context.Context, l *look) error {
 		return err
 	}
 	l.rest, l.ends = l.rest[1:], false
-	return p.upTo(ctx, nil)
+	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/budget"
@@ -218,7 +219,9 @@ func (r *run) ship(ctx context.Context) error {
 		if err = r.step("sending"); err != nil {
 			return err
 		}
+		began := time.Now()
 		err = r.o.Cluster.ApplyView(ctx, r.view.Name, r.view.Life, rows)
+		took := time.Since(began)
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -236,6 +239,12 @@ func (r *run) ship(ctx context.Context) error {
 		}
 		attempt = 0
 		r.out.arrive(len(entries))
+		if entries[0].look {
+			// An index's rows cost more than their evaluation.
+			if r.o.scans.spend(ctx, len(rows), took, scanShare) != nil {
+				return nil
+			}
+		}
 	}
 }
 

@@ -10,8 +10,9 @@ import (
 )
 
 // A pace bounds what part of the processors the Workers of a process take for something while
-// others wait for processors too.
+// there are requests, and goroutines wait for processors.
 type pace struct {
+	requests func() int64 // Options.Requests
 	// wall says that the time counts in which a Worker has waited for a processor. So the
 	// part is one of what the process gets, if other processes take the rest.
 	wall bool
@@ -20,10 +21,11 @@ type pace struct {
 	// free is when all that was done is paid for.
 	free time.Time
 	cost time.Duration // of a row, about
-	busy bool          // others wait for processors
-	// looked is when busy was found out, from waits: how many goroutines had waited how
-	// long by then.
+	busy bool          // requests wait for processors
+	// looked is when busy was found out, from asked, how many requests there had been by
+	// then, and waits: how many goroutines had waited how long.
 	looked time.Time
+	asked  int64
 	waits  []metrics.Sample
 	counts []uint64
 }
@@ -31,12 +33,13 @@ type pace struct {
 const (
 	// leastShare is the part of the processors that Workers have for changed rows without
 	// lag, and fullLag is the lag with which they may have all of them.
-	leastShare = 1. / 10
+	leastShare = 1. / 32
 	fullLag    = time.Minute
 	// scanShare is the part that looks at all rows have.
-	scanShare = 0.25
-	// lookEvery is how often it is found out whether others wait for processors: they do if
-	// a part waitShare of all goroutines that became ready waited for longWait.
+	scanShare = 1. / 10
+	// lookEvery is how often it is found out whether requests wait for processors: they do
+	// if there were some, and a part waitShare of all goroutines that became ready waited for
+	// longWait. Without requests a look at all rows keeps itself waiting.
 	lookEvery = 50 * time.Millisecond
 	longWait  = 100 * time.Microsecond
 	waitShare = 0.1
@@ -68,7 +71,7 @@ func (p *pace) spend(ctx context.Context, n int, took time.Duration, part float6
 	return nil
 }
 
-// isBusy tells whether others wait for processors.
+// isBusy tells whether requests wait for processors.
 func (p *pace) isBusy(now time.Time) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -99,7 +102,7 @@ func (p *pace) charge(now time.Time, n int, took time.Duration, part float64) ti
 	return p.free.Sub(now)
 }
 
-// look finds out whether others wait for processors.
+// look finds out whether requests wait for processors.
 func (p *pace) look(now time.Time) {
 	if now.Sub(p.looked) < lookEvery {
 		return
@@ -124,5 +127,15 @@ func (p *pace) look(now time.Time) {
 		}
 		p.counts[i] = c
 	}
-	p.busy = all > 0 && float64(long) > waitShare*float64(all)
+	p.busy = p.hadRequests() && all > 0 && float64(long) > waitShare*float64(all)
+}
+
+// hadRequests tells whether there were requests since it was called last.
+func (p *pace) hadRequests() bool {
+	if p.requests == nil {
+		return true
+	}
+	before := p.asked
+	p.asked = p.requests()
+	return p.asked != before
 }

@@ -44,6 +44,21 @@ func TestPace(t *testing.T) {
 	}
 }
 
+// TestPaceRequests: requests are noticed when there were some since the last look.
+func TestPaceRequests(t *testing.T) {
+	n := int64(0)
+	p := &pace{requests: func() int64 { return n }}
+	for i, more := range []int64{0, 1, 0, 0, 5} {
+		n += more
+		if got := p.hadRequests(); got != (more > 0) {
+			t.Errorf("look %d, after %d more: %v", i, more, got)
+		}
+	}
+	if !new(pace).hadRequests() {
+		t.Error("requests that are not known are not there")
+	}
+}
+
 // TestRowSet: each key once, ascending, also when the set is used again.
 func TestRowSet(t *testing.T) {
 	s := newRowSet()

@@ -93,19 +93,13 @@ func (s *store) scan(ctx context.Context, q *tablet.Query, ranges []row.Range, l
 	return nil
 }
 
-// portion is scan of the first rows of ranges, of limit rows and about portionBytes at most.
-// It returns what is left of the ranges.
+// portion is scan of the first rows of ranges, of limit rows and about portionBytes at most. It
+// may give none where the tablet has had many. It returns what is left of the ranges.
 func (s *store) portion(ctx context.Context, q *tablet.Query, ranges []row.Range, limit int64, each func(key []byte, c *row.Cell) error) (rest []row.Range, err error) {
 	w := &cellReader{each: each, most: portionBytes, mostRows: limit}
-	var stats scan.Stats
-	rest = ranges
-	for len(rest) > 0 && !w.full() {
-		// Not with Read's limit: there is nothing left of ranges for Read once it is reached.
-		if rest, _, err = s.t.Read(ctx, q, rest, 0, w, &stats); err != nil {
-			return nil, err
-		}
-	}
-	return rest, nil
+	// Not with Read's limit: there is nothing left of ranges for Read once it is reached.
+	rest, _, err = s.t.Read(ctx, q, ranges, 0, w, new(scan.Stats))
+	return rest, err
 }
 
 // A cellReader gives cells to a function.
@@ -149,6 +143,7 @@ type entry struct {
 	shard, seq uint64
 	value      []byte // for each row of the view: uvarint length, key; uvarint length, payload
 	oldest     cell.Seq
+	look       bool  // it is of a look at all rows
 	held       int64 // of the outbox's memory
 }
 

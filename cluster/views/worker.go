@@ -48,6 +48,9 @@ type Options struct {
 	Evaluators matview.Evaluators
 	// Memory bounds what Workers hold. Default: no bound.
 	Memory *Memory
+	// Requests returns how many requests of clients there have been: Workers give way to
+	// them. Nil: it is not known, and they give way to whatever waits.
+	Requests func() int64
 	// Now is the clock. Default time.Now.
 	Now func() time.Time
 	// Linger is how long to wait for more changes after the first. Default 20 ms.
@@ -106,7 +109,7 @@ func (o Options) WithDefaults() Options {
 		o.Memory = new(Memory)
 	}
 	if o.keys == nil {
-		o.keys, o.scans = new(pace), &pace{wall: true}
+		o.keys, o.scans = &pace{requests: o.Requests}, &pace{requests: o.Requests, wall: true}
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
