@@ -105,21 +105,24 @@ func (e *evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.
 	return e.Keys(ctx, keys[half:], emit)
 }
 
-// aroundLarge is how many rows are evaluated by their keys where one has no room.
-const aroundLarge = 64
+// aroundLarge is how many rows are evaluated by their keys where one has no room, at first.
+// Where the query leaves none of them it is not known how far that one is: twice as many
+// are next, up to mostAround.
+const aroundLarge, mostAround = 64, 8192
 
 // Range implements matview.Evaluator.
 func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
+	around := 0
 	for !within.Empty() {
 		from, noRoom, err := e.part(ctx, []row.Range{within}, e.e.o.Tell, emit)
 		if !noRoom {
 			return err
 		}
-		if from != nil {
-			within.Start = from
+		if around = min(max(aroundLarge, 2*around), mostAround); from != nil {
+			within.Start, around = from, aroundLarge
 		}
 		keys := &keyReader{}
-		if _, err := e.e.o.Source.ReadRows(ctx, &scan.Request{Table: e.d.Source, Ranges: []row.Range{within}, Limit: aroundLarge, Filter: onlyKeys}, keys); err != nil {
+		if _, err := e.e.o.Source.ReadRows(ctx, &scan.Request{Table: e.d.Source, Ranges: []row.Range{within}, Limit: int64(around), Filter: onlyKeys}, keys); err != nil {
 			return err
 		}
 		if len(keys.keys) == 0 {

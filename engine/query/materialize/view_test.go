@@ -408,6 +408,55 @@ func TestLargeRows(t *testing.T) {
 	}
 }
 
+// TestLargeRowFarAway: a row that has no room, behind many that the query leaves out, does not
+// have these read again for each few of them.
+func TestLargeRowFarAway(t *testing.T) {
+	b, c := source(t)
+	const memory, rows = 16 << 20, 5000
+	from := &counted{Backend: b}
+	ev := materialize.New(materialize.Options{Source: from, Memory: memory, Tell: time.Hour, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
+	v, err := materialize.Compile(t.Context(), c, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] > 'm' GROUP BY n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Definition.Name = "v"
+	e, err := ev.Evaluator(t.Context(), v.Definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(key, value string) {
+		t.Helper()
+		if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: []byte(key), Mutations: []row.Mutation{set("f", "v", value)}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range rows {
+		put(fmt.Sprintf("k%04d", i), "left out")
+	}
+	put("large", strings.Repeat("v", memory))
+	put("last", "value")
+	got := collect(t, func(emit func(*matview.Row) error) error { return e.Range(t.Context(), row.All, emit) })
+	if r := got["large"]; r.Err == nil || len(got["last"].Contribution) == 0 {
+		t.Errorf("%v, %v", r.Err, got["last"])
+	}
+	if from.parts < 2 || from.parts > 12 {
+		t.Errorf("ranges were read %d times", from.parts)
+	}
+}
+
+// counted counts how often ranges of rows are read with their cells.
+type counted struct {
+	*model.Backend
+	parts int
+}
+
+func (c *counted) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+	if len(req.Ranges) == 1 && !req.Ranges[0].IsSingle() && req.Limit == 0 {
+		c.parts++
+	}
+	return c.Backend.ReadRows(ctx, req, w)
+}
+
 // TestRangeTells: Range tells where it is though no row contributes anything, and what does
 // contribute is given once, and in order.
 func TestRangeTells(t *testing.T) {
