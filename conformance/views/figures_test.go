@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -26,7 +27,11 @@ import (
 	"github.com/trestledb/trestle/engine/loopback"
 )
 
-var figureTime = flag.Duration("views.figures", 0, "how long TestFigures measures each way; 0 leaves it out")
+var (
+	figureTime     = flag.Duration("views.figures", 0, "how long TestFigures measures each way; 0 leaves it out")
+	figureTurns    = flag.Int("views.turns", 4, "how often TestFigures measures what it compares")
+	figureProfiler = flag.String("views.profiler", "", "loopback `HOST:PORT` of the profiler of TestFigures' servers")
+)
 
 // processor returns the processor time that a process has used.
 func processor(t *testing.T, pid int) time.Duration {
@@ -43,8 +48,18 @@ func processor(t *testing.T, pid int) time.Duration {
 // emulator starts a server with more flags, and returns a connection and the clients of an instance.
 func emulator(t *testing.T, instance string, flags ...string) (*target.Server, *grpc.ClientConn, *bigtable.AdminClient, *bigtable.Client) {
 	t.Helper()
+	return serve(t, instance, false, flags...)
+}
+
+// serve is emulator, of a cluster of processes if that is asked for.
+func serve(t *testing.T, instance string, cluster bool, flags ...string) (*target.Server, *grpc.ClientConn, *bigtable.AdminClient, *bigtable.Client) {
+	t.Helper()
 	ctx := t.Context()
-	s, err := target.Start(ctx, target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), HTTP: loopback.Addr(t), Args: append(flags, "--emulator")})
+	p := target.Process{Binary: os.Getenv(target.BinaryEnv), Dir: t.TempDir(), Cluster: cluster, Args: append(flags, "--emulator")}
+	if !cluster {
+		p.HTTP = loopback.Addr(t)
+	}
+	s, err := target.Start(ctx, p)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,190 +80,330 @@ func emulator(t *testing.T, instance string, flags ...string) (*target.Server, *
 	return s, conn, admin, c
 }
 
-// TestFigures measures, in turns, writes to a table with one aggregate view and to one
-// without, then the view's lag, a backfill, and reads of a group and of a row.
+// TestFigures measures what views cost: writers of their source, their lag, backfills, what
+// goes on beside those, and reads.
 func TestFigures(t *testing.T) {
 	if *figureTime == 0 || os.Getenv(target.BinaryEnv) == "" {
 		t.Skip("-views.figures is 0, or there is no program")
 	}
-	ctx := t.Context()
-	s, conn, admin, c := emulator(t, "figures")
-	const instance = "projects/p/instances/figures"
-	query := func(table string) string {
-		return "SELECT f['group'] AS _key, COUNT(*) AS n, SUM(TO_INT64(f['value'])) AS total FROM " + table + " WHERE f['group'] IS NOT NULL GROUP BY _key"
+	t.Run("writes", func(t *testing.T) { figuresOfWrites(t, false) })
+	t.Run("overwrites", func(t *testing.T) { figuresOfWrites(t, true) })
+	t.Run("lag", func(t *testing.T) { figuresOfLag(t, newFigures(t, false)) })
+	t.Run("lagInCluster", func(t *testing.T) { figuresOfLag(t, newFigures(t, true)) })
+	t.Run("backfill", figuresOfBackfills)
+	t.Run("beside", figuresBesideBackfills)
+	t.Run("reads", figuresOfReads)
+}
+
+// figures are a server and what measures it.
+type figures struct {
+	s     *target.Server
+	conn  *grpc.ClientConn
+	admin *bigtable.AdminClient
+	c     *bigtable.Client
+}
+
+const figuresInstance = "projects/p/instances/figures"
+
+func newFigures(t *testing.T, cluster bool) *figures {
+	var flags []string
+	if *figureProfiler != "" && !cluster {
+		flags = append(flags, "--debug-listen="+*figureProfiler)
 	}
-	for _, name := range []string{"plain", "viewed"} {
-		if err := admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: name, Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(1)}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	of := View{ID: "live", Columns: "_key, n, total", Query: query("viewed")}
-	if err := of.Create(ctx, conn, instance); err != nil {
+	s, conn, admin, c := serve(t, "figures", cluster, flags...)
+	return &figures{s, conn, admin, c}
+}
+
+// table creates a table.
+func (f *figures) table(t *testing.T, name string, splits ...string) {
+	t.Helper()
+	if err := f.admin.CreateTableFromConf(t.Context(), &bigtable.TableConf{TableID: name, SplitKeys: splits, Families: map[string]bigtable.GCPolicy{"f": bigtable.MaxVersionsPolicy(1)}}); err != nil {
 		t.Fatal(err)
 	}
-	padding := bytes.Repeat([]byte("0123456789"), 10)
-	// write writes rows in requests of a size, until d is over, or so many a second.
-	write := func(table string, d time.Duration, clients, batch, rate int) (rows int, calls []time.Duration) {
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		begin := time.Now()
-		for w := range clients {
-			wg.Go(func() {
-				n := 0
-				var mine []time.Duration
-				for ; time.Since(begin) < d; n += batch {
-					if rate > 0 {
-						time.Sleep(time.Until(begin.Add(time.Duration(n) * time.Second * time.Duration(clients) / time.Duration(rate))))
-					}
-					var keys []string
-					var muts []*bigtable.Mutation
-					for i := range batch {
-						m := bigtable.NewMutation()
-						k := n + i
-						m.Set("f", "group", bigtable.Now(), fmt.Appendf(nil, "group%d", k%100))
-						m.Set("f", "value", bigtable.Now(), binary.BigEndian.AppendUint64(nil, uint64(k)))
-						m.Set("f", "rest", bigtable.Now(), padding)
-						keys, muts = append(keys, fmt.Sprintf("%02d-%08d", w, k)), append(muts, m)
-					}
-					start := time.Now()
-					if failed, err := c.Open(table).ApplyBulk(ctx, keys, muts); err != nil || len(failed) > 0 {
-						t.Error(failed, err)
-						return
-					}
-					mine = append(mine, time.Since(start))
+}
+
+// groups is a view that counts and sums by group.
+func groups(id, table string) *View {
+	return &View{ID: id, Columns: "_key, n, total", Query: "SELECT f['group'] AS _key, COUNT(*) AS n, SUM(TO_INT64(f['value'])) AS total FROM " + table + " WHERE f['group'] IS NOT NULL GROUP BY _key"}
+}
+
+func (f *figures) create(t *testing.T, v *View) {
+	t.Helper()
+	if err := v.Create(t.Context(), f.conn, figuresInstance); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// caughtUp returns when a view shows all that was written.
+func (f *figures) caughtUp(t *testing.T, v *View) {
+	t.Helper()
+	if err := v.Wait(t.Context(), strings.TrimSuffix(strings.TrimPrefix(f.s.REST, "http://"), "/v2/"), figuresInstance); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rest returns when the server has nothing left to do.
+func (f *figures) rest(t *testing.T) {
+	for before, idle := processor(t, f.s.Pid), 0; idle < 3; {
+		time.Sleep(100 * time.Millisecond)
+		now := processor(t, f.s.Pid)
+		if idle++; now-before > 10*time.Millisecond {
+			idle = 0
+		}
+		before = now
+	}
+}
+
+// A load is what clients do until d is over, or until they have done rows, whichever is not 0.
+type load struct {
+	table          string
+	d              time.Duration
+	rows           int
+	clients, batch int
+	rate           int // rows a second; 0: no bound
+	first          int // of each client's rows
+	version        int // what is written depends on it
+}
+
+// run has clients call until the load is done, and returns how many rows that were, how
+// long it took, and how long each call, ascending.
+func (l load) run(call func(client, n int) error) (rows int, took time.Duration, calls []time.Duration, err error) {
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	begin := time.Now()
+	for w := range l.clients {
+		wg.Go(func() {
+			n := 0
+			var mine []time.Duration
+			var failed error
+			for ; failed == nil && (l.d == 0 || time.Since(begin) < l.d) && (l.rows == 0 || n < l.rows/l.clients); n += l.batch {
+				if l.rate > 0 {
+					time.Sleep(time.Until(begin.Add(time.Duration(n*l.clients+w*l.batch) * time.Second / time.Duration(l.rate))))
 				}
-				mu.Lock()
-				defer mu.Unlock()
-				rows, calls = rows+n, append(calls, mine...)
-			})
-		}
-		wg.Wait()
-		slices.Sort(calls)
-		return rows, calls
+				start := time.Now()
+				failed = call(w, n)
+				mine = append(mine, time.Since(start))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			rows, calls, err = rows+n, append(calls, mine...), errors.Join(err, failed)
+		})
 	}
-	caughtUp := func(v *View) {
-		t.Helper()
-		if err := v.Wait(ctx, strings.TrimSuffix(strings.TrimPrefix(s.REST, "http://"), "/v2/"), instance); err != nil {
-			t.Fatal(err)
+	wg.Wait()
+	slices.Sort(calls)
+	return rows, time.Since(begin), calls, err
+}
+
+var padding = bytes.Repeat([]byte("0123456789"), 10)
+
+// write writes rows.
+func (f *figures) write(t *testing.T, l load) (rows int, took time.Duration, calls []time.Duration) {
+	t.Helper()
+	rows, took, calls, err := l.run(func(client, n int) error {
+		keys, muts := make([]string, l.batch), make([]*bigtable.Mutation, l.batch)
+		for i := range keys {
+			k := l.first + n + i
+			m := bigtable.NewMutation()
+			m.Set("f", "group", bigtable.Now(), fmt.Appendf(nil, "group%d", k%100))
+			m.Set("f", "value", bigtable.Now(), binary.BigEndian.AppendUint64(nil, uint64(k+l.version)))
+			m.Set("f", "rest", bigtable.Now(), padding)
+			keys[i], muts[i] = fmt.Sprintf("%02d-%08d", client, k), m
 		}
+		failed, err := f.c.Open(l.table).ApplyBulk(t.Context(), keys, muts)
+		return errors.Join(append(failed, err)...)
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
-	at := func(d []time.Duration, p float64) time.Duration { return d[min(int(p*float64(len(d))), len(d)-1)] }
-	for turn := range 3 {
-		for _, name := range []string{"plain", "viewed"} {
-			before := processor(t, s.Pid)
-			rows, calls := write(name, *figureTime, 8, 100, 0)
-			acked := processor(t, s.Pid) - before
-			caughtUp(&of)
-			all := processor(t, s.Pid) - before
+	return rows, took, calls
+}
+
+// read reads rows that write has written, one a call.
+func (f *figures) read(t *testing.T, l load) (rows int, took time.Duration, calls []time.Duration) {
+	t.Helper()
+	rows, took, calls, err := l.run(func(client, n int) error {
+		r, err := f.c.Open(l.table).ReadRow(t.Context(), fmt.Sprintf("%02d-%08d", client, (client+17*n)%5000))
+		if err == nil && len(r) == 0 {
+			err = errors.New("there is no row")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows, took, calls
+}
+
+// at returns a quantile of times, which ascend.
+func at(d []time.Duration, p float64) time.Duration {
+	return d[min(int(p*float64(len(d))), len(d)-1)]
+}
+
+// middle returns the median of values, which ascend.
+func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
+
+// figuresOfWrites writes to a table with one aggregate view and to one without, in turns that begin
+// when the server is at rest. What is done first in a turn is second in the next. Each turn has
+// new rows, or changes those of the turns before and goes on with new ones.
+func figuresOfWrites(t *testing.T, again bool) {
+	f := newFigures(t, false)
+	f.table(t, "plain")
+	f.table(t, "viewed")
+	v := groups("live", "viewed")
+	f.create(t, v)
+	var rates, tails []float64 // of the viewed table's, of each turn, of the other's
+	for turn := range *figureTurns {
+		first := 0
+		if !again {
+			first = turn * 10_000_000
+		}
+		names := []string{"plain", "viewed"}
+		if turn%2 == 1 {
+			slices.Reverse(names)
+		}
+		rate, tail := map[string]float64{}, map[string]float64{}
+		for _, name := range names {
+			f.rest(t)
+			before := processor(t, f.s.Pid)
+			rows, took, c := f.write(t, load{table: name, d: *figureTime, clients: 8, batch: 100, first: first, version: turn})
+			acked := processor(t, f.s.Pid) - before
+			f.caughtUp(t, v)
+			all := processor(t, f.s.Pid) - before
+			rate[name], tail[name] = float64(rows)/took.Seconds(), at(c, 0.99).Seconds()
 			t.Logf("turn %d, %s: %.0f rows/s; p50 %v, p99 %v; %.1f µs of processor a row until acknowledged, %.1f until the view had caught up", turn+1, name,
-				float64(rows)/figureTime.Seconds(), at(calls, 0.5), at(calls, 0.99), float64(acked.Microseconds())/float64(rows), float64(all.Microseconds())/float64(rows))
+				rate[name], at(c, 0.5), at(c, 0.99), float64(acked.Microseconds())/float64(rows), float64(all.Microseconds())/float64(rows))
 		}
+		rates, tails = append(rates, rate["viewed"]/rate["plain"]), append(tails, tail["viewed"]/tail["plain"])
 	}
-	for _, rate := range []int{5000, 20_000} {
-		done, stop := context.WithCancel(ctx)
+	slices.Sort(rates)
+	slices.Sort(tails)
+	t.Logf("with a view, of the turns without: rows %.2f, p99 %.2f; medians %.2f and %.2f", rates, tails, middle(rates), middle(tails))
+	if n, err := v.Check(t.Context(), f.c); err != nil || n != 100 {
+		t.Errorf("%d groups, %v", n, err)
+	}
+}
+
+// figuresOfLag measures the lag of a view at two rates of writes, and without a bound.
+func figuresOfLag(t *testing.T, f *figures) {
+	f.table(t, "viewed", "02", "04", "06")
+	v := groups("live", "viewed")
+	f.create(t, v)
+	for i, rate := range []int{5000, 20_000, 0} {
+		f.rest(t)
+		done, stop := context.WithCancel(t.Context())
 		var lags []time.Duration
 		var wg sync.WaitGroup
 		wg.Go(func() {
 			for done.Err() == nil {
-				lags = append(lags, lag(t, s.REST))
+				lags = append(lags, lag(t, f.s.REST))
 				time.Sleep(20 * time.Millisecond)
 			}
 		})
-		rows, _ := write("viewed", *figureTime, 8, 50, rate)
+		rows, took, calls := f.write(t, load{table: "viewed", d: *figureTime, clients: 8, batch: 50, rate: rate, version: i})
 		stop()
 		wg.Wait()
 		slices.Sort(lags)
-		t.Logf("%.0f rows/s of %d asked for: lag p50 %v, p99 %v, max %v (%d looks)", float64(rows)/figureTime.Seconds(), rate, at(lags, 0.5), at(lags, 0.99), lags[len(lags)-1], len(lags))
+		t.Logf("%.0f rows/s of %d asked for, p99 %v: lag p50 %v, p99 %v, max %v (%d looks)", float64(rows)/took.Seconds(), rate, at(calls, 0.99), at(lags, 0.5), at(lags, 0.99), lags[len(lags)-1], len(lags))
+		f.caughtUp(t, v)
 	}
-	caughtUp(&of)
-	if n, err := of.Check(ctx, c); err != nil || n != 100 {
+	if n, err := v.Check(t.Context(), f.c); err != nil || n != 100 {
 		t.Errorf("%d groups, %v", n, err)
 	}
-	total := 0
-	if err := Rows(ctx, c, "SELECT COUNT(*) FROM plain", func(r string) { total, _ = strconv.Atoi(r) }); err != nil {
-		t.Fatal(err)
-	}
-	late := View{ID: "late", Columns: "_key, n, total", Query: query("plain")}
-	index := View{ID: "index", Query: "SELECT f['group'] AS g, _key, f['value'] AS v FROM plain ORDER BY g, _key"}
-	sketch := View{ID: "sketch", Query: "SELECT f['group'] AS _key, HLL_COUNT.INIT(f['value']) AS n FROM plain GROUP BY _key"}
-	for _, v := range []*View{&index, &sketch, &late} {
-		before, begin := processor(t, s.Pid), time.Now()
-		if err := v.Create(ctx, conn, instance); err != nil {
-			t.Fatal(err)
-		}
-		t.Logf("backfill, %s: %d rows, %.0f rows/s; %.2f µs of processor a row", v.ID, total, float64(total)/time.Since(begin).Seconds(), float64((processor(t, s.Pid)-before).Microseconds())/float64(total))
-		if v == &late {
-			break
-		}
-		if _, err := adminpb.NewBigtableInstanceAdminClient(conn).DeleteMaterializedView(ctx, &adminpb.DeleteMaterializedViewRequest{Name: instance + "/materializedViews/" + v.ID}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	// Writers and readers of the source, without and with a second view that is being made.
-	read := func(_ string, d time.Duration, clients, _, _ int) (n int, calls []time.Duration) {
-		var mu sync.Mutex
-		var wg sync.WaitGroup
-		begin := time.Now()
-		for w := range clients {
-			wg.Go(func() {
-				var mine []time.Duration
-				for i := w; time.Since(begin) < d; i += 17 {
-					start := time.Now()
-					if r, err := c.Open("plain").ReadRow(ctx, fmt.Sprintf("%02d-%08d", w, i%5000)); err != nil || len(r) == 0 {
-						t.Error(r, err)
-						return
-					}
-					mine = append(mine, time.Since(start))
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				n, calls = n+len(mine), append(calls, mine...)
-			})
-		}
-		wg.Wait()
-		slices.Sort(calls)
-		return n, calls
-	}
-	for what, load := range map[string]func(string, time.Duration, int, int, int) (int, []time.Duration){"rows written": write, "rows read": read} {
-		n, calls := load("plain", *figureTime, 8, 100, 0)
-		t.Logf("before a backfill: %.0f %s/s; p50 %v, p99 %v", float64(n)/figureTime.Seconds(), what, at(calls, 0.5), at(calls, 0.99))
-		caughtUp(&late)
-		built := make(chan error)
-		begin := time.Now()
-		another := View{ID: "another-" + what[5:], Columns: "_key, n, total", Query: query("plain")}
-		go func() { built <- another.Create(ctx, conn, instance) }()
-		n, calls = 0, nil
-		for done := false; !done; {
-			m, more := load("plain", 200*time.Millisecond, 8, 100, 0)
-			n, calls = n+m, append(calls, more...)
-			select {
-			case err := <-built:
-				if done = true; err != nil {
-					t.Fatal(err)
-				}
-			default:
+}
+
+// figureRows is of how many rows backfills are.
+const figureRows = 1_000_000
+
+// figuresOfBackfills makes views of each form of rows that are there, each three times.
+func figuresOfBackfills(t *testing.T) {
+	f := newFigures(t, false)
+	f.table(t, "plain")
+	f.write(t, load{table: "plain", rows: figureRows, clients: 8, batch: 100})
+	for _, v := range []*View{
+		groups("late", "plain"),
+		{ID: "sketch", Query: "SELECT f['group'] AS _key, HLL_COUNT.INIT(f['value']) AS n FROM plain GROUP BY _key"},
+		{ID: "index", Query: "SELECT f['group'] AS g, _key, f['value'] AS v FROM plain ORDER BY g, _key"},
+	} {
+		for range 3 {
+			f.rest(t)
+			before, begin := processor(t, f.s.Pid), time.Now()
+			f.create(t, v)
+			t.Logf("backfill, %s: %.0f rows/s; %.2f µs of processor a row", v.ID, figureRows/time.Since(begin).Seconds(), float64((processor(t, f.s.Pid)-before).Microseconds())/figureRows)
+			if _, err := adminpb.NewBigtableInstanceAdminClient(f.conn).DeleteMaterializedView(t.Context(), &adminpb.DeleteMaterializedViewRequest{Name: figuresInstance + "/materializedViews/" + v.ID}); err != nil {
+				t.Fatal(err)
 			}
 		}
-		slices.Sort(calls)
-		took := time.Since(begin)
-		t.Logf("beside a backfill of %v: %.0f %s/s; p50 %v, p99 %v", took.Round(time.Millisecond), float64(n)/took.Seconds(), what, at(calls, 0.5), at(calls, 0.99))
 	}
-	for turn := range 2 {
+}
+
+// figuresBesideBackfills writes and reads rows of a source, without and with views that are made
+// meanwhile, one after another.
+func figuresBesideBackfills(t *testing.T) {
+	f := newFigures(t, false)
+	f.table(t, "plain")
+	f.write(t, load{table: "plain", rows: figureRows, clients: 8, batch: 100})
+	for _, what := range []string{"rows written", "rows read"} {
+		do, l := f.write, load{table: "plain", d: *figureTime, clients: 8, batch: 100}
+		if what == "rows read" {
+			do, l.batch = f.read, 1
+		}
+		f.rest(t)
+		n, took, calls := do(t, l)
+		before := float64(n) / took.Seconds()
+		t.Logf("before a backfill: %.0f %s/s; p50 %v, p99 %v", before, what, at(calls, 0.5), at(calls, 0.99))
+		f.rest(t)
+		made, stop := 0, make(chan struct{})
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				v := groups(fmt.Sprintf("%s-%d", what[5:], made), "plain")
+				if err := v.Create(t.Context(), f.conn, figuresInstance); err != nil {
+					t.Error(err)
+					return
+				}
+				made++
+				if _, err := adminpb.NewBigtableInstanceAdminClient(f.conn).DeleteMaterializedView(t.Context(), &adminpb.DeleteMaterializedViewRequest{Name: figuresInstance + "/materializedViews/" + v.ID}); err != nil {
+					t.Error(err)
+					return
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		})
+		n, took, calls = do(t, l)
+		close(stop)
+		wg.Wait()
+		t.Logf("beside backfills, %d meanwhile: %.0f %s/s, %.2f of before; p50 %v, p99 %v", made, float64(n)/took.Seconds(), what, float64(n)/took.Seconds()/before, at(calls, 0.5), at(calls, 0.99))
+	}
+}
+
+// figuresOfReads reads a group of a view and a row of its source, in turns.
+func figuresOfReads(t *testing.T) {
+	f := newFigures(t, false)
+	f.table(t, "plain")
+	f.create(t, groups("live", "plain"))
+	f.write(t, load{table: "plain", rows: figureRows / 10, clients: 8, batch: 100})
+	f.rest(t)
+	for turn := range *figureTurns {
 		for what, read := range map[string]func() (bigtable.Row, error){
-			"a group": func() (bigtable.Row, error) { return c.OpenMaterializedView("live").ReadRow(ctx, "group7") },
-			"a row":   func() (bigtable.Row, error) { return c.Open("plain").ReadRow(ctx, "01-00000007") },
+			"a group": func() (bigtable.Row, error) {
+				return f.c.OpenMaterializedView("live").ReadRow(t.Context(), "group7")
+			},
+			"a row": func() (bigtable.Row, error) { return f.c.Open("plain").ReadRow(t.Context(), "01-00000007") },
 		} {
 			const n = 2000
-			before := processor(t, s.Pid)
+			before := processor(t, f.s.Pid)
 			for range n {
 				if r, err := read(); err != nil || len(r) == 0 {
 					t.Fatal(r, err)
 				}
 			}
-			t.Logf("turn %d: ReadRow of %s: %.1f µs of processor", turn+1, what, float64((processor(t, s.Pid)-before).Microseconds())/n)
+			t.Logf("turn %d: ReadRow of %s: %.1f µs of processor", turn+1, what, float64((processor(t, f.s.Pid)-before).Microseconds())/n)
 		}
 	}
-	t.Log(fetch(t, strings.TrimSuffix(s.REST, "/v2/")+"/admin/views"))
 }
 
 func fetch(t *testing.T, url string) string {
