@@ -171,6 +171,16 @@ func TestFragments(t *testing.T) {
 			}
 		}
 	}
+	// The few rows of a tablet are computed when all have been read.
+	for _, q := range []string{"SELECT SUM(TO_INT64(f['n'])) FROM t WHERE _key < '" + string(key(100)) + "'", "SELECT SUM(TO_INT64(f['n'])) FROM t"} {
+		for what, e := range engines {
+			ctx, cancel := context.WithTimeout(ctx, time.Minute)
+			if _, err := sql(ctx, e, cat, q); fault.KindOf(err) != fault.OutOfRange {
+				t.Errorf("%s, %s: %v", q, what, err)
+			}
+			cancel()
+		}
+	}
 	fragmentBytes.Store(0)
 	fragmentRows.Store(0)
 	for what, e := range engines {

@@ -221,15 +221,16 @@ func (s *Server) scans(c net.Conn) {
 func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err error) {
 	var length [binary.MaxVarintLen64]byte
 	var parts, rest net.Buffers
+	var broken error // the connection
 	send := func(head []byte, piece mem.BufferSlice) error {
 		parts = append(parts[:0], length[:binary.PutUvarint(length[:], uint64(len(head)))], head)
 		for _, b := range piece {
 			parts = append(parts, b.ReadOnlyData())
 		}
 		rest = parts // which WriteTo consumes
-		_, err := rest.WriteTo(c)
+		_, broken = rest.WriteTo(c)
 		clear(parts)
-		return err
+		return broken
 	}
 	refuse := func(err error) error { return send(appendError([]byte{answerError}, err), nil) }
 	defer func() {
@@ -280,10 +281,16 @@ func (s *Server) scanOn(ctx context.Context, c net.Conn, question []byte) (err e
 		w = cells
 	}
 	refused, err := s.scanTo(ctx, at, req, w)
-	if refused != nil && err == nil {
-		err = refuse(refused)
+	switch {
+	case broken != nil || ctx.Err() != nil:
+		return err
+	case refused == nil:
+		refused = err // of the Encoder, which may find an error in the last rows only when it ends
 	}
-	return err
+	if refused == nil {
+		return nil
+	}
+	return refuse(refused)
 }
 
 // A scanConn is a connection for scans, one at a time.
