@@ -273,7 +273,8 @@ func (r *run) storeEnds(ctx context.Context, ends map[string]int64) error {
 }
 
 // endsAhead stores when the cells of rows end that have changed and that a look is still to
-// see: it has stored the ends of their tablet before. They are stored before the position is.
+// see: it stores those of the rows that it finds, once for each. They are stored before the
+// position is.
 func (r *run) endsAhead(ctx context.Context, keys [][]byte) error {
 	if r.o.Mistake == ForgetsEnds {
 		return nil

@@ -240,10 +240,9 @@ func (r *run) ship(ctx context.Context) error {
 		attempt = 0
 		r.out.arrive(len(entries))
 		if entries[0].look {
-			// An index's rows cost more than their evaluation.
-			if r.o.scans.spend(ctx, len(rows), took, scanShare) != nil {
-				return nil
-			}
+			// An index's rows cost more than their evaluation. The look waits for it, and
+			// not the changes of rows that come next.
+			r.o.scans.charge(time.Now(), len(rows), min(took, r.o.Turn), scanShare)
 		}
 	}
 }

@@ -214,9 +214,9 @@ type reader struct {
 	full    bool  // the writer is to be flushed
 	left    int64 // of the limit; 0 if there is none
 	many    bool  // the row cache is left alone: see manyRows
-	// near is of how many rows, in a row, each was near the one before: all sources are at or
-	// before the next one. 0 says that it is not tried, far for how many rows, and apart what
-	// far was last. See seekOf.
+	// near is how many rows were found by steps since the last seek: 0 if the next one is
+	// sought. far is how many are still to be sought one by one, and apart what far was last
+	// set to. See seekOf.
 	near, far, apart int
 	// rowBytes is the length of a row, 0 if it is not known.
 	rowBytes int64

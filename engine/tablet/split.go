@@ -544,9 +544,11 @@ func (t *Tablet) Cuts(ctx context.Context) ([][]byte, error) {
 			if err != nil {
 				return nil, t.readError(err)
 			}
-			marks, err := f.reader.Marks(ctx, v.bytes()/(4*cutParts))
-			if err != nil {
-				return nil, t.readError(err)
+			var marks []sstable.Mark
+			if step := min(v.bytes()/(4*cutParts), u.bytes/(2*cutParts)); step < info.Size {
+				if marks, err = f.reader.Marks(ctx, step); err != nil {
+					return nil, t.readError(err)
+				}
 			}
 			marks = append(marks, sstable.Mark{Row: info.Hi, Bytes: info.Size})
 			each := (float64(info.RawBytes) + entryBytes*float64(info.Entries)) / float64(info.Size)

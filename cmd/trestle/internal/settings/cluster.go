@@ -186,7 +186,7 @@ func store(p *string) value {
 				switch {
 				case err != nil:
 					return err
-				case u.Fragment != "" || u.Scheme == "file" && u.RawQuery != "":
+				case strings.Contains(s, "#") || u.Scheme == "file" && strings.Contains(s, "?"):
 					return fmt.Errorf("the path of %q ends at its # or ?: write them %%23 and %%3F", s)
 				case u.Scheme == "file" && u.Host == "" && strings.HasPrefix(u.Path, "/"):
 				case u.Scheme == "s3" && u.Host != "" && u.Query().Get("endpoint") != "":
