@@ -179,3 +179,41 @@ func TestManyRows(t *testing.T) {
 		t.Errorf("%d runs were read", n)
 	}
 }
+
+// TestManyLargeRows: a read of one small cell of many rows does not read the large ones between.
+func TestManyLargeRows(t *testing.T) {
+	one, ctx := stored(t), t.Context()
+	const rows, large = manyRows + 10, 60 << 10
+	value := make([]byte, large)
+	r := rand.NewChaCha8([32]byte{})
+	var ranges []row.Range
+	for i := range rows {
+		b := NewBatch(fmt.Appendf(nil, "%06d", i))
+		b.Set(0, []byte("a"), 1, []byte("small"))
+		for q := range nearby - 2 {
+			_, _ = r.Read(value)
+			b.Set(0, fmt.Append(nil, "b", q), 1, value)
+		}
+		if err := applyAndWait(ctx, one, b); err != nil {
+			t.Fatal(err)
+		}
+		b.Free()
+		ranges = append(ranges, row.Single(fmt.Appendf(nil, "%06d", i)))
+	}
+	flushed(t, one)
+	q, err := NewQuery(one.schema(), &filter.Node{Op: filter.ColumnRange, Family: "f", Start: filter.Bound{Key: []byte("a"), Set: true}, End: filter.Bound{Key: []byte("b"), Set: true}}, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := one.pin()
+	defer v.release()
+	before, n := v.reads.blockBytes.Load(), 0
+	for w := (&cellWriter{each: func([]byte, *row.Cell) { n++ }}); len(ranges) > 0; {
+		if ranges, _, err = one.Read(ctx, q, ranges, 0, w, new(scan.Stats)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if read := v.reads.blockBytes.Load() - before; n != rows || read > rows*large*(nearby-2)/2 {
+		t.Errorf("%d cells; %d bytes of blocks read of some %d", n, read, rows*large*(nearby-2))
+	}
+}

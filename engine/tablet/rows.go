@@ -24,6 +24,10 @@ const manyRows = 256
 // each time that they are not. To try costs a block of each run.
 const farRows = 64
 
+// nearBytes is how much may be read on the way to a row that is near: not the large cells of
+// the row before, if they are not wanted.
+const nearBytes = 256 << 10
+
 // seekOf is seekRow of a read of many rows, which ascend. As long as each is near the one
 // before it steps from there: to ask the filter of each run, and to search in the block, costs
 // three times as much.
@@ -43,6 +47,10 @@ func (r *reader) seekOf(prefix, from []byte) bool {
 			}
 			if !r.it.Next() {
 				return false
+			}
+			if r.blocks.BlockBytes > nearBytes {
+				r.near = 0
+				break
 			}
 		}
 		if r.near < farRows {
