@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -767,12 +769,20 @@ func (s *Server) stop() {
 		h.work.Stop()
 	}
 	s.running.Wait()
-	s.mu.Lock()
-	for _, t := range s.tablets {
-		t.Close()
+	// Not with the lock, which a flush that Close waits for may ask for. A split that it waits
+	// for leaves others.
+	for {
+		s.mu.Lock()
+		all := slices.Collect(maps.Values(s.tablets))
+		clear(s.tablets)
+		s.mu.Unlock()
+		if len(all) == 0 {
+			break
+		}
+		for _, t := range all {
+			t.Close()
+		}
 	}
-	clear(s.tablets)
-	s.mu.Unlock()
 	for _, h := range []*logGroup{s.users, s.system} {
 		h.env.Drain()
 		if err := h.log.Close(); err != nil {
