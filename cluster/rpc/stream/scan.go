@@ -122,7 +122,7 @@ func (w *pieceWriter) Space() int { return scan.Space(w.Encoder) }
 
 // StartRow implements scan.Writer.
 func (w *pieceWriter) StartRow(key []byte) {
-	if !w.scannedSent {
+	if !w.scannedSent { // so that most rows write nothing here
 		w.scannedSent = true
 	}
 	w.Encoder.StartRow(key)

@@ -348,22 +348,29 @@ func TestSourceChanged(t *testing.T) {
 	}
 }
 
+// evaluator returns the evaluator of a query over the tables of a catalog.
+func evaluator(t *testing.T, c catalog, o materialize.Options, query string) matview.Evaluator {
+	t.Helper()
+	o.Catalog = func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }
+	v, err := materialize.Compile(t.Context(), c, query)
+	if err != nil {
+		t.Fatal(err)
+	}
+	v.Definition.Name = "v"
+	e, err := materialize.New(o).Evaluator(t.Context(), v.Definition)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
 // TestLargeRows: a row that has no room in the memory of an evaluation is given as one that
 // could not be evaluated, and all others as they are, by keys and in a range; several that
 // have no room together are evaluated one by one.
 func TestLargeRows(t *testing.T) {
 	b, c := source(t)
 	const memory = 16 << 20
-	ev := materialize.New(materialize.Options{Source: b, Memory: memory, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
-	v, err := materialize.Compile(t.Context(), c, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] IS NOT NULL GROUP BY n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Definition.Name = "v"
-	e, err := ev.Evaluator(t.Context(), v.Definition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := evaluator(t, c, materialize.Options{Source: b, Memory: memory}, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] IS NOT NULL GROUP BY n")
 	large := map[string]int{"k007": memory, "k050": memory, "k051": memory, "k099": memory, "k020": memory / 10, "k021": memory / 10, "k022": memory / 10, "k023": memory / 10}
 	var keys [][]byte
 	for i := range 100 {
@@ -414,16 +421,7 @@ func TestLargeRowFarAway(t *testing.T) {
 	b, c := source(t)
 	const memory, rows = 16 << 20, 5000
 	from := &counted{Backend: b}
-	ev := materialize.New(materialize.Options{Source: from, Memory: memory, Tell: time.Hour, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
-	v, err := materialize.Compile(t.Context(), c, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] > 'm' GROUP BY n")
-	if err != nil {
-		t.Fatal(err)
-	}
-	v.Definition.Name = "v"
-	e, err := ev.Evaluator(t.Context(), v.Definition)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := evaluator(t, c, materialize.Options{Source: from, Memory: memory, Tell: time.Hour}, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] > 'm' GROUP BY n")
 	put := func(key, value string) {
 		t.Helper()
 		if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: []byte(key), Mutations: []row.Mutation{set("f", "v", value)}}); err != nil {
@@ -463,16 +461,7 @@ func TestRangeTells(t *testing.T) {
 	b, c := source(t)
 	told, few := 0, 1000
 	for _, tell := range []time.Duration{time.Hour, time.Nanosecond} {
-		ev := materialize.New(materialize.Options{Source: yielding{b}, Tell: tell, Catalog: func(context.Context, *schema.View) (algebra.Catalog, error) { return c, nil }})
-		v, err := materialize.Compile(t.Context(), c, "SELECT f['v'] AS v, COUNT(*) AS c FROM t WHERE f['v'] > 'k5' GROUP BY v")
-		if err != nil {
-			t.Fatal(err)
-		}
-		v.Definition.Name = "v"
-		e, err := ev.Evaluator(t.Context(), v.Definition)
-		if err != nil {
-			t.Fatal(err)
-		}
+		e := evaluator(t, c, materialize.Options{Source: yielding{b}, Tell: tell}, "SELECT f['v'] AS v, COUNT(*) AS c FROM t WHERE f['v'] > 'k5' GROUP BY v")
 		for i := range 1000 {
 			family := "m" // that the view does not read
 			if i%100 < 10 {
