@@ -302,10 +302,10 @@ func (r *run) endsAhead(ctx context.Context, keys [][]byte) error {
 }
 
 // storeEndsOf stores when the cells of the rows of a range end, until some time, and returns
-// what is left of the range.
-func (r *run) storeEndsOf(ctx context.Context, rows row.Range, until time.Time) (rest []row.Range, err error) {
+// the end of those that it has seen to.
+func (r *run) storeEndsOf(ctx context.Context, rows row.Range, until time.Time) (end []byte, err error) {
 	if r.o.Mistake == ForgetsEnds {
-		return nil, nil
+		return rows.End, nil
 	}
 	ends := map[string]int64{}
 	w := &endReader{each: func(key []byte, end int64) error {
@@ -323,11 +323,10 @@ func (r *run) storeEndsOf(ctx context.Context, rows row.Range, until time.Time) 
 	}
 	err = r.patiently(ctx, func() error { return r.readEndsIn(ctx, []row.Range{rows}, w) })
 	if errors.Is(err, errTurn) {
-		rows.Start = row.Successor(w.at)
-		return []row.Range{rows}, nil
+		return row.Successor(w.at), nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	return nil, r.storeEnds(ctx, ends)
+	return rows.End, r.storeEnds(ctx, ends)
 }

@@ -119,13 +119,15 @@ func (r *run) lookOn(ctx context.Context) error {
 	p := &pass{run: r, oldest: l.since, until: time.Now().Add(r.o.Turn)}
 	for len(l.rest) > 0 && !r.out.full() {
 		if !l.ends {
-			rest, err := r.storeEndsOf(ctx, l.rest[0], p.until)
+			first := &l.rest[0]
+			end, err := r.storeEndsOf(ctx, *first, p.until)
 			if err != nil {
 				return err
 			}
-			if len(rest) > 0 {
-				l.rest[0].End = rest[0].Start
-				l.rest = slices.Insert(l.rest, 1, rest...)
+			if !bytes.Equal(end, first.End) {
+				rest := row.Range{Start: end, End: first.End}
+				first.End = end
+				l.rest = slices.Insert(l.rest, 1, rest)
 			}
 			l.ends = true
 		}
