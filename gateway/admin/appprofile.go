@@ -158,7 +158,7 @@ func (s *instanceServer) GetAppProfile(ctx context.Context, req *adminpb.GetAppP
 	if err != nil {
 		return nil, err
 	}
-	i, err := s.instanceAt(ctx, "name", parent(ids, profileForm, 2))
+	i, err := s.instanceToShow(ctx, "name", parent(ids, profileForm, 2))
 	if err != nil {
 		return nil, err
 	}

@@ -157,7 +157,7 @@ func (a *Admin) instanceForTables(ctx context.Context, field, name string) (*ins
 // It has every feature.
 func (a *Admin) assumed(name string) *instance {
 	parts := strings.Split(name, "/")
-	return &instance{
+	i := &instance{
 		pb: &adminpb.Instance{Name: name, DisplayName: parts[3], State: adminpb.Instance_READY, Type: adminpb.Instance_PRODUCTION,
 			Edition: adminpb.Instance_ENTERPRISE_PLUS},
 		clusters: map[string]*adminpb.Cluster{defaultCluster: {
@@ -165,7 +165,10 @@ func (a *Admin) assumed(name string) *instance {
 			Location: "projects/" + parts[1] + "/locations/" + a.o.Zone,
 			State:    adminpb.Cluster_READY, ServeNodes: 1, DefaultStorageType: adminpb.StorageType_SSD,
 		}},
+		profiles: map[string]*adminpb.AppProfile{},
 	}
+	i.addDefaultProfile()
+	return i
 }
 
 // instancesIn returns the instances of a project, or of all ("projects/-"), sorted

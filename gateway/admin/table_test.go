@@ -894,6 +894,14 @@ func TestEmulator(t *testing.T) {
 			t.Error(got)
 		}
 		must(s.inst.GetCluster(ctx, &adminpb.GetClusterRequest{Name: in + "/clusters/default"}))(t)
+		// Beam's reader of change streams looks at the profile first.
+		profile := must(s.inst.GetAppProfile(ctx, &adminpb.GetAppProfileRequest{Name: in + "/appProfiles/default"}))(t)
+		if r := profile.GetSingleClusterRouting(); r.GetClusterId() != "default" || !r.GetAllowTransactionalWrites() {
+			t.Error(profile)
+		}
+		if got := must(s.inst.ListAppProfiles(ctx, &adminpb.ListAppProfilesRequest{Parent: in}))(t); len(got.AppProfiles) != 1 {
+			t.Error(got)
+		}
 		must(s.DeleteTable(ctx, &adminpb.DeleteTableRequest{Name: in + "/tables/t"}))(t)
 	}
 	if got := must(s.inst.ListInstances(ctx, &adminpb.ListInstancesRequest{Parent: testProject}))(t); len(got.Instances) != 0 {
