@@ -56,7 +56,7 @@ var allowed = map[string][]string{
 	"engine/commitlog": {"engine/fault", "engine/mutex", "engine/datadir", "engine/objectstore", "engine/cell", "engine/stamp"},
 	"engine/memtable":  {"engine/cell"},
 	"engine/rowcache":  {"engine/cell"},
-	"engine/sstable":   {"engine/fault", "engine/budget", "engine/mutex", "engine/cell", "engine/objectstore"},
+	"engine/sstable":   {"engine/fault", "engine/budget", "engine/mutex", "engine/cell", "engine/row", "engine/objectstore"},
 	// A METADATA row names redo points and SSTables in their own types.
 	"engine/metadata":   {"engine/fault", "engine/cell", "engine/changes", "engine/row", "engine/commitlog", "engine/sstable"},
 	"engine/merge":      {"engine/fault", "engine/cell", "engine/schema", "engine/row"},

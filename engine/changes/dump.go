@@ -35,7 +35,7 @@ func Dump(ctx context.Context, w io.Writer, f Readable, name string) error {
 		if r.Collected {
 			why = " collected"
 		}
-		fmt.Fprintf(w, "  %q %d %s%s\n", r.Key, r.Stamp, at(r.Stamp), why)
+		fmt.Fprintf(w, "  \"%s\" %d %s%s\n", row.Escape(r.Key), r.Stamp, at(r.Stamp), why)
 		for i := range r.Changes {
 			d := &r.Changes[i]
 			fmt.Fprintf(w, "    %s", opNames[d.Op])
@@ -44,9 +44,9 @@ func Dump(ctx context.Context, w io.Writer, f Readable, name string) error {
 			}
 			switch d.Op {
 			case DeleteColumn:
-				fmt.Fprintf(w, " %q from %d to %d", d.Qualifier, d.Times.Start, d.Times.End)
+				fmt.Fprintf(w, " \"%s\" from %d to %d", row.Escape(d.Qualifier), d.Times.Start, d.Times.End)
 			case SetCell, AddToCell, MergeToCell:
-				fmt.Fprintf(w, " %q @%d %d bytes", d.Qualifier, d.Timestamp, len(d.Value))
+				fmt.Fprintf(w, " \"%s\" @%d %d bytes", row.Escape(d.Qualifier), d.Timestamp, len(d.Value))
 			}
 			fmt.Fprintln(w)
 		}

@@ -169,7 +169,7 @@ func DumpIndex(ctx context.Context, w io.Writer, f Readable, name string) error 
 	at := func(s cell.Seq) string { return stamp.Time(s).Format(time.RFC3339Nano) }
 	for i := range files {
 		f := &files[i]
-		fmt.Fprintf(w, "  %s %d records, %d bytes, committed %s to %s, rows [%q, %q)\n", f.Object, f.Records, f.Bytes, at(f.Lo), at(f.Hi), f.Rows.Start, f.Rows.End)
+		fmt.Fprintf(w, "  %s %d records, %d bytes, committed %s to %s, rows [%s, %s)\n", f.Object, f.Records, f.Bytes, at(f.Lo), at(f.Hi), row.Escape(f.Rows.Start), row.Escape(f.Rows.End))
 	}
 	return nil
 }

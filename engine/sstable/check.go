@@ -9,6 +9,7 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
 )
 
 // A Verdict is what Check has found out about an SSTable.
@@ -154,5 +155,5 @@ func shownRow(prefix []byte) string {
 	if err != nil {
 		return fmt.Sprintf("%x", prefix)
 	}
-	return fmt.Sprintf("%q", key)
+	return `"` + row.Escape(key) + `"`
 }

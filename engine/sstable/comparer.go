@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/sstable/colblk"
 
 	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/row"
 )
 
 // comparer is part of the file format: files name it.
@@ -49,13 +50,14 @@ func (k keyFormatter) Format(s fmt.State, _ rune) { _, _ = s.Write(appendKey(nil
 
 // appendKey appends a readable form of key: "row" for a row marker, "row" f3
 // for a family marker, "row" f3:"qualifier" for a column marker, and that with
-// @timestamp for a cell. What is no key comes out as hexadecimal digits.
+// @timestamp for a cell, with the escapes of row.Escape. What is no key comes out as
+// hexadecimal digits.
 func appendKey(dst, key []byte) []byte {
 	n := cell.EscapedLen(key)
 	if n < 0 {
 		return fmt.Appendf(dst, "%x", key)
 	}
-	row, err := cell.RowOf(nil, key[:n])
+	r, err := cell.RowOf(nil, key[:n])
 	if err != nil {
 		return fmt.Appendf(dst, "%x", key)
 	}
@@ -63,7 +65,7 @@ func appendKey(dst, key []byte) []byte {
 	if err != nil {
 		return fmt.Appendf(dst, "%x", key)
 	}
-	dst = fmt.Appendf(dst, "%q", row)
+	dst = fmt.Appendf(dst, `"%s"`, row.Escape(r))
 	if s.Shape == cell.RowMarker {
 		return dst
 	}
@@ -71,7 +73,7 @@ func appendKey(dst, key []byte) []byte {
 	if s.Shape == cell.FamilyMarker {
 		return dst
 	}
-	dst = fmt.Appendf(dst, ":%q", cell.Qualifier(nil, s.Column))
+	dst = fmt.Appendf(dst, `:"%s"`, row.Escape(cell.Qualifier(nil, s.Column)))
 	if s.Shape == cell.ColumnMarker {
 		return dst
 	}

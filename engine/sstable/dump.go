@@ -3,14 +3,13 @@ package sstable
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 
 	"github.com/trestledb/trestle/engine/cell"
 )
 
-// Dump writes the file in readable form: its Info, where its parts are, and, if
+// Dump writes the file in readable form, keys in quotes as row.Escape writes them: its Info, where its parts are, and, if
 // entries, every entry with the length and the beginning of its value.
 func (r *Reader) Dump(ctx context.Context, w io.Writer, entries bool) error {
 	t, err := r.pin(ctx)
@@ -28,12 +27,7 @@ func (r *Reader) Dump(ctx context.Context, w io.Writer, entries bool) error {
 	}
 	b := bufio.NewWriter(w)
 	fmt.Fprintf(b, "sstable %s: %d bytes\n", r.name, t.info.Size)
-	info, err := json.Marshal(t.info)
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(b, "info %s\n", info)
-	fmt.Fprintf(b, "rows %s to %s\n", appendKey(nil, t.info.Lo), appendKey(nil, t.info.Hi))
+	t.info.dump(b)
 	fmt.Fprintf(b, "blocks: %d data (%d bytes), %d index (%d bytes), filter %d bytes, compression %s (%s)\n",
 		len(l.Data), p.DataSize, len(l.Index), p.IndexSize, p.FilterSize, p.CompressionName, p.CompressionStats)
 	if entries {
@@ -43,6 +37,25 @@ func (r *Reader) Dump(ctx context.Context, w io.Writer, entries bool) error {
 		}
 	}
 	return b.Flush()
+}
+
+func (i *Info) dump(w io.Writer) {
+	fmt.Fprintf(w, "rows: %s to %s\n", appendKey(nil, i.Lo), appendKey(nil, i.Hi))
+	if i.PlainRows {
+		fmt.Fprintln(w, "rows have no byte 00")
+	}
+	fmt.Fprintf(w, "entries: %d, %d tombstones, %d shadowed, %d with an end; %d bytes before compression\n", i.Entries, i.Tombstones, i.Shadowed, i.Ends, i.RawBytes)
+	fmt.Fprintf(w, "sequence numbers: %d to %d\n", i.MinSeq, i.MaxSeq)
+	fmt.Fprintf(w, "timestamps: %d to %d\n", i.MinTS, i.MaxTS)
+	for _, f := range i.Families {
+		fmt.Fprintf(w, "family f%d: %d cells, %d bytes, timestamps %d to %d\n", f.ID, f.Cells, f.Bytes, f.MinTS, f.MaxTS)
+		for n, cells := range f.Older {
+			fmt.Fprintf(w, "  with %d newer cells or more: %d\n", olderThan(n), cells)
+		}
+	}
+	if i.FilterColumns {
+		fmt.Fprintln(w, "filter has columns, too")
+	}
 }
 
 func (r *Reader) dumpEntries(ctx context.Context, w io.Writer) error {

@@ -858,7 +858,7 @@ func TestDump(t *testing.T) {
 	es := []cell.Entry{
 		{Key: cell.AppendRow(nil, []byte("a\x00b")), Seq: 9, Kind: cell.Set},
 		{Key: cellKey("a\x00b", 2, "q", 1000), Value: []byte("value"), Seq: 3, Kind: cell.Set},
-		{Key: cellKey("c", 2, "q", 1000), Seq: 4, Kind: cell.Delete},
+		{Key: cellKey("c\n\\", 2, "é", 1000), Seq: 4, Kind: cell.Delete},
 	}
 	f, _ := write(t, Options{}, es)
 	r := open(t, newCache(t), f)
@@ -866,7 +866,7 @@ func TestDump(t *testing.T) {
 	if err := r.Dump(t.Context(), &b, true); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"a\x00b" #9 0 ""`, `"a\x00b" f2:"q"@1000 #3 5 "value"`, `"c" f2:"q"@1000 #4 delete`, `"Tombstones":2`, "blocks: 1 data"} {
+	for _, want := range []string{`"a\x00b" #9 0 ""`, `"a\x00b" f2:"q"@1000 #3 5 "value"`, `"c\x0a\\" f2:"\xc3\xa9"@1000 #4 delete`, "entries: 3, 2 tombstones, ", "blocks: 1 data"} {
 		if !strings.Contains(b.String(), want) {
 			t.Errorf("the dump lacks %s:\n%s", want, b.String())
 		}
