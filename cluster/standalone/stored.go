@@ -1,12 +1,8 @@
 package standalone
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"strings"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,16 +14,25 @@ import (
 	"github.com/trestledb/trestle/engine/metadata"
 )
 
-// DumpMetadata prints what the lock service and METADATA of a data directory hold. These
-// are the items, which are schemas of tables, backups and the gateway's records, and the
-// METADATA rows of tablets. It takes no lock and changes nothing: see OpenMetadata.
-func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err error) {
+// A Stored is what the lock service and METADATA of a data directory hold.
+type Stored struct {
+	// Items are schemas of tables, backups and the gateway's records. "(secret)" stands for the
+	// value of a secret: what is printed is shown to others.
+	Items []lock.Item
+	// Rows are the METADATA rows of all tablets, METADATA's own first.
+	Rows []*metadata.Row
+}
+
+// ReadMetadata returns what a data directory holds; if it returns an error, what could be
+// read. It takes no lock and changes nothing: see OpenMetadata.
+func ReadMetadata(ctx context.Context, fs vfs.FS, dir string) (out *Stored, err error) {
+	out = &Stored{}
 	if _, err := CheckFormat(fs, dir); errors.Is(err, fault.FailedPrecondition) {
-		return err
+		return out, err
 	}
 	s, err := OpenMetadata(ctx, fs, dir)
 	if err != nil {
-		return err
+		return out, err
 	}
 	defer func() {
 		now, cancel := context.WithCancel(context.Background())
@@ -36,66 +41,21 @@ func DumpMetadata(ctx context.Context, w io.Writer, fs vfs.FS, dir string) (err 
 	}()
 	items, _, err := s.lock.List(ctx, "")
 	if err != nil {
-		return err
+		return out, err
 	}
-	names := map[uint64]string{metastore.Table: metastore.Schema.Name}
 	for _, i := range items {
-		if strings.HasPrefix(i.Key, catalog.ServersPrefix) || strings.HasPrefix(i.Key, catalog.AppliedPrefix) {
+		switch {
+		case strings.HasPrefix(i.Key, catalog.ServersPrefix), strings.HasPrefix(i.Key, catalog.AppliedPrefix):
 			continue // those of this look
+		case strings.HasPrefix(i.Key, metastore.RootPrefix):
+			continue // among the rows
+		case strings.HasPrefix(i.Key, catalog.SecretsPrefix):
+			i.Value = []byte("(secret)")
 		}
-		if strings.HasPrefix(i.Key, metastore.RootPrefix) {
-			continue // printed as a row
-		}
-		if err := addNames(names, i); err != nil {
-			return err
-		}
-		text := printable(i.Value)
-		if strings.HasPrefix(i.Key, catalog.SecretsPrefix) {
-			text = "(secret)" // what is printed is shown to others
-		}
-		if _, err := fmt.Fprintf(w, "item %s version %d, %d bytes %s\n", i.Key, i.Version, len(i.Value), text); err != nil {
-			return err
-		}
+		out.Items = append(out.Items, i)
 	}
-	return s.Rows(ctx, func(r *metadata.Row) error {
-		name := names[r.Table]
-		if name == "" {
-			name = fmt.Sprintf("table %x, which does not exist", r.Table)
-		}
-		b, err := json.Marshal(r)
-		if err == nil {
-			_, err = fmt.Fprintf(w, "tablet %v of %s [%q, %q) %s\n", r.Tablet, name, r.Start, r.End, b)
-		}
-		return err
+	return out, s.Rows(ctx, func(r *metadata.Row) error {
+		out.Rows = append(out.Rows, r)
+		return nil
 	})
-}
-
-// addNames adds the names of the tables or of the backup of an item.
-func addNames(names map[uint64]string, i lock.Item) error {
-	switch {
-	case strings.HasPrefix(i.Key, catalog.TablesPrefix):
-		n, err := catalog.ParseName(i)
-		for _, t := range n {
-			names[t.ID] = t.Name
-		}
-		return err
-	case strings.HasPrefix(i.Key, catalog.BackupsPrefix):
-		b, err := catalog.ParseBackup(i)
-		if err == nil {
-			names[catalog.BackupTable(b.ID)] = "backup " + b.Name
-		}
-		return err
-	}
-	return nil
-}
-
-// printable returns JSON as it is and quotes all else, cut to a line's length.
-func printable(v []byte) string {
-	if json.Valid(v) && !bytes.ContainsAny(v, "\r\n") {
-		return string(v)
-	}
-	if len(v) > 200 {
-		return fmt.Sprintf("%q…", v[:200])
-	}
-	return fmt.Sprintf("%q", v)
 }

@@ -1,18 +1,22 @@
 package standalone
 
 import (
+	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
-// TestDumpMetadata: beside a server too, what is in a directory is printed, but no
+// TestReadMetadata: beside a server too, what is in a directory can be read, but no
 // secret.
-func TestDumpMetadata(t *testing.T) {
+func TestReadMetadata(t *testing.T) {
 	fs := vfs.NewMem()
 	s := openOn(t, fs)
 	if _, err := s.CreateTable(t.Context(), &schema.Table{Name: table, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}}, [][]byte{[]byte("m")}); err != nil {
@@ -23,25 +27,32 @@ func TestDumpMetadata(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	dump := func() string {
-		var out strings.Builder
-		if err := DumpMetadata(t.Context(), &out, fs, "d"); err != nil {
+	read := func() *Stored {
+		t.Helper()
+		got, err := ReadMetadata(t.Context(), fs, "d")
+		if err != nil {
 			t.Fatal(err)
 		}
-		for _, want := range []string{"item tables/" + table + " version", "value of plain", "(secret)", "of METADATA [", ` of ` + table + ` ["", "m") `, ` of ` + table + ` ["m", "") `} {
-			if !strings.Contains(out.String(), want) {
-				t.Errorf("no word of %s in\n%s", want, out.String())
-			}
+		items := map[string]string{}
+		for _, i := range got.Items {
+			items[i.Key] = string(i.Value)
 		}
-		if strings.Contains(out.String(), "value of secrets") {
-			t.Errorf("it tells a secret:\n%s", out.String())
+		if items["records/plain"] != "value of plain" || items["records/secrets/one"] != "(secret)" || !strings.Contains(items["tables/"+table], table) {
+			t.Errorf("items %q", items)
 		}
-		return out.String()
+		var ranges []string
+		for _, r := range got.Rows {
+			ranges = append(ranges, fmt.Sprintf("%v[%s, %s)", r.Table == metastore.Table, r.Start, r.End))
+		}
+		if want := []string{"true[, )", "false[, m)", "false[m, )"}; !slices.Equal(ranges, want) {
+			t.Errorf("rows %q, want %q", ranges, want)
+		}
+		return got
 	}
-	dump()
+	read()
 	closeNow(t, s)
-	if before, after := dump(), dump(); before != after {
-		t.Errorf("to look changes something:\n%s\n%s", before, after)
+	if before, after := read(), read(); !reflect.DeepEqual(before, after) {
+		t.Errorf("to look changes something:\n%v\n%v", before, after)
 	}
 }
 

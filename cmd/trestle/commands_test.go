@@ -114,7 +114,9 @@ func TestJSONFlag(t *testing.T) {
 		"sql",              // --format json
 		"config",           // YAML, as --config takes it
 		"debug show",       // what a file has, for a person
-		"inspect",          // a file, for a person who looks into it
+		"inspect changes",  // a file, for a person who looks into it
+		"inspect log",      // likewise
+		"inspect sst",      // likewise
 		"healthcheck",      // /readyz as it is
 		"completion", "help",
 	}

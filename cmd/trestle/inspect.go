@@ -4,41 +4,47 @@ import (
 	"bufio"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 )
 
-// inspectCommand prints a file of a data directory as text.
+const inspectHelp = `It reads only, also beside a running server. In keys, \xNN stands for any byte
+and \\ for a backslash.`
+
+// inspectCommand prints files of a data directory.
 func inspectCommand(p *process) *cobra.Command {
-	kinds := slices.Sorted(maps.Keys(dumpers))
-	c := p.verb("inspect "+strings.Join(kinds, "|")+" PATH", "print a commit log, an SSTable, a change file or the METADATA of a data directory",
-		"Prints what is stored at PATH as text. It reads only, also beside a running\nserver.", nil, func(_ *cobra.Command, args []string) int {
-			dump, ok := dumpers[args[0]]
-			if !ok {
-				return p.misused(fmt.Errorf("%q is not a kind of file: give %s", args[0], strings.Join(kinds, ", ")))
-			}
+	file := func(kind, path, short string, dump func(w io.Writer, path string) error) *cobra.Command {
+		return p.inspects(kind+" "+path, short, nil, func(path string) error {
 			w := bufio.NewWriter(p.stdout)
-			err := dump(w, args[1])
+			err := dump(w, path)
 			// What could be read is shown also when the rest could not.
 			if flushErr := w.Flush(); err == nil {
 				err = flushErr
 			}
-			if err != nil {
-				return p.failed(fmt.Errorf("inspect %s %s: %w", args[0], args[1], err))
-			}
-			return exitOK
+			return err
 		})
-	c.ValidArgsFunction = func(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-		if len(args) == 0 {
-			return kinds, cobra.ShellCompDirectiveNoFileComp
-		}
-		return nil, cobra.ShellCompDirectiveDefault
 	}
-	return c
+	f := pflag.NewFlagSet("metadata", pflag.ContinueOnError)
+	f.SortFlags = false
+	wide := f.Bool("wide", false, "print all there is to know, and keys and values in full")
+	asJSON := f.Bool("json", false, "print JSON")
+	return p.group("inspect", "print a commit log, an SSTable, a change file or the METADATA of a data directory", "Prints what is stored. "+inspectHelp,
+		file("changes", "FILE", "print a change file, or an index object of change files", dumpChanges),
+		file("log", "DIR", "print a commit log, such as ulog of a data directory", dumpLog),
+		p.inspects("metadata DIR", "print the lock service's items and the tablets of a data directory", f, func(dir string) error {
+			return p.inspectMetadata(dir, *wide, *asJSON)
+		}),
+		file("sst", "FILE", "print an SSTable", dumpSSTable),
+	)
 }
 
-// A dumper prints the file or directory at path.
-type dumper func(w io.Writer, path string) error
+// inspects returns a verb that prints what is at the path that is its argument.
+func (p *process) inspects(use, short string, flags *pflag.FlagSet, run func(path string) error) *cobra.Command {
+	return p.verb(use, short, sentence(short)+"\n\n"+inspectHelp, flags, func(c *cobra.Command, args []string) int {
+		if err := run(args[0]); err != nil {
+			return p.failed(fmt.Errorf("inspect %s %s: %w", c.Name(), args[0], err))
+		}
+		return exitOK
+	})
+}

@@ -455,8 +455,8 @@ func TestCommandLine(t *testing.T) {
 		{[]string{"config", "--memory=1"}, exitUsage, "", "less than 16MiB"},
 		{[]string{"-hots", "x"}, exitUsage, "", "flags of cbtemulator"},
 		{[]string{"-port", "1", "serve"}, exitUsage, "", "comes before its flags"},
-		{[]string{"inspect", "nothing", "x"}, exitUsage, "", "not a kind of file"},
-		{[]string{"inspect"}, exitUsage, "", "takes changes|log|metadata|sst PATH"},
+		{[]string{"inspect", "nothing", "x"}, exitUsage, "", `no verb "nothing"; trestle inspect takes a verb: changes, log, metadata, sst`},
+		{[]string{"inspect", "sst"}, exitUsage, "", "takes FILE"},
 	} {
 		var out, errs bytes.Buffer
 		code := run(&process{&out, &errs, nil}, append([]string{"trestle"}, c.args...))

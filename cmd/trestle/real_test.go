@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -134,8 +135,14 @@ func TestDataOutlivesTheServer(t *testing.T) {
 		return out
 	}
 	data := filepath.Join(dir, "trestle-data")
-	if out := inspect("metadata", data); !strings.Contains(out, "tables/table-of-test") || !strings.Contains(out, "tablet ") {
+	if out := inspect("metadata", data); !regexp.MustCompile(`(?m)^projects/project/instances/instance/tables/table-of-test: 1 tablet, .* in SSTables$`).MatchString(out) ||
+		!regexp.MustCompile(`(?m)^    [0-9a-f]{16}\.sst +row-[12] +row-[12] +[0-9.]+ (K?i?B) `).MatchString(out) {
 		t.Errorf("METADATA:\n%s", out)
+	}
+	var stored storedMetadata
+	if out := inspect("metadata", "--json", data); json.Unmarshal([]byte(out), &stored) != nil || len(stored.Items) == 0 ||
+		len(stored.Tables) != 2 || len(stored.Tables[1].Tablets) != 1 || len(stored.Tables[1].Tablets[0].SSTables) == 0 {
+		t.Errorf("METADATA in JSON:\n%s", out)
 	}
 	if out := inspect("log", filepath.Join(data, "ulog")); !strings.Contains(out, ".log") {
 		t.Errorf("log:\n%s", out)

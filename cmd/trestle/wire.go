@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/debug"
-	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
@@ -186,14 +185,6 @@ func viewsOf(vs []tabletserver.ViewStats) []ops.ViewStats {
 	return out
 }
 
-// dumpers are the kinds of file that inspect can print.
-var dumpers = map[string]dumper{
-	"log":      dumpLog,
-	"sst":      dumpSSTable,
-	"metadata": dumpMetadata,
-	"changes":  dumpChanges,
-}
-
 // dumpLog prints the commit log in the directory path, such as DATA/ulog.
 func dumpLog(w io.Writer, path string) error {
 	return commitlog.Dump(w, vfs.Default, path, commitlog.DumpOptions{Records: true})
@@ -252,13 +243,6 @@ func (f osFile) ReadAt(_ context.Context, p []byte, off int64) error {
 		return fmt.Errorf("read %d bytes at %d: %w", len(p), off, err)
 	}
 	return nil
-}
-
-// dumpMetadata prints the METADATA of the data directory at path.
-func dumpMetadata(w io.Writer, path string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	return standalone.DumpMetadata(ctx, w, vfs.Default, path)
 }
 
 var _ sstable.Readable = osFile{}
