@@ -179,7 +179,9 @@ func profileOf(a *admin.Admin, in *interceptor) func(context.Context, string, st
 }
 
 // Hints tells the operator why its first callers would be refused.
-func (s *Server) Hints(ctx context.Context) ([]string, error) { return s.admin.Hints(ctx) }
+func (s *Server) Hints(ctx context.Context, cbt string) ([]string, error) {
+	return s.admin.Hints(ctx, cbt)
+}
 
 // ImportedBackup is Admin's.
 func (s *Server) ImportedBackup(ctx context.Context, name string, source *schema.Backup, life time.Duration) (*schema.Backup, func(), error) {

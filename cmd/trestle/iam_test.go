@@ -36,6 +36,10 @@ func TestSecured(t *testing.T) {
 		t.Errorf("SSL_CERT_FILE=%s, but %s", sslCert, ca)
 	}
 	root := p.line("export GOOGLE_APPLICATION_CREDENTIALS=")
+	// What it says to begin with works once the lines before are typed.
+	if cbt, want := p.line("  cbt "), "-admin-endpoint "+addr+" -creds "+root+" -project my-project createinstance "; !strings.HasPrefix(cbt, want) {
+		t.Errorf("cbt %s, want %s", cbt, want)
+	}
 	for _, f := range []string{root, filepath.Join(dir, "tls", "ca-key.pem"), filepath.Join(dir, "tls", "server-key.pem"), audit} {
 		if info, err := os.Stat(f); err != nil || info.Mode().Perm() != 0o600 {
 			t.Errorf("%s: %v", f, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
 const serveHelp = `Runs a server. Each flag can be given as TRESTLE_NAME in the environment too, or
@@ -47,7 +48,7 @@ func serveCommand(p *process) *cobra.Command {
 			}
 			switch {
 			case cfg.AuthOn() && len(at.notices) > 0:
-				fmt.Fprintf(p.stdout, "export GOOGLE_APPLICATION_CREDENTIALS=%s\n", rootKey(at.cfg))
+				fmt.Fprintf(p.stdout, "export GOOGLE_APPLICATION_CREDENTIALS=%s\n", servertls.Quote(rootKey(at.cfg)))
 			case !cfg.AuthOn() && !cfg.TLS():
 				fmt.Fprintf(p.stdout, "export BIGTABLE_EMULATOR_HOST=%s\n", dialable(at.grpc))
 			}
@@ -94,6 +95,19 @@ func dialable(addr string) string {
 		host = "localhost"
 	}
 	return net.JoinHostPort(host, port)
+}
+
+// cbtFor is how cbt is called on this machine by who has exported what the server has
+// printed. With BIGTABLE_EMULATOR_HOST it would use no TLS and no key.
+func cbtFor(cfg *settings.Serve) string {
+	if !cfg.TLS() && !cfg.AuthOn() {
+		return "cbt"
+	}
+	cbt := "cbt -admin-endpoint " + dialable(cfg.Listen)
+	if cfg.AuthOn() {
+		cbt += " -creds " + servertls.Quote(rootKey(cfg))
+	}
+	return cbt
 }
 
 // httpURL is where the HTTP of a server is, which speaks TLS if others can reach

@@ -47,7 +47,7 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	if err != nil {
 		return nil, err
 	}
-	if st.hints, err = front.Hints(ctx); err != nil {
+	if st.hints, err = front.Hints(ctx, cbtFor(cfg)); err != nil {
 		return nil, errors.Join(err, st.drain(ctx))
 	}
 	tablets := store.TabletServer()

@@ -16,7 +16,7 @@ func TestHints(t *testing.T) {
 	b := model.New(model.Options{})
 	want := func(when string, a *Admin, parts ...string) {
 		t.Helper()
-		got, err := a.Hints(t.Context())
+		got, err := a.Hints(t.Context(), "cbt -creds x")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,7 +28,7 @@ func TestHints(t *testing.T) {
 			t.Errorf("%s: %q", when, got)
 		}
 	}
-	const none = "No instance has been created yet"
+	const none = "No instance has been created yet. Make one:\n  cbt -creds x -project my-project createinstance "
 	want("at first", New(b, Options{}), none)
 	emulator := serve(t, b, Options{Emulator: true})
 	must(emulator.CreateTable(t.Context(), &adminpb.CreateTableRequest{Parent: testInstance, TableId: "t"}))(t)

@@ -54,11 +54,11 @@ func (a Auto) Exports() []string {
 	if err != nil {
 		path = a.CA()
 	}
-	return []string{"export SSL_CERT_FILE=" + quote(path), "export GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=" + quote(path)}
+	return []string{"export SSL_CERT_FILE=" + Quote(path), "export GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=" + Quote(path)}
 }
 
-// quote writes s as one word of a POSIX shell.
-func quote(s string) string {
+// Quote writes s as one word of a POSIX shell.
+func Quote(s string) string {
 	for _, r := range s {
 		if !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '/' || r == '.' || r == '_' || r == '-') {
 			out := "'"
