@@ -93,7 +93,7 @@ Which published programs run on Trestle, unchanged, and what does not work. A te
 		fmt.Fprintf(&b, "| %s | | %s | | not fetched | | not run: %s |\n", p.Name, p.Face, p.Why)
 	}
 	b.WriteString(`
-Programs of the Bigtable API find the server by ` + "`BIGTABLE_EMULATOR_HOST`" + ` or a setting of theirs for it, those of HBase by ZooKeeper's address, which is ` + "`--hbase-zookeeper-listen`" + `. What HBase clients cannot do at all: [hbase.md](hbase.md#what-is-not-there).
+Programs of the Bigtable API find the server by ` + "`BIGTABLE_EMULATOR_HOST`" + ` or a setting of theirs. Those of HBase find it by ZooKeeper's address, which is ` + "`--hbase-zookeeper-listen`" + `. What HBase clients cannot do at all: [hbase.md](hbase.md#what-is-not-there).
 `)
 	return b.Bytes()
 }
