@@ -24,6 +24,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
 const devClusterHelp = `Runs a cluster for development and tests: etcd, two masters and some tablet
@@ -132,13 +133,7 @@ func (d *devRun) run(ctx context.Context, servers, gateways int) error {
 		starting.Add(1)
 		running.Go(func() { d.keep(ctx, sync.OnceFunc(starting.Done), exe, name, append(args, d.more...)) })
 	}
-	d.p.sayf("cluster dev: %d tablet servers, %d gateways, two masters, etcd at %s, data in %s\n\nType next, in another terminal:\n\n", servers, gateways, d.etcd, d.dir)
-	d.p.sayf("  export BIGTABLE_EMULATOR_HOST=%s   # any server will do: they are 10 ports apart\n", d.at(d.port))
-	d.p.sayf("  cbt -project p -instance i createtable t families=f\n  cbt -project p -instance i set t row f:q=value\n  cbt -project p -instance i read t\n")
-	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told below; it is started again\n\n", d.etcd)
-	if d.hbase {
-		d.p.sayf("  hbase.zookeeper.quorum: %s            # as for any server\n\n", d.at(d.port+4))
-	}
+	d.p.sayf("cluster dev: %d tablet servers, %d gateways, two masters, etcd at %s, data in %s\n\n", servers, gateways, d.etcd, d.dir)
 	running.Go(func() {
 		starting.Wait()
 		d.announce(ctx, exe, servers, gateways)
@@ -167,8 +162,8 @@ func (d *devRun) announce(ctx context.Context, exe string, servers, gateways int
 		cmd := exec.CommandContext(ctx, exe, "cluster", "status", "--etcd="+d.etcd, "--cluster=dev")
 		cmd.SysProcAttr = childAttr()
 		if cmd.Run() == nil {
-			d.tellSecrets(servers, gateways)
-			d.p.sayf("the cluster serves\n")
+			d.p.sayf("the cluster serves\n\n")
+			d.tellNext(d.secrets(servers, gateways))
 			return
 		}
 		select {
@@ -178,23 +173,44 @@ func (d *devRun) announce(ctx context.Context, exe string, servers, gateways int
 	}
 }
 
-// tellSecrets says what clients need, if the servers were told to ask for TLS or
-// login: all have one authority, and one of them has made the first key.
-func (d *devRun) tellSecrets(servers, gateways int) {
-	there := func(path string) bool {
-		_, err := os.Stat(path)
-		return err == nil
+// secrets returns what clients need if the servers were told to ask for TLS or login: the
+// authority of all, and the first key, which one of them has made.
+func (d *devRun) secrets(servers, gateways int) (ca, key string) {
+	found := func(path, before string) string {
+		if _, err := os.Stat(path); err != nil || before != "" {
+			return before
+		}
+		return path
 	}
-	told := false
 	for i := range servers + gateways {
 		cfg := &settings.Serve{DataDir: filepath.Join(d.dir, processName(i, servers))}
-		if ca := autoTLS(cfg).CA(); there(ca) && !told {
-			told = true
-			d.p.sayf("authority of all: %s\n", ca)
+		ca, key = found(autoTLS(cfg).CA(), ca), found(rootKey(cfg), key)
+	}
+	return ca, key
+}
+
+// tellNext says what can be typed, now that it works.
+func (d *devRun) tellNext(ca, key string) {
+	at, cbt := d.at(d.port), "cbt -project p -instance i"
+	d.p.sayf("Type next, in another terminal:\n\n")
+	if ca == "" && key == "" {
+		d.p.sayf("  export BIGTABLE_EMULATOR_HOST=%s   # any server will do: they are 10 ports apart\n", at)
+	} else {
+		reach := "-admin-endpoint " + at + " -data-endpoint " + at
+		if ca != "" {
+			d.p.sayf("  export SSL_CERT_FILE=%s   # the authority of all\n", servertls.Quote(ca))
 		}
-		if key := rootKey(cfg); there(key) {
-			d.p.sayf("key of an account that may do everything: %s\n", key)
+		if key != "" {
+			d.p.sayf("  export GOOGLE_APPLICATION_CREDENTIALS=%s   # of an account that may do everything\n", servertls.Quote(key))
+			reach += ` -creds "$GOOGLE_APPLICATION_CREDENTIALS"`
 		}
+		d.p.sayf("  alias bt='cbt %s -project p -instance i'\n", reach)
+		cbt = "bt"
+	}
+	d.p.sayf("  %s createtable t families=f\n  %[1]s set t row f:q=value\n  %[1]s read t\n", cbt)
+	d.p.sayf("  trestle cluster status --cluster dev --etcd %s\n  kill -9 PID                                   # of a server, as told above; it is started again\n", d.etcd)
+	if d.hbase {
+		d.p.sayf("\n  hbase.zookeeper.quorum: %s            # as for any server\n", d.at(d.port+4))
 	}
 }
 

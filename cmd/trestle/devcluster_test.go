@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/trestledb/trestle/engine/loopback"
+	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
 
 // TestDevCluster: a cluster on an address of its own says when it serves, and
@@ -30,11 +31,17 @@ func TestDevCluster(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "data #1?") // which a URL must escape
 	p := startTrestle(t, "real", t.TempDir(), "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
 		"--", "--http-listen=off", "--tls-auto", "--auth=on", "--audit-log=off")
-	p.line("authority of all: " + filepath.Join(dir, "server-1", "tls", "ca.pem"))
 	p.line("the cluster serves")
-	if keys, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json")); err != nil || len(keys) != 1 {
-		t.Errorf("keys %v, %v", keys, err)
+	keys, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json"))
+	if err != nil || len(keys) != 1 {
+		t.Fatalf("keys %v, %v", keys, err)
 	}
+	// What it says to type next reaches it over TLS, with the key.
+	at := net.JoinHostPort(host.IP, strconv.Itoa(first+2))
+	p.line("  export SSL_CERT_FILE=" + servertls.Quote(filepath.Join(dir, "server-1", "tls", "ca.pem")) + " ")
+	p.line("  export GOOGLE_APPLICATION_CREDENTIALS=" + servertls.Quote(keys[0]) + " ")
+	p.line("  alias bt='cbt -admin-endpoint " + at + " -data-endpoint " + at + ` -creds "$GOOGLE_APPLICATION_CREDENTIALS" `)
+	p.line("  bt createtable t ")
 	if _, err := os.Stat(filepath.Join(dir, "store")); err != nil {
 		t.Errorf("the store is elsewhere: %v", err)
 	}
