@@ -87,11 +87,7 @@ func printDiagnoses(c *adminClient, found []diagnosis, processes int) error {
 			}
 		}
 	}
-	plural := "es"
-	if processes == 1 {
-		plural = ""
-	}
-	_, err := fmt.Fprintf(out, "looked at %d process%s, found %d\n", processes, plural, len(found))
+	_, err := fmt.Fprintf(out, "looked at %s, found %d\n", several(processes, "process", "es"), len(found))
 	return err
 }
 

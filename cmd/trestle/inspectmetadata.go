@@ -303,11 +303,7 @@ func (t *storedTable) print(w io.Writer, key func(string) string, wide bool) {
 			size += f.Bytes
 		}
 	}
-	plural := "s"
-	if len(t.Tablets) == 1 {
-		plural = ""
-	}
-	fmt.Fprintf(w, "\n%s: %d tablet%s, %s in SSTables\n", t.Table, len(t.Tablets), plural, byteSize(size))
+	fmt.Fprintf(w, "\n%s: %s, %s in SSTables\n", t.Table, several(len(t.Tablets), "tablet", "s"), byteSize(size))
 	fmt.Fprintf(w, "  id %s", t.ID)
 	if t.Created != nil {
 		fmt.Fprintf(w, ", created %s", t.Created.UTC().Format(clockTime))

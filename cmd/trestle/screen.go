@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/json"
+	"fmt"
 	"io"
 	"os"
 	"runtime"
@@ -61,6 +62,14 @@ func (s *screen) Write(b []byte) (int, error) {
 		return 0, err
 	}
 	return len(b), nil
+}
+
+// several counts things, as "1 tablet" or "2 tablets".
+func several(n int, thing, plural string) string {
+	if n == 1 {
+		plural = ""
+	}
+	return fmt.Sprintf("%d %s%s", n, thing, plural)
 }
 
 // atOnce returns p with an output that is written by flush. On a terminal, lines of the log

@@ -163,11 +163,7 @@ func (c *adminClient) list(table string, wide, changes bool) error {
 		if len(rest) < len(got.Tablets) {
 			fmt.Fprintln(c.p.stdout)
 		}
-		plural := "s"
-		if n == 1 {
-			plural = ""
-		}
-		fmt.Fprintf(c.p.stdout, "%s: %d tablet%s, %s\n", rest[0].Table, n, plural, byteSize(size))
+		fmt.Fprintf(c.p.stdout, "%s: %s, %s\n", rest[0].Table, several(n, "tablet", "s"), byteSize(size))
 		show := printTablets
 		if changes {
 			show = printChanges
