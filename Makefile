@@ -40,7 +40,7 @@ $(foreach v,TEST_TIMEOUT FUZZTIME CRASH_ROUNDS CRASH_VIEWS META_CHECKS META_STEP
 CONFORM = CONFORMANCE_TRESTLE=$(CURDIR)/$(BIN) CONFORMANCE_CLUSTER=$(CLUSTER:0=)
 
 .DEFAULT_GOAL := help
-.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor keyvis realdata memory backups cluster stream-faults hdfs hbase phoenix connectors kafka kafka-broker bench sim sim-lost sim-scale check clean
+.PHONY: help packages packages-tools packages-test vuln build run test full race lint fmt fuzz kills crash meta sweep conformance conformance-sql console console-vendor keyvis realdata memory backups cluster stream-faults beam hdfs hbase phoenix connectors kafka kafka-broker bench sim sim-lost sim-scale check clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -154,6 +154,15 @@ cluster: build ## Kill, stop, cut off, restart and measure processes of a cluste
 
 stream-faults: build ## Stream a table for DURATION while tablets are split, merged and moved, and servers and the reader killed: what comes out is what was acknowledged
 	$(CONFORM) $(GO) test ./conformance/cluster -run '^TestStream$$' -count=1 -v -timeout 120m -cluster.stream=$(strip $(DURATION)) -cluster.streamkills=20s
+
+BEAM ?= $(CURDIR)/bin/beam
+$(BEAM)/fetched: conformance/sdk/beam/pom.xml
+	mvn -q -B -f $< dependency:copy-dependencies -DoutputDirectory=$(BEAM)/lib
+	touch $@
+
+beam: build $(BEAM)/fetched ## Have Beam's connector read the changes of the real data, and for DURATION those of a table while tablets, servers and the pipeline come and go: fetches it from Maven Central; wants Java 17 and Maven
+	$(CONFORM) $(GO) run ./conformance/realdata -trestle $(BIN) -rows $(ROWS) -beam $(BEAM)/lib -kills 0 -python= -cbt= -transfer=
+	$(CONFORM) $(GO) test ./conformance/cluster -run '^TestStream$$' -count=1 -v -timeout 120m -cluster.stream=$(strip $(DURATION)) -cluster.streamkills=20s -cluster.beam=$(BEAM)/lib
 
 HDFS_JARS ?= $(CURDIR)/bin/hdfs
 $(HDFS_JARS):

@@ -46,8 +46,9 @@ func main() {
 	kills := flag.Int("kills", 1, "how often to kill the server")
 	cluster := flag.Bool("cluster", target.OnCluster(), "run a cluster of processes, all of which are killed at once")
 	transfer := flag.String("transfer", conformance.Directory, "where the store of a cluster is that adopts the directory, and releases another: directory, memory (S3), the path of a MinIO; empty leaves it out")
+	beam := flag.String("beam", "", "a directory of Beam's jars: its connector reads the changes while rows are loaded")
 	flag.Parse()
-	if err := run(*binary, *cbt, *python, *dir, *transfer, *rows, *kills, *cluster); err != nil {
+	if err := run(*binary, *cbt, *python, *dir, *transfer, *beam, *rows, *kills, *cluster); err != nil {
 		fmt.Fprintln(os.Stderr, "realdata:", err)
 		os.Exit(1)
 	}
@@ -129,7 +130,7 @@ type bench struct {
 	http string
 }
 
-func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) (err error) {
+func run(bin, cbt, python, dir, transfer, beam string, rows, kills int, cluster bool) (err error) {
 	ctx := context.Background()
 	if dir == "" {
 		if dir, err = os.MkdirTemp("", "realdata"); err != nil {
@@ -150,13 +151,19 @@ func run(bin, cbt, python, dir, transfer string, rows, kills int, cluster bool) 
 		return err
 	}
 	defer func() { err = errors.Join(err, b.stop()) }()
-	if err := b.admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: "ucd",
+	conf := &bigtable.TableConf{TableID: "ucd",
 		Families: map[string]bigtable.GCPolicy{"id": bigtable.MaxVersionsPolicy(1), "prop": bigtable.NoGcPolicy(), "enc": bigtable.NoGcPolicy(),
 			"brief": bigtable.MaxAgePolicy(markAge)},
-		SplitKeys: []string{"Common", "Han", "Han#20000", "Hangul", "Latin"}}); err != nil {
+		SplitKeys: []string{"Common", "Han", "Han#20000", "Hangul", "Latin"}}
+	load := b.load
+	if beam != "" {
+		conf.ChangeStreamRetention = 24 * time.Hour
+		load = func(ctx context.Context) error { return b.loadWithBeam(ctx, beam) }
+	}
+	if err := b.admin.CreateTableFromConf(ctx, conf); err != nil {
 		return err
 	}
-	if err := b.step("load with the Go client", b.load); err != nil {
+	if err := b.step("load with the Go client", load); err != nil {
 		return err
 	}
 	want := b.hash()
