@@ -3,6 +3,7 @@ package materialize
 import (
 	"bytes"
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -107,8 +108,8 @@ func (e *evaluator) Keys(ctx context.Context, keys [][]byte, emit func(*matview.
 
 // aroundLarge is how many rows are evaluated by their keys where one has no room, at first.
 // Where the query leaves none of them it is not known how far that one is: twice as many
-// are next, up to mostAround.
-const aroundLarge, mostAround = 64, 8192
+// are next, up to mostAround, or as many as have keys of mostAroundBytes.
+const aroundLarge, mostAround, mostAroundBytes = 64, 8192, 512 << 10
 
 // Range implements matview.Evaluator.
 func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matview.Row) error) error {
@@ -122,7 +123,7 @@ func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matv
 			within.Start, around = from, aroundLarge
 		}
 		keys := &keyReader{}
-		if _, err := e.e.o.Source.ReadRows(ctx, &scan.Request{Table: e.d.Source, Ranges: []row.Range{within}, Limit: int64(around), Filter: onlyKeys}, keys); err != nil {
+		if _, err := e.e.o.Source.ReadRows(ctx, &scan.Request{Table: e.d.Source, Ranges: []row.Range{within}, Limit: int64(around), Filter: onlyKeys}, keys); err != nil && !errors.Is(err, errKeys) {
 			return err
 		}
 		if len(keys.keys) == 0 {
@@ -147,14 +148,27 @@ func (e *evaluator) Range(ctx context.Context, within row.Range, emit func(*matv
 // onlyKeys leaves of each row a cell without its value.
 var onlyKeys = &filter.Node{Op: filter.Chain, Children: []*filter.Node{{Op: filter.CellsPerRowLimit, N: 1}, {Op: filter.StripValue}}}
 
-// A keyReader keeps the keys of rows.
-type keyReader struct{ keys [][]byte }
+// errKeys says that a keyReader has as many keys as it keeps.
+var errKeys = errors.New("these are keys enough")
 
-func (r *keyReader) StartRow(key []byte) { r.keys = append(r.keys, bytes.Clone(key)) }
-func (*keyReader) Cell(*row.Cell)        {}
-func (*keyReader) EndRow() (bool, error) { return false, nil }
-func (*keyReader) Scanned([]byte)        {}
-func (*keyReader) Flush() error          { return nil }
+// A keyReader keeps the keys of rows, until they have mostAroundBytes.
+type keyReader struct {
+	keys  [][]byte
+	bytes int
+}
+
+func (r *keyReader) StartRow(key []byte) {
+	r.keys, r.bytes = append(r.keys, bytes.Clone(key)), r.bytes+len(key)
+}
+func (*keyReader) Cell(*row.Cell) {}
+func (r *keyReader) EndRow() (bool, error) {
+	if r.bytes >= mostAroundBytes {
+		return false, errKeys
+	}
+	return false, nil
+}
+func (*keyReader) Scanned([]byte) {}
+func (*keyReader) Flush() error   { return nil }
 
 // part is run, and tells whether it failed as rows have no room. All rows before from were
 // evaluated then, and given to emit. What emit says is no such failure: a tablet that has no

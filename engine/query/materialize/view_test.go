@@ -442,16 +442,48 @@ func TestLargeRowFarAway(t *testing.T) {
 	}
 }
 
-// counted counts how often ranges of rows are read with their cells.
+// TestLargeRowLongKeys: however long the keys of the rows before it are, those that are held of
+// them have a bound.
+func TestLargeRowLongKeys(t *testing.T) {
+	b, c := source(t)
+	const memory, rows = 16 << 20, 1000
+	from := &counted{Backend: b}
+	e := evaluator(t, c, materialize.Options{Source: from, Memory: memory, Tell: time.Hour}, "SELECT LENGTH(f['v']) AS n, COUNT(*) AS c FROM t WHERE f['v'] > 'm' GROUP BY n")
+	for i := range rows {
+		if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: fmt.Appendf(nil, "k%04000d", i), Mutations: []row.Mutation{set("f", "v", "left out")}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := b.MutateRow(t.Context(), instance+"/tables/t", &row.Entry{Key: []byte("large"), Mutations: []row.Mutation{set("f", "v", strings.Repeat("v", memory))}}); err != nil {
+		t.Fatal(err)
+	}
+	got := collect(t, func(emit func(*matview.Row) error) error { return e.Range(t.Context(), row.All, emit) })
+	if got["large"].Err == nil {
+		t.Error("the row that has no room was evaluated")
+	}
+	if from.keyBytes == 0 || from.keyBytes > 1<<20 {
+		t.Errorf("keys of %d bytes were held", from.keyBytes)
+	}
+}
+
+// counted counts how often ranges of rows are read with their cells. keyBytes is how many bytes
+// of keys a read by keys asks for at most.
 type counted struct {
 	*model.Backend
-	parts int
+	parts, keyBytes int
 }
 
 func (c *counted) ReadRows(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
 	if len(req.Ranges) == 1 && !req.Ranges[0].IsSingle() && req.Limit == 0 {
 		c.parts++
 	}
+	n := 0
+	for _, r := range req.Ranges {
+		if r.IsSingle() {
+			n += len(r.Start)
+		}
+	}
+	c.keyBytes = max(c.keyBytes, n)
 	return c.Backend.ReadRows(ctx, req, w)
 }
 
