@@ -99,7 +99,8 @@ func (r *run) sweep(ctx context.Context) error {
 		return err
 	}
 	if len(keys) > 0 {
-		if err := r.evaluate(ctx, keys, 0); err != nil {
+		// The longer the pass takes, the more rows have come to an end meanwhile.
+		if err := r.evaluate(ctx, keys, 0, s.began); err != nil {
 			return err
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/matview"
 	"github.com/trestledb/trestle/engine/row"
-	"github.com/trestledb/trestle/engine/stamp"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -35,9 +34,12 @@ type pass struct {
 	rest       []row.Range
 	// within is, of a turn of a look, what it looks at: the look takes from it what it has
 	// seen. until is when the turn has taken its time, and over says that it is to end.
-	within    *row.Range
-	until     time.Time
-	over      bool
+	within *row.Range
+	until  time.Time
+	over   bool
+	// looked is how many rows of the look were seen since the time since, when it last gave way.
+	looked    int
+	since     time.Time
 	changed   []contribution
 	changedIn Room
 	bytes     int
@@ -51,10 +53,11 @@ type pass struct {
 type contribution struct{ key, value []byte }
 
 // evaluate evaluates rows, which ascend, and stores what has changed of their contributions.
-// oldest is the stamp of the first change.
-func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) error {
+// oldest is the stamp of the first change, 0 if nothing was written, and since when they have
+// waited.
+func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq, since time.Time) error {
 	for len(keys) > 0 {
-		n, err := r.evaluateFirst(ctx, keys, oldest)
+		n, err := r.evaluateFirst(ctx, keys, oldest, since)
 		if err != nil {
 			return err
 		}
@@ -64,7 +67,7 @@ func (r *run) evaluate(ctx context.Context, keys [][]byte, oldest cell.Seq) erro
 }
 
 // evaluateFirst is evaluate of the first n rows: all, unless the outbox is full before.
-func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq) (n int, err error) {
+func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq, since time.Time) (n int, err error) {
 	if err := r.out.admit(ctx); err != nil {
 		return 0, err
 	}
@@ -113,11 +116,7 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 				return 0, err
 			}
 		}
-		var lag time.Duration
-		if oldest != 0 {
-			lag = r.o.Now().Sub(stamp.Time(oldest))
-		}
-		if err := r.o.keys.spend(ctx, len(part), took, share(lag)); err != nil {
+		if err := r.o.keys.spend(ctx, len(part), took, share(r.o.Now().Sub(since))); err != nil {
 			return 0, err
 		}
 		if n += len(part); last {
@@ -132,7 +131,11 @@ func (r *run) evaluateFirst(ctx context.Context, keys [][]byte, oldest cell.Seq)
 func (p *pass) upTo(ctx context.Context, key []byte) (err error) {
 	for len(p.rest) > 0 && (key == nil || bytes.Compare(p.rest[0].Start, key) <= 0) {
 		// All that is stored is before key, and contributes nothing any more.
+		gone := len(p.stored)
 		if err := p.passed(ctx, nil); err != nil {
+			return err
+		}
+		if err := p.saw(ctx, gone); err != nil {
 			return err
 		}
 		if p.within != nil && bytes.Compare(p.rest[0].Start, p.within.Start) > 0 {
@@ -154,6 +157,22 @@ func (p *pass) upTo(ctx context.Context, key []byte) (err error) {
 		return p.passed(ctx, nil)
 	}
 	return nil
+}
+
+// saw says that a look has seen n more rows. It gives way after each evaluateTogether of them.
+func (p *pass) saw(ctx context.Context, n int) error {
+	if p.looked += n; p.within == nil || p.looked < evaluateTogether {
+		return nil
+	}
+	return p.giveWay(ctx)
+}
+
+// giveWay has a look wait for its turn, for what it has seen since it did so last.
+func (p *pass) giveWay(ctx context.Context) error {
+	err := p.o.scans.spend(ctx, p.looked, time.Since(p.since), scanShare)
+	p.looked, p.since = 0, time.Now()
+	p.over = p.over || time.Now().After(p.until)
+	return err
 }
 
 // row takes what was evaluated of a row.

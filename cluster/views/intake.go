@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/stamp"
 )
 
 // maxKeys is how many changed rows wait to be evaluated at most, and maxKeyBytes how many
@@ -334,7 +335,7 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake, others *sync.Wait
 			return err
 		}
 		if len(changed) > 0 {
-			if err := r.evaluate(ctx, changed, first); err != nil {
+			if err := r.evaluate(ctx, changed, first, stamp.Time(first)); err != nil {
 				return err
 			}
 		} else if r.out.done() {

@@ -153,15 +153,13 @@ func (r *run) lookOn(ctx context.Context) error {
 func (p *pass) look(ctx context.Context, l *look) error {
 	within := &l.rest[0]
 	p.within, p.rest, p.over = within, []row.Range{*within}, false
-	n, began := 0, time.Now()
+	p.looked, p.since = 0, time.Now()
 	err := p.eval.Range(ctx, *within, func(x *matview.Row) error {
 		// One without a contribution tells of all before it that have none.
-		if n++; n == evaluateTogether || len(x.Contribution) == 0 && x.Err == nil {
-			if err := p.o.scans.spend(ctx, n, time.Since(began), scanShare); err != nil {
+		if p.looked++; p.looked >= evaluateTogether || len(x.Contribution) == 0 && x.Err == nil {
+			if err := p.giveWay(ctx); err != nil {
 				return err
 			}
-			n, began = 0, time.Now()
-			p.over = p.over || time.Now().After(p.until)
 		}
 		if err := p.row(ctx, x); err != nil {
 			return err
