@@ -285,6 +285,19 @@ func TestTabletCuts(t *testing.T) {
 			writeBinary(t, s, binaryRows, 2*binaryRows)
 			rows = 2 * binaryRows
 			even(cuts(row.All))
+			// Runs that overlap: one has all rows, others those of the first half again.
+			if err := s.Flush(ctx); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				writeBinary(t, s, 0, binaryRows)
+				if err := s.Flush(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if all := cuts(row.All); len(all) < 5 || len(all) > 7 || all[4] > binaryRows || all[len(all)-1] < binaryRows {
+				t.Errorf("cuts where the first half of %d rows was written three times: %v", rows, all)
+			}
 		})
 	}
 }

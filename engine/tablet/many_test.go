@@ -11,6 +11,7 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/metadata"
@@ -103,8 +104,9 @@ func BenchmarkManyRows(b *testing.B) {
 	}
 }
 
-// TestManyRows: a read of many rows gives what reads of each give, whether the rows are near
-// each other or not, are there or not, in memory or in runs.
+// TestManyRows: a read of many rows, and ranges between them, gives what reads of each give,
+// whether the rows are near each other or not, are there or were deleted, in memory or in runs,
+// and however often the writer is full.
 func TestManyRows(t *testing.T) {
 	one, ctx := stored(t), t.Context()
 	seed := rand.Uint64()
@@ -120,9 +122,15 @@ func TestManyRows(t *testing.T) {
 					at += 1 + r.IntN(1+r.IntN(3))
 					b.Row(key(at))
 				}
-				if r.IntN(8) == 0 {
+				switch r.IntN(24) {
+				case 0:
 					b.DeleteFamily(0)
 					continue
+				case 1:
+					b.DeleteRow()
+					continue
+				case 2:
+					b.DeleteColumn(0, []byte("b"), cell.TimeRange{Start: 1, End: 2})
 				}
 				for _, q := range []string{"a", "b", "c"}[r.IntN(3):] {
 					b.Set(0, []byte(q), int64(r.IntN(3)), fmt.Append(nil, part, at))
@@ -132,6 +140,12 @@ func TestManyRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			b.Free()
+		}
+		for range 3 {
+			at := r.IntN(keys)
+			if err := one.DropRange(ctx, row.Range{Start: key(at), End: key(at + r.IntN(100))}); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if part < 3 {
 			flushed(t, one)
@@ -143,8 +157,8 @@ func TestManyRows(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		read := func(ranges []row.Range) (got []string) {
-			w := &cellWriter{each: func(key []byte, c *row.Cell) {
+		read := func(ranges []row.Range, full func() bool) (got []string) {
+			w := &cellWriter{full: full, each: func(key []byte, c *row.Cell) {
 				got = append(got, fmt.Sprintf("%s %s %d %s", key, c.Qualifier, c.Timestamp, c.Value))
 			}}
 			for rest := slices.Clone(ranges); len(rest) > 0; {
@@ -163,12 +177,17 @@ func TestManyRows(t *testing.T) {
 				step := 1 + r.IntN(30)*r.IntN(2)
 				for range r.IntN(2 * farRows) {
 					one := row.Single(key(at))
-					ranges, want = append(ranges, one), append(want, read([]row.Range{one})...)
+					if r.IntN(20) == 0 {
+						one = row.Range{Start: key(at), End: key(at + 1 + r.IntN(2*step))}
+						at += 2 * step
+					}
+					ranges, want = append(ranges, one), append(want, read([]row.Range{one}, nil)...)
 					at += 1 + r.IntN(step)
 				}
 				at++
 			}
-			if got := read(ranges); len(ranges) < manyRows || !slices.Equal(got, want) {
+			every := 1 + r.IntN(300)
+			if got := read(ranges, func() bool { return r.IntN(every) == 0 }); len(ranges) < manyRows || !slices.Equal(got, want) {
 				t.Fatalf("seed %d: a read of %d rows gives %d cells, reads of each %d", seed, len(ranges), len(got), len(want))
 			}
 		}

@@ -78,11 +78,12 @@ func TestOverwritten(t *testing.T) {
 // A cellWriter gives cells to a function.
 type cellWriter struct {
 	each func(key []byte, c *row.Cell)
+	full func() bool // after a row; nil: never
 	key  []byte
 }
 
 func (w *cellWriter) StartRow(key []byte)   { w.key = append(w.key[:0], key...) }
 func (w *cellWriter) Cell(c *row.Cell)      { w.each(w.key, c) }
-func (w *cellWriter) EndRow() (bool, error) { return false, nil }
+func (w *cellWriter) EndRow() (bool, error) { return w.full != nil && w.full(), nil }
 func (w *cellWriter) Scanned([]byte)        {}
 func (w *cellWriter) Flush() error          { return nil }
