@@ -86,8 +86,15 @@ func TestFigures(t *testing.T) {
 	if *figureTime == 0 || os.Getenv(target.BinaryEnv) == "" {
 		t.Skip("-views.figures is 0, or there is no program")
 	}
-	t.Run("writes", func(t *testing.T) { figuresOfWrites(t, false) })
-	t.Run("overwrites", func(t *testing.T) { figuresOfWrites(t, true) })
+	bulk, single := load{clients: 8, batch: 100}, load{clients: 64, batch: 1}
+	moderate := bulk
+	moderate.rate = 50_000
+	t.Run("writes", func(t *testing.T) { figuresOfWrites(t, bulk, false) })
+	t.Run("overwrites", func(t *testing.T) { figuresOfWrites(t, bulk, true) })
+	t.Run("singleWrites", func(t *testing.T) { figuresOfWrites(t, single, false) })
+	t.Run("singleOverwrites", func(t *testing.T) { figuresOfWrites(t, single, true) })
+	t.Run("moderateWrites", func(t *testing.T) { figuresOfWrites(t, moderate, false) })
+	t.Run("moderateOverwrites", func(t *testing.T) { figuresOfWrites(t, moderate, true) })
 	t.Run("lag", func(t *testing.T) { figuresOfLag(t, newFigures(t, false)) })
 	t.Run("lagInCluster", func(t *testing.T) { figuresOfLag(t, newFigures(t, true)) })
 	t.Run("backfill", figuresOfBackfills)
@@ -142,9 +149,13 @@ func (f *figures) caughtUp(t *testing.T, v *View) {
 	}
 }
 
-// rest returns when the server has nothing left to do.
+// rest returns when the server has nothing left to do, which may take a minute.
 func (f *figures) rest(t *testing.T) {
+	end := time.Now().Add(time.Minute)
 	for before, idle := processor(t, f.s.Pid), 0; idle < 3; {
+		if time.Now().After(end) {
+			t.Fatal("the server has been busy for a minute, with nothing to do")
+		}
 		time.Sleep(100 * time.Millisecond)
 		now := processor(t, f.s.Pid)
 		if idle++; now-before > 10*time.Millisecond {
@@ -209,6 +220,9 @@ func (f *figures) write(t *testing.T, l load) (rows int, took time.Duration, cal
 			m.Set("f", "rest", bigtable.Now(), padding)
 			keys[i], muts[i] = fmt.Sprintf("%02d-%08d", client, k), m
 		}
+		if l.batch == 1 {
+			return f.c.Open(l.table).Apply(t.Context(), keys[0], muts[0])
+		}
 		failed, err := f.c.Open(l.table).ApplyBulk(t.Context(), keys, muts)
 		return errors.Join(append(failed, err)...)
 	})
@@ -245,7 +259,7 @@ func middle(v []float64) float64 { return (v[(len(v)-1)/2] + v[len(v)/2]) / 2 }
 // figuresOfWrites writes to a table with one aggregate view and to one without, in turns that begin
 // when the server is at rest. What is done first in a turn is second in the next. Each turn has
 // new rows, or changes those of the turns before and goes on with new ones.
-func figuresOfWrites(t *testing.T, again bool) {
+func figuresOfWrites(t *testing.T, l load, again bool) {
 	f := newFigures(t, false)
 	f.table(t, "plain")
 	f.table(t, "viewed")
@@ -265,7 +279,8 @@ func figuresOfWrites(t *testing.T, again bool) {
 		for _, name := range names {
 			f.rest(t)
 			before := processor(t, f.s.Pid)
-			rows, took, c := f.write(t, load{table: name, d: *figureTime, clients: 8, batch: 100, first: first, version: turn})
+			l.table, l.d, l.first, l.version = name, *figureTime, first, turn
+			rows, took, c := f.write(t, l)
 			acked := processor(t, f.s.Pid) - before
 			f.caughtUp(t, v)
 			all := processor(t, f.s.Pid) - before
