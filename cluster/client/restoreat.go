@@ -127,16 +127,27 @@ func (r *restoreAt) check(ctx context.Context) error {
 		return err
 	}
 	r.source = n.Live()
-	switch now, then := r.source, r.b.Table.Stream; {
+	// What is kept for views only says which rows have changed.
+	life := func(t *schema.Table) (life uint64, since time.Time) {
+		if s := t.ChangeStream(); s != nil {
+			return s.ForClients()
+		}
+		return 0, time.Time{}
+	}
+	then, _ := life(r.b.Table)
+	switch now := r.source; {
 	case now == nil || now.ID != r.b.Table.ID:
 		return fault.New(fault.FailedPrecondition, "Table %s, of which backup %s was made, is no more, nor are its changes. %s", r.b.Table.Name, r.b.Name, whole)
-	case now.Stream == nil:
+	case now.ChangeStream() == nil:
 		return fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s: no change since backup %s is kept. %s", now.Name, r.b.Name, whole)
-	case then == nil || then.Life != now.Stream.Life:
+	default:
+		is, since := life(now)
+		if is == then {
+			return nil
+		}
 		return fault.New(fault.FailedPrecondition, "The change stream of table %s was enabled at %s, after backup %s was made: later backups can be brought to a time. %s",
-			now.Name, format(now.Stream.Since), r.b.Name, whole)
+			now.Name, format(since), r.b.Name, whole)
 	}
-	return nil
 }
 
 func format(t time.Time) string { return t.UTC().Format(time.RFC3339Nano) }
@@ -227,7 +238,8 @@ func (r *restoreAt) finish(ctx context.Context, name string, change func(*schema
 func (r *restoreAt) tablet(ctx context.Context, m *metadata.Row) error {
 	// Stamps are above that of the tablet, and above when the stream was enabled, which
 	// every server knew when the backup was made.
-	from := max(m.MaxSeq, stamp.At(r.b.Table.Stream.Since)-stamp.Stride)
+	_, since := r.b.Table.Stream.ForClients()
+	from := max(m.MaxSeq, stamp.At(since)-stamp.Stride)
 	if from >= r.until {
 		return nil
 	}

@@ -295,6 +295,10 @@ func restoreRefusals(t *testing.T, c *client.Client, sch *schema.Table, first st
 	}
 	change(nil)
 	refused("no stream", first, time.Now(), fault.FailedPrecondition, "not enabled")
+	change(&schema.Stream{Life: 3, Hidden: true, Retention: time.Hour, Since: sch.Stream.Since})
+	refused("a stream for views", first, time.Now(), fault.FailedPrecondition, "not enabled")
+	change(&schema.Stream{Life: 3, Enabled: 5, Retention: time.Hour, Since: sch.Stream.Since, EnabledSince: time.Now()})
+	refused("a later stream of a table with views", first, time.Now(), fault.FailedPrecondition, "after backup "+first)
 	late := backup("late")
 	change(&schema.Stream{Life: 4, Retention: 24 * time.Hour, Since: time.Now()})
 	for _, b := range []string{first, late} {
