@@ -17,6 +17,9 @@ import (
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
+// gather is for how long more changes are waited for where it matters which rows have changed.
+const gather = 5 * time.Millisecond
+
 // ReadChanges implements rpc.Data.
 func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error {
 	t, err := s.lookup(ctx, at)
@@ -43,6 +46,14 @@ func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.Change
 		}
 		select {
 		case <-ready:
+			if req.Rows {
+				// A view does not wait for each change. Its writers would for this processor.
+				select {
+				case <-time.After(gather):
+				case <-ctx.Done():
+					return context.Cause(ctx)
+				}
+			}
 		case <-timer.C:
 			if err := w.Watermark(r.at); err != nil {
 				return err
