@@ -50,10 +50,11 @@ const (
 func processors() int { return runtime.GOMAXPROCS(0) }
 
 // share returns the part of the processors that Workers with a lag may have for changed rows.
-// It grows with the lag, so that a view catches up at any load that lasts: writers have the
-// advantage while they are faster for a time.
+// It grows with the square of the lag: writers that are faster for some seconds hardly notice, and
+// a view catches up at any load that lasts.
 func share(lag time.Duration) float64 {
-	return min(1, leastShare+max(0, lag.Seconds())/fullLag.Seconds())
+	part := max(0, lag.Seconds()) / fullLag.Seconds()
+	return min(1, leastShare+part*part)
 }
 
 // spend says that a Worker has evaluated n rows in some time, and waits until it may go on, if

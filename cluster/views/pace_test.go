@@ -27,7 +27,7 @@ func TestPace(t *testing.T) {
 		}
 		return float64(worked) / float64(now.Sub(start)) / float64(processors())
 	}
-	for lag, want := range map[time.Duration]float64{0: leastShare, 6 * time.Second: leastShare + 0.1, -time.Second: leastShare} {
+	for lag, want := range map[time.Duration]float64{0: leastShare, 6 * time.Second: leastShare + 0.01, 24 * time.Second: leastShare + 0.16, -time.Second: leastShare} {
 		if got := part(true, false, lag); math.Abs(got-want) > want/10 {
 			t.Errorf("with a lag of %v, Workers have %.3f of the processors, want %.3f", lag, got, want)
 		}
