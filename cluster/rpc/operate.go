@@ -48,9 +48,19 @@ type TabletDetail struct {
 	// under way have read, and will have.
 	Done, Total int64
 	// Groups are the locality groups by id. Earlier are SSTables written when other
-	// families were in the groups.
+	// families were in the groups. Of the tablets of all tables there are none.
 	Groups  map[uint16]GroupState
 	Earlier GroupState
+	// Kept is what is kept of the tablet's changes. It is nil if the server is of a version
+	// that does not tell.
+	Kept *Kept `json:",omitempty"`
+}
+
+// Kept is what is kept of a tablet's changes. The fields are those of engine/tablet.Kept.
+type Kept struct {
+	Files         int
+	Bytes         int64
+	Since, Newest time.Time
 }
 
 // GroupState is the state of a locality group in a tablet. The fields are those of

@@ -479,8 +479,9 @@ func (s *Server) Status(context.Context) (*rpc.Status, error) {
 	}
 	out := &rpc.Status{Server: s.o.Name, Incarnation: s.owner, Copy: s.rollback.Number(), SplitBytes: max(s.o.SplitBytes, 0),
 		MetadataSplitBytes: max(s.o.MetadataSplitBytes, 0), SplitRate: max(s.o.SplitRate, 0)}
+	now := time.Now()
 	for _, t := range s.allTablets() {
-		x := t.status()
+		x := t.status(t.Load(now), t.Bytes())
 		x.Changes, x.View = t.ChangesBegin(), s.views.progress(t)
 		out.Tablets = append(out.Tablets, x)
 	}

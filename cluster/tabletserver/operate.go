@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -35,11 +36,11 @@ func (s *Server) runAttached(ctx context.Context, do func(context.Context) error
 	return s.translateShutdown(err)
 }
 
-// status describes a tablet.
-func (t *served) status() rpc.TabletStatus {
-	b, l := t.Bounds(), t.Load(time.Now())
-	return rpc.TabletStatus{Tablet: t.ID(), Table: t.Row().Table, Start: b.Start, End: b.End, Epoch: t.epoch,
-		Bytes: t.Bytes(), Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.servedSince}
+// status describes a tablet of a load and a size.
+func (t *served) status(l tablet.Load, bytes int64) rpc.TabletStatus {
+	b := t.Bounds()
+	return rpc.TabletStatus{Tablet: t.ID(), Table: t.table.Schema().ID, Start: b.Start, End: b.End, Epoch: t.epoch,
+		Bytes: bytes, Reads: l.RowsRead, Writes: l.RowsWritten, CPU: l.Busy() / float64(runtime.GOMAXPROCS(0)), Runs: t.Runs(), Since: t.servedSince}
 }
 
 // Describe implements rpc.Operate.
@@ -47,12 +48,17 @@ func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, 
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
-	var out []rpc.TabletDetail
-	for _, t := range s.allTablets() {
-		if table != rpc.AllTables && t.Row().Table != table {
-			continue
-		}
-		if d, ok := t.describe(); ok {
+	all := s.allTablets()
+	if table != rpc.AllTables {
+		all = slices.DeleteFunc(all, func(t *served) bool { return t.table.Schema().ID != table })
+	}
+	out := make([]rpc.TabletDetail, 0, len(all))
+	now := time.Now()
+	for _, t := range all {
+		if d, ok := t.describe(now); ok {
+			if table != rpc.AllTables {
+				t.describeGroups(&d)
+			}
 			out = append(out, d)
 		}
 	}
@@ -70,25 +76,37 @@ func (s *Server) allTablets() []*served {
 	return out
 }
 
-// describe describes a tablet for an operator; ok is false if it was given up meanwhile.
-func (t *served) describe() (d rpc.TabletDetail, ok bool) {
+// noneKept is shared by the many tablets without a stream.
+var noneKept rpc.Kept
+
+// describe describes a tablet for an operator, but for its locality groups; ok is false if it
+// was given up meanwhile.
+func (t *served) describe(now time.Time) (d rpc.TabletDetail, ok bool) {
 	state, ok := t.State()
 	if !ok {
 		return d, false
 	}
-	l := t.Load(time.Now())
-	d = rpc.TabletDetail{TabletStatus: t.status(), MemtableBytes: state.MemtableBytes, Files: state.Files, LastMajor: state.LastMajor,
-		ReadCalls: l.Reads, BytesRate: l.Bytes, Groups: map[uint16]rpc.GroupState{}}
+	l := t.Load(now)
+	d = rpc.TabletDetail{TabletStatus: t.status(l, state.Bytes), MemtableBytes: state.MemtableBytes, Files: state.Files, LastMajor: state.LastMajor,
+		ReadCalls: l.Reads, BytesRate: l.Bytes, Kept: &noneKept}
 	if pos, ok := t.RedoPoint(); ok {
 		d.Redo = pos.String()
 	}
+	if k := rpc.Kept(tablet.KeptOf(t.Row())); k != noneKept {
+		d.Kept = &k
+	}
 	d.Done, d.Total = t.Progress()
+	return d, true
+}
+
+// describeGroups describes a tablet's locality groups.
+func (t *served) describeGroups(d *rpc.TabletDetail) {
 	groups, earlier := t.GroupStates()
+	d.Groups = make(map[uint16]rpc.GroupState, len(groups))
 	for id, g := range groups {
 		d.Groups[id] = rpc.GroupState(g)
 	}
 	d.Earlier = rpc.GroupState(earlier)
-	return d, true
 }
 
 // Infos describes the tablets that are served here, in any order.
