@@ -26,28 +26,36 @@ type control struct {
 	Objects     []string            `json:",omitempty"`
 	Table       uint64              `json:",omitempty"`
 	Epoch       int64               `json:",omitempty"`
+	// Packed says that the caller of Describe reads appendDetails.
+	Packed bool `json:",omitempty"`
 }
 
 func (p *peer) control(ctx context.Context, c *control, out any) error {
+	answer, err := p.askControl(ctx, c)
+	if err != nil || out == nil {
+		return err
+	}
+	if err := json.Unmarshal(answer, out); err != nil {
+		return fault.New(fault.Internal, "answer of tablet server %s: %w", p.addr, err)
+	}
+	return nil
+}
+
+// askControl makes a call and returns the answer as it came.
+func (p *peer) askControl(ctx context.Context, c *control) ([]byte, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	l, err := p.get(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p.d.Forwarded.Add(1)
 	l.acquire()
 	defer l.release()
 	answer, err := p.askUnary(ctx, l, opControl, body, false)
-	if err != nil || out == nil {
-		return err
-	}
-	if err := json.Unmarshal(answer.Rest(), out); err != nil {
-		return fault.New(fault.Internal, "answer of tablet server %s: %w", p.addr, err)
-	}
-	return nil
+	return answer.Rest(), err
 }
 
 // Load implements rpc.Control.
@@ -110,12 +118,6 @@ func (p *peer) Attend(ctx context.Context, incarnation uint64, epoch int64, echo
 func (p *peer) Status(ctx context.Context) (*rpc.Status, error) {
 	st := new(rpc.Status)
 	return st, p.control(ctx, &control{Call: "Status"}, st)
-}
-
-// Describe implements rpc.Operate.
-func (p *peer) Describe(ctx context.Context, table uint64) (out []rpc.TabletDetail, err error) {
-	err = p.control(ctx, &control{Call: "Describe", Table: table}, &out)
-	return out, err
 }
 
 // A splitKey is the answer of SplitKey.

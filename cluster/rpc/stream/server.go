@@ -510,7 +510,11 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 	case "Status":
 		return appendJSON(b)(s.to.Status(ctx))
 	case "Describe":
-		return appendJSON(b)(s.to.Describe(ctx, c.Table))
+		details, err := s.to.Describe(ctx, c.Table)
+		if err != nil || !c.Packed {
+			return appendJSON(b)(details, err)
+		}
+		return appendDetails(b, details), nil
 	case "SplitKey":
 		var k splitKey
 		var err error

@@ -45,6 +45,7 @@ type fake struct {
 	ctl    func(what string, args ...any) error
 
 	changes func(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error
+	details []rpc.TabletDetail
 }
 
 func (f *fake) ReadRows(ctx context.Context, at rpc.Target, req *rpc.Read, w scan.Writer) ([]row.Range, scan.Stats, error) {
@@ -162,8 +163,7 @@ func (f *fake) Status(context.Context) (*rpc.Status, error) {
 }
 
 func (f *fake) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, error) {
-	return []rpc.TabletDetail{{TabletStatus: rpc.TabletStatus{Tablet: 3, Table: table}, LastMajor: time.Unix(9, 0).UTC(), Redo: "1:2", Total: 4,
-		Groups: map[uint16]rpc.GroupState{2: {Bytes: 5}}, Earlier: rpc.GroupState{Runs: 6}}}, f.call("describe", table)
+	return f.details, f.call("describe", table)
 }
 func (f *fake) SplitKey(_ context.Context, t metadata.TabletID) ([]byte, bool, error) {
 	return []byte{0, 255}, t != 0, f.call("split key", t)
@@ -896,7 +896,9 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(appendErrors(nil, []error{nil, rpc.ErrNotServing}))
 	f.Add(appendCells(nil, []row.Cell{{Family: "f", Qualifier: []byte("q")}}))
 	f.Add(appendFrame(nil, 300, []byte{1, 2}, []byte("body")))
+	f.Add(appendDetails(nil, details))
 	f.Fuzz(func(t *testing.T, b []byte) {
+		_, _ = detailsOf(b)
 		c := new(collect)
 		r := &rowReader{to: c}
 		_ = r.read(b)
