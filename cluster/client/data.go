@@ -578,6 +578,9 @@ func (c *Client) ReadModifyWriteRow(ctx context.Context, table string, key []byt
 func (c *Client) tabletRows(ctx context.Context, table uint64, within row.Range, each func(*metadata.Row) error) error {
 	for key := within.Start; ; {
 		rows, err := c.meta.Lookup(ctx, table, key, 64)
+		if err == nil && len(rows) == 0 {
+			err = fault.New(fault.NotFound, "the cluster has no METADATA tablet for %q yet", key)
+		}
 		if err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/locality"
+	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
@@ -75,19 +76,27 @@ func (c *Client) AssignFamilies(ctx context.Context, table, name string, familie
 	return c.updateGroups(ctx, table, func(t *schema.Table) error { return locality.Assign(t, name, families, newID) })
 }
 
-// details returns the servers' descriptions of the tablets of a table, or of all, by
-// tablet.
-func (c *Client) details(ctx context.Context, table uint64) (map[uint64]rpc.TabletDetail, error) {
-	out := map[uint64]rpc.TabletDetail{}
+// A description is what a server tells of its tablets.
+type description struct {
+	server  string
+	tablets []rpc.TabletDetail
+}
+
+// describe asks all servers for the tablets of a table, or of all.
+func (c *Client) describe(ctx context.Context, table uint64) ([]description, error) {
+	var out []description
 	err := askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
 		return s.Describe(ctx, table)
-	},
-		func(of []rpc.TabletDetail) {
-			for _, d := range of {
-				if o, ok := out[uint64(d.Tablet)]; !ok || o.Epoch < d.Epoch {
-					out[uint64(d.Tablet)] = d
-				}
-			}
-		})
+	}, func(server string, of []rpc.TabletDetail) { out = append(out, description{server, of}) })
+	return out, err
+}
+
+// details returns the servers' descriptions of the tablets of a table by tablet.
+func (c *Client) details(ctx context.Context, table uint64) (map[metadata.TabletID]rpc.TabletDetail, error) {
+	answers, err := c.describe(ctx, table)
+	out := map[metadata.TabletID]rpc.TabletDetail{}
+	for _, d := range byTable(answers) {
+		out[d.Tablet] = *d.TabletDetail
+	}
 	return out, err
 }

@@ -39,12 +39,13 @@ func (c *Client) HotTablets(ctx context.Context, parent string) ([]scan.HotTable
 // statuses asks all servers for their status, and calls each with the answers, one at a
 // time.
 func (c *Client) statuses(ctx context.Context, each func(*rpc.Status)) error {
-	return askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) }, each)
+	return askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) },
+		func(_ string, s *rpc.Status) { each(s) })
 }
 
-// askAll asks all servers something, and calls each with the answers, one at a time. Those
-// that do not are left out.
-func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(T)) error {
+// askAll asks all servers something, and calls each with their names and answers, one at a
+// time. Those that do not answer are left out.
+func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rpc.TabletServer) (T, error), each func(string, T)) error {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
 		return err
@@ -59,7 +60,7 @@ func askAll[T any](ctx context.Context, c *Client, what func(context.Context, rp
 			mu.Lock()
 			defer mu.Unlock()
 			if err == nil {
-				each(answer)
+				each(r.Name, answer)
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"github.com/trestledb/trestle/engine/locality"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/tablet"
 )
 
@@ -50,71 +52,157 @@ func isMetadata(t *catalog.Table) bool { return t.Schema().ID == metastore.Table
 // last, if name is empty. Tablets whose servers cannot be asked have no figures of their
 // servers.
 func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error) {
-	names := map[uint64]string{}
-	table := rpc.AllTables
+	var tables []*schema.Table
+	id := rpc.AllTables
 	if name != "" {
 		t, err := c.resolveTable(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		table = t.Schema().ID
-		names[table] = t.Schema().Name
+		tables = append(tables, t.Schema())
+		id = t.Schema().ID
 	} else {
-		names[metastore.Table] = metastore.Schema.Name
 		for _, t := range c.o.Schemas.All() {
 			if sch := t.Schema(); sch.DeleteTime.IsZero() {
-				names[sch.ID] = sch.Name
+				tables = append(tables, sch)
 			}
 		}
+		slices.SortFunc(tables, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) })
+		tables = append(tables, metastore.Schema)
 	}
-	details, err := c.details(ctx, table)
+	answers, err := c.describe(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	var out []tablet.Info
-	each := func(r *metadata.Row) error {
-		if names[r.Table] != "" {
-			out = append(out, info(r, names[r.Table], details))
+	served := byTable(answers)
+	out := make([]tablet.Info, 0, len(served))
+	for _, sch := range tables {
+		if out, err = c.appendTablets(ctx, out, sch, of(sch.ID, served)); err != nil && (name != "" || !errors.Is(err, fault.NotFound)) {
+			return nil, err
 		}
-		return nil
 	}
-	if name != "" {
-		err = c.tabletRows(ctx, table, row.All, each)
-	} else {
-		err = c.Rows(ctx, each)
+	return out, nil
+}
+
+// A described tablet is one as its server describes it.
+type described struct {
+	*rpc.TabletDetail
+	server string
+}
+
+// byTable returns the tablets that servers describe, by their tables and in the order of rows.
+// What two servers describe is as the one with the later epoch has it.
+func byTable(answers []description) (all []described) {
+	n := 0
+	for _, a := range answers {
+		n += len(a.tablets)
 	}
-	slices.SortStableFunc(out, func(a, b tablet.Info) int {
-		if am, bm := a.Table == metastore.Schema.Name, b.Table == metastore.Schema.Name; am != bm {
-			if am {
-				return 1
-			}
-			return -1
+	all = make([]described, 0, n)
+	for _, a := range answers {
+		for i := range a.tablets {
+			all = append(all, described{&a.tablets[i], a.server})
 		}
-		return strings.Compare(a.Table, b.Table)
+	}
+	slices.SortFunc(all, func(a, b described) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), bytes.Compare(a.Start, b.Start), cmp.Compare(a.Tablet, b.Tablet), cmp.Compare(b.Epoch, a.Epoch))
 	})
+	return slices.CompactFunc(all, func(a, b described) bool { return a.Tablet == b.Tablet })
+}
+
+// of returns those of a table.
+func of(table uint64, all []described) []described {
+	from, _ := slices.BinarySearchFunc(all, table, func(d described, table uint64) int { return cmp.Compare(d.Table, table) })
+	to, _ := slices.BinarySearchFunc(all[from:], table+1, func(d described, table uint64) int { return cmp.Compare(d.Table, table) })
+	return all[from : from+to]
+}
+
+// appendTablets appends the tablets of a table, of which servers describe some. What a server
+// serves is what METADATA says of it, so that only rows are read of those that none describes:
+// from the first of them to the last.
+func (c *Client) appendTablets(ctx context.Context, out []tablet.Info, sch *schema.Table, served []described) ([]tablet.Info, error) {
+	first := len(out)
+	left, right, rest := unknown(served)
+	for _, d := range served[:left] {
+		out = append(out, d.info(sch.Name))
+	}
+	if left > 0 && len(rest.Start) == 0 {
+		return out, nil
+	}
+	details := map[metadata.TabletID]described{}
+	for _, d := range served {
+		details[d.Tablet] = d
+	}
+	err := c.tabletRows(ctx, sch.ID, rest, func(r *metadata.Row) error {
+		// A tablet that was merged, or split, has another row by now.
+		for n := len(out); n > first && bytes.Compare(out[n-1].Rows.Start, r.Start) >= 0; n-- {
+			out = out[:n-1]
+		}
+		for right < len(served) && (len(r.End) == 0 || bytes.Compare(served[right].Start, r.End) < 0) {
+			right++
+		}
+		out = append(out, info(r, sch.Name, details[r.Tablet]))
+		return nil
+	})
+	for _, d := range served[right:] {
+		out = append(out, d.info(sch.Name))
+	}
 	return out, err
 }
 
-// info describes the tablet of a METADATA row, as its server did, if that did.
-func info(r *metadata.Row, table string, details map[uint64]rpc.TabletDetail) tablet.Info {
+// unknown returns how many of a table's tablets, in the order of rows, follow each other from
+// the table's first row on, from which on they do up to its last, and the rows between. There
+// are no rows between, and between.Start is empty, if left is all of them.
+func unknown(served []described) (left, right int, between row.Range) {
+	for ; left < len(served) && served[left].whole() && bytes.Equal(served[left].Start, between.Start); left++ {
+		if between.Start = served[left].End; len(between.Start) == 0 {
+			return left + 1, left + 1, between
+		}
+	}
+	right = len(served)
+	for ; right > left && served[right-1].whole() && bytes.Equal(served[right-1].End, between.End); right-- {
+		between.End = served[right-1].Start
+	}
+	return left, right, between
+}
+
+// whole tells whether the description has everything. A server of an earlier version leaves out
+// Kept.
+func (d described) whole() bool { return d.Kept != nil }
+
+// info describes a tablet of a table as its server does.
+func (d described) info(table string) tablet.Info {
+	i := tablet.Info{Table: table, Tablet: d.Tablet, Rows: row.Range{Start: d.Start, End: d.End}, Server: d.server}
+	d.tell(&i)
+	if d.Kept != nil {
+		i.Changes = tablet.Kept(*d.Kept)
+	}
+	return i
+}
+
+// tell adds what only the server of a tablet knows.
+func (d described) tell(i *tablet.Info) {
+	i.State = tablet.State{Bytes: d.Bytes, MemtableBytes: d.MemtableBytes, Runs: d.Runs, Files: d.Files, LastMajor: d.LastMajor}
+	i.Redo = d.Redo
+	i.Load = tablet.Load{Reads: d.ReadCalls, RowsRead: d.Reads, RowsWritten: d.Writes, Bytes: d.BytesRate}
+}
+
+// info describes the tablet of a METADATA row, with what its server tells, if it does.
+func info(r *metadata.Row, table string, d described) tablet.Info {
 	i := tablet.Info{Table: table, Tablet: r.Tablet, Rows: row.Range{Start: r.Start, End: r.End}, Changes: tablet.KeptOf(r)}
 	if a := r.Assignment; a != nil && a.State == metadata.Open {
 		i.Server = a.Server
 	}
-	d, ok := details[uint64(r.Tablet)]
-	if !ok {
-		i.Files = len(r.Files)
-		for _, f := range r.Files {
-			i.Bytes += f.Size
-		}
-		if r.MajorTime > 0 {
-			i.LastMajor = time.Unix(r.MajorTime, 0).UTC()
-		}
+	if d.TabletDetail != nil {
+		d.tell(&i)
 		return i
 	}
-	i.State = tablet.State{Bytes: d.Bytes, MemtableBytes: d.MemtableBytes, Runs: d.Runs, Files: d.Files, LastMajor: d.LastMajor}
-	i.Redo = d.Redo
-	i.Load = tablet.Load{Reads: d.ReadCalls, RowsRead: d.Reads, RowsWritten: d.Writes, Bytes: d.BytesRate}
+	i.Files = len(r.Files)
+	for _, f := range r.Files {
+		i.Bytes += f.Size
+	}
+	if r.MajorTime > 0 {
+		i.LastMajor = time.Unix(r.MajorTime, 0).UTC()
+	}
 	return i
 }
 
@@ -272,7 +360,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	}
 	var total int64
 	for _, p := range pieces {
-		total += details[uint64(p.row.Tablet)].Bytes
+		total += details[p.row.Tablet].Bytes
 	}
 	report(0, total)
 	var mu sync.Mutex
@@ -296,7 +384,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 			mu.Lock()
 			done := before
 			for id, size := range running {
-				if d := now[uint64(id)]; d.Total > 0 {
+				if d := now[id]; d.Total > 0 {
 					done += int64(float64(d.Done) / float64(d.Total) * float64(size))
 				}
 			}
@@ -305,7 +393,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 		}
 	})
 	err = c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
-		size := details[uint64(l.tablet)].Bytes
+		size := details[l.tablet].Bytes
 		mu.Lock()
 		running[l.tablet] = size
 		mu.Unlock()
