@@ -730,22 +730,12 @@ func (c *testCluster) lead(w *watcher) (name string) {
 
 // TestClusterAlerts is TestAlerts for what is of clusters.
 func TestClusterAlerts(t *testing.T) {
-	if !*causeAlerts {
-		t.Skip("alerts are not caused without -alerts")
-	}
 	logrus.SetOutput(io.Discard)
 	c := startCluster(t, 2, func(c *testCluster) {
 		c.extra = func(string) []string { return []string{"--http-listen=127.0.0.1:0"} }
 		c.ttl = 5 * time.Second // a server is given up sooner, if it is not for the machine's other work
 		c.masterHTTP = map[string]string{"master-1": loopback.Addr(t), "master-2": loopback.Addr(t)}
 	})
-	w := startWatcher(t)
-	for _, at := range c.masterHTTP {
-		w.scrape("http://" + at)
-	}
-	for _, at := range c.addrsHTTP {
-		w.scrape(strings.Fields(at)[0])
-	}
 	tbl := c.table(c.addrs["server-1"])
 	for i := range 26 {
 		if err := writeWithin(t, tbl, string(rune('a'+i)), "v", 20*time.Second); err != nil {
@@ -771,9 +761,21 @@ func TestClusterAlerts(t *testing.T) {
 		pages.WriteString(httpGet(t, strings.Fields(at)[0]))
 	}
 	haveMetrics(t, pages.String(), exprs)
+
+	w := startWatcher(t)
+	for _, at := range c.masterHTTP {
+		w.scrape("http://" + at)
+	}
+	for _, at := range c.addrsHTTP {
+		w.scrape(strings.Fields(at)[0])
+	}
 	w.has(`count_over_time(up[1m]) > 5`)
 	c.lead(w)
 	w.silent()
+	w.showPanels("", []string{"Time that tablets were held up, 99 of 100", "Tablets that wait for a damaged log"}, "cluster")
+	if !*causeAlerts {
+		t.Skip("metrics and dashboard are as they should be; alerts are not caused without -alerts")
+	}
 
 	// A server stands still while others wait for its answers, and dies, with a segment of
 	// its log damaged.
