@@ -153,6 +153,30 @@ func TestReader(t *testing.T) {
 	}
 }
 
+// TestLateTables: a page that does not know yet which tables there are says so, and does not say
+// that there are none.
+func TestLateTables(t *testing.T) {
+	browser(t)
+	s := start(t, "--auth", "on", "--emulator")
+	b := open(t, s.url)
+	b.run(chromedp.EmulateViewport(1280, 900))
+	b.logIn(filepath.Join(s.dir, "data", "root-key.json"))
+	b.eval(`const r = await fetch("/v2/`+instance+`/tables", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ tableId: "measures", table: { columnFamilies: { f: {} } } }) }); if (!r.ok) throw new Error(await r.text());`, nil)
+	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
+		_, err := page.AddScriptToEvaluateOnNewDocument(`const at = fetch; fetch = async (url, o) => { if (url === "/admin/tables") await new Promise((r) => setTimeout(r, 1000)); return at(url, o); }`).Do(ctx)
+		return err
+	}))
+	for _, p := range []struct{ hash, want string }{{"#/", "measures"}, {"#/instances", "my-instance"}, {"#/keys", "measures"}, {"#/sql", "measures"}, {"#/backups", "Back up a table"}, {"#/access", "Policy of project my-project"}} {
+		b.show(p.hash)
+		if text := b.text(); !strings.Contains(text, p.want) {
+			t.Errorf("%s: %q is not on the page: %.1000s", p.hash, p.want, text)
+		}
+	}
+	if w := b.wrong(); len(w) > 0 {
+		t.Error(w)
+	}
+}
+
 // TestReadOnly: with --console read, what changes something is offered nowhere, and is
 // refused to who asks for it from the page all the same.
 func TestReadOnly(t *testing.T) {
