@@ -201,7 +201,7 @@ func TestFullDisk(t *testing.T) {
 	b.press("Write")
 	b.await(`document.querySelector("dialog .note.bad")`)
 	b.shot("full-refused")
-	if w := refusals(b.wrong()); len(w) > 0 {
+	if w := refusals(b.wrong(), "429 /v2/"+table+":mutateRow"); len(w) > 0 {
 		t.Error(w)
 	}
 }
