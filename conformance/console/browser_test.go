@@ -169,12 +169,20 @@ func browser(t *testing.T) string {
 func open(t *testing.T, origin string, flags ...chromedp.ExecAllocatorOption) *tab {
 	t.Helper()
 	o := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(browser(t)), chromedp.NoSandbox, chromedp.DisableGPU, chromedp.UserDataDir(t.TempDir()))
-	ctx, cancel := chromedp.NewExecAllocator(context.Background(), append(o, flags...)...)
-	t.Cleanup(cancel)
-	ctx, cancel = chromedp.NewContext(ctx)
-	t.Cleanup(cancel)
-	ctx, cancel = context.WithTimeout(ctx, 20*time.Minute)
-	t.Cleanup(cancel)
+	ctx, closeAll := chromedp.NewExecAllocator(context.Background(), append(o, flags...)...)
+	ctx, closeBrowser := chromedp.NewContext(ctx)
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
+	t.Cleanup(func() {
+		// Its first process is waited for. Others may write to its directory, which is removed next.
+		var all []string
+		if c := chromedp.FromContext(ctx); c.Browser != nil {
+			all = processesOf(c.Browser.Process().Pid)
+		}
+		cancel()
+		closeBrowser()
+		closeAll()
+		eventually(t, "the browser's processes have ended", func() bool { return !slices.ContainsFunc(all, runs) })
+	})
 	b := &tab{Context: ctx, t: t, origin: origin}
 	chromedp.ListenTarget(ctx, b.listen)
 	b.run(network.Enable(), log.Enable(), chromedp.ActionFunc(func(ctx context.Context) error {

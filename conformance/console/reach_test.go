@@ -1,6 +1,7 @@
 package console
 
 import (
+	"bytes"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -307,6 +308,23 @@ func TestChecks(t *testing.T) {
 	}
 }
 
+// TestOpen: when a test is over, none of its browser's processes is left to write to the
+// directory that the test removes.
+func TestOpen(t *testing.T) {
+	s := start(t)
+	var all []string
+	for range 5 {
+		t.Run("browser", func(t *testing.T) {
+			b := open(t, s.url)
+			b.show("#/")
+			all = processesOf(chromedp.FromContext(b).Browser.Process().Pid)
+		})
+		if len(all) < 3 || slices.ContainsFunc(all, runs) {
+			t.Errorf("of %d processes some run on", len(all))
+		}
+	}
+}
+
 // TestProtobuf reads values by the descriptors of a schema bundle.
 func TestProtobuf(t *testing.T) {
 	browser(t)
@@ -586,14 +604,8 @@ func (b *tab) collect() (nodes, listeners int64) {
 // resident returns how much memory the processes of the pages have for themselves.
 func (b *tab) resident() (sum int64) {
 	b.t.Helper()
-	parent := chromedp.FromContext(b).Browser.Process().Pid
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, dir := range dirs {
-		line, err := os.ReadFile(filepath.Join(dir, "cmdline"))
-		if err != nil || !strings.Contains(string(line), "--type=renderer") || !under(dir, parent) {
+	for _, dir := range processesOf(chromedp.FromContext(b).Browser.Process().Pid) {
+		if line, err := os.ReadFile(filepath.Join(dir, "cmdline")); err != nil || !strings.Contains(string(line), "--type=renderer") {
 			continue
 		}
 		status, _ := os.ReadFile(filepath.Join(dir, "status"))
@@ -610,26 +622,41 @@ func (b *tab) resident() (sum int64) {
 	return sum
 }
 
+// processesOf returns the directories below /proc of a process and of all that descend from it.
+func processesOf(ancestor int) (dirs []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range all {
+		if dir == fmt.Sprintf("/proc/%d", ancestor) || under(dir, ancestor) {
+			dirs = append(dirs, dir)
+		}
+	}
+	return dirs
+}
+
+// runs tells whether a process has not ended.
+func runs(dir string) bool {
+	state, _, ok := stat(dir)
+	return ok && state != 'Z'
+}
+
+// stat returns the state of a process, and the parent that it has.
+func stat(dir string) (state byte, parent int, ok bool) {
+	text, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return 0, 0, false
+	}
+	_, err = fmt.Sscanf(string(text[bytes.LastIndexByte(text, ')')+2:]), "%c %d", &state, &parent)
+	return state, parent, err == nil
+}
+
 // under tells whether a process descends from another.
 func under(dir string, ancestor int) bool {
 	for {
-		var pid, parent int
-		var state byte
-		stat, err := os.ReadFile(filepath.Join(dir, "stat"))
-		if err != nil {
-			return false
+		_, parent, ok := stat(dir)
+		if parent == ancestor || !ok || parent <= 1 {
+			return ok && parent == ancestor
 		}
-		text := string(stat)
-		if _, err := fmt.Sscanf(text[strings.LastIndexByte(text, ')')+2:], "%c %d", &state, &parent); err != nil {
-			return false
-		}
-		if pid = parent; pid == ancestor {
-			return true
-		}
-		if pid <= 1 {
-			return false
-		}
-		dir = fmt.Sprintf("/proc/%d", pid)
+		dir = fmt.Sprintf("/proc/%d", parent)
 	}
 }
 
