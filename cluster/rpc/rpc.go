@@ -93,7 +93,7 @@ type ChangesRead struct {
 	From   changes.Position
 	Until  cell.Seq
 	Every  time.Duration
-	Rows   bool // records may lack their Changes; not known to another process
+	Rows   bool // records may lack their Changes
 }
 
 // A ViewRow has updates of a row of a materialized view, those of a shard in order.

@@ -35,11 +35,17 @@ func (d *decoder) position() changes.Position {
 func appendChangesRead(b []byte, req *rpc.ChangesRead) []byte {
 	b = binary.AppendUvarint(b, req.Life)
 	b = appendPosition(appendRange(b, req.Within), &req.From)
-	return binary.AppendVarint(binary.AppendUvarint(b, uint64(req.Until)), int64(req.Every))
+	b = binary.AppendVarint(binary.AppendUvarint(b, uint64(req.Until)), int64(req.Every))
+	if req.Rows {
+		b = append(b, 1) // which earlier versions leave alone
+	}
+	return b
 }
 
 func (d *decoder) changesRead() *rpc.ChangesRead {
-	return &rpc.ChangesRead{Life: d.Uvarint(), Within: d.rowRange(), From: d.position(), Until: cell.Seq(d.Uvarint()), Every: time.Duration(d.Varint())}
+	req := &rpc.ChangesRead{Life: d.Uvarint(), Within: d.rowRange(), From: d.position(), Until: cell.Seq(d.Uvarint()), Every: time.Duration(d.Varint())}
+	req.Rows = d.Len() > 0 && d.Byte() != 0
+	return req
 }
 
 func appendChanges(b []byte, r *changes.Record) []byte {

@@ -46,7 +46,7 @@ var someChanges = []changes.Record{
 func TestChanges(t *testing.T) {
 	f := &fake{}
 	_, p, _ := serve(t, f, Options{}, ServerOptions{})
-	want := &rpc.ChangesRead{Life: 4, Within: row.Range{Start: []byte("a"), End: []byte("z")}, Until: 99, Every: time.Second,
+	want := &rpc.ChangesRead{Life: 4, Within: row.Range{Start: []byte("a"), End: []byte("z")}, Until: 99, Every: time.Second, Rows: true,
 		From: changes.Position{Through: 3, ChunkEnd: 8, Row: []byte("r"), Stamp: 5}}
 	boom := errors.New("boom")
 	ends := map[string]error{"until": nil, "gone": rpc.ErrNotServing}
