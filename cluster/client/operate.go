@@ -159,7 +159,7 @@ func unknown(served []described) (left, right int, between row.Range) {
 		}
 	}
 	right = len(served)
-	for ; right > left && served[right-1].whole() && bytes.Equal(served[right-1].End, between.End); right-- {
+	for ; right > left && served[right-1].whole() && bytes.Equal(served[right-1].End, between.End) && bytes.Compare(served[right-1].Start, between.Start) >= 0; right-- {
 		between.End = served[right-1].Start
 	}
 	return left, right, between
