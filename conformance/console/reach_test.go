@@ -701,6 +701,12 @@ func TestDeadServer(t *testing.T) {
 			if text := b.text(); !strings.Contains(text, `tablet server "server-2" at `) || !strings.Contains(text, "has not answered within 3s") || took > 10*time.Second {
 				t.Errorf("%s by process %d after %v: %s", p, at, took, text)
 			}
+			// How much it has is not known.
+			var figures string
+			b.eval(`return [...[...document.querySelectorAll('[aria-label="Tablet servers"] tbody tr')].find((x) => x.innerText.includes("server-2")).querySelectorAll("td.num")].map((x) => x.innerText.trim()).join("")`, &figures)
+			if figures == "" || strings.Trim(figures, "–") != "" {
+				t.Errorf("%s by process %d: the server has %q", p, at, figures)
+			}
 			for _, c := range b.cut() {
 				t.Errorf("%s by process %d: cut off: %s", p, at, c)
 			}

@@ -114,6 +114,8 @@ export function count(n) {
   return n.toPrecision(2).replace(/\.?0+$/, "");
 }
 export const rate = (n) => `${count(n)}/s`;
+// toldBy is a figure of a tablet server, which only that knows.
+export const toldBy = (server, text) => (server.error ? "–" : text);
 export function seconds(s) {
   s = Number(s || 0);
   if (s === 0) return "0 s";
