@@ -13,7 +13,6 @@ import (
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/engine/fault"
-	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -206,7 +205,7 @@ func TestTablets(t *testing.T) {
 		return details, err
 	}
 	check("after a move", six, false)
-	if now := list(many)[at]; now.Server != to || now.Tablet != metadata.TabletID(old.Tablet) {
+	if now := list(many)[at]; now.Server != to || now.Tablet != old.Tablet {
 		t.Errorf("%+v is not at %s", now, to)
 	}
 }
