@@ -320,8 +320,9 @@ func (c *checking) end(sum *check.Summary, complete bool) {
 	case c.views:
 		logs += "; views were not compared, as " + viewsSpared
 	}
-	fmt.Fprintf(c.p.screen(), "%s: %s, %d harmless findings; %d tables, %d tablets, %d backups, %d SSTables (%s, %d entries), %s%s\n",
-		c.what, verdict, sum.Harmless, sum.Tables, sum.Tablets, sum.Backups, sum.SSTables, byteSize(sum.SSTableBytes), sum.Entries, logs, flaw(sum.Damaged > 0))
+	fmt.Fprintf(c.p.screen(), "%s: %s, %s; %s, %s, %s, %s (%s, %d entries), %s%s\n", c.what, verdict, several(sum.Harmless, "harmless finding", "s"),
+		several(sum.Tables, "table", "s"), several(sum.Tablets, "tablet", "s"), several(sum.Backups, "backup", "s"), several(sum.SSTables, "SSTable", "s"),
+		byteSize(sum.SSTableBytes), sum.Entries, logs, flaw(sum.Damaged > 0))
 }
 
 // byteSize writes n as a person reads it.

@@ -192,6 +192,16 @@ func TestSecured(t *testing.T) {
 	p.exit()
 }
 
+// TestLoginWithoutTLS: a server that no client of Google's could log in to says so.
+func TestLoginWithoutTLS(t *testing.T) {
+	p := startTrestle(t, "real", t.TempDir(), "serve", "--listen=127.0.0.1:0", "--http-listen=off", "--memory=64MiB", "--auth=on")
+	if hint := p.line("cbt and Google's client libraries send a key over TLS only"); !strings.Contains(hint, "--tls-auto") {
+		t.Error(hint)
+	}
+	p.signal(syscall.SIGTERM)
+	p.exit()
+}
+
 func TestIAMUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"what"}, {"keys"}, {"keys", "what"}, {"policy", "get"}, {"policy", "get", "a", "b"}, {"keys", "list", "x"}, {"keys", "list", "--what"}} {
 		var out, errs strings.Builder

@@ -260,7 +260,7 @@ func TestCorruption(t *testing.T) {
 		t.Errorf("check beside a server: %d %s", code, out)
 	}
 	o.stop(syscall.SIGTERM) // which flushes
-	if out, errs, code := tool(t, o.dir, "check", "trestle-data"); code != exitOK || !strings.Contains(out, "trestle-data: no damage, 0 harmless findings; 1 tables, 1 tablets,") {
+	if out, errs, code := tool(t, o.dir, "check", "trestle-data"); code != exitOK || !strings.Contains(out, "trestle-data: no damage, 0 harmless findings; 1 table, 1 tablet,") {
 		t.Errorf("check after a stop: %d\n%s%s", code, out, errs)
 	}
 	o.start() // with nothing in the cache

@@ -50,6 +50,9 @@ var openStack opener = func(ctx context.Context, cfg *settings.Serve, m *ops.Met
 	if st.hints, err = front.Hints(ctx, cbtFor(cfg)); err != nil {
 		return nil, errors.Join(err, st.drain(ctx))
 	}
+	if cfg.AuthOn() && !cfg.TLS() {
+		st.hints = append(st.hints, "cbt and Google's client libraries send a key over TLS only: start with --tls-auto too, or behind a proxy that speaks TLS.")
+	}
 	tablets := store.TabletServer()
 	st.heat = heat
 	st.failed, st.ready, st.minFree = tablets.Failed(), tablets.Err, o.Log.KeepFreeBytes
