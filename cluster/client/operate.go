@@ -354,6 +354,40 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	if err != nil {
 		return err
 	}
+	return c.forEachWatched(ctx, t, pieces, report, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		return s.Compact(ctx, []metadata.TabletID{l.tablet})
+	})
+}
+
+// VerifyTablets reads the SSTables of the tablets of a table that serve rows from
+// the store and checks their checksums. It calls damaged for each that is
+// damaged, one at a time, and report as CompactTablets does. Tablets that are split or
+// merged meanwhile may be read twice.
+func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
+	t, pieces, err := c.tabletParts(ctx, name, rows)
+	if err != nil {
+		return err
+	}
+	var mu sync.Mutex
+	return c.forEachWatched(ctx, t, pieces, report, func(ctx context.Context, s rpc.TabletServer, l location) error {
+		objects, err := s.Verify(ctx, l.tablet)
+		if err != nil {
+			return err
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		for _, o := range objects {
+			if o.Error != "" {
+				damaged(tablet.ObjectDamage{Table: t.Schema().Name, Tablet: l.tablet, Rows: l.rows, Object: o.Object, Err: errors.New(o.Error)})
+			}
+		}
+		return nil
+	})
+}
+
+// forEachWatched is forEachPart for work that servers tell the progress of. It calls report
+// about once a second with estimates of how many bytes, of how many, are done.
+func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []tabletPart, report func(done, total int64), do func(context.Context, rpc.TabletServer, location) error) error {
 	details, err := c.details(ctx, t.Schema().ID)
 	if err != nil {
 		return err
@@ -365,7 +399,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 	report(0, total)
 	var mu sync.Mutex
 	var before int64
-	running := map[metadata.TabletID]int64{} // way, and their sizes
+	running := map[metadata.TabletID]int64{} // the sizes of tablets
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -397,7 +431,7 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 		mu.Lock()
 		running[l.tablet] = size
 		mu.Unlock()
-		err := s.Compact(ctx, []metadata.TabletID{l.tablet})
+		err := do(ctx, s, l)
 		mu.Lock()
 		defer mu.Unlock()
 		delete(running, l.tablet)
@@ -412,41 +446,6 @@ func (c *Client) CompactTablets(ctx context.Context, name string, rows row.Range
 		report(total, total)
 	}
 	return err
-}
-
-// VerifyTablets reads the SSTables of the tablets of a table that serve rows from
-// the store and checks their checksums. It calls damaged for each that is
-// damaged, and report after each tablet with how many bytes, of about how many,
-// have been read. Tablets that are split or merged meanwhile may be read twice.
-func (c *Client) VerifyTablets(ctx context.Context, name string, rows row.Range, damaged func(tablet.ObjectDamage), report func(done, total int64)) error {
-	t, pieces, err := c.tabletParts(ctx, name, rows)
-	if err != nil {
-		return err
-	}
-	var total, done int64
-	for _, p := range pieces {
-		for _, f := range p.row.Files {
-			total += f.Size
-		}
-	}
-	report(0, total)
-	var mu sync.Mutex
-	return c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
-		objects, err := s.Verify(ctx, l.tablet)
-		if err != nil {
-			return err
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		for _, o := range objects {
-			if o.Error != "" {
-				damaged(tablet.ObjectDamage{Table: t.Schema().Name, Tablet: l.tablet, Rows: l.rows, Object: o.Object, Err: errors.New(o.Error)})
-			}
-			done += o.Bytes
-		}
-		report(min(done, total), total)
-		return nil
-	})
 }
 
 // DropDamaged forgets a damaged SSTable of a table, in every tablet that names

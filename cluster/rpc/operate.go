@@ -45,7 +45,7 @@ type TabletDetail struct {
 	// of the changes written, per second, lately.
 	ReadCalls, BytesRate float64
 	// Done and Total are the bytes of keys and values that compactions which are
-	// under way have read, and will have.
+	// under way have read, and will have; and the bytes of SSTables, of a verification.
 	Done, Total int64
 	// Groups are the locality groups by id. Earlier are SSTables written when other
 	// families were in the groups. Of the tablets of all tables there are none.

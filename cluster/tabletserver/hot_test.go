@@ -7,15 +7,18 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/objstorage"
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/tablet"
@@ -224,6 +227,55 @@ func hotTablets(t *testing.T) {
 	time.Sleep(10 * time.Minute)
 	if hot, _ := s.HotTablets(ctx, in); len(hot) > 0 {
 		t.Errorf("ten minutes later: %v", hot)
+	}
+}
+
+// lastOpen is a store that keeps whoever opens the last of some objects waiting.
+type lastOpen struct {
+	objectstore.Store
+	before  atomic.Int32
+	release chan struct{}
+}
+
+func (l *lastOpen) Open(ctx context.Context, name string) (objstorage.Readable, error) {
+	if l.before.Add(-1) == -1 {
+		<-l.release
+	}
+	return l.Store.Open(ctx, name)
+}
+
+// TestVerifyProgress: how far a verification has come is told while it reads a tablet.
+func TestVerifyProgress(t *testing.T) {
+	s := mustOpen(t, Options{FS: vfs.NewMem(), Dir: "d", NoBackground: true})
+	defer mustClose(t, s)
+	table := filled(t, s, "t", 300)
+	for i := range 300 {
+		mustPut(t, s, table, fmt.Sprintf("row%05d", i), setCell("f", "q", 1000, "again"))
+	}
+	if err := s.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	files := s.tabletsOf(table)[0].Row().Files
+	if len(files) != 2 {
+		t.Fatalf("%d SSTables", len(files))
+	}
+	store := &lastOpen{Store: s.env.Objects, release: make(chan struct{})}
+	store.before.Store(1)
+	s.env.Objects = store
+	var last, total int64
+	within := false
+	err := s.VerifyTablets(ctx, "t", row.All, func(d tablet.ObjectDamage) { t.Errorf("damaged: %+v", d) }, func(done, of int64) {
+		if done < last || done > of {
+			t.Errorf("%d of %d bytes, after %d", done, of, last)
+		}
+		last, total = done, of
+		if done > 0 && done < of && !within {
+			within = true
+			close(store.release)
+		}
+	})
+	if err != nil || !within || last != total {
+		t.Errorf("%v; told on the way: %v; at last %d of %d bytes", err, within, last, total)
 	}
 }
 

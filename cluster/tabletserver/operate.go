@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -96,6 +97,9 @@ func (t *served) describe(now time.Time) (d rpc.TabletDetail, ok bool) {
 		d.Kept = &k
 	}
 	d.Done, d.Total = t.Progress()
+	if read := t.verified.Load(); read != nil {
+		d.Done, d.Total = d.Done+read.Load(), d.Total+state.Bytes
+	}
 	return d, true
 }
 
@@ -168,8 +172,12 @@ func (s *Server) Verify(ctx context.Context, id metadata.TabletID) (out []rpc.Ve
 	if err != nil {
 		return nil, err
 	}
+	read := new(atomic.Int64)
+	ts[0].verified.Store(read)
+	defer ts[0].verified.CompareAndSwap(read, nil)
 	err = s.runAttached(ctx, func(ctx context.Context) error {
 		return ts[0].Verify(ctx, func(object string, bytes int64, err error) error {
+			read.Add(bytes)
 			v := rpc.Verified{Object: object, Bytes: bytes}
 			if err != nil {
 				v.Error = err.Error()

@@ -247,6 +247,8 @@ type served struct {
 	// askedNow, if it is set, is closed when readers of changes are to be told at once up to
 	// where there is nothing.
 	askedNow atomic.Pointer[chan struct{}]
+	// verified, if it is set, counts the bytes of SSTables that Verify has read.
+	verified atomic.Pointer[atomic.Int64]
 }
 
 // Start begins a new incarnation. It returns once the server may be given
