@@ -18,16 +18,19 @@ import (
 	"github.com/trestledb/trestle/conformance/sdk/beam"
 )
 
-// A beamReader is a pipeline of Beam. Nobody kills it: its runner, the only one that needs no
-// service, has in memory what the connector has noted as read.
+// A beamReader is a pipeline of Beam. It is killed when it has written what was acknowledged:
+// its runner, the only one that needs no service, has in memory what the connector has noted as
+// read. The writers wait for that, and write on while the pipeline starts again.
 type beamReader struct {
-	t     *testing.T
-	out   string
-	ended chan error
+	t        *testing.T
+	pipeline *beam.Pipeline
+	process  *beam.Process // nil if it does not run
+	out      string
+	writers  *tableWriters
 }
 
-// newBeamReader starts the pipeline. jars is a directory of Beam's.
-func newBeamReader(t *testing.T, jars, addr string) *beamReader {
+// newBeamReader compiles the pipeline. jars is a directory of Beam's.
+func newBeamReader(t *testing.T, jars, addr string, writers *tableWriters) *beamReader {
 	t.Helper()
 	dir := t.TempDir()
 	p, err := beam.Compile(t.Context(), jars, dir)
@@ -35,36 +38,59 @@ func newBeamReader(t *testing.T, jars, addr string) *beamReader {
 		t.Fatal(err)
 	}
 	p.Addr, p.Project, p.Instance, p.Table, p.Start = addr, "project", "instance", "orders", time.Now()
-	b := &beamReader{t: t, out: filepath.Join(dir, "orders.json"), ended: make(chan error, 1)}
-	cmd := p.Command(b.out)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		err := cmd.Wait()
-		b.ended <- fmt.Errorf("the pipeline ended: %w\n%s", err, log.String())
-	}()
-	t.Cleanup(func() { _ = cmd.Process.Kill() })
+	b := &beamReader{t: t, pipeline: p, out: filepath.Join(dir, "orders.json"), writers: writers}
+	t.Cleanup(func() {
+		if b.process != nil {
+			b.process.Kill()
+		}
+	})
 	return b
 }
 
-// killed waits until ctx ends.
-func (b *beamReader) killed(ctx context.Context, _ time.Duration) {
+// run has the pipeline run for a while, or until ctx ends.
+func (b *beamReader) run(ctx context.Context, d time.Duration) {
+	if b.process == nil {
+		p, err := b.pipeline.Run(b.out)
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		b.process = p
+	}
+	short, cancel := context.WithTimeout(ctx, d)
+	defer cancel()
 	select {
-	case err := <-b.ended:
-		b.t.Error(err)
-		<-ctx.Done()
-	case <-ctx.Done():
+	case <-b.process.Ended():
+		b.t.Error(b.process.Err())
+		b.process = nil
+	case <-short.Done():
 	}
 }
 
-// upTo waits for a while: how far the pipeline has come it tells nobody.
+// killed runs the pipeline for d after the time that it takes to start and to catch up.
+func (b *beamReader) killed(ctx context.Context, d time.Duration) {
+	b.run(ctx, 20*time.Second+d)
+	b.writers.mu.Lock()
+	defer b.writers.mu.Unlock()
+	acked := b.writers.acked()
+	for ctx.Err() == nil && b.process != nil {
+		f, err := b.read()
+		if err != nil {
+			b.t.Error(err)
+			return
+		}
+		if f.missing(acked) == nil {
+			b.process.Kill()
+			b.process = nil
+			return
+		}
+		b.run(ctx, time.Second)
+	}
+}
+
+// upTo runs the pipeline for a while: nobody learns from it how far it has come.
 func (b *beamReader) upTo(ctx context.Context, _ time.Time) bool {
-	short, cancel := context.WithTimeout(ctx, 5*time.Second)
-	defer cancel()
-	b.killed(short, 0)
+	b.run(ctx, 5*time.Second)
 	return false
 }
 

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"time"
@@ -54,35 +55,41 @@ func (b *bench) loadWithBeam(ctx context.Context, jars string) (err error) {
 	}
 	p.Addr, p.Project, p.Instance, p.Table, p.Start = b.server.Addr, project, instance, "ucd", time.Now()
 	file := filepath.Join(dir, "changes")
-	cmd := p.Command(file)
-	var log bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &log, &log
-	if err := cmd.Start(); err != nil {
+	process, err := p.Run(file)
+	if err != nil {
 		return err
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
 	defer func() {
-		_ = cmd.Process.Kill()
+		process.Kill()
 		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, log.String())
+			err = fmt.Errorf("%w\n%w", err, process.Err())
 		}
 	}()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	loaded := make(chan error, 1)
 	start := time.Now()
 	go func() { loaded <- b.load(ctx) }()
 
 	// A minute without a line says that no more will come.
 	const patience = time.Minute
-	var in *bufio.Reader
-	var partial []byte
-	seen := make(map[string]bool, b.rows())
-	var sum uint64
-	end := time.Time{} // of the load
-	for last := time.Now(); len(seen) < b.rows() || time.Since(last) < 3*time.Second; {
+	changes := rowChanges{seen: make(map[string]bool, b.rows())}
+	var end time.Time // of the load
+	last := start
+	for line, err := range follow(ctx, file) {
+		if err != nil {
+			return err
+		}
+		if line != nil {
+			if err := changes.add(line); err != nil {
+				return err
+			}
+			last = time.Now()
+			continue
+		}
 		select {
-		case err := <-ended:
-			return fmt.Errorf("the pipeline ended: %w", err)
+		case <-process.Ended():
+			return errors.New("no more changes")
 		case err := <-loaded:
 			if err != nil {
 				return err
@@ -90,48 +97,84 @@ func (b *bench) loadWithBeam(ctx context.Context, jars string) (err error) {
 			end = time.Now()
 		default:
 		}
-		if in == nil {
-			if f, err := os.Open(file); err == nil {
-				defer f.Close()
-				in = bufio.NewReaderSize(f, 1<<20)
-			}
+		all := len(changes.seen) == b.rows()
+		if all && time.Since(last) > 3*time.Second {
+			break
 		}
+		if !all && !end.IsZero() && time.Since(last) > patience {
+			return fmt.Errorf("%d of %d rows have come", len(changes.seen), b.rows())
+		}
+	}
+	fmt.Printf("  %.0f rows/s through Beam, the last %.1f s after the load\n", float64(b.rows())/last.Sub(start).Seconds(), last.Sub(end).Seconds())
+	if want := b.hash(); changes.sum != want {
+		return fmt.Errorf("the changes have hash %016x, the rows %016x", changes.sum, want)
+	}
+	return nil
+}
+
+// follow yields the lines of a file as they are appended, and nil when there is none at the
+// moment. The file need not be there yet.
+func follow(ctx context.Context, file string) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		var in *bufio.Reader
 		var line []byte
-		err := io.EOF
-		if in != nil {
-			line, err = in.ReadBytes('\n')
-		}
-		partial = append(partial, line...)
-		if errors.Is(err, io.EOF) {
-			if !end.IsZero() && time.Since(last) > patience {
-				return fmt.Errorf("%d of %d rows have come", len(seen), b.rows())
+		for ctx.Err() == nil {
+			if in == nil {
+				f, err := os.Open(file)
+				if err == nil {
+					defer f.Close()
+					in = bufio.NewReaderSize(f, 1<<20)
+				} else if !errors.Is(err, os.ErrNotExist) {
+					yield(nil, err)
+					return
+				}
 			}
-			time.Sleep(20 * time.Millisecond)
-			continue
+			err := io.EOF
+			if in != nil {
+				var more []byte
+				more, err = in.ReadBytes('\n')
+				line = append(line, more...)
+			}
+			switch {
+			case err == nil:
+				if !yield(line, nil) {
+					return
+				}
+				line = line[:0]
+			case !errors.Is(err, io.EOF):
+				yield(nil, err)
+				return
+			default:
+				if !yield(nil, nil) {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+			}
 		}
-		if err != nil {
-			return err
-		}
-		var c change
-		if err := json.Unmarshal(partial, &c); err != nil {
-			return fmt.Errorf("%.200q: %w", partial, err)
-		}
-		partial, last = partial[:0], time.Now()
-		if c.Type != "USER" || len(c.Mutations) != 5 {
-			return fmt.Errorf("a change that nobody made: %+v", c)
-		}
-		if seen[c.Row] {
-			return fmt.Errorf("row %q is there twice", c.Row)
-		}
-		seen[c.Row] = true
-		m := c.Mutations
-		sum += rowHash(c.Row, string(m[0].Value), string(m[1].Value), string(m[2].Value), m[3].Value, m[4].Value)
-		if len(seen) == b.rows() {
-			fmt.Printf("  %.0f rows/s through Beam, the last %.1f s after the load\n", float64(b.rows())/time.Since(start).Seconds(), time.Since(end).Seconds())
-		}
+		yield(nil, ctx.Err())
 	}
-	if want := b.hash(); sum != want {
-		return fmt.Errorf("the changes have hash %016x, the rows %016x", sum, want)
+}
+
+// rowChanges are changes that each make a row.
+type rowChanges struct {
+	seen map[string]bool // by key
+	sum  uint64          // of the hashes of the rows
+}
+
+// add adds a line of the pipeline.
+func (r *rowChanges) add(line []byte) error {
+	var c change
+	if err := json.Unmarshal(line, &c); err != nil {
+		return fmt.Errorf("%.200q: %w", line, err)
 	}
+	if c.Type != "USER" || len(c.Mutations) != 5 {
+		return fmt.Errorf("a change that the load did not make: %+v", c)
+	}
+	if r.seen[c.Row] {
+		return fmt.Errorf("row %q is there twice", c.Row)
+	}
+	r.seen[c.Row] = true
+	m := c.Mutations
+	r.sum += rowHash(c.Row, string(m[0].Value), string(m[1].Value), string(m[2].Value), m[3].Value, m[4].Value)
 	return nil
 }

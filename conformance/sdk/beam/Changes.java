@@ -31,7 +31,7 @@ import org.joda.time.Instant;
 public class Changes {
   public static void main(String[] args) {
     DirectOptions options = PipelineOptionsFactory.create().as(DirectOptions.class);
-    options.setTargetParallelism(2);
+    options.setTargetParallelism(16); // a thread each waits for a partition without changes
     options.setEnforceEncodability(false);
     options.setEnforceImmutability(false);
     Pipeline pipeline = Pipeline.create(options);
@@ -44,6 +44,7 @@ public class Changes {
                     .withTableId(args[3])
                     .withAppProfileId("default")
                     .withChangeStreamName(args[4])
+                    .withExistingPipelineOptions(BigtableIO.ExistingPipelineOptions.RESUME_OR_NEW)
                     .withStartTime(new Instant(Long.parseLong(args[5]))),
                 args[0]))
         .apply(ParDo.of(new Write(args[3], args[6])));
