@@ -118,6 +118,9 @@ func TestTablets(t *testing.T) {
 			}
 		}
 	}
+	if names := c.TableNames(); !slices.Equal(names, []string{few, many, "METADATA"}) {
+		t.Errorf("tables %q", names)
+	}
 	six := []string{"", "b", "c", "d", "e", "f"}
 	want := list("")
 	check("all answer", six, false)

@@ -62,13 +62,7 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 		tables = append(tables, t.Schema())
 		id = t.Schema().ID
 	} else {
-		for _, t := range c.o.Schemas.All() {
-			if sch := t.Schema(); sch.DeleteTime.IsZero() {
-				tables = append(tables, sch)
-			}
-		}
-		slices.SortFunc(tables, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) })
-		tables = append(tables, metastore.Schema)
+		tables = c.allTables()
 	}
 	answers, err := c.describe(ctx, id)
 	if err != nil {
@@ -82,6 +76,25 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 		}
 	}
 	return out, nil
+}
+
+// allTables returns all tables by their names, METADATA last.
+func (c *Client) allTables() (tables []*schema.Table) {
+	for _, t := range c.o.Schemas.All() {
+		if sch := t.Schema(); sch.DeleteTime.IsZero() {
+			tables = append(tables, sch)
+		}
+	}
+	slices.SortFunc(tables, func(a, b *schema.Table) int { return strings.Compare(a.Name, b.Name) })
+	return append(tables, metastore.Schema)
+}
+
+// TableNames returns the full names of the tables whose tablets Tablets describes.
+func (c *Client) TableNames() (names []string) {
+	for _, t := range c.allTables() {
+		names = append(names, t.Name)
+	}
+	return names
 }
 
 // A described tablet is one as its server describes it.

@@ -170,7 +170,7 @@ func TestLateTables(t *testing.T) {
 	b.logIn(filepath.Join(s.dir, "data", "root-key.json"))
 	b.eval(`const r = await fetch("/v2/`+instance+`/tables", { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ tableId: "measures", table: { columnFamilies: { f: {} } } }) }); if (!r.ok) throw new Error(await r.text());`, nil)
 	b.run(chromedp.ActionFunc(func(ctx context.Context) error {
-		_, err := page.AddScriptToEvaluateOnNewDocument(`const at = fetch; fetch = async (url, o) => { if (url === "/admin/tables") await new Promise((r) => setTimeout(r, 1000)); return at(url, o); }`).Do(ctx)
+		_, err := page.AddScriptToEvaluateOnNewDocument(`const at = fetch; fetch = async (url, o) => { if (url.startsWith("/admin/tables")) await new Promise((r) => setTimeout(r, 1000)); return at(url, o); }`).Do(ctx)
 		return err
 	}))
 	for _, p := range []struct{ hash, want string }{{"#/", "measures"}, {"#/instances", "my-instance"}, {"#/keys", "measures"}, {"#/sql", "measures"}, {"#/backups", "Back up a table"}, {"#/access", "Policy of project my-project"}} {
@@ -540,6 +540,21 @@ func TestMany(t *testing.T) {
 			t.Errorf("%s after %v, or without %q: %.500s", p.name, took, p.want, text)
 		}
 		b.shot("many-" + strings.ReplaceAll(p.name, " ", "-"))
+	}
+	// Of many tables, those are offered whose names have what is typed.
+	for _, page := range []string{"keys", "tablets"} {
+		b.show("#/" + page)
+		var hash string
+		b.eval(`const field = [...document.querySelectorAll("label.field")].find((x) => x.firstChild.textContent === "Table").querySelector("input");
+			const type = async (text) => { field.focus(); field.value = text; field.dispatchEvent(new Event("input", { bubbles: true })); await new Promise((r) => setTimeout(r, 100)); };
+			await type("-00321");
+			const offered = [...document.querySelectorAll("#tables option")].map((x) => x.value);
+			if (offered.length !== 1) throw new Error(offered.join());
+			await type(offered[0]);
+			return location.hash`, &hash)
+		if !strings.HasPrefix(hash, "#/"+page+"/") || !strings.HasSuffix(hash, "table-00321") {
+			t.Errorf("%s: the address is %s", page, hash)
+		}
 	}
 	// In one document, as a caller goes around: what a page had is given back by the next.
 	var nodes, listeners [3]int64

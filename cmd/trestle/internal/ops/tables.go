@@ -71,8 +71,25 @@ type TableList struct {
 	Tables []TableSum `json:"tables"`
 }
 
+// TableNameList is the answer of GET /admin/tables?view=names.
+type TableNameList struct {
+	Tables []TableName `json:"tables"`
+}
+
+// A TableName is that of a table.
+type TableName struct {
+	Table string `json:"table"`
+}
+
 // listTables shows one table, or all that the caller may know of.
 func (a *Admin) listTables(q *request) (any, error) {
+	switch view := q.URL.Query().Get("view"); view {
+	case "":
+	case "names":
+		return q.tableNames()
+	default:
+		return nil, fault.New(fault.Invalid, "view must be names, or be left out")
+	}
 	infos, err := q.tablets(lookTime)
 	if err != nil {
 		return nil, err
@@ -94,6 +111,22 @@ func (a *Admin) listTables(q *request) (any, error) {
 		s.Bytes += t.Bytes
 		s.RowsReadPerSecond += t.Load.RowsRead
 		s.RowsWrittenPerSecond += t.Load.RowsWritten
+	}
+	return out, nil
+}
+
+// tableNames returns the names of all tables that the caller may know of. Unlike their sums
+// they cost nothing for each tablet.
+func (q *request) tableNames() (any, error) {
+	out := TableNameList{Tables: []TableName{}}
+	for _, name := range q.op.TableNames() {
+		sees, err := q.sees(name)
+		if err != nil {
+			return nil, err
+		}
+		if sees {
+			out.Tables = append(out.Tables, TableName{name})
+		}
 	}
 	return out, nil
 }

@@ -105,6 +105,13 @@ func TestPages(t *testing.T) {
 	if want := (TableSum{Table: "t", Tablets: n, Unserved: n / 2, Bytes: 2 * n, RowsReadPerSecond: 5}); len(sums.Tables) != 1 || sums.Tables[0] != want {
 		t.Errorf("%+v, want %+v", sums.Tables, want)
 	}
+	var names TableNameList
+	if get("/admin/tables?view=names", &names); !slices.Equal(names.Tables, []TableName{{"t"}}) {
+		t.Errorf("%+v", names.Tables)
+	}
+	if code, body := do("/admin/tables?view=sums"); code != 400 {
+		t.Errorf("another view: %d %s", code, body)
+	}
 	for _, bad := range []string{"limit=0", "limit=1001", "limit=x", "limit=1&offset=-1", "offset=3", "order=size"} {
 		for _, list := range []string{"tablets?", "backups?"} {
 			if code, body := do("/admin/" + list + bad); code != 400 {

@@ -28,6 +28,8 @@ import (
 // the damage that a process of it knows of.
 type Operator interface {
 	Tablets(ctx context.Context, table string) ([]tablet.Info, error)
+	// TableNames returns the full names of all tables, without a look at their tablets.
+	TableNames() []string
 	SplitAt(ctx context.Context, table string, key []byte) error
 	MergeAt(ctx context.Context, table string, key []byte) error
 	FlushTablets(ctx context.Context, table string, rows row.Range) error

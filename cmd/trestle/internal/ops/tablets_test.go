@@ -36,6 +36,7 @@ func (f *fakeOperator) Tablets(_ context.Context, table string) ([]tablet.Info, 
 	}
 	return []tablet.Info{{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"}}, nil
 }
+func (f *fakeOperator) TableNames() []string { return []string{"t"} }
 func (f *fakeOperator) SplitAt(context.Context, string, []byte) error {
 	return fault.New(fault.Exhausted, "disk full")
 }

@@ -1,6 +1,6 @@
 // The rows of a table, the key visualizer, and SQL.
 import { html, useState, useEffect, useMemo, useRef, get, post, path, last, instanceOf, projectOf, toBase64, fromBase64, escapeKey, unescapeKey, after, decode, visible, bytes, count, seconds, micros, exact, Refusal, remembered, when } from "./util.js";
-import { useLoad, useMay, Note, Failure, Loaded, Card, Head, Empty, Command, Grid, Facts, Key, Field, useForm, Button, useDialog, Badge } from "./ui.js";
+import { useLoad, useMay, Note, Failure, Loaded, Card, Head, Empty, Command, Grid, Facts, Key, Field, TableField, useForm, Button, useDialog, Badge } from "./ui.js";
 import { everything, to, FirstSteps, cbtAt } from "./pages.js";
 import { messagesOf, reader } from "./proto.js";
 import { HeatMap } from "./charts.js";
@@ -126,7 +126,7 @@ export function Keys({ name, session }) {
   return html`<${Head} title="Key visualizer" lead="Which keys are read and written, and when. A bright spot is a hot range of rows." />
   <${Failure} error=${all.error} />
   ${all.data && tables.length === 0 ? html`<${FirstSteps} session=${session} />` : html`
-  <${Card}><form class="grid" aria-busy=${all.loading ? "true" : "false"} onSubmit=${(e) => e.preventDefault()}><${Field} label="Table" options=${[...new Set([table, ...tables])].filter(Boolean).map((t) => [t, visible(t.replace(/^projects\//, "").replace(/\/instances\/|\/tables\//g, " / "))])} value=${table} onInput=${(e) => { location.hash = to("keys", e.currentTarget.value); }} /><${Field} label="Figure" options=${metrics.map((m) => [m[0], m[1]])} value=${metric} onInput=${(e) => setMetric(e.currentTarget.value)} /><${Field} label="Of the last" options=${spans} value=${span} onInput=${(e) => setSpan(e.currentTarget.value)} /></form></${Card}>
+  <${Card}><form class="grid" aria-busy=${all.loading ? "true" : "false"} onSubmit=${(e) => e.preventDefault()}><${TableField} tables=${tables} value=${table} choose=${(t) => { location.hash = to("keys", t); }} /><${Field} label="Figure" options=${metrics.map((m) => [m[0], m[1]])} value=${metric} onInput=${(e) => setMetric(e.currentTarget.value)} /><${Field} label="Of the last" options=${spans} value=${span} onInput=${(e) => setSpan(e.currentTarget.value)} /></form></${Card}>
   ${table && html`<${Loaded} of=${of} what="see the keys of this table">${(d) => d === null ? null : d.values.length === 0 ? html`<${Card}><${Empty} title="Nothing is recorded yet.">A column is recorded each minute while the server runs. Come back in two minutes; to see a pattern at once, put load on a table: <code>trestle bench --help</code>.</${Empty}></${Card}>` : html`
     ${(d.findings || []).map((f) => html`<${Note} kind=${f.severity === "warning" ? "warn" : ""}><b>${visible(f.text)}</b> <span class="hint">${when(f.from)} to ${when(f.to)}</span>${f.key ? html` <a href=${to("data", table)}>Look at the rows</a>` : ""}</${Note}>`)}
     <${Card} title=${metrics.find((m) => m[0] === metric)[1] + (metric === "bytes" ? "" : ` in each ${{ 60: "minute", 600: "10 minutes", 3600: "hour" }[d.step_seconds] || seconds(d.step_seconds)}`)}>${d.findings?.length ? null : html`<p class="hint">${d.values.some((c) => c?.some((v) => v > 0)) ? "Nothing stands out in this time." : "There was no such load in this time: choose another figure or a longer time."}</p>`}<${HeatMap} map=${d} unit=${unit} /></${Card}>`}</${Loaded}>`}`}`;

@@ -6,8 +6,9 @@ export const to = (page, name) => `#/${page}${name ? "/" + encodeURIComponent(na
 
 // everything returns projects, and instances with their tables, as far as the caller sees them. Which projects
 // there are no API tells, so they are those of the tables that are seen, and those that were looked at here.
-export async function everything(signal) {
-  const seen = await get("/admin/tables", signal).catch((error) => { if (error.status !== 403 && error.status !== 409) throw error; return { error, tables: [] }; });
+// What the tablets of the tables tell is among it if there are to be sums: the server looks at each for that.
+export async function everything(signal, withSums) {
+  const seen = await get(withSums ? "/admin/tables" : "/admin/tables?view=names", signal).catch((error) => { if (error.status !== 403 && error.status !== 409) throw error; return { error, tables: [] }; });
   const sums = seen.tables.filter((t) => t.table.startsWith("projects/")), names = sums.map((t) => t.table);
   const projects = [...new Set([...names.map(projectOf), ...remembered.get("projects", [])])].sort();
   const lists = await Promise.all(projects.map((p) => get(`/v2/projects/${encodeURIComponent(p)}/instances`, signal).then((r) => r.instances || [], () => [])));
@@ -34,7 +35,7 @@ ${bt} set greetings r1 f:q=hello`} />${session.login && html`<p class="hint">Bot
 
 export function Overview({ session }) {
   const of = useLoad(async (signal) => {
-    const [all, ready, servers, damage] = await Promise.all([everything(signal).catch((error) => { if (error.status !== 503) throw error; return { error, sums: [], tables: [], projects: [], instances: [] }; }), fetch("/readyz", { signal: AbortSignal.any([signal, AbortSignal.timeout(5000)]) }).then((r) => r.text(), (e) => { if (e.name !== "TimeoutError") throw e; return "[-] server: it has not answered within 5 seconds"; }), get("/admin/servers", signal).catch((error) => ({ error })), get("/admin/jobs", signal).catch(() => ({ jobs: [] }))]);
+    const [all, ready, servers, damage] = await Promise.all([everything(signal, true).catch((error) => { if (error.status !== 503) throw error; return { error, sums: [], tables: [], projects: [], instances: [] }; }), fetch("/readyz", { signal: AbortSignal.any([signal, AbortSignal.timeout(5000)]) }).then((r) => r.text(), (e) => { if (e.name !== "TimeoutError") throw e; return "[-] server: it has not answered within 5 seconds"; }), get("/admin/servers", signal).catch((error) => ({ error })), get("/admin/jobs", signal).catch(() => ({ jobs: [] }))]);
     return { ...all, ready: ready.trim().split("\n"), servers, jobs: damage.jobs };
   }, [], 10);
   return html`<${Head} title="Overview" lead=${`Cluster ${visible(session.cluster)}, version ${session.version}`} />
@@ -56,7 +57,7 @@ export function Overview({ session }) {
 }
 
 export function Instances() {
-  const of = useLoad(everything, []), [dialog, open] = useDialog();
+  const of = useLoad((s) => everything(s, true), []), [dialog, open] = useDialog();
   const remember = (p) => { remembered.set("projects", [...new Set([...remembered.get("projects", []), p])]); of.reload(); };
   const create = () => open({ title: "Create an instance", verb: "Create", fields: [{ name: "project", label: "Project", value: of.data?.projects[0] || "my-project", required: true }, { name: "id", label: "Instance", hint: "6 to 33 characters: a letter, then letters, digits and hyphens", required: true }, { name: "display", label: "Display name", required: true }, { name: "cluster", label: "Cluster", value: "my-cluster", required: true }, { name: "zone", label: "Zone", value: "local-a", required: true }],
     run: async (v) => { await post(`/v2/projects/${encodeURIComponent(v.project)}/instances`, { instanceId: v.id, instance: { displayName: v.display }, clusters: { [v.cluster]: { location: `projects/${v.project}/locations/${v.zone}`, serveNodes: 1, defaultStorageType: "SSD" } } }); remember(v.project); } });

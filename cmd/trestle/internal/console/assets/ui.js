@@ -110,6 +110,20 @@ export function Key({ escaped, base64, max = 120 }) {
   return html`<details><summary><bdi class="mono">${all.slice(0, max)}…</bdi> <span class="hint">${all.length.toLocaleString("en")} characters</span></summary><bdi class="mono">${all}</bdi></details>`;
 }
 
+// fewTables is how many tables are all offered at once: a browser takes long for a list of thousands.
+const fewTables = 500, offered = 50;
+
+// TableField chooses a table: of many, those whose names have what is typed are offered. none, if it is given, says
+// what it is to choose no table.
+export function TableField({ tables, value, none, choose }) {
+  const name = (t) => t ? visible(t.replace(/^projects\//, "").replace(/\/instances\/|\/tables\//g, " / ")) : none || "";
+  const all = [...(none === undefined ? [] : [""]), ...new Set([value, ...tables])].filter((t, i) => t || (none !== undefined && i === 0));
+  const [text, type] = useState(null);
+  if (all.length <= fewTables) return html`<${Field} label="Table" options=${all.map((t) => [t, name(t)])} value=${value} onInput=${(e) => choose(e.currentTarget.value)} />`;
+  const find = (text ?? "").toLowerCase(), some = all.filter((t) => name(t).toLowerCase().includes(find)).slice(0, offered);
+  return html`<${Field} label="Table" type="search" list="tables" value=${text ?? name(value)} onFocus=${() => type("")} onBlur=${() => type(null)} onInput=${(e) => { type(e.currentTarget.value); const t = all.find((t) => name(t) === e.currentTarget.value); if (t !== undefined) choose(t); }} hint=${`Type a part of its name: there are ${count(all.length)}.`} /><datalist id="tables">${some.map((t) => html`<option value=${name(t)} />`)}</datalist>`;
+}
+
 // Field is a labelled control of a form.
 export function Field({ label, hint, wide, ...input }) {
   const control = input.options ? html`<select ...${{ ...input, options: undefined }}>${input.options.map((o) => Array.isArray(o) ? html`<option value=${o[0]}>${o[1]}</option>` : html`<option value=${o}>${o}</option>`)}</select>`
