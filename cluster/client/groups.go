@@ -32,19 +32,19 @@ func (c *Client) Groups(ctx context.Context, table string) (name string, groups 
 		return "", nil, err
 	}
 	sch := t.Schema()
-	details, err := c.details(ctx, sch.ID)
+	all := tablet.NewGroupSum(sch)
+	err = askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) (*rpc.TabletSum, error) { return sum(ctx, s, sch.ID) },
+		func(_ string, of *rpc.TabletSum) {
+			states := map[uint16]tablet.GroupState{}
+			for id, g := range of.Groups {
+				states[id] = tablet.GroupState(g)
+			}
+			all.Add(states, tablet.GroupState(of.Earlier))
+		})
 	if err != nil {
 		return "", nil, err
 	}
-	sum := tablet.NewGroupSum(sch)
-	for _, d := range details {
-		states := map[uint16]tablet.GroupState{}
-		for id, g := range d.Groups {
-			states[id] = tablet.GroupState(g)
-		}
-		sum.Add(states, tablet.GroupState(d.Earlier))
-	}
-	return sch.Name, sum.Groups(), nil
+	return sch.Name, all.Groups(), nil
 }
 
 // CreateGroup adds a locality group without families to a table. It is
@@ -86,17 +86,19 @@ type description struct {
 func (c *Client) describe(ctx context.Context, table uint64) ([]description, error) {
 	var out []description
 	err := askAll(ctx, c, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
-		return s.Describe(ctx, table)
+		return s.Describe(ctx, table, false)
 	}, func(server string, of []rpc.TabletDetail) { out = append(out, description{server, of}) })
 	return out, err
 }
 
 // details returns the servers' descriptions of the tablets of a table by tablet.
-func (c *Client) details(ctx context.Context, table uint64) (map[metadata.TabletID]rpc.TabletDetail, error) {
+func (c *Client) details(ctx context.Context, table uint64) (map[metadata.TabletID]*rpc.TabletDetail, error) {
 	answers, err := c.describe(ctx, table)
-	out := map[metadata.TabletID]rpc.TabletDetail{}
-	for _, d := range byTable(answers) {
-		out[d.Tablet] = *d.TabletDetail
+	out := map[metadata.TabletID]*rpc.TabletDetail{}
+	for _, of := range byTable(answers) {
+		for _, d := range of {
+			out[d.Tablet] = d.TabletDetail
+		}
 	}
 	return out, err
 }

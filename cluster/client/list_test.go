@@ -4,11 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"reflect"
 	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/cluster/rpc/stream"
@@ -38,8 +40,8 @@ type watchedServer struct {
 	addr string
 }
 
-func (s watchedServer) Describe(ctx context.Context, table uint64) ([]rpc.TabletDetail, error) {
-	details, err := s.TabletServer.Describe(ctx, table)
+func (s watchedServer) Describe(ctx context.Context, table uint64, groups bool) ([]rpc.TabletDetail, error) {
+	details, err := s.TabletServer.Describe(ctx, table, groups)
 	if s.d.tell != nil {
 		s.d.mu.Lock()
 		defer s.d.mu.Unlock()
@@ -222,5 +224,64 @@ func TestNoMetadata(t *testing.T) {
 	}
 	if _, err := c.Tablets(t.Context(), "METADATA"); !errors.Is(err, fault.NotFound) {
 		t.Error(err)
+	}
+}
+
+// An earlier dialer has servers of a version that knows no sums.
+type earlier struct{ rpc.Dialer }
+
+func (d earlier) Dial(addr string) rpc.TabletServer { return earlierServer{d.Dialer.Dial(addr)} }
+
+type earlierServer struct{ rpc.TabletServer }
+
+func (earlierServer) Sum(context.Context, uint64) (*rpc.TabletSum, error) {
+	return nil, fault.New(fault.Unimplemented, "this tablet server knows no call %q", "Sum")
+}
+
+// TestSums: servers and locality groups have the sums of the tablets, as servers of an earlier
+// version describe them.
+func TestSums(t *testing.T) {
+	n := newNetwork(t, 2)
+	d := stream.NewDialer(stream.Options{})
+	t.Cleanup(d.Close)
+	c, old := n.clientOver(d), n.clientOver(earlier{d})
+	const name = "projects/p/instances/i/tables/t"
+	if _, err := c.CreateTable(t.Context(), &schema.Table{Name: name, Granularity: 1000, Families: map[string]schema.Family{"f": {Name: "f"}}}, [][]byte{[]byte("b"), []byte("c"), []byte("d")}); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range []string{"a", "b", "c", "d"} {
+		if err := c.MutateRow(t.Context(), name, &row.Entry{Key: []byte(key), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f"}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.FlushTablets(t.Context(), name, row.All); err != nil {
+		t.Fatal(err)
+	}
+	_, groups, err := c.Groups(t.Context(), name)
+	if err != nil || len(groups) != 1 || groups[0].Files != 4 || groups[0].Runs != 1 || groups[0].Bytes <= 0 {
+		t.Errorf("%+v, %v", groups, err)
+	}
+	if _, same, err := old.Groups(t.Context(), name); err != nil || !reflect.DeepEqual(same, groups) {
+		t.Errorf("of an earlier version %+v, want %+v, %v", same, groups, err)
+	}
+	tablets, err := c.Tablets(t.Context(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*client.Client{c, old} {
+		servers, err := c.Servers(t.Context())
+		if err != nil || len(servers) != 2 {
+			t.Fatal(servers, err)
+		}
+		count := 0
+		for _, s := range servers {
+			count += s.Sum.Tablets
+			if s.Sum.Tablets > 0 && s.Sum.Bytes <= 0 {
+				t.Errorf("%+v", s.Sum)
+			}
+		}
+		if count != len(tablets) {
+			t.Errorf("servers have %d tablets, want %d", count, len(tablets))
+		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"strings"
@@ -46,18 +47,36 @@ func (c *Client) resolveTable(ctx context.Context, name string) (*catalog.Table,
 	return c.o.Schemas.Named(ctx, full)
 }
 
+// TableNamed returns the full name of a table that is given as an operator means it.
+func (c *Client) TableNamed(ctx context.Context, name string) (string, error) {
+	t, err := c.resolveTable(ctx, name)
+	if err != nil {
+		return "", err
+	}
+	return t.Schema().Name, nil
+}
+
 func isMetadata(t *catalog.Table) bool { return t.Schema().ID == metastore.Table }
 
-// Tablets describes the tablets of a table, in the order of rows; of all tables, METADATA
-// last, if name is empty. Tablets whose servers cannot be asked have no figures of their
-// servers.
-func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error) {
+// Tablets returns what EachTablet calls each with.
+func (c *Client) Tablets(ctx context.Context, name string) (out []tablet.Info, err error) {
+	err = c.EachTablet(ctx, name, func(i *tablet.Info) error {
+		out = append(out, *i)
+		return nil
+	})
+	return out, err
+}
+
+// EachTablet calls each with the tablets of a table, in the order of rows; of all tables,
+// METADATA last, if name is empty. Tablets whose servers cannot be asked have no figures of
+// their servers. An error of each ends it. What each gets is its own until it returns.
+func (c *Client) EachTablet(ctx context.Context, name string, each func(*tablet.Info) error) error {
 	var tables []*schema.Table
 	id := rpc.AllTables
 	if name != "" {
 		t, err := c.resolveTable(ctx, name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		tables = append(tables, t.Schema())
 		id = t.Schema().ID
@@ -66,16 +85,35 @@ func (c *Client) Tablets(ctx context.Context, name string) ([]tablet.Info, error
 	}
 	answers, err := c.describe(ctx, id)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	served := byTable(answers)
-	out := make([]tablet.Info, 0, len(served))
+	one := new(tablet.Info)
 	for _, sch := range tables {
-		if out, err = c.appendTablets(ctx, out, sch, of(sch.ID, served)); err != nil && (name != "" || !errors.Is(err, fault.NotFound)) {
-			return nil, err
+		of := served[sch.ID]
+		left, right, rest, err := c.readUnknown(ctx, sch, of)
+		if err != nil && (name != "" || !errors.Is(err, fault.NotFound)) {
+			return err
+		}
+		for i := range of[:left] {
+			of[i].describe(one, sch.Name)
+			if err := each(one); err != nil {
+				return err
+			}
+		}
+		for i := range rest {
+			if err := each(&rest[i]); err != nil {
+				return err
+			}
+		}
+		for i := range of[right:] {
+			of[right+i].describe(one, sch.Name)
+			if err := each(one); err != nil {
+				return err
+			}
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // allTables returns all tables by their names, METADATA last.
@@ -101,65 +139,71 @@ func (c *Client) TableNames() (names []string) {
 type described struct {
 	*rpc.TabletDetail
 	server string
+	begins uint64 // the first bytes of Start, which mostly tell how two compare
 }
 
 // byTable returns the tablets that servers describe, by their tables and in the order of rows.
 // What two servers describe is as the one with the later epoch has it.
-func byTable(answers []description) (all []described) {
-	n := 0
-	for _, a := range answers {
-		n += len(a.tablets)
-	}
-	all = make([]described, 0, n)
+func byTable(answers []description) map[uint64][]described {
+	all := map[uint64][]described{}
+	sizes := map[uint64]int{}
 	for _, a := range answers {
 		for i := range a.tablets {
-			all = append(all, described{&a.tablets[i], a.server})
+			sizes[a.tablets[i].Table]++
 		}
 	}
-	slices.SortFunc(all, func(a, b described) int {
-		return cmp.Or(cmp.Compare(a.Table, b.Table), bytes.Compare(a.Start, b.Start), cmp.Compare(a.Tablet, b.Tablet), cmp.Compare(b.Epoch, a.Epoch))
-	})
-	return slices.CompactFunc(all, func(a, b described) bool { return a.Tablet == b.Tablet })
-}
-
-// of returns those of a table.
-func of(table uint64, all []described) []described {
-	from, _ := slices.BinarySearchFunc(all, table, func(d described, table uint64) int { return cmp.Compare(d.Table, table) })
-	to, _ := slices.BinarySearchFunc(all[from:], table+1, func(d described, table uint64) int { return cmp.Compare(d.Table, table) })
-	return all[from : from+to]
-}
-
-// appendTablets appends the tablets of a table, of which servers describe some. What a server
-// serves is what METADATA says of it, so that only rows are read of those that none describes:
-// from the first of them to the last.
-func (c *Client) appendTablets(ctx context.Context, out []tablet.Info, sch *schema.Table, served []described) ([]tablet.Info, error) {
-	first := len(out)
-	left, right, rest := unknown(served)
-	for _, d := range served[:left] {
-		out = append(out, d.info(sch.Name))
+	for _, a := range answers {
+		for i := range a.tablets {
+			d := described{TabletDetail: &a.tablets[i], server: a.server}
+			var begins [8]byte
+			copy(begins[:], d.Start)
+			d.begins = binary.BigEndian.Uint64(begins[:])
+			of, ok := all[d.Table]
+			if !ok {
+				of = make([]described, 0, sizes[d.Table])
+			}
+			all[d.Table] = append(of, d)
+		}
 	}
-	if left > 0 && len(rest.Start) == 0 {
-		return out, nil
+	for id, of := range all {
+		slices.SortFunc(of, func(a, b described) int {
+			if a.begins != b.begins {
+				return cmp.Compare(a.begins, b.begins)
+			}
+			return cmp.Or(bytes.Compare(a.Start, b.Start), cmp.Compare(a.Tablet, b.Tablet), cmp.Compare(b.Epoch, a.Epoch))
+		})
+		all[id] = slices.CompactFunc(of, func(a, b described) bool { return a.Tablet == b.Tablet })
+	}
+	return all
+}
+
+// readUnknown reads METADATA of the tablets of a table that no server describes: from the
+// first of them to the last. What a server serves is what METADATA says of it. The table's
+// tablets are served[:left], rest and served[right:].
+func (c *Client) readUnknown(ctx context.Context, sch *schema.Table, served []described) (left, right int, rest []tablet.Info, err error) {
+	left, right, between := unknown(served)
+	if left > 0 && len(between.Start) == 0 {
+		return left, right, nil, nil
 	}
 	details := map[metadata.TabletID]described{}
 	for _, d := range served {
 		details[d.Tablet] = d
 	}
-	err := c.tabletRows(ctx, sch.ID, rest, func(r *metadata.Row) error {
+	err = c.tabletRows(ctx, sch.ID, between, func(r *metadata.Row) error {
 		// A tablet that was merged, or split, has another row by now.
-		for n := len(out); n > first && bytes.Compare(out[n-1].Rows.Start, r.Start) >= 0; n-- {
-			out = out[:n-1]
+		for n := len(rest); n > 0 && bytes.Compare(rest[n-1].Rows.Start, r.Start) >= 0; n-- {
+			rest = rest[:n-1]
+		}
+		for left > 0 && bytes.Compare(served[left-1].Start, r.Start) >= 0 {
+			left--
 		}
 		for right < len(served) && (len(r.End) == 0 || bytes.Compare(served[right].Start, r.End) < 0) {
 			right++
 		}
-		out = append(out, info(r, sch.Name, details[r.Tablet]))
+		rest = append(rest, info(r, sch.Name, details[r.Tablet]))
 		return nil
 	})
-	for _, d := range served[right:] {
-		out = append(out, d.info(sch.Name))
-	}
-	return out, err
+	return left, right, rest, err
 }
 
 // unknown returns how many of a table's tablets, in the order of rows, follow each other from
@@ -182,14 +226,13 @@ func unknown(served []described) (left, right int, between row.Range) {
 // Kept.
 func (d described) whole() bool { return d.Kept != nil }
 
-// info describes a tablet of a table as its server does.
-func (d described) info(table string) tablet.Info {
-	i := tablet.Info{Table: table, Tablet: d.Tablet, Rows: row.Range{Start: d.Start, End: d.End}, Server: d.server}
-	d.tell(&i)
+// describe sets i to a tablet of a table as its server describes it.
+func (d described) describe(i *tablet.Info, table string) {
+	*i = tablet.Info{Table: table, Tablet: d.Tablet, Rows: row.Range{Start: d.Start, End: d.End}, Server: d.server}
+	d.tell(i)
 	if d.Kept != nil {
 		i.Changes = tablet.Kept(*d.Kept)
 	}
-	return i
 }
 
 // tell adds what only the server of a tablet knows.
@@ -407,7 +450,9 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 	}
 	var total int64
 	for _, p := range pieces {
-		total += details[p.row.Tablet].Bytes
+		if d := details[p.row.Tablet]; d != nil {
+			total += d.Bytes
+		}
 	}
 	report(0, total)
 	var mu sync.Mutex
@@ -431,7 +476,7 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 			mu.Lock()
 			done := before
 			for id, size := range running {
-				if d := now[id]; d.Total > 0 {
+				if d := now[id]; d != nil && d.Total > 0 {
 					done += int64(float64(d.Done) / float64(d.Total) * float64(size))
 				}
 			}
@@ -440,7 +485,10 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 		}
 	})
 	err = c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
-		size := details[l.tablet].Bytes
+		var size int64
+		if d := details[l.tablet]; d != nil {
+			size = d.Bytes
+		}
 		mu.Lock()
 		running[l.tablet] = size
 		mu.Unlock()

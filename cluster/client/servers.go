@@ -23,9 +23,10 @@ import (
 type Server struct {
 	catalog.Registration
 	Draining bool
-	// Status is nil if the server did not answer within askTimeout; Err says why, and names it.
-	Status *rpc.Status
-	Err    error
+	// Sum is of all its tablets, nil if the server did not answer within askTimeout; Err says
+	// why, and names it.
+	Sum *rpc.TabletSum
+	Err error
 }
 
 // Servers describes the tablet servers that live, in the order of their names.
@@ -49,13 +50,42 @@ func (c *Client) Servers(ctx context.Context) ([]Server, error) {
 	for i := range out {
 		asking.Go(func() {
 			s := &out[i]
-			if s.Status, s.Err = c.o.Dialer.Dial(s.Addr).Status(one); errors.Is(s.Err, context.DeadlineExceeded) {
+			if s.Sum, s.Err = sum(one, c.o.Dialer.Dial(s.Addr), rpc.AllTables); errors.Is(s.Err, context.DeadlineExceeded) {
 				s.Err = fault.New(fault.Unavailable, "tablet server %q at %s has not answered within %v", s.Name, s.Addr, askTimeout)
 			}
 		})
 	}
 	asking.Wait()
 	return out, ctx.Err()
+}
+
+// sum is Sum of a server, which may be of an earlier version: that describes each tablet.
+func sum(ctx context.Context, s rpc.TabletServer, table uint64) (*rpc.TabletSum, error) {
+	sum, err := s.Sum(ctx, table)
+	if err == nil || !errors.Is(err, fault.Unimplemented) {
+		return sum, err
+	}
+	details, err := s.Describe(ctx, table, true)
+	if err != nil {
+		return nil, err
+	}
+	sum = new(rpc.TabletSum)
+	for i := range details {
+		d := &details[i]
+		sum.Add(&rpc.TabletSum{Tablets: 1, Bytes: d.Bytes, Reads: d.Reads, Writes: d.Writes, Groups: d.Groups, Earlier: d.Earlier})
+	}
+	return sum, nil
+}
+
+// Sizes returns the bytes of the tablets of servers that answer, SSTables and memtables.
+func (c *Client) Sizes(ctx context.Context) (map[metadata.TabletID]int64, error) {
+	sizes := map[metadata.TabletID]int64{}
+	err := c.statuses(ctx, func(s *rpc.Status) {
+		for _, t := range s.Tablets {
+			sizes[t.Tablet] = t.Bytes
+		}
+	})
+	return sizes, err
 }
 
 // Master returns the name of the master, which is empty if no process is it, and how long the

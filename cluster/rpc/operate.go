@@ -10,8 +10,12 @@ import (
 // Operate is what operators ask about the tablets that a server has.
 type Operate interface {
 	// Describe describes the tablets of a table that are served here, in any
-	// order; of all tables if it is AllTables.
-	Describe(ctx context.Context, table uint64) ([]TabletDetail, error)
+	// order; of all tables if it is AllTables. Of one table it tells of locality groups
+	// too, if groups is set.
+	Describe(ctx context.Context, table uint64, groups bool) ([]TabletDetail, error)
+	// Sum adds up the tablets that Describe describes, for much less. Unimplemented if the
+	// server is of an earlier version.
+	Sum(ctx context.Context, table uint64) (*TabletSum, error)
 	// SplitKey returns a row that cuts a tablet into about two halves; ok is false
 	// if there is none.
 	SplitKey(ctx context.Context, tablet metadata.TabletID) (key []byte, ok bool, err error)
@@ -47,13 +51,54 @@ type TabletDetail struct {
 	// Done and Total are the bytes of keys and values that compactions which are
 	// under way have read, and will have; and the bytes of SSTables, of a verification.
 	Done, Total int64
-	// Groups are the locality groups by id. Earlier are SSTables written when other
-	// families were in the groups. Of the tablets of all tables there are none.
+	// Groups are the locality groups by id, if they were asked for. Earlier are SSTables
+	// written when other families were in the groups.
 	Groups  map[uint16]GroupState
 	Earlier GroupState
 	// Kept is what is kept of the tablet's changes. It is nil if the server is of a version
 	// that does not tell.
 	Kept *Kept `json:",omitempty"`
+}
+
+// A TabletSum is what tablets of a server add up to.
+type TabletSum struct {
+	Tablets int
+	Bytes   int64
+	// Reads and Writes are rows per second, lately.
+	Reads, Writes float64
+	// Groups and Earlier are those of one table's tablets; Runs is the most of any.
+	Groups  map[uint16]GroupState `json:",omitempty"`
+	Earlier GroupState
+}
+
+// Add adds others.
+func (s *TabletSum) Add(o *TabletSum) {
+	s.Tablets += o.Tablets
+	s.Bytes += o.Bytes
+	s.Reads += o.Reads
+	s.Writes += o.Writes
+	s.Earlier.Add(o.Earlier)
+	for id, g := range o.Groups {
+		s.AddGroup(id, g)
+	}
+}
+
+// AddGroup adds the state of a locality group.
+func (s *TabletSum) AddGroup(id uint16, g GroupState) {
+	if s.Groups == nil {
+		s.Groups = map[uint16]GroupState{}
+	}
+	sum := s.Groups[id]
+	sum.Add(g)
+	s.Groups[id] = sum
+}
+
+// Add adds the state of the same group of others.
+func (s *GroupState) Add(o GroupState) {
+	s.Bytes += o.Bytes
+	s.Resident += o.Resident
+	s.Files += o.Files
+	s.Runs = max(s.Runs, o.Runs)
 }
 
 // Kept is what is kept of a tablet's changes. The fields are those of engine/tablet.Kept.

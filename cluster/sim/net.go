@@ -404,10 +404,14 @@ func (l *link) Status(ctx context.Context) (*rpc.Status, error) {
 	return call(ctx, l, "Status", reads, func(ctx context.Context, s rpc.TabletServer) (*rpc.Status, error) { return s.Status(ctx) })
 }
 
-func (l *link) Describe(ctx context.Context, table uint64) ([]rpc.TabletDetail, error) {
+func (l *link) Describe(ctx context.Context, table uint64, groups bool) ([]rpc.TabletDetail, error) {
 	return call(ctx, l, "Describe", reads, func(ctx context.Context, s rpc.TabletServer) ([]rpc.TabletDetail, error) {
-		return s.Describe(ctx, table)
+		return s.Describe(ctx, table, groups)
 	})
+}
+
+func (l *link) Sum(ctx context.Context, table uint64) (*rpc.TabletSum, error) {
+	return call(ctx, l, "Sum", reads, func(ctx context.Context, s rpc.TabletServer) (*rpc.TabletSum, error) { return s.Sum(ctx, table) })
 }
 
 func (l *link) SplitKey(ctx context.Context, tablet metadata.TabletID) (key []byte, ok bool, err error) {

@@ -8,6 +8,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/tablet"
 )
 
 // BenchmarkTablets lists the tablets of a store that has many.
@@ -34,12 +35,20 @@ func BenchmarkTablets(b *testing.B) {
 		b.Run("of="+of, func(b *testing.B) {
 			n := 0
 			for b.Loop() {
-				infos, err := s.Tablets(b.Context(), of)
-				if n = len(infos); err != nil || n < many {
+				n = 0
+				if err := s.EachTablet(b.Context(), of, func(*tablet.Info) error { n++; return nil }); err != nil || n < many {
 					b.Fatal(n, err)
 				}
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/tablet")
 		})
 	}
+	b.Run("sum", func(b *testing.B) {
+		for b.Loop() {
+			if all, err := s.Servers(b.Context()); err != nil || all[0].Sum == nil || all[0].Sum.Tablets < many {
+				b.Fatal(all, err)
+			}
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*many), "ns/tablet")
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"runtime"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,25 +46,78 @@ func (t *served) status(l tablet.Load, bytes int64) rpc.TabletStatus {
 }
 
 // Describe implements rpc.Operate.
-func (s *Server) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, error) {
+func (s *Server) Describe(_ context.Context, table uint64, groups bool) ([]rpc.TabletDetail, error) {
 	if err := s.alive(); err != nil {
 		return nil, err
 	}
+	all := s.ofTable(table)
+	out := make([]rpc.TabletDetail, len(all))
+	now := time.Now()
+	inParts(len(all), func(from, to int) {
+		for i := from; i < to; i++ {
+			if d, ok := all[i].describe(now); ok {
+				if groups && table != rpc.AllTables {
+					all[i].describeGroups(&d)
+				}
+				out[i] = d
+			}
+		}
+	})
+	return slices.DeleteFunc(out, func(d rpc.TabletDetail) bool { return d.Kept == nil }), nil // was given up
+}
+
+// Sum implements rpc.Operate.
+func (s *Server) Sum(_ context.Context, table uint64) (*rpc.TabletSum, error) {
+	if err := s.alive(); err != nil {
+		return nil, err
+	}
+	all := s.ofTable(table)
+	now := time.Now()
+	sum := new(rpc.TabletSum)
+	var mu sync.Mutex
+	inParts(len(all), func(from, to int) {
+		part := rpc.TabletSum{Tablets: to - from}
+		groups := map[uint16]tablet.GroupState{}
+		for _, t := range all[from:to] {
+			l := t.Load(now)
+			part.Bytes += t.Bytes()
+			part.Reads += l.RowsRead
+			part.Writes += l.RowsWritten
+			if table != rpc.AllTables {
+				part.Earlier.Add(rpc.GroupState(t.GroupStates(groups)))
+				for id, g := range groups {
+					part.AddGroup(id, rpc.GroupState(g))
+				}
+			}
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		sum.Add(&part)
+	})
+	return sum, nil
+}
+
+// partSize is how many tablets are looked at by one goroutine at least.
+const partSize = 1 << 12
+
+// inParts calls do with ranges that make up [0, n), at once if they are large. Most of a look at
+// a tablet is to wait for memory, since no cache holds what there is of many.
+func inParts(n int, do func(from, to int)) {
+	size := max(partSize, (n+runtime.GOMAXPROCS(0)-1)/runtime.GOMAXPROCS(0))
+	var parts sync.WaitGroup
+	for from := 0; from < n; from += size {
+		parts.Go(func() { do(from, min(from+size, n)) })
+	}
+	parts.Wait()
+}
+
+// ofTable returns the tablets of a table that are served, or of all tables.
+func (s *Server) ofTable(table uint64) []*served {
 	all := s.allTablets()
 	if table != rpc.AllTables {
 		all = slices.DeleteFunc(all, func(t *served) bool { return t.table.Schema().ID != table })
 	}
-	out := make([]rpc.TabletDetail, 0, len(all))
-	now := time.Now()
-	for _, t := range all {
-		if d, ok := t.describe(now); ok {
-			if table != rpc.AllTables {
-				t.describeGroups(&d)
-			}
-			out = append(out, d)
-		}
-	}
-	return out, nil
+	return all
 }
 
 // allTablets returns all tablets that are served.
@@ -105,12 +159,12 @@ func (t *served) describe(now time.Time) (d rpc.TabletDetail, ok bool) {
 
 // describeGroups describes a tablet's locality groups.
 func (t *served) describeGroups(d *rpc.TabletDetail) {
-	groups, earlier := t.GroupStates()
+	groups := map[uint16]tablet.GroupState{}
+	d.Earlier = rpc.GroupState(t.GroupStates(groups))
 	d.Groups = make(map[uint16]rpc.GroupState, len(groups))
 	for id, g := range groups {
 		d.Groups[id] = rpc.GroupState(g)
 	}
-	d.Earlier = rpc.GroupState(earlier)
 }
 
 // Infos describes the tablets that are served here, in any order.

@@ -206,14 +206,12 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 	if err != nil {
 		return err
 	}
-	sizes := map[metadata.TabletID]int64{}
 	for _, s := range servers {
 		out.Servers = append(out.Servers, describeServer(s))
-		if s.Status != nil {
-			for _, t := range s.Status.Tablets {
-				sizes[t.Tablet] = t.Bytes
-			}
-		}
+	}
+	sizes, err := o.client.Sizes(ctx)
+	if err != nil {
+		return err
 	}
 	names, err := o.tableNames(ctx)
 	if err != nil {

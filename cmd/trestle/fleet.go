@@ -90,13 +90,8 @@ func describeServer(s client.Server) ops.TabletServer {
 	if s.Err != nil {
 		t.Error = s.Err.Error()
 	}
-	if s.Status != nil {
-		t.Tablets = len(s.Status.Tablets)
-		for _, x := range s.Status.Tablets {
-			t.Bytes += x.Bytes
-			t.RowsReadPerSecond += x.Reads
-			t.RowsWrittenPerSecond += x.Writes
-		}
+	if sum := s.Sum; sum != nil {
+		t.Tablets, t.Bytes, t.RowsReadPerSecond, t.RowsWrittenPerSecond = sum.Tablets, sum.Bytes, sum.Reads, sum.Writes
 	}
 	return t
 }

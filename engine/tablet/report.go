@@ -118,7 +118,7 @@ func NewGroupSum(t *schema.Table) *GroupSum {
 	return s
 }
 
-// Add adds what GroupStates returned of a tablet.
+// Add adds what GroupStates tells of a tablet, or of several.
 func (s *GroupSum) Add(states map[uint16]GroupState, earlier GroupState) {
 	s.before.add(earlier)
 	for id, state := range states {

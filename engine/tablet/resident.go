@@ -222,13 +222,13 @@ type GroupState struct {
 	Runs, Files     int
 }
 
-// GroupStates returns the state of each locality group by id. What was written
+// GroupStates fills groups with the state of each locality group by id. What was written
 // when other families were in the groups is apart, under earlier.
-func (t *Tablet) GroupStates() (groups map[uint16]GroupState, earlier GroupState) {
-	groups = map[uint16]GroupState{}
+func (t *Tablet) GroupStates(groups map[uint16]GroupState) (earlier GroupState) {
+	clear(groups)
 	v := t.pin()
 	if v == nil {
-		return groups, earlier
+		return earlier
 	}
 	defer v.release()
 	layout := t.schema().Layout
@@ -251,5 +251,5 @@ func (t *Tablet) GroupStates() (groups map[uint16]GroupState, earlier GroupState
 			groups[u.group] = s
 		}
 	}
-	return groups, earlier
+	return earlier
 }

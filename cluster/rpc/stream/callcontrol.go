@@ -26,8 +26,9 @@ type control struct {
 	Objects     []string            `json:",omitempty"`
 	Table       uint64              `json:",omitempty"`
 	Epoch       int64               `json:",omitempty"`
-	// Packed says that the caller of Describe reads appendDetails.
-	Packed bool `json:",omitempty"`
+	// Packed says that the caller of Describe reads appendDetails, Plain that it wants no
+	// locality groups.
+	Packed, Plain bool `json:",omitempty"`
 }
 
 func (p *peer) control(ctx context.Context, c *control, out any) error {

@@ -17,8 +17,8 @@ import (
 const detailsVersion = 1
 
 // Describe implements rpc.Operate. A server of an earlier version answers in JSON.
-func (p *peer) Describe(ctx context.Context, table uint64) ([]rpc.TabletDetail, error) {
-	answer, err := p.askControl(ctx, &control{Call: "Describe", Table: table, Packed: true})
+func (p *peer) Describe(ctx context.Context, table uint64, groups bool) ([]rpc.TabletDetail, error) {
+	answer, err := p.askControl(ctx, &control{Call: "Describe", Table: table, Packed: true, Plain: !groups})
 	if err != nil {
 		return nil, err
 	}
@@ -27,6 +27,12 @@ func (p *peer) Describe(ctx context.Context, table uint64) ([]rpc.TabletDetail, 
 		return nil, fault.New(fault.Internal, "answer of tablet server %s: %w", p.addr, err)
 	}
 	return out, nil
+}
+
+// Sum implements rpc.Operate.
+func (p *peer) Sum(ctx context.Context, table uint64) (*rpc.TabletSum, error) {
+	sum := new(rpc.TabletSum)
+	return sum, p.control(ctx, &control{Call: "Sum", Table: table}, sum)
 }
 
 // minDetail is less than a description takes: five float64.

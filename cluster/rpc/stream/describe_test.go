@@ -21,12 +21,12 @@ var details = []rpc.TabletDetail{{
 func TestDescribe(t *testing.T) {
 	f := &fake{details: details}
 	_, s, _ := serve(t, f, Options{}, ServerOptions{})
-	got, err := s.Describe(t.Context(), 3)
+	got, err := s.Describe(t.Context(), 3, true)
 	if err != nil || !reflect.DeepEqual(got, details) {
 		t.Errorf("got %+v, %v, want %+v", got, err, details)
 	}
 	f.details = nil
-	if got, err := s.Describe(t.Context(), 3); err != nil || len(got) > 0 {
+	if got, err := s.Describe(t.Context(), 3, true); err != nil || len(got) > 0 {
 		t.Error(got, err)
 	}
 	// Each field is among what was compared, but for two that only Status tells.

@@ -510,11 +510,13 @@ func (s *Server) control(ctx context.Context, b, body []byte) ([]byte, error) {
 	case "Status":
 		return appendJSON(b)(s.to.Status(ctx))
 	case "Describe":
-		details, err := s.to.Describe(ctx, c.Table)
+		details, err := s.to.Describe(ctx, c.Table, !c.Plain)
 		if err != nil || !c.Packed {
 			return appendJSON(b)(details, err)
 		}
 		return appendDetails(b, details), nil
+	case "Sum":
+		return appendJSON(b)(s.to.Sum(ctx, c.Table))
 	case "SplitKey":
 		var k splitKey
 		var err error

@@ -162,8 +162,11 @@ func (f *fake) Status(context.Context) (*rpc.Status, error) {
 	return &rpc.Status{Server: "s", Incarnation: 7, Tablets: []rpc.TabletStatus{{Tablet: 1 << 40, Start: []byte{0, 255}, Bytes: 3, CPU: 0.5}}}, f.call("status")
 }
 
-func (f *fake) Describe(_ context.Context, table uint64) ([]rpc.TabletDetail, error) {
-	return f.details, f.call("describe", table)
+func (f *fake) Describe(_ context.Context, table uint64, groups bool) ([]rpc.TabletDetail, error) {
+	return f.details, f.call("describe", table, groups)
+}
+func (f *fake) Sum(_ context.Context, table uint64) (*rpc.TabletSum, error) {
+	return &rpc.TabletSum{Tablets: 2, Bytes: 1 << 40, Reads: 0.5, Groups: map[uint16]rpc.GroupState{3: {Files: 4}}}, f.call("sum", table)
 }
 func (f *fake) SplitKey(_ context.Context, t metadata.TabletID) ([]byte, bool, error) {
 	return []byte{0, 255}, t != 0, f.call("split key", t)
@@ -366,6 +369,12 @@ func TestCalls(t *testing.T) {
 	}
 	want, _ := f.Status(ctx)
 	same("status", st, want)
+	sum, err := s.Sum(ctx, 5)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantSum, _ := (&fake{}).Sum(ctx, 5)
+	same("sum", sum, wantSum)
 	// What is here is not asked for over the network.
 	d.Here("here", f)
 	same("local", d.Dial("here"), rpc.TabletServer(f))
