@@ -1,14 +1,12 @@
 package ops
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"mime"
 	"net/http"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -27,7 +25,11 @@ import (
 // An Operator is what the store does for who runs it: the client of a cluster, with
 // the damage that a process of it knows of.
 type Operator interface {
-	Tablets(ctx context.Context, table string) ([]tablet.Info, error)
+	// EachTablet calls each with the tablets of a table, or of all, by table and key. A table
+	// may be given by the last part of its name. What each gets is its own until it returns.
+	EachTablet(ctx context.Context, table string, each func(*tablet.Info) error) error
+	// TableNamed returns the full name of a table, which may be given by the last part of it.
+	TableNamed(ctx context.Context, table string) (string, error)
 	// TableNames returns the full names of all tables, without a look at their tablets.
 	TableNames() []string
 	SplitAt(ctx context.Context, table string, key []byte) error
@@ -160,18 +162,14 @@ func (q *request) table(name string) (string, error) {
 	if strings.HasPrefix(name, "projects/") {
 		return name, q.caller.On(name)
 	}
-	infos, err := q.op.Tablets(q.Context(), name)
-	switch {
-	case err != nil:
-	case len(infos) == 0:
-		err = fault.New(fault.NotFound, "Table not found: %s", name)
-	default:
-		err = q.caller.On(resourceOf(infos[0].Table))
+	full, err := q.op.TableNamed(q.Context(), name)
+	if err == nil {
+		err = q.caller.On(resourceOf(full))
 	}
 	if err != nil {
 		return "", q.caller.Missing(name, err)
 	}
-	return infos[0].Table, nil
+	return full, nil
 }
 
 // sees tells whether the caller may know of a table.
@@ -301,8 +299,9 @@ type KeptChanges struct {
 // TabletList is the answer of GET /admin/tablets.
 type TabletList struct {
 	Tablets []Tablet `json:"tablets"`
-	// Total is how many there are, of which a page has some.
+	// Total is how many there are, of which a page has some, and Sum is of them all.
 	Total int `json:"total"`
+	Sum   Sum `json:"sum"`
 }
 
 // list shows the tablets of one table, or of all that the caller may know of: all of
@@ -316,31 +315,31 @@ func (a *Admin) list(q *request) (any, error) {
 	if page.limit > 0 {
 		bound = lookTime
 	}
-	infos, err := q.tablets(bound)
+	out := TabletList{Tablets: []Tablet{}}
+	some := paged[tablet.Info]{page: page, busy: func(t *tablet.Info) busy { return busy{t.Load.RowsRead + t.Load.RowsWritten, t.Bytes} }}
+	err = q.eachTablet(bound, func(t *tablet.Info) {
+		out.Sum.add(t)
+		some.add(t)
+	})
 	if err != nil {
 		return nil, err
 	}
-	if page.byLoad {
-		slices.SortStableFunc(infos, func(a, b *tablet.Info) int {
-			return cmp.Compare(b.Load.RowsRead+b.Load.RowsWritten, a.Load.RowsRead+a.Load.RowsWritten)
-		})
-	}
-	out := TabletList{Tablets: []Tablet{}}
-	infos, out.Total = on(page, infos)
-	for _, t := range infos {
-		out.Tablets = append(out.Tablets, tabletOf(t))
+	out.Total = some.total
+	for _, t := range some.on() {
+		out.Tablets = append(out.Tablets, tabletOf(&t))
 	}
 	return out, nil
 }
 
-// tablets returns those of the table that a request names, or of all that its caller may
-// know of, by table and key. It gives up after bound, if that is not 0.
-func (q *request) tablets(bound time.Duration) ([]*tablet.Info, error) {
+// eachTablet calls each with the tablets of the table that a request names, or of all that its
+// caller may know of, by table and key. It gives up after bound, if that is not 0. What each
+// gets is its own until it returns.
+func (q *request) eachTablet(bound time.Duration, each func(*tablet.Info)) error {
 	table := q.URL.Query().Get("table")
 	if table != "" {
 		var err error
 		if table, err = q.table(table); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	ctx := q.Context()
@@ -349,27 +348,23 @@ func (q *request) tablets(bound time.Duration) ([]*tablet.Info, error) {
 		ctx, cancel = context.WithTimeout(ctx, bound)
 		defer cancel()
 	}
-	infos, err := q.op.Tablets(ctx, table)
+	last, sees := table, table != "" // the caller may know of the named one
+	err := q.op.EachTablet(ctx, table, func(t *tablet.Info) (err error) {
+		if t.Table != last {
+			if sees, err = q.sees(t.Table); err != nil {
+				return err
+			}
+			last = t.Table
+		}
+		if sees {
+			each(t)
+		}
+		return nil
+	})
 	if err != nil && q.Context().Err() == nil && ctx.Err() != nil {
 		err = fault.New(fault.Unavailable, "the tablets were not listed within %v: a tablet server does not answer, and until another has taken over what it serves, METADATA cannot be read", bound)
 	}
-	if err != nil {
-		return nil, err
-	}
-	out := make([]*tablet.Info, 0, len(infos))
-	seen := map[string]bool{table: true}
-	for i := range infos {
-		t := &infos[i]
-		if _, asked := seen[t.Table]; !asked {
-			if seen[t.Table], err = q.sees(t.Table); err != nil {
-				return nil, err
-			}
-		}
-		if seen[t.Table] {
-			out = append(out, t)
-		}
-	}
-	return out, nil
+	return err
 }
 
 func tabletOf(t *tablet.Info) Tablet {
@@ -617,7 +612,7 @@ func (a *Admin) start(what string) func(*request) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		if _, err := q.op.Tablets(q.Context(), t.table); err != nil {
+		if _, err := q.op.TableNamed(q.Context(), t.table); err != nil {
 			return nil, err // it says that there is no such table
 		}
 		if s.Tablet != "" {

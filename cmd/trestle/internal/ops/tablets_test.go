@@ -30,11 +30,17 @@ type fakeOperator struct {
 	moved   string
 }
 
-func (f *fakeOperator) Tablets(_ context.Context, table string) ([]tablet.Info, error) {
-	if table == "none" {
-		return nil, fault.New(fault.NotFound, "Table not found: none")
+func (f *fakeOperator) EachTablet(ctx context.Context, table string, each func(*tablet.Info) error) error {
+	if _, err := f.TableNamed(ctx, table); err != nil {
+		return err
 	}
-	return []tablet.Info{{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"}}, nil
+	return each(&tablet.Info{Table: "t", Tablet: 0xABC, Rows: row.Range{Start: []byte("a\x00\xff"), End: []byte(`b\`)}, Redo: "1:2"})
+}
+func (f *fakeOperator) TableNamed(_ context.Context, table string) (string, error) {
+	if table == "none" {
+		return "", fault.New(fault.NotFound, "Table not found: none")
+	}
+	return "t", nil
 }
 func (f *fakeOperator) TableNames() []string { return []string{"t"} }
 func (f *fakeOperator) SplitAt(context.Context, string, []byte) error {

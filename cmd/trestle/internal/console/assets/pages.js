@@ -6,17 +6,18 @@ export const to = (page, name) => `#/${page}${name ? "/" + encodeURIComponent(na
 
 // everything returns projects, and instances with their tables, as far as the caller sees them. Which projects
 // there are no API tells, so they are those of the tables that are seen, and those that were looked at here.
-// What the tablets of the tables tell is among it if there are to be sums: the server looks at each for that.
-export async function everything(signal, withSums) {
-  const seen = await get(withSums ? "/admin/tables" : "/admin/tables?view=names", signal).catch((error) => { if (error.status !== 403 && error.status !== 409) throw error; return { error, tables: [] }; });
-  const sums = seen.tables.filter((t) => t.table.startsWith("projects/")), names = sums.map((t) => t.table);
-  const projects = [...new Set([...names.map(projectOf), ...remembered.get("projects", [])])].sort();
+// It has names of tables, or what query asks for: the server looks at each tablet for sums. byInstance are
+// those of instances, if query has some.
+export async function everything(signal, query = "?view=names") {
+  const seen = await get(`/admin/tables${query}`, signal).catch((error) => { if (error.status !== 403 && error.status !== 409) throw error; return { error, tables: [] }; });
+  const sums = seen.tables.filter((t) => t.table.startsWith("projects/")), names = sums.map((t) => t.table), byInstance = seen.instances || [];
+  const projects = [...new Set([...names.map(projectOf), ...byInstance.map((i) => projectOf(i.instance)), ...remembered.get("projects", [])])].sort();
   const lists = await Promise.all(projects.map((p) => get(`/v2/projects/${encodeURIComponent(p)}/instances`, signal).then((r) => r.instances || [], () => [])));
   const instances = new Map(lists.flat().map((i) => [i.name, i]));
   // A gateway over HBase has no tablets, but tables.
   if (seen.error?.status === 409) names.push(...(await Promise.all([...instances.keys()].map((i) => get(`/v2/${path(i)}/tables`, signal).then((r) => (r.tables || []).map((t) => t.name), () => [])))).flat());
-  for (const n of names) if (!instances.has(instanceOf(n))) instances.set(instanceOf(n), { name: instanceOf(n), displayName: last(instanceOf(n)) });
-  return { sums, tables: names.sort(), projects, instances: [...instances.values()].sort((a, b) => a.name < b.name ? -1 : 1) };
+  for (const n of [...byInstance.map((i) => i.instance), ...names.map(instanceOf)]) if (!instances.has(n)) instances.set(n, { name: n, displayName: last(n) });
+  return { sums, byInstance, tables: names.sort(), projects, instances: [...instances.values()].sort((a, b) => a.name < b.name ? -1 : 1) };
 }
 
 // cbtAt begins a command of cbt that asks this server, and not Google. Without login the
@@ -33,14 +34,16 @@ ${bt} set greetings r1 f:q=hello`} />${session.login && html`<p class="hint">Bot
     <p class="hint">Any client of Cloud Bigtable works in the same way: Go, Java, Python, Node.js, C++.</p></${Card}>`;
 }
 
+const busiest = 20; // tables on the overview; METADATA may be among one more
+
 export function Overview({ session }) {
   const of = useLoad(async (signal) => {
-    const [all, ready, servers, damage] = await Promise.all([everything(signal, true).catch((error) => { if (error.status !== 503) throw error; return { error, sums: [], tables: [], projects: [], instances: [] }; }), fetch("/readyz", { signal: AbortSignal.any([signal, AbortSignal.timeout(5000)]) }).then((r) => r.text(), (e) => { if (e.name !== "TimeoutError") throw e; return "[-] server: it has not answered within 5 seconds"; }), get("/admin/servers", signal).catch((error) => ({ error })), get("/admin/jobs", signal).catch(() => ({ jobs: [] }))]);
+    const [all, ready, servers, damage] = await Promise.all([everything(signal, `?order=load&limit=${busiest + 1}`).catch((error) => { if (error.status !== 503) throw error; return { error, sums: [], byInstance: [], tables: [], projects: [], instances: [] }; }), fetch("/readyz", { signal: AbortSignal.any([signal, AbortSignal.timeout(5000)]) }).then((r) => r.text(), (e) => { if (e.name !== "TimeoutError") throw e; return "[-] server: it has not answered within 5 seconds"; }), get("/admin/servers", signal).catch((error) => ({ error })), get("/admin/jobs", signal).catch(() => ({ jobs: [] }))]);
     return { ...all, ready: ready.trim().split("\n"), servers, jobs: damage.jobs };
   }, [], 10);
   return html`<${Head} title="Overview" lead=${`Cluster ${visible(session.cluster)}, version ${session.version}`} />
   <${Loaded} of=${of}>${(d) => {
-    const users = d.sums, add = (k) => users.reduce((n, s) => n + s[k], 0), load = (s) => s.rows_read_per_second + s.rows_written_per_second;
+    const add = (k) => d.byInstance.reduce((n, i) => n + i[k], 0), tables = Math.max(add("tables"), d.tables.length);
     const well = d.ready.at(-1) === "ready", lines = d.ready.slice(0, -1), bad = lines.filter((l) => !l.startsWith("[+]"));
     const dead = (d.servers.servers || []).filter((s) => s.error);
     return html`
@@ -49,15 +52,15 @@ export function Overview({ session }) {
     ${dead.map((s) => html`<${Note} kind="bad"><b>Tablet server ${visible(s.name)} does not answer:</b> ${visible(s.error)} <a href="#/tablets">Tablets and servers</a></${Note}>`)}
     <${Failure} error=${d.error} />
     ${add("unserved") > 0 && html`<${Note} kind="warn">${count(add("unserved"))} of ${count(add("tablets"))} tablets are not served at the moment: their rows cannot be read until another server has taken them over. <a href="#/tablets">Tablets and servers</a></${Note}>`}
-    <${Tiles} rows=${[["State", well ? "Ready" : "Not ready", `since ${when(session.started)}`], ...(d.error ? [] : [["Instances", count(d.instances.length)], ["Tables", count(d.tables.length)], ["Tablets", count(add("tablets"))], ["Stored", bytes(add("bytes")), "SSTables and memtables"], ["Rows read", rate(add("rows_read_per_second"))], ["Rows written", rate(add("rows_written_per_second"))]])]} />
-    ${d.error ? null : d.tables.length === 0 ? html`<${FirstSteps} session=${session} />` : html`<${Card} title="Tables by load"><${Grid} caption="Tables by load" limit=${20} rows=${[...users].sort((a, b) => load(b) - load(a) || b.bytes - a.bytes)} columns=${[["Table", (s) => html`<a href=${to("table", s.table)}><bdi>${visible(last(s.table))}</bdi></a><div class="hint">${visible(projectOf(s.table))} / ${visible(last(instanceOf(s.table)))}</div>`, "name"], ["Rows read", (s) => rate(s.rows_read_per_second), "num"], ["Rows written", (s) => rate(s.rows_written_per_second), "num"], ["Stored", (s) => bytes(s.bytes), "num"], ["Tablets", (s) => count(s.tablets), "num"], ["", (s) => html`<a href=${to("data", s.table)}>Data</a>`, "act"]]} /></${Card}>`}
+    <${Tiles} rows=${[["State", well ? "Ready" : "Not ready", `since ${when(session.started)}`], ...(d.error ? [] : [["Instances", count(d.instances.length)], ["Tables", count(tables)], ["Tablets", count(add("tablets"))], ["Stored", bytes(add("bytes")), "SSTables and memtables"], ["Rows read", rate(add("rows_read_per_second"))], ["Rows written", rate(add("rows_written_per_second"))]])]} />
+    ${d.error ? null : tables === 0 ? html`<${FirstSteps} session=${session} />` : html`<${Card} title="Tables by load"><${Grid} caption="Tables by load" rows=${d.sums.slice(0, busiest)} columns=${[["Table", (s) => html`<a href=${to("table", s.table)}><bdi>${visible(last(s.table))}</bdi></a><div class="hint">${visible(projectOf(s.table))} / ${visible(last(instanceOf(s.table)))}</div>`, "name"], ["Rows read", (s) => rate(s.rows_read_per_second), "num"], ["Rows written", (s) => rate(s.rows_written_per_second), "num"], ["Stored", (s) => bytes(s.bytes), "num"], ["Tablets", (s) => count(s.tablets), "num"], ["", (s) => html`<a href=${to("data", s.table)}>Data</a>`, "act"]]} />${tables > busiest && html`<p class="hint">These are ${busiest} of ${count(tables)}: the page <a href="#/instances">Instances and tables</a> has all.</p>`}</${Card}>`}
     <div class="cards"><${Card} title="Health"><${Grid} caption="Health checks" rows=${lines} empty=${html`<p class="hint">No check tells more.</p>`} columns=${[["Check", (l) => visible(l.replace(/^\[.\] /, "").split(": ")[0])], ["State", (l) => l.startsWith("[+]") ? html`<${Badge} kind="good">ok</${Badge}>` : html`<${Badge} kind="bad">fails</${Badge}><div class="hint">${visible(l.replace(/^\[.\] [^:]*: ?/, ""))}</div>`]]} /></${Card}>
     <${Card} title="Tablet servers">${d.servers.error ? html`<${Failure} error=${d.servers.error} />` : html`<${Grid} caption="Tablet servers" rows=${d.servers.servers} columns=${[["Server", (s) => visible(s.name)], ["State", (s) => s.error ? html`<${Badge} kind="bad">no answer</${Badge}>` : s.draining ? html`<${Badge} kind="warn">draining</${Badge}>` : html`<${Badge} kind="good">serving</${Badge}>`], ["Tablets", (s) => toldBy(s, count(s.tablets)), "num"], ["Stored", (s) => toldBy(s, bytes(s.bytes)), "num"]]} />`}</${Card}></div>`;
   }}</${Loaded}>`;
 }
 
 export function Instances() {
-  const of = useLoad((s) => everything(s, true), []), [dialog, open] = useDialog();
+  const of = useLoad((s) => everything(s, ""), []), [dialog, open] = useDialog();
   const remember = (p) => { remembered.set("projects", [...new Set([...remembered.get("projects", []), p])]); of.reload(); };
   const create = () => open({ title: "Create an instance", verb: "Create", fields: [{ name: "project", label: "Project", value: of.data?.projects[0] || "my-project", required: true }, { name: "id", label: "Instance", hint: "6 to 33 characters: a letter, then letters, digits and hyphens", required: true }, { name: "display", label: "Display name", required: true }, { name: "cluster", label: "Cluster", value: "my-cluster", required: true }, { name: "zone", label: "Zone", value: "local-a", required: true }],
     run: async (v) => { await post(`/v2/projects/${encodeURIComponent(v.project)}/instances`, { instanceId: v.id, instance: { displayName: v.display }, clusters: { [v.cluster]: { location: `projects/${v.project}/locations/${v.zone}`, serveNodes: 1, defaultStorageType: "SSD" } } }); remember(v.project); } });
@@ -108,8 +111,8 @@ export function Instance({ name, session }) {
 export function Table({ name }) {
   const of = useLoad(async (s) => {
     const opt = (p) => get(p, s).catch((error) => ({ error }));
-    const [table, groups, tablets, sum, views, bundles, backups, policy] = await Promise.all([get(`/v2/${path(name)}?view=FULL`, s), opt(`/admin/table?table=${encodeURIComponent(name)}`), opt(`/admin/tablets?table=${encodeURIComponent(name)}&limit=100`), opt(`/admin/tables?table=${encodeURIComponent(name)}`), opt(`/v2/${path(name)}/authorizedViews`), opt(`/v2/${path(name)}/schemaBundles`), opt(`/v2/${path(instanceOf(name))}/clusters/-/backups?pageSize=${backupsShown}&orderBy=start_time%20desc&filter=${encodeURIComponent(`source_table="${name}"`)}`), ask("POST", `/v2/${path(name)}:getIamPolicy`, {}, s).catch((error) => ({ error }))]);
-    return { table, groups, tablets, sum: sum.tables?.[0], views, bundles, backups, policy };
+    const [table, groups, tablets, views, bundles, backups, policy] = await Promise.all([get(`/v2/${path(name)}?view=FULL`, s), opt(`/admin/table?table=${encodeURIComponent(name)}`), opt(`/admin/tablets?table=${encodeURIComponent(name)}&limit=100`), opt(`/v2/${path(name)}/authorizedViews`), opt(`/v2/${path(name)}/schemaBundles`), opt(`/v2/${path(instanceOf(name))}/clusters/-/backups?pageSize=${backupsShown}&orderBy=start_time%20desc&filter=${encodeURIComponent(`source_table="${name}"`)}`), ask("POST", `/v2/${path(name)}:getIamPolicy`, {}, s).catch((error) => ({ error }))]);
+    return { table, groups, tablets, sum: tablets.sum, views, bundles, backups, policy };
   }, [name]);
   const need = (k) => "bigtable." + k, may = useMay(name, ["tables.update", "tables.delete", "tables.setIamPolicy", "authorizedViews.create", "authorizedViews.delete"].map(need));
   const [dialog, open] = useDialog();
