@@ -40,7 +40,7 @@
 //	uvarint  stamp, less the smallest of the chunk
 //	uvarint  length of what follows
 //	u8       1: garbage collection made the change, else 0
-//	         changes, up to the end:
+//	         changes, up to the end; none where only views are to know that the row changed:
 //	u8       Op
 //	uvarint  family; not of DeleteRow
 //	uvarint  length of the qualifier, and the qualifier; not of DeleteRow, DeleteFamily

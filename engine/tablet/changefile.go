@@ -27,6 +27,8 @@ type changeFile struct {
 	life uint64
 	w    *changes.FileWriter
 	id   uint64
+	// rows says that its readers are views: records lack their Changes.
+	rows bool
 	// stored says that the object is there, and begun that it may be.
 	stored, begun bool
 }
@@ -100,6 +102,7 @@ func (f *changeFile) named(names map[string]bool) {
 // record writes the changes that m has recorded.
 func (f *changeFile) record(ctx context.Context, m *mem) error {
 	walk := newRecordWalk(m.Memtable, m.since, cell.MaxSeq)
+	walk.rows = f.rows
 	for n := 1; walk.next(); n++ {
 		if err := f.add(ctx, &walk.rec); err != nil {
 			return err
@@ -120,7 +123,7 @@ func (t *Tablet) newChangeFile(life uint64) *changeFile {
 	if s == nil || life != 0 && s.Life != life {
 		return nil
 	}
-	return &changeFile{env: t.env, life: s.Life}
+	return &changeFile{env: t.env, life: s.Life, rows: s.Hidden}
 }
 
 // someStamp is that of records whose stamp is in what names their file.
@@ -133,6 +136,7 @@ type collection struct {
 	grain       int64
 	prefix      []byte // of the row of rec
 	rec         changes.Record
+	any         bool // rec is of a row
 	seed        maphash.Seed
 	cells       hashes // of the keys that were collected
 	n           int    // of those in the part that is being written
@@ -249,6 +253,9 @@ func (c *collection) take(ctx context.Context, e *cell.Entry) error {
 		}
 		c.prefix = append(c.prefix[:0], e.Key[:n]...)
 	}
+	if c.any = true; c.rows {
+		return nil
+	}
 	s, err := cell.ParseSuffix(e.Key[n:])
 	if err != nil {
 		return fault.New(fault.Corruption, "%w", err)
@@ -268,9 +275,10 @@ func (c *collection) full() bool {
 
 // row writes the row that take was at.
 func (c *collection) row(ctx context.Context) (err error) {
-	if len(c.rec.Changes) == 0 {
+	if !c.any {
 		return nil
 	}
+	c.any = false
 	if c.rec.Key, err = cell.RowOf(c.rec.Key[:0], c.prefix); err != nil {
 		return fault.New(fault.Corruption, "%w", err)
 	}
@@ -290,7 +298,7 @@ func (c *collection) cut() error {
 		return err
 	}
 	c.parts = append(c.parts, collectedPart{changeFile: c.changeFile, ref: ref, first: c.first, last: bytes.Clone(c.rec.Key)})
-	c.changeFile = &changeFile{env: c.env, life: c.life}
+	c.changeFile = &changeFile{env: c.env, life: c.life, rows: c.rows}
 	c.n, c.first = 0, nil
 	return nil
 }
@@ -389,8 +397,12 @@ func (c *collection) suspectsAny() bool { return c.all || c.suspects > 0 }
 
 // lookThrough suspects the cells that were collected and written since it has looked, with a
 // stamp up to through, and returns how many records it has read. Such a cell is there, so it must
-// not be told to be gone: a record of the collection has a stamp behind that of the write.
+// not be told to be gone: a record of the collection has a stamp behind that of the write. To
+// views a record says to look at the row.
 func (c *collection) lookThrough(ctx context.Context, t *Tablet, through cell.Seq) (n int, err error) {
+	if c.rows {
+		return 0, nil
+	}
 	from := c.looked
 	c.looked = through
 	v := t.pin()
@@ -410,8 +422,12 @@ func (c *collection) lookThrough(ctx context.Context, t *Tablet, through cell.Se
 	r := changeReader{t: t, v: v, state: state, within: t.bounds, at: changes.Position{Through: from}}
 	r.to = func(rec *changes.Record) (bool, error) {
 		n++
-		if rec.Collected {
+		switch {
+		case rec.Collected:
 			return true, nil
+		case len(rec.Changes) == 0:
+			c.suspectAll() // what was written is not known
+			return false, nil
 		}
 		key = cell.AppendRow(key[:0], rec.Key)
 		prefix := len(key)

@@ -433,6 +433,16 @@ func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within 
 	if within = within.Intersect(t.bounds); within.Empty() {
 		return from, limit, nil
 	}
+	if !rows {
+		all := to
+		to = func(rec *changes.Record) (bool, error) {
+			if len(rec.Changes) == 0 {
+				// It was written when the tablet did not know yet that clients have a stream.
+				return false, changes.Expired(t.schema().Name, rec.Stamp)
+			}
+			return all(rec)
+		}
+	}
 	r := changeReader{t: t, v: v, state: state, within: within, rows: rows, to: to, at: from}
 	err = r.read(ctx, limit)
 	r.at.Born = from.Born

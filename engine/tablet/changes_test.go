@@ -69,7 +69,7 @@ func (s *rowStore) CAS(_ context.Context, r *metadata.Row) error {
 
 // A streamed is a tablet with all it stands on.
 type streamed struct {
-	t       *testing.T
+	t       testing.TB
 	fs      *vfs.MemFS
 	meta    *rowStore
 	objects objectstore.Store
@@ -83,7 +83,7 @@ type streamed struct {
 	*Tablet
 }
 
-func newStreamed(t *testing.T) *streamed {
+func newStreamed(t testing.TB) *streamed {
 	t.Helper()
 	s := &streamed{t: t, fs: vfs.NewMem(), meta: &rowStore{rows: map[metadata.TabletID][]byte{}}}
 	s.id.Store(1 << 32)
@@ -656,11 +656,16 @@ func (w *cellLister) Flush() error          { return nil }
 // replayed applies what the stream has behind from to nothing, n records a call.
 func (s *streamed) replayed(from changes.Position, n int) (out map[string]string, collected, records int) {
 	s.t.Helper()
+	return s.replayedOn(map[string]string{}, from, n)
+}
+
+// replayedOn applies what the stream has behind from to cells, n records a call.
+func (s *streamed) replayedOn(out map[string]string, from changes.Position, n int) (_ map[string]string, collected, records int) {
+	s.t.Helper()
 	type one struct {
 		stamp cell.Seq
 		do    func()
 	}
-	out = map[string]string{}
 	var got []one
 	for {
 		left := n

@@ -2,6 +2,7 @@ package tablet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -40,7 +41,9 @@ func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
 		t.jobs.fruitless.Store(w.from.state)
 		return false, fmt.Errorf("%s compaction of %v: %w", job.Kind, t.Name(), err)
 	}
-	if err := t.replace(ctx, w, out); err != nil {
+	if err := t.replace(ctx, w, out); errors.Is(err, errStreamBegan) {
+		return true, nil // it is still worthwhile
+	} else if err != nil {
 		return false, err
 	}
 	switch {
@@ -292,7 +295,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 	w.progress.total.Store(rawBytes(job, files))
 	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
 	w.out, out.progress = out, &w.progress
-	out.gc.CollectNothing = out.removed != nil && !w.hasNewest()
+	out.gc.CollectNothing = out.removed != nil && !out.removed.rows && !w.hasNewest()
 	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)
 	defer out.pace.end()
 	if w.relayout {

@@ -2,6 +2,7 @@ package tablet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,14 @@ func (t *Tablet) Flush(ctx context.Context) (bool, error) {
 // flushLocked is Flush for a caller that holds the change lock, and with still the write
 // lock too.
 func (t *Tablet) flushLocked(ctx context.Context, still bool) (bool, error) {
+	for {
+		if did, err := t.flushOnce(ctx, still); !errors.Is(err, errStreamBegan) {
+			return did, err
+		}
+	}
+}
+
+func (t *Tablet) flushOnce(ctx context.Context, still bool) (bool, error) {
 	v := t.pin()
 	if v == nil {
 		return false, t.gone()
@@ -142,6 +151,10 @@ func (t *Tablet) makeRoom(ctx context.Context, next *metadata.Row, out *output) 
 // is read.
 const mostRewrites, mostInspections = 6, 32
 
+// errStreamBegan says that clients have a stream since something was collected whose cells were
+// not kept, only their rows. It is to be done again.
+var errStreamBegan = errors.New("clients have a change stream meanwhile")
+
 // placeRemoved gives what was collected a stamp of its own and adds it to next, but for cells that
 // were written again since. pass is called once next is the tablet's row, or will not be: readers
 // of changes wait in between. They wait for what was written in a moment to be looked through, in
@@ -166,7 +179,11 @@ func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *outp
 		lock()
 		at := t.instantLocked()
 		last := t.write.last
+		s := t.schema().Stream
 		unlock()
+		if c.rows && s != nil && !s.Hidden {
+			return pass, errStreamBegan
+		}
 		if _, err := c.lookThrough(ctx, t, at); err != nil {
 			return pass, err
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // oneVersion is a streamed tablet whose families keep one version of a column.
-func oneVersion(t *testing.T) (*streamed, changes.Position) {
+func oneVersion(t testing.TB) (*streamed, changes.Position) {
 	s := newStreamed(t)
 	next := s.sch.Load().Clone()
 	next.Granularity = 1000

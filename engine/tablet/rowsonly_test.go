@@ -1,0 +1,166 @@
+package tablet
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/changes"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/stamp"
+)
+
+// TestRowsForViews: of a table whose changes are kept for views only, files say which rows have
+// changed, and which had a cell collected. Nothing is looked through for cells that were written
+// again.
+func TestRowsForViews(t *testing.T) {
+	for _, compact := range []bool{false, true} {
+		t.Run(fmt.Sprint("compaction ", compact), func(t *testing.T) {
+			s, from := oneVersion(t)
+			s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: s.sch.Load().Stream.Since})
+			const rows = 10
+			for _, ts := range []int64{5000, 9000} {
+				for i := range rows {
+					b := NewBatch(fmt.Append(nil, "row", i))
+					b.Set(1, []byte("q"), ts, make([]byte, 10_000))
+					b.Set(1, []byte("other"), ts, []byte("v"))
+					s.apply(b)
+				}
+				if compact {
+					s.flush()
+				}
+			}
+			if compact {
+				s.RequestMajor()
+				if more, err := s.Compact(t.Context()); err != nil || !more {
+					t.Fatal(more, err)
+				}
+			} else {
+				s.flush()
+			}
+			var size int64
+			for _, f := range s.Row().Stream.Files {
+				size += f.Bytes
+			}
+			if size > 2000 {
+				t.Errorf("change files have %d bytes for %d rows", size, rows)
+			}
+			s.Promise(s.write.seq)
+			written, collected := map[string]int{}, map[string]int{}
+			if _, _, err := s.ReadChangedRows(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
+				if r.Collected {
+					collected[string(r.Key)]++
+				} else {
+					written[string(r.Key)]++
+				}
+				return true, nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for i := range rows {
+				if k := fmt.Sprint("row", i); written[k] != 2 || collected[k] != 1 {
+					t.Errorf("%s: %d records of writes, %d of what was collected", k, written[k], collected[k])
+				}
+			}
+			// Clients who have a stream now are told that they come too late for these.
+			s.stream(&schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: s.sch.Load().Stream.Since, EnabledSince: time.Now()})
+			_, _, err := s.ReadChanges(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
+				if len(r.Changes) == 0 {
+					t.Errorf("a client gets a record of %s that tells nothing", r.Key)
+				}
+				return true, nil
+			})
+			var f *fault.Error
+			if !errors.As(err, &f) || f.Reason != changes.ExpiredReason {
+				t.Errorf("a client who reads what was kept for views gets %v", err)
+			}
+		})
+	}
+}
+
+// TestStreamBeginsWhileCollected: clients who get a stream while garbage collection runs are told
+// what it took, and not that a cell is gone that was written again.
+func TestStreamBeginsWhileCollected(t *testing.T) {
+	for _, compact := range []bool{false, true} {
+		t.Run(fmt.Sprint("compaction ", compact), func(t *testing.T) {
+			s, _ := oneVersion(t)
+			since := s.sch.Load().Stream.Since
+			s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: since})
+			const rows = 3
+			set := func(i int, ts int64, value string) {
+				b := NewBatch(fmt.Append(nil, "row", i))
+				b.Set(1, []byte("q"), ts, []byte(value))
+				s.apply(b)
+			}
+			for _, ts := range []int64{5000, 9000} {
+				for i := range rows {
+					set(i, ts, "v")
+				}
+				if compact {
+					s.flush()
+				}
+			}
+			var begun changes.Position
+			var base map[string]string
+			id := s.env.NewID
+			s.env.NewID = func() uint64 {
+				if base == nil {
+					s.stream(&schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: since, EnabledSince: time.Now()})
+					// The first write that knows of the stream.
+					set(9, 1000, "first")
+					base, begun = s.content(), changes.Position{Through: cell.Seq(s.visible.Load())}
+					b := NewBatch([]byte("row1"))
+					b.DeleteColumn(1, []byte("q"), cell.TimeRange{Start: 9000, End: 10_000})
+					b.Set(1, []byte("q"), 5000, []byte("again"))
+					s.apply(b)
+				}
+				return id()
+			}
+			if compact {
+				s.RequestMajor()
+				for base == nil || s.majors.wants(0, s.majors.asked.Load()) {
+					if _, err := s.Compact(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+			} else {
+				s.flush()
+			}
+			s.env.NewID = id
+			if n := len(s.Row().Files); n != 1 {
+				t.Errorf("%d SSTables", n)
+			}
+			s.flush()
+			s.Promise(s.write.seq + 10*stamp.Stride)
+			want := s.content()
+			got, collected, _ := s.replayedOn(base, begun, -1)
+			if !maps.Equal(got, want) || want["row1 f1:q@5000"] != "again" || want["row2 f1:q@5000"] != "" || collected == 0 {
+				t.Errorf("the stream leads to %v, the table has %v; %d records of what was collected", got, want, collected)
+			}
+			s.tidy()
+		})
+	}
+}
+
+// TestWrittenForViews: a collection that is told to clients suspects all that it took, if all that
+// is known of what was written since is which rows it was in.
+func TestWrittenForViews(t *testing.T) {
+	s, _ := oneVersion(t)
+	since := s.sch.Load().Stream.Since
+	s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: since})
+	b := NewBatch([]byte("row"))
+	b.Set(1, []byte("q"), 5000, []byte("v"))
+	s.apply(b)
+	s.flush()
+	s.stream(&schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: since, EnabledSince: time.Now()})
+	c := s.newCollection()
+	c.looked = stamp.At(since)
+	if n, err := c.lookThrough(t.Context(), s.Tablet, s.lastGiven()); err != nil || n != 1 || !c.all {
+		t.Errorf("%d records, %v; all are suspected: %v", n, err, c.all)
+	}
+}
