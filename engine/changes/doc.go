@@ -18,7 +18,10 @@
 // Chunks of different files overlap after a merge of tablets, since each file has
 // the records of one of them. Iterate reads what overlaps as one chunk.
 //
-// # Byte format, version 1
+// # Byte format, versions 1 and 2
+//
+// A file has version 2 if there is a record without changes, which says to views that the
+// row has changed. They differ in nothing else.
 //
 // Integers are little-endian, uvarint and varint those of encoding/binary.
 // Everything but the footer is in frames:
@@ -40,7 +43,7 @@
 //	uvarint  stamp, less the smallest of the chunk
 //	uvarint  length of what follows
 //	u8       1: garbage collection made the change, else 0
-//	         changes, up to the end; none where only views are to know that the row changed:
+//	         changes, up to the end:
 //	u8       Op
 //	uvarint  family; not of DeleteRow
 //	uvarint  length of the qualifier, and the qualifier; not of DeleteRow, DeleteFamily

@@ -35,6 +35,9 @@ func Dump(ctx context.Context, w io.Writer, f Readable, name string) error {
 		if r.Collected {
 			why = " collected"
 		}
+		if len(r.Changes) == 0 {
+			why += ", for views"
+		}
 		fmt.Fprintf(w, "  \"%s\" %d %s%s\n", row.Escape(r.Key), r.Stamp, at(r.Stamp), why)
 		for i := range r.Changes {
 			d := &r.Changes[i]

@@ -72,11 +72,11 @@ func (c *File) open(ctx context.Context) error {
 	}
 	foot := tail[len(tail)-footerLen:]
 	at := int64(binary.LittleEndian.Uint64(foot))
-	switch {
+	switch v := binary.LittleEndian.Uint32(foot[12:]); {
 	case string(foot[16:]) != magic:
 		return fault.New(fault.Corruption, "it is none")
-	case binary.LittleEndian.Uint32(foot[12:]) != version:
-		return fault.New(fault.Corruption, "it has version %d, this program reads version %d", binary.LittleEndian.Uint32(foot[12:]), version)
+	case v != version && v != rowsVersion:
+		return fault.New(fault.Corruption, "it has version %d, this program reads versions up to %d", v, rowsVersion)
 	case crc32.Checksum(foot[:8], castagnoli) != binary.LittleEndian.Uint32(foot[8:]) || at < 0 || at > size-footerLen:
 		return fault.New(fault.Corruption, "the footer has a wrong checksum")
 	}

@@ -363,9 +363,36 @@ func TestRefs(t *testing.T) {
 	}
 }
 
+// TestVersions: programs that know version 1 alone read the files whose records all have
+// changes, and refuse the others.
+func TestVersions(t *testing.T) {
+	set := []Change{{Op: SetCell, Family: 1, Qualifier: []byte("q"), Timestamp: 1, Value: []byte("v")}}
+	recs := []Record{{Stamp: 10, Key: []byte("a"), Changes: set}, {Stamp: 20, Key: []byte("b")}, {Stamp: 30, Key: []byte("c"), Changes: set}}
+	for n, want := range []uint32{version, version, rowsVersion, rowsVersion} {
+		m := write(t, recs[:n])
+		at := len(m.b) - footerLen + 12
+		if is := binary.LittleEndian.Uint32(m.b[at:]); is != want {
+			t.Errorf("a file of %d records has version %d, not %d", n, is, want)
+		}
+		var out bytes.Buffer
+		if err := Dump(t.Context(), &out, m, "f"); err != nil || strings.Count(out.String(), ", for views\n") != max(0, min(n-1, 1)) {
+			t.Errorf("%d records: %v\n%s", n, err, out.String())
+		}
+		binary.LittleEndian.PutUint32(m.b[at:], rowsVersion+1)
+		if _, err := Open(t.Context(), m, "f"); fault.KindOf(err) != fault.Corruption || !strings.Contains(err.Error(), "has version 3") {
+			t.Errorf("a later version: %v", err)
+		}
+	}
+}
+
 func FuzzFile(f *testing.F) {
-	f.Add(write(f, randomRecords(rand.New(rand.NewPCG(1, 1)), 40, stamp.Least, "r", 40)).b)
+	recs := randomRecords(rand.New(rand.NewPCG(1, 1)), 40, stamp.Least, "r", 40)
+	f.Add(write(f, recs).b)
 	f.Add(write(f, nil).b)
+	for i := range recs {
+		recs[i].Changes = nil
+	}
+	f.Add(write(f, recs).b)
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m := &memory{b: b}
 		c, err := Open(context.Background(), m, "f")

@@ -17,8 +17,12 @@ const (
 	chunkBytes = 1 << 20
 	blockBytes = 16 << 10
 	footerLen  = 24
-	version    = 1
 	magic      = "trestchg"
+
+	// version is of a file whose records all have changes, and rowsVersion of another. Programs
+	// that know the former alone would give clients of a stream a record that tells nothing.
+	version     = 1
+	rowsVersion = 2
 )
 
 // A Writable takes the bytes of a new file. It is that of engine/sstable.
@@ -48,6 +52,7 @@ type FileWriter struct {
 	w    Writable
 	info Info
 	err  error
+	rows bool // a record has no Changes
 	// first and last are the smallest and the largest row key of chunks that are cut.
 	first, last []byte
 
@@ -104,6 +109,7 @@ func (w *FileWriter) Add(r *Record) error {
 	}
 	w.lo, w.hi = min(w.lo, r.Stamp), max(w.hi, r.Stamp)
 	w.recs = append(w.recs, p)
+	w.rows = w.rows || len(r.Changes) == 0
 	if w.info.Records == 0 {
 		w.info.Lo = r.Stamp
 	}
@@ -250,7 +256,11 @@ func (w *FileWriter) Finish() (Info, error) {
 	w.out = appendFrame(w.out[:0], dir)
 	w.out = append(w.out, at...)
 	w.out = binary.LittleEndian.AppendUint32(w.out, crc32.Checksum(at, castagnoli))
-	w.out = binary.LittleEndian.AppendUint32(w.out, version)
+	v := uint32(version)
+	if w.rows {
+		v = rowsVersion
+	}
+	w.out = binary.LittleEndian.AppendUint32(w.out, v)
 	if err := w.write(append(w.out, magic...)); err != nil {
 		w.w.Abort()
 		return Info{}, err

@@ -37,8 +37,7 @@ type Record struct {
 	Key []byte
 	// Collected says that garbage collection made the change.
 	Collected bool
-	// Changes are none of a record in a file that is for views: that the row changed is all it
-	// says.
+	// Changes are none of a record that is for views: that the row changed is all it says.
 	Changes []Change
 	// Through and ChunkEnd are those of the chunk that it was read from, as Position has
 	// them; 0 if it was read in the order of commit.
