@@ -437,8 +437,9 @@ func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within 
 		all := to
 		to = func(rec *changes.Record) (bool, error) {
 			if len(rec.Changes) == 0 {
-				// It was written when the tablet did not know yet that clients have a stream.
-				return false, changes.Expired(t.schema().Name, rec.Stamp)
+				// It was written when the tablet did not know yet that clients have a stream, and
+				// so was the rest of its chunk, in which records are in the order of rows.
+				return false, changes.Expired(t.schema().Name, max(rec.Stamp, rec.ChunkEnd))
 			}
 			return all(rec)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -69,15 +70,40 @@ func TestRowsForViews(t *testing.T) {
 			}
 			// Clients who have a stream now are told that they come too late for these.
 			s.stream(&schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: s.sch.Load().Stream.Since, EnabledSince: time.Now()})
-			_, _, err := s.ReadChanges(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
-				if len(r.Changes) == 0 {
-					t.Errorf("a client gets a record of %s that tells nothing", r.Key)
+			b := NewBatch([]byte("row5"))
+			b.Set(1, []byte("q"), 1000, []byte("for clients"))
+			s.apply(b)
+			s.flush()
+			s.Promise(s.write.seq)
+			files, told := len(s.Row().Stream.Files)-1, 0
+			for {
+				var got []string
+				_, _, err := s.ReadChanges(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
+					if len(r.Changes) == 0 {
+						t.Errorf("a client gets a record of %s that tells nothing", r.Key)
+					}
+					got = append(got, string(r.Key))
+					return true, nil
+				})
+				if err == nil {
+					if told == 0 || !slices.Equal(got, []string{"row5"}) {
+						t.Errorf("a client gets %q, when it has begun anew %d times", got, told)
+					}
+					break
 				}
-				return true, nil
-			})
-			var f *fault.Error
-			if !errors.As(err, &f) || f.Reason != changes.ExpiredReason {
-				t.Errorf("a client who reads what was kept for views gets %v", err)
+				// It begins anew where it is told to, behind a whole file.
+				var f *fault.Error
+				if !errors.As(err, &f) || f.Reason != changes.ExpiredReason {
+					t.Fatalf("a client who reads what was kept for views gets %v", err)
+				}
+				begin, err := time.Parse(time.RFC3339Nano, f.Metadata[changes.EarliestKey])
+				if err != nil {
+					t.Fatal(err)
+				}
+				if from = (changes.Position{Through: stamp.At(begin) - 1}); told == files {
+					t.Fatalf("a client is told more than once for each of %d files to begin later", files)
+				}
+				told++
 			}
 		})
 	}
