@@ -94,6 +94,9 @@ type ChangesRead struct {
 	Until  cell.Seq
 	Every  time.Duration
 	Rows   bool // records may lack their Changes
+	// Untold says that the caller is of a version that does not tell Rows: it is that of a
+	// view if clients have no stream.
+	Untold bool
 }
 
 // A ViewRow has updates of a row of a materialized view, those of a shard in order.

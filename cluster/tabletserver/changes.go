@@ -30,9 +30,14 @@ func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.Change
 		t.askWatermarks()
 		return nil
 	}
+	rows := req.Rows
+	if req.Untold {
+		// As it is now: a client's call does not become a view's when the stream is disabled.
+		rows = t.table.Schema().ChangeStream() == nil
+	}
 	leave := s.promises.join(t.Tablet, req.Every)
 	defer leave()
-	r := changesReader{s: s, t: t, req: req, w: w, at: req.From}
+	r := changesReader{s: s, t: t, req: req, rows: rows, w: w, at: req.From}
 	timer := time.NewTimer(req.Every)
 	defer timer.Stop()
 	for {
@@ -46,7 +51,7 @@ func (s *Server) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.Change
 		}
 		select {
 		case <-ready:
-			if req.Rows {
+			if rows {
 				// A view does not wait for each change. Its writers would for this processor.
 				select {
 				case <-time.After(gather):
@@ -103,8 +108,10 @@ type changesReader struct {
 	s   *Server
 	t   *served
 	req *rpc.ChangesRead
-	w   changes.Writer
-	at  changes.Position
+	// rows says that a view reads.
+	rows bool
+	w    changes.Writer
+	at   changes.Position
 }
 
 // read gives what there is until w is full, and has it passed on. done says that
@@ -119,7 +126,7 @@ func (r *changesReader) read(ctx context.Context) (done, more bool, err error) {
 	}
 	taken, full, past := false, false, false
 	changed := r.t.ReadChanges
-	if r.req.Rows {
+	if r.rows {
 		changed = r.t.ReadChangedRows
 	}
 	next, _, err := changed(ctx, r.at, r.req.Within, func(rec *changes.Record) (bool, error) {

@@ -388,21 +388,21 @@ func (t *Tablet) Lineage(rows row.Range, after cell.Seq) *metadata.Event {
 // last that it gave, and the stamp up to which everything was given if to took all
 // there is. A record is valid during the call. Nothing is held when it returns.
 //
-// It is FailedPrecondition if the table has no stream, and changes.Expired if from is
-// before what is kept.
+// It is FailedPrecondition if clients have no stream of the table, and changes.Expired if from
+// is before what is kept for them.
 func (t *Tablet) ReadChanges(ctx context.Context, from changes.Position, within row.Range, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
 	return t.readChanges(ctx, from, within, false, to)
 }
 
 // ReadChangedRows is ReadChanges for a caller to which it matters which rows have changed, and
-// when: records may lack their Changes. That costs less in memory.
+// when: records may lack their Changes. That costs less in memory. The stream may be Hidden.
 func (t *Tablet) ReadChangedRows(ctx context.Context, from changes.Position, within row.Range, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
 	return t.readChanges(ctx, from, within, true, to)
 }
 
 func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within row.Range, rows bool, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
 	s := t.schema().Stream
-	if s == nil {
+	if s == nil || s.Hidden && !rows {
 		return from, 0, fault.New(fault.FailedPrecondition, "Change streams are not enabled on table %s", t.schema().Name)
 	}
 	t.write.Lock()

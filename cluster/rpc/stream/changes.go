@@ -36,15 +36,21 @@ func appendChangesRead(b []byte, req *rpc.ChangesRead) []byte {
 	b = binary.AppendUvarint(b, req.Life)
 	b = appendPosition(appendRange(b, req.Within), &req.From)
 	b = binary.AppendVarint(binary.AppendUvarint(b, uint64(req.Until)), int64(req.Every))
-	if req.Rows {
-		b = append(b, 1) // which earlier versions leave alone
+	// Earlier versions end here, and leave alone what follows.
+	switch {
+	case req.Untold:
+		return b
+	case req.Rows:
+		return append(b, 1)
 	}
-	return b
+	return append(b, 0)
 }
 
 func (d *decoder) changesRead() *rpc.ChangesRead {
 	req := &rpc.ChangesRead{Life: d.Uvarint(), Within: d.rowRange(), From: d.position(), Until: cell.Seq(d.Uvarint()), Every: time.Duration(d.Varint())}
-	req.Rows = d.Len() > 0 && d.Byte() != 0
+	if req.Untold = d.Len() == 0; !req.Untold {
+		req.Rows = d.Byte() != 0
+	}
 	return req
 }
 

@@ -104,6 +104,53 @@ func TestChanges(t *testing.T) {
 	<-ended
 }
 
+// TestChangesRead: each field of a request comes to another process by itself. One of an earlier
+// version ends before what this one adds.
+func TestChangesRead(t *testing.T) {
+	var fill func(v reflect.Value)
+	fill = func(v reflect.Value) {
+		switch v.Kind() {
+		case reflect.Bool:
+			v.SetBool(true)
+		case reflect.Int64:
+			v.SetInt(-7)
+		case reflect.Uint64:
+			v.SetUint(7)
+		case reflect.Slice:
+			v.SetBytes([]byte("r"))
+		case reflect.Struct:
+			for i := range v.NumField() {
+				fill(v.Field(i))
+			}
+		default:
+			t.Fatalf("a field of kind %v", v.Kind())
+		}
+	}
+	decode := func(b []byte) *rpc.ChangesRead {
+		d := decoderOf(b)
+		defer func() {
+			if d.Bad() || d.Len() > 0 {
+				t.Errorf("%x is malformed", b)
+			}
+		}()
+		return d.changesRead()
+	}
+	for i := range reflect.TypeFor[rpc.ChangesRead]().NumField() {
+		var req rpc.ChangesRead
+		fill(reflect.ValueOf(&req).Elem().Field(i))
+		req.From.Born = 0 // which the caller knows, and no server
+		if got := decode(appendChangesRead(nil, &req)); !reflect.DeepEqual(got, &req) {
+			t.Errorf("%+v became %+v", req, *got)
+		}
+	}
+	earlier := []byte{4, 1, 'a', 1, 'z', 3, 8, 1, 'r', 5, 99, 20}
+	want := &rpc.ChangesRead{Life: 4, Within: row.Range{Start: []byte("a"), End: []byte("z")}, Until: 99, Every: 10, Untold: true,
+		From: changes.Position{Through: 3, ChunkEnd: 8, Row: []byte("r"), Stamp: 5}}
+	if got := decode(earlier); !reflect.DeepEqual(got, want) {
+		t.Errorf("of an earlier version: %+v", *got)
+	}
+}
+
 func FuzzChanges(f *testing.F) {
 	var b []byte
 	for i := range someChanges {
@@ -111,15 +158,23 @@ func FuzzChanges(f *testing.F) {
 	}
 	b = appendPosition(append(b, changesMark), &changes.Position{Through: 3, ChunkEnd: 8, Row: []byte("r"), Stamp: 5})
 	f.Add(append(b, changesEnd))
-	f.Add(appendChangesRead(nil, &rpc.ChangesRead{Life: 4, Within: row.Range{Start: []byte("a")}, Until: 99, Every: time.Second}))
+	for _, req := range []rpc.ChangesRead{{Untold: true}, {Rows: true}, {}} {
+		req.Life, req.Within, req.Until, req.Every = 4, row.Range{Start: []byte("a")}, 99, time.Second
+		f.Add(appendChangesRead(nil, &req))
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		w := &changesWriter{}
 		var r changesReader
-		if err := r.give(decoderOf(bytes.Clone(b)), &reencodes{w}); err != nil {
+		_ = r.give(decoderOf(bytes.Clone(b)), &reencodes{w})
+		d := decoderOf(b)
+		req := d.changesRead()
+		if d.Bad() {
 			return
 		}
-		d := decoderOf(b)
-		d.changesRead()
+		d = decoderOf(appendChangesRead(nil, req))
+		if again := d.changesRead(); d.Bad() || d.Len() > 0 || !reflect.DeepEqual(again, req) {
+			t.Errorf("%+v became %+v", *req, *again)
+		}
 	})
 }
 
