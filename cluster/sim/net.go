@@ -10,6 +10,7 @@ import (
 
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/cluster/rpc/stream"
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
@@ -198,7 +199,7 @@ func call[T any](ctx context.Context, l *link, kind string, is nature, do func(c
 		if s == nil || seen == nil {
 			return out, lostError{ErrRefused}
 		}
-		out, err = do(ctx, seen)
+		out, err = do(ctx, stream.Inline(seen))
 		if l.c.Server(l.to) != s {
 			return out, lostError{errEnded} // before it answered
 		}

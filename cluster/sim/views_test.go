@@ -27,7 +27,7 @@ const simView = "projects/p/instances/i/materializedViews/v"
 
 // stormView returns how a view differs from its source after a storm: servers die, tablets of
 // source, contributions and rows are split, merged and moved, and workers are stopped between
-// any two steps.
+// any two steps. Clients have a stream of the source now and then.
 func stormView(t *testing.T, seed uint64, mistake views.Mistake) (diff error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, rnd := t.Context(), rand.New(rand.NewPCG(seed, 7))
@@ -78,6 +78,16 @@ func stormView(t *testing.T, seed uint64, mistake views.Mistake) (diff error) {
 			t.Fatal(err)
 		}
 		for round := range 6 {
+			// What is kept says rows alone while clients have no stream.
+			_ = within(ctx, func(ctx context.Context) error {
+				_, err := cl.UpdateTable(ctx, tableName, func(t *schema.Table) error {
+					if t.DisableStream(); round%3 == 1 {
+						t.EnableStream(time.Hour, time.Now())
+					}
+					return nil
+				})
+				return err
+			})
 			var operating sync.WaitGroup
 			operating.Go(func() {
 				rnd := rand.New(rand.NewPCG(seed, uint64(round)))
@@ -157,4 +167,101 @@ func TestViewStormFinds(t *testing.T) {
 			t.Error("it was not found")
 		})
 	}
+}
+
+// TestViewLosesRows: what a damaged SSTable of the source held leaves the view when it is
+// dropped, though another server has the source, and clients have a stream. Nothing but the
+// worker's request says that server that a view reads.
+func TestViewLosesRows(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx := t.Context()
+		c, err := New(Options{TTL: 2 * time.Second, Interval: 100 * time.Millisecond, Log: logger(), Views: func(c *client.Client) views.Options {
+			return views.Options{Evaluators: viewstest.Evaluators{Reader: c}, Linger: time.Millisecond}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { c.Close(); time.Sleep(time.Minute) }()
+		c.StartMaster("master")
+		for _, name := range []string{"source", "view"} {
+			if _, err := c.StartServer(ctx, name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cl, err := c.Client(ctx, "client")
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := cl.CreateTable(ctx, &schema.Table{Name: tableName, Granularity: 1000, Families: viewstest.Families()}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cl.CreateView(ctx, viewstest.Groups(simView, source), nil); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := cl.UpdateTable(ctx, tableName, func(t *schema.Table) error {
+			t.EnableStream(time.Hour, time.Now())
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		var object string
+		each := func(do func(r *metadata.Row) error) {
+			t.Helper()
+			var rows []*metadata.Row
+			if err := cl.Rows(ctx, func(r *metadata.Row) error {
+				if r.Table>>32 != 0 {
+					rows = append(rows, r)
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range rows {
+				if err := do(r); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		each(func(r *metadata.Row) error {
+			to := "view"
+			if r.Table == source.ID {
+				to = "source"
+			}
+			if r.Assignment.Server == to {
+				return nil
+			}
+			return within(ctx, func(ctx context.Context) error { return cl.Move(ctx, r, to, false) })
+		})
+		check := func() {
+			t.Helper()
+			if err := within(ctx, func(ctx context.Context) error { return cl.WaitView(ctx, simView) }); err != nil {
+				t.Fatal(err)
+			}
+			if err := viewstest.Check(ctx, cl, simView, tableName); err != nil {
+				t.Error(err)
+			}
+		}
+		for i := range 100 {
+			if err := cl.MutateRow(ctx, tableName, &row.Entry{Key: fmt.Appendf(nil, "r%02d", i), Mutations: []row.Mutation{
+				{Op: row.SetCell, Family: viewstest.Family, Qualifier: viewstest.Group, Timestamp: 1000, Value: fmt.Appendf(nil, "g%d", i)}}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := cl.FlushTablets(ctx, tableName, row.All); err != nil {
+			t.Fatal(err)
+		}
+		check()
+		each(func(r *metadata.Row) error {
+			if r.Table == source.ID {
+				object = r.Files[0].Object
+			}
+			return nil
+		})
+		c.damage(t, object)
+		if loss, err := cl.DropDamaged(ctx, tableName, object); err != nil || loss.Entries != 100 {
+			t.Fatalf("%+v, %v", loss, err)
+		}
+		check()
+	})
 }

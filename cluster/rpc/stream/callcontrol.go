@@ -48,11 +48,15 @@ func (p *peer) askControl(ctx context.Context, c *control) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	p.d.Forwarded.Add(1)
+	if p.inline != nil {
+		answer, err := p.inline.answerInline(ctx, opControl, body)
+		return answer.Rest(), err
+	}
 	l, err := p.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p.d.Forwarded.Add(1)
 	l.acquire()
 	defer l.release()
 	answer, err := p.askUnary(ctx, l, opControl, body, false)

@@ -50,6 +50,9 @@ var readers = sync.Pool{New: func() any { return new(rowReader) }}
 
 // large reads rows that may not fit into a short message.
 func (p *peer) large(ctx context.Context, body []byte, r *rowReader) error {
+	if p.inline != nil {
+		return p.inline.scanInline(ctx, body, r)
+	}
 	l, err := p.get(ctx)
 	if err != nil {
 		return err

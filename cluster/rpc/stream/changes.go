@@ -132,24 +132,29 @@ func (s *Server) changes(st grpc.ServerStream) (err error) {
 	if err := st.RecvMsg(&in); err != nil {
 		return err
 	}
-	refuse := func(err error) error { return st.SendMsg(&raw{b: appendError([]byte{answerError}, err)}) }
+	send := func(b []byte) error { return st.SendMsg(&raw{b, true}) }
 	defer func() {
 		if r := recover(); r != nil {
 			s.o.Log.Error("a read of changes of another server ended in a panic", "panic", r, "stack", string(debug.Stack()))
-			err = refuse(fault.New(fault.Internal, "panic: %v", r))
+			err = send(appendError([]byte{answerError}, fault.New(fault.Internal, "panic: %v", r)))
 		}
 	}()
-	d := decoderOf(in.b)
+	return s.sendChanges(st.Context(), in.b, send)
+}
+
+// sendChanges sends the messages that answer a question.
+func (s *Server) sendChanges(ctx context.Context, question []byte, send func([]byte) error) error {
+	d := decoderOf(question)
 	at, req := d.target(), d.changesRead()
 	if d.Bad() || req.Every <= 0 {
 		return errMalformed
 	}
 	var lost error
 	w := &changesWriter{send: func(b []byte) error {
-		lost = st.SendMsg(&raw{b, true})
+		lost = send(b)
 		return lost
 	}}
-	err = s.to.ReadChanges(st.Context(), at, req, w)
+	err := s.to.ReadChanges(ctx, at, req, w)
 	if lost != nil {
 		return lost
 	}
@@ -160,11 +165,16 @@ func (s *Server) changes(st grpc.ServerStream) (err error) {
 	if ferr := w.Flush(); ferr != nil || err == nil {
 		return ferr
 	}
-	return refuse(err)
+	return send(appendError([]byte{answerError}, err))
 }
 
 // ReadChanges implements rpc.Data.
 func (p *peer) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesRead, w changes.Writer) error {
+	question := appendChangesRead(appendTarget(nil, at), req)
+	var r changesReader
+	if p.inline != nil {
+		return p.inline.sendChanges(ctx, question, func(b []byte) error { return r.read(b, w) })
+	}
 	l, err := p.get(ctx)
 	if err != nil {
 		return err
@@ -178,7 +188,7 @@ func (p *peer) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesR
 	if err != nil {
 		return p.translateGRPC(ctx, err, false)
 	}
-	if err := s.SendMsg(&raw{b: appendChangesRead(appendTarget(nil, at), req)}); err != nil && !errors.Is(err, io.EOF) {
+	if err := s.SendMsg(&raw{b: question}); err != nil && !errors.Is(err, io.EOF) {
 		return p.translateGRPC(ctx, err, false)
 	}
 	if err := s.CloseSend(); err != nil {
@@ -186,25 +196,14 @@ func (p *peer) ReadChanges(ctx context.Context, at rpc.Target, req *rpc.ChangesR
 	}
 	m := raw{pooled: true}
 	defer m.free()
-	var r changesReader
 	for !r.ended {
 		m.free()
 		if err := s.RecvMsg(&m); err != nil {
 			return p.translateGRPC(ctx, err, false)
 		}
 		l.lastHeard.Store(now())
-		if len(m.b) == 0 {
-			return errMalformed
-		}
-		switch d := decoderOf(m.b[1:]); m.b[0] {
-		case answerOK:
-			if err := r.give(d, w); err != nil {
-				return err
-			}
-		case answerError:
-			return d.error()
-		default:
-			return errMalformed
+		if err := r.read(m.b, w); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -216,7 +215,21 @@ type changesReader struct {
 	ended bool
 }
 
-// give gives w what is in a message. An error of w comes as it is.
+// read gives w what is in a message. An error of w comes as it is.
+func (r *changesReader) read(b []byte, w changes.Writer) error {
+	if len(b) == 0 {
+		return errMalformed
+	}
+	switch d := decoderOf(b[1:]); b[0] {
+	case answerOK:
+		return r.give(d, w)
+	case answerError:
+		return d.error()
+	}
+	return errMalformed
+}
+
+// give gives w the records of a message.
 func (r *changesReader) give(d decoder, w changes.Writer) error {
 	taken := false
 	flush := func() error {

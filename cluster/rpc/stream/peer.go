@@ -19,6 +19,8 @@ import (
 type peer struct {
 	d    *Dialer
 	addr string
+	// inline, if it is set, answers in the place of a server that is connected to: see Inline.
+	inline *Server
 
 	mu         sync.Mutex
 	link       *link         // nil if there is none that can be asked
@@ -120,6 +122,9 @@ func (p *peer) askFor(ctx context.Context, op byte, body []byte, changes bool) (
 		return decoder{}, err
 	}
 	p.d.Forwarded.Add(1)
+	if p.inline != nil {
+		return p.inline.answerInline(ctx, op, body)
+	}
 	var l *link
 	var number uint64
 	c := calls.Get().(*call)
