@@ -10,6 +10,7 @@ import (
 	"github.com/trestledb/trestle/engine/changes"
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/schema"
 )
 
 // Flush writes the oldest immutable memtable to SSTables (a minor compaction).
@@ -151,9 +152,21 @@ func (t *Tablet) makeRoom(ctx context.Context, next *metadata.Row, out *output) 
 // is read.
 const mostRewrites, mostInspections = 6, 32
 
-// errStreamBegan says that clients have a stream since something was collected whose cells were
-// not kept, only their rows. It is to be done again.
-var errStreamBegan = errors.New("clients have a change stream meanwhile")
+// errStreamBegan says that readers of changes have come since something was collected of which
+// less was kept than is to be told to them. It is to be done again.
+var errStreamBegan = errors.New("a change stream has begun meanwhile")
+
+// tells tells whether what was collected was kept as readers of the stream want it.
+func (o *output) tells(s *schema.Stream) bool {
+	switch c := o.removed; {
+	case s == nil || o.gc.Collected+o.gc.Ended == 0:
+		return true
+	case c == nil || c.life != s.Life:
+		return false
+	default:
+		return !c.rows || s.Hidden
+	}
+}
 
 // placeRemoved gives what was collected a stamp of its own and adds it to next, but for cells that
 // were written again since. pass is called once next is the tablet's row, or will not be: readers
@@ -171,17 +184,23 @@ func (t *Tablet) placeRemoved(ctx context.Context, next *metadata.Row, out *outp
 		defer unlock()
 		t.passLocked()
 	}
+	if !out.tells(t.schema().Stream) {
+		return nothing, errStreamBegan
+	}
 	c := out.removed
 	for c != nil && len(c.parts) > 0 {
 		if err := c.settle(ctx, t, lock, unlock); err != nil {
 			return nothing, err
 		}
 		lock()
+		if !t.write.closed {
+			t.recordLocked() // so that the stream begins before the stamp
+		}
 		at := t.instantLocked()
 		last := t.write.last
 		s := t.schema().Stream
 		unlock()
-		if c.rows && s != nil && !s.Hidden {
+		if !out.tells(s) {
 			return pass, errStreamBegan
 		}
 		if _, err := c.lookThrough(ctx, t, at); err != nil {

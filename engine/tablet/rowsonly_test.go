@@ -110,13 +110,22 @@ func TestRowsForViews(t *testing.T) {
 }
 
 // TestStreamBeginsWhileCollected: clients who get a stream while garbage collection runs are told
-// what it took, and not that a cell is gone that was written again.
+// what it took, and not that a cell is gone that was written again. It is so whether changes were
+// kept for views before, for clients with a stream of another life, or for nobody.
 func TestStreamBeginsWhileCollected(t *testing.T) {
-	for _, compact := range []bool{false, true} {
-		t.Run(fmt.Sprint("compaction ", compact), func(t *testing.T) {
+	for n := range 6 {
+		compact, before := n%2 == 1, []string{"views", "clients", "nobody"}[n/2]
+		t.Run(fmt.Sprintf("kept for %s, compaction %t", before, compact), func(t *testing.T) {
 			s, _ := oneVersion(t)
 			since := s.sch.Load().Stream.Since
-			s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: since})
+			then := &schema.Stream{Life: 5, Retention: time.Hour, Since: time.Now()}
+			switch before {
+			case "views":
+				s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: since})
+				then = &schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: since, EnabledSince: time.Now()}
+			case "nobody":
+				s.stream(nil)
+			}
 			const rows = 3
 			set := func(i int, ts int64, value string) {
 				b := NewBatch(fmt.Append(nil, "row", i))
@@ -136,7 +145,7 @@ func TestStreamBeginsWhileCollected(t *testing.T) {
 			id := s.env.NewID
 			s.env.NewID = func() uint64 {
 				if base == nil {
-					s.stream(&schema.Stream{Life: 1, Enabled: 2, Retention: time.Hour, Since: since, EnabledSince: time.Now()})
+					s.stream(then)
 					// The first write that knows of the stream.
 					set(9, 1000, "first")
 					base, begun = s.content(), changes.Position{Through: cell.Seq(s.visible.Load())}
