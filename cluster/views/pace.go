@@ -42,7 +42,7 @@ const (
 	// longWait. Without requests a look at all rows keeps itself waiting.
 	lookEvery = 50 * time.Millisecond
 	longWait  = 100 * time.Microsecond
-	waitShare = 0.1
+	waitShare = 0.03
 	// evaluateTogether is how many rows are evaluated before others have their turn.
 	evaluateTogether = 500
 )
