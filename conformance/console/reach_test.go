@@ -472,15 +472,8 @@ var (
 	manyTablets = flag.Int("console.tablets", 1000, "tablets of a table of TestMany, 100000 in full")
 )
 
-// pageLimit is how long a page may take until all that it asks for is shown, and tabletLimit how
-// much longer for each tablet if it is one of askEach: those have their servers look at each
-// (docs/decisions/2026-11-28-console-figures.md).
-const (
-	pageLimit   = time.Second
-	tabletLimit = 20 * time.Microsecond
-)
-
-var askEach = []string{"overview", "instances", "table", "tablets", "split", "tablets of split"}
+// pageLimit is how long a page may take until all that it asks for is shown.
+const pageLimit = time.Second
 
 // pageMemory is how many bytes the browser's processes of pages may have for themselves.
 const pageMemory = 160 << 20
@@ -529,19 +522,15 @@ func TestMany(t *testing.T) {
 			p.want = ""
 		}
 		var took time.Duration
-		limit := pageLimit
-		if slices.Contains(askEach, p.name) {
-			limit += time.Duration(*manyTablets) * tabletLimit
-		}
 		for range 3 { // the machine may do other things
 			begun := time.Now()
 			b.show(p.hash)
-			if took = time.Since(begun); took < limit {
+			if took = time.Since(begun); took < pageLimit {
 				break
 			}
 		}
 		t.Logf("%s: %v", p.name, took.Round(time.Millisecond))
-		if text := b.text(); took > limit || !strings.Contains(text, p.want) {
+		if text := b.text(); took > pageLimit || !strings.Contains(text, p.want) {
 			t.Errorf("%s after %v, or without %q: %.500s", p.name, took, p.want, text)
 		}
 		b.shot("many-" + strings.ReplaceAll(p.name, " ", "-"))
