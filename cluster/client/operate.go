@@ -89,28 +89,31 @@ func (c *Client) EachTablet(ctx context.Context, name string, each func(*tablet.
 	}
 	served := byTable(answers)
 	one := new(tablet.Info)
+	tell := func(of []described, table string) error {
+		for i := range of {
+			of[i].describe(one, table)
+			if err := each(one); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
 	for _, sch := range tables {
 		of := served[sch.ID]
 		left, right, rest, err := c.readUnknown(ctx, sch, of)
 		if err != nil && (name != "" || !errors.Is(err, fault.NotFound)) {
 			return err
 		}
-		for i := range of[:left] {
-			of[i].describe(one, sch.Name)
-			if err := each(one); err != nil {
-				return err
-			}
+		if err := tell(of[:left], sch.Name); err != nil {
+			return err
 		}
 		for i := range rest {
 			if err := each(&rest[i]); err != nil {
 				return err
 			}
 		}
-		for i := range of[right:] {
-			of[right+i].describe(one, sch.Name)
-			if err := each(one); err != nil {
-				return err
-			}
+		if err := tell(of[right:], sch.Name); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -448,16 +451,18 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 	if err != nil {
 		return err
 	}
+	sizes := make(map[metadata.TabletID]int64, len(details))
+	for id, d := range details {
+		sizes[id] = d.Bytes
+	}
 	var total int64
 	for _, p := range pieces {
-		if d := details[p.row.Tablet]; d != nil {
-			total += d.Bytes
-		}
+		total += sizes[p.row.Tablet]
 	}
 	report(0, total)
 	var mu sync.Mutex
 	var before int64
-	running := map[metadata.TabletID]int64{} // the sizes of tablets
+	running := map[metadata.TabletID]bool{}
 	watching, stop := context.WithCancel(ctx)
 	var watch sync.WaitGroup
 	watch.Go(func() {
@@ -475,9 +480,9 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 			}
 			mu.Lock()
 			done := before
-			for id, size := range running {
+			for id := range running {
 				if d := now[id]; d != nil && d.Total > 0 {
-					done += int64(float64(d.Done) / float64(d.Total) * float64(size))
+					done += int64(float64(d.Done) / float64(d.Total) * float64(sizes[id]))
 				}
 			}
 			mu.Unlock()
@@ -485,19 +490,15 @@ func (c *Client) forEachWatched(ctx context.Context, t *catalog.Table, pieces []
 		}
 	})
 	err = c.forEachPart(ctx, t, pieces, func(ctx context.Context, s rpc.TabletServer, l location) error {
-		var size int64
-		if d := details[l.tablet]; d != nil {
-			size = d.Bytes
-		}
 		mu.Lock()
-		running[l.tablet] = size
+		running[l.tablet] = true
 		mu.Unlock()
 		err := do(ctx, s, l)
 		mu.Lock()
 		defer mu.Unlock()
 		delete(running, l.tablet)
 		if err == nil {
-			before += size
+			before += sizes[l.tablet]
 		}
 		return err
 	})
