@@ -60,9 +60,7 @@ func TestReadersOfRows(t *testing.T) {
 	}
 	written := func() {
 		t.Helper()
-		for range 20 {
-			w.change()
-		}
+		w.changeAll()
 		if err := w.s.FlushTablets(ctx, table, row.All); err != nil {
 			t.Fatal(err)
 		}
@@ -112,7 +110,7 @@ func TestReadersOfRows(t *testing.T) {
 		if of, err = w.s.RowOf(ctx, of.Tablet); err != nil {
 			t.Fatal(err)
 		}
-		w.change()
+		w.changeAll()
 		got, ended := &told{mark: make(chan struct{}, 1)}, make(chan error, 1)
 		s := w.s
 		go func() { ended <- read(req, changes.Position{Through: of.MaxSeq}, 0, got, s) }()
