@@ -1,12 +1,12 @@
 // SQL by the Node client, beside smoke.js and with its environment: the steps of
 // sql.json, then what only a program can do.
 const assert = require('assert');
-const {Bigtable, SqlTypes} = require('@google-cloud/bigtable');
+const {Bigtable, SqlTypes, v2} = require('@google-cloud/bigtable');
 const {BigtableDate} = require('@google-cloud/bigtable/build/src/execute-query/values');
 const {PreciseDate} = require('@google-cloud/precise-date');
 const steps = require('./sql.json');
 
-const codes = {INVALID_ARGUMENT: 3, OUT_OF_RANGE: 11};
+const codes = {INVALID_ARGUMENT: 3, NOT_FOUND: 5, FAILED_PRECONDITION: 9, OUT_OF_RANGE: 11};
 const scalars = {
   BOOL: SqlTypes.Bool(), INT64: SqlTypes.Int64(), FLOAT32: SqlTypes.Float32(), FLOAT64: SqlTypes.Float64(),
   STRING: SqlTypes.String(), BYTES: SqlTypes.Bytes(), DATE: SqlTypes.Date(), TIMESTAMP: SqlTypes.Timestamp(),
@@ -63,7 +63,8 @@ function text(value, type) {
     options.servicePath = endpoint.slice(0, colon);
     options.port = Number(endpoint.slice(colon + 1));
   }
-  const instance = new Bigtable(options).instance('node-sql');
+  const bigtable = new Bigtable(options);
+  const instance = bigtable.instance('node-sql');
   if (endpoint && !(await instance.exists())[0]) {
     const [, operation] = await instance.create({displayName: 'node-sql', clusters: [{id: 'node-sql', location: 'local-a', nodes: 1, storage: 'ssd'}]});
     await operation.promise();
@@ -97,6 +98,29 @@ function text(value, type) {
     }
     return cells;
   }
+  // materializedViews makes a view of what the table has, and reads it.
+  async function materializedViews() {
+    const admin = bigtable.admin.getInstanceAdminClient(), parent = instance.name.replace('{{projectId}}', 'p'), name = parent + '/materializedViews/letters';
+    const [operation] = await admin.createMaterializedView({
+      parent, materializedViewId: 'letters',
+      materializedView: {query: 'SELECT SUBSTR(_key, 1, 1) AS letter, COUNT(*) AS result FROM steps GROUP BY letter', deletionProtection: true},
+    });
+    const [made] = await operation.promise();
+    assert.strictEqual(made.name, name);
+    assert.strictEqual((await admin.getMaterializedView({name}))[0].query, made.query);
+    assert.deepStrictEqual((await admin.listMaterializedViews({parent}))[0].map(view => view.name), [name]);
+    assert.deepStrictEqual(await run({query: "SELECT result FROM letters WHERE letter = 'w'"}), ['result INT64 12000']);
+    // The handwritten client has no rows of views: the generated one asks for them.
+    const rows = new v2.BigtableClient(bigtable.options.BigtableClient).readRows({materializedViewName: name, rowsLimit: 1});
+    let chunks = 0;
+    for await (const response of rows) chunks += response.chunks.length;
+    assert.ok(chunks > 0);
+    await assert.rejects(admin.deleteMaterializedView({name}), {code: codes.FAILED_PRECONDITION});
+    const [update] = await admin.updateMaterializedView({materializedView: {name, deletionProtection: false}, updateMask: {paths: ['deletion_protection']}});
+    await update.promise();
+    await admin.deleteMaterializedView({name});
+    await assert.rejects(admin.getMaterializedView({name}), {code: codes.NOT_FOUND});
+  }
   for (const step of steps.queries) {
     assert.deepStrictEqual(await run(step), step.want, step.query);
   }
@@ -122,6 +146,8 @@ function text(value, type) {
   let seen = 0;
   await new Promise((resolve, reject) => stream.on('error', reject).on('close', resolve).on('data', () => ++seen === 10 && stream.end()));
   assert.ok(seen >= 10 && seen < 12000, seen);
+
+  await materializedViews();
 
   // One statement, many times at once.
   const [point] = await instance.prepareStatement({query: 'SELECT TO_INT64(f[\'n\']) AS n FROM steps WHERE _key = @k', parameterTypes: {k: SqlTypes.Bytes()}});
