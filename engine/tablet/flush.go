@@ -119,7 +119,8 @@ func (t *Tablet) flushOnce(ctx context.Context, still bool) (bool, error) {
 		return false, t.lost(out, err)
 	}
 	t.install(func(old *version) *version {
-		return newVersion(t.env, next, old.mems[:len(old.mems)-1:len(old.mems)-1])
+		// A part of old.mems would keep the memory of m.
+		return newVersion(t.env, next, slices.Clone(old.mems[:len(old.mems)-1]))
 	})
 	out.named(next)
 	t.env.Memory.add(-m.Bytes())

@@ -2,10 +2,13 @@ package tablet
 
 import (
 	"context"
+	"runtime"
 	"testing"
+	"weak"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 
+	"github.com/trestledb/trestle/engine/memtable"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/sstable"
@@ -25,26 +28,60 @@ func (m *busyMeta) CAS(_ context.Context, r *metadata.Row) error {
 	return nil
 }
 
-// TestFlushAllEnds: who has a tablet flushed waits for what it held then, not for
-// what is written while it is flushed.
-func TestFlushAllEnds(t *testing.T) {
+// flushable returns a tablet that can be flushed, and what writes to it.
+func flushable(t *testing.T) (*Tablet, func()) {
+	t.Helper()
 	cache := sstable.NewCache(1<<20, 0)
 	t.Cleanup(cache.Close)
-	one, ctx := lone(t), t.Context()
+	one := lone(t)
 	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	next := uint64(0)
 	one.env.Objects, one.env.Cache, one.env.NewID = store, cache, func() uint64 { next++; return next }
-	write := func() {
+	return one, func() {
 		b := NewBatch([]byte("r"))
 		defer b.Free()
 		b.Set(0, []byte("q"), 1, []byte("v"))
-		if err := applyAndWait(ctx, one, b); err != nil {
+		if err := applyAndWait(t.Context(), one, b); err != nil {
 			t.Error(err)
 		}
 	}
+}
+
+// TestFlushGivesMemoryBack: nothing keeps a memtable once it is flushed, as its memory is not
+// counted any more. A tablet that is not written to would keep it for good.
+func TestFlushGivesMemoryBack(t *testing.T) {
+	one, write := flushable(t)
+	one.env.Meta = &busyMeta{fill: func() {}}
+	for _, memtables := range []int{1, 3} {
+		var all []weak.Pointer[memtable.Memtable]
+		for range memtables {
+			write()
+			all = append(all, weak.Make(one.write.mem.Memtable))
+			one.Rotate()
+		}
+		if err := one.FlushAll(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for i, m := range all {
+			// A pool keeps iterators of it through one collection.
+			for n := 0; m.Value() != nil && n < 3; n++ {
+				runtime.GC()
+			}
+			if m.Value() != nil {
+				t.Errorf("memtable %d of %d is there when it is flushed", i, memtables)
+			}
+		}
+	}
+}
+
+// TestFlushAllEnds: who has a tablet flushed waits for what it held then, not for
+// what is written while it is flushed.
+func TestFlushAllEnds(t *testing.T) {
+	one, write := flushable(t)
+	ctx := t.Context()
 	const enough = 20
 	m := &busyMeta{}
 	m.fill = func() {
