@@ -387,18 +387,20 @@ func TestWriterErrors(t *testing.T) {
 	if !errors.Is(errors.Join(err, ferr), fault.Exhausted) || f.finished || !f.aborted {
 		t.Errorf("full disk: %v, %v, finished %v, aborted %v", err, ferr, f.finished, f.aborted)
 	}
-	// An abort in the middle.
-	f = new(memFile)
-	w, _ = NewWriter(f, Options{})
-	for _, e := range rows(2000, 1000) {
-		if err := w.Add(&e); err != nil {
-			t.Fatal(err)
+	// An abort in the middle, also while the first sinkBytes are written.
+	for n := 250; n < 300; n++ {
+		f = new(memFile)
+		w, _ = NewWriter(f, Options{Compression: NoCompression})
+		for _, e := range rows(n, 1000) {
+			if err := w.Add(&e); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	w.Abort()
-	w.Abort()
-	if f.finished || !f.aborted {
-		t.Errorf("abort: finished %v, aborted %v", f.finished, f.aborted)
+		w.Abort()
+		w.Abort()
+		if f.finished || !f.aborted {
+			t.Errorf("abort after %d rows: finished %v, aborted %v", n, f.finished, f.aborted)
+		}
 	}
 }
 

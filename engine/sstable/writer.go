@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -220,7 +221,7 @@ func (w *Writer) add(e *cell.Entry) error {
 		w.interval = allTimes
 	}
 	if err := w.raw.Add(pebble.MakeInternalKey(e.Key, pebble.SeqNum(e.Seq), pebble.InternalKeyKind(e.Kind)), e.Value, false); err != nil {
-		return w.fail(err)
+		return fmt.Errorf("write sstable: %w", err) // not from storage: that Pebble tells at the end
 	}
 
 	in := &w.info
@@ -327,12 +328,12 @@ func (w *Writer) Abort() {
 	}
 	// The raw writer has a goroutine that only Close ends. Close tries to
 	// complete the file, which the sink refuses.
-	w.sink.refuse = true
+	w.sink.refuse.Store(true)
 	_ = w.raw.Close()
 	w.sink.Abort()
 }
 
-// fail prefers the storage's own error, which has a kind, to Pebble's.
+// fail prefers the storage's own error, which has a kind, to Pebble's, once its writer is closed.
 func (w *Writer) fail(err error) error {
 	if w.sink.err != nil {
 		err = w.sink.err
@@ -344,12 +345,12 @@ func (w *Writer) fail(err error) error {
 const sinkBytes = 256 << 10
 
 // sink gathers Pebble's many small writes, a block and its 5-byte trailer
-// each, into few large ones.
+// each, into few large ones. Until Pebble's writer is closed its goroutine may be in Write.
 type sink struct {
 	w      Writable
 	buf    []byte
 	err    error
-	refuse bool
+	refuse atomic.Bool
 	done   bool
 }
 
@@ -368,7 +369,7 @@ func (s *sink) Write(p []byte) error {
 }
 
 func (s *sink) flush() error {
-	if s.refuse && s.err == nil {
+	if s.refuse.Load() && s.err == nil {
 		s.err = fault.New(fault.Internal, "write sstable: aborted")
 	}
 	if s.err != nil {

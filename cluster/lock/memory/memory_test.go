@@ -3,6 +3,7 @@ package memory
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,10 +21,10 @@ func TestSuite(t *testing.T) {
 func TestCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := New()
-		cut := false
+		var cut atomic.Bool
 		near := s.Client(nil, nil)
 		far := s.Client(func(_ context.Context, _ string, do func()) error {
-			if cut {
+			if cut.Load() {
 				return errors.New("cut off")
 			}
 			do()
@@ -37,7 +38,7 @@ func TestCutOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)
-		cut = true
+		cut.Store(true)
 		start := time.Now()
 		_, revision, err := near.List(t.Context(), "k")
 		if err != nil {
@@ -76,9 +77,9 @@ func (d drift) After(t time.Duration) <-chan time.Time {
 func TestDrift(t *testing.T) {
 	for _, rate := range []float64{0.5, 1, 2} {
 		synctest.Test(t, func(t *testing.T) {
-			cut := false
+			var cut atomic.Bool
 			session, err := New().Client(func(_ context.Context, _ string, do func()) error {
-				if cut {
+				if cut.Load() {
 					return errors.New("cut off")
 				}
 				do()
@@ -93,7 +94,7 @@ func TestDrift(t *testing.T) {
 				t.Fatalf("at rate %v the session ended", rate)
 			default:
 			}
-			cut = true
+			cut.Store(true)
 			start := time.Now()
 			<-session.Done()
 			if d := time.Since(start).Seconds() * rate; d < 6 || d > 11 {
