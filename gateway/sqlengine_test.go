@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"cloud.google.com/go/bigtable"
@@ -70,9 +71,9 @@ func TestSQLResumesRows(t *testing.T) {
 	f, ctx := newEngineFixture(t), t.Context()
 	const n = 12_000
 	f.fill(n, 1000)
-	reads := 0
+	var reads atomic.Int64 // of scans that run side by side
 	f.stub.readRows = func(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
-		if reads++; reads%5 == 3 {
+		if reads.Add(1)%5 == 3 {
 			return scan.Stats{}, fault.New(fault.Unavailable, "the tablet moves")
 		}
 		return f.stub.Backend.ReadRows(ctx, req, w)
