@@ -287,8 +287,11 @@ type viewFamily struct {
 
 // row takes the updates of a row, whose hidden state is given.
 func (a *viewApplier) row(ctx context.Context, r *rpc.ViewRow, was hiddenState) error {
-	a.reader = viewRowReader{ctx: ctx, t: a.t, sch: a.sch, key: r.Key, was: was}
+	a.reader = viewRowReader{ctx: ctx, t: a.t, sch: a.sch, key: r.Key, was: was, last: a.reader.last}
 	muts, err := a.target.Apply(&a.reader, r.Updates, a.now)
+	if cerr := a.reader.close(); err == nil {
+		err = cerr
+	}
 	if err != nil || len(muts) == 0 {
 		return err
 	}
@@ -419,6 +422,12 @@ type viewRowReader struct {
 	key  []byte
 	was  hiddenState
 	view *tablet.View // nil: nothing was read yet
+	// column reads those of a family, nil if none is open, and last is the one it read last.
+	// Apply asks for counts in ascending order, hundreds of thousands of a row with as many
+	// distinct values.
+	column *tablet.ColumnReader
+	family string
+	last   []byte
 }
 
 // open makes view the row.
@@ -427,6 +436,15 @@ func (r *viewRowReader) open() *tablet.View {
 		r.view = r.t.Latest(r.ctx, r.key)
 	}
 	return r.view
+}
+
+// close ends what is open.
+func (r *viewRowReader) close() error {
+	c := r.column
+	if r.column = nil; c == nil {
+		return nil
+	}
+	return c.Close()
 }
 
 // Cell implements matview.Reader.
@@ -441,15 +459,22 @@ func (r *viewRowReader) Cell(family string, qualifier []byte) ([]byte, error) {
 		// rows in all as that says.
 		return nil, nil
 	}
-	f, ok := r.sch.Families[family]
-	if !ok {
-		return nil, fault.New(fault.Corruption, "table %s has no column family %s", r.sch.Name, family)
+	if r.column == nil || r.family != family || bytes.Compare(qualifier, r.last) <= 0 {
+		if err := r.close(); err != nil {
+			return nil, err
+		}
+		f, ok := r.sch.Families[family]
+		if !ok {
+			return nil, fault.New(fault.Corruption, "table %s has no column family %s", r.sch.Name, family)
+		}
+		var err error
+		if r.column, err = r.open().Family(f.ID); err != nil {
+			return nil, err
+		}
+		r.family = family
 	}
-	_, value, ok, err := r.open().Newest(nil, f.ID, qualifier)
-	if !ok {
-		value = nil
-	}
-	return value, err
+	r.last = append(r.last[:0], qualifier...)
+	return r.column.Newest(qualifier)
 }
 
 // firstCells is how many cells are read at first: nearly always the first says it all.

@@ -133,18 +133,40 @@ func (m *Iterator) Next() bool {
 	top := &m.heap[0]
 	if top.it.Next() {
 		top.e = top.it.Entry()
-	} else {
-		if err := top.it.Error(); err != nil {
-			return m.fail(err)
-		}
-		n := len(m.heap) - 1
-		m.heap[0] = m.heap[n]
-		m.heap = m.heap[:n]
+	} else if !m.ended() {
+		return false
 	}
 	if len(m.heap) > 1 {
 		m.down(0)
 	}
 	return len(m.heap) > 0
+}
+
+// Forward moves to the first entry at or behind key, unless the current one is. It leaves alone
+// sources that are there already, or have ended: also those that SeekRow found to lack the row,
+// which SeekGE would read.
+func (m *Iterator) Forward(key []byte) bool {
+	for len(m.heap) > 0 && bytes.Compare(m.heap[0].e.Key, key) < 0 {
+		if top := &m.heap[0]; top.it.SeekGE(key) {
+			top.e = top.it.Entry()
+		} else if !m.ended() {
+			return false
+		}
+		m.down(0)
+	}
+	return len(m.heap) > 0
+}
+
+// ended takes the source of the current entry out, which has no other. It is false if the source
+// has failed.
+func (m *Iterator) ended() bool {
+	if err := m.heap[0].it.Error(); err != nil {
+		return m.fail(err)
+	}
+	n := len(m.heap) - 1
+	m.heap[0] = m.heap[n]
+	m.heap = m.heap[:n]
+	return true
 }
 
 // Entry implements cell.Iterator.

@@ -375,7 +375,7 @@ func compactions(t *rapid.T) {
 	}
 }
 
-// TestIterator compares positioning with one sorted list.
+// TestIterator compares positioning, and steps from there, with one sorted list.
 func TestIterator(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNaive()
@@ -400,6 +400,18 @@ func TestIterator(t *testing.T) {
 			}
 			return cellKey(drawRow.Draw(t, "row"), drawFamily.Draw(t, "family"), drawQual.Draw(t, "qualifier"), drawTime.Draw(t, "ts"))
 		}
+		// step moves both on, by one entry or to a key that is ahead.
+		step := func() (got, want bool) {
+			if rapid.Bool().Draw(t, "next") {
+				return it.Next(), ref.Next()
+			}
+			k := key()
+			want = true
+			if bytes.Compare(ref.Entry().Key, k) < 0 {
+				want = ref.SeekGE(k)
+			}
+			return it.Forward(k), want
+		}
 		for range 20 {
 			var got, want bool
 			next := true
@@ -416,8 +428,7 @@ func TestIterator(t *testing.T) {
 					if !got || !it.Valid() || cell.Compare(it.Entry(), ref.Entry()) != 0 {
 						t.Fatalf("row %x: want %x", k, ref.Entry().Key)
 					}
-					got = it.Next()
-					ref.Next()
+					got, _ = step()
 				}
 				continue
 			case 3:
@@ -438,7 +449,7 @@ func TestIterator(t *testing.T) {
 				if cell.Compare(it.Entry(), ref.Entry()) != 0 || !bytes.Equal(it.Entry().Value, ref.Entry().Value) {
 					t.Fatalf("got %x#%d, want %x#%d", it.Entry().Key, it.Entry().Seq, ref.Entry().Key, ref.Entry().Seq)
 				}
-				got, want = it.Next(), ref.Next()
+				got, want = step()
 			}
 		}
 	})

@@ -29,7 +29,7 @@ func (m *busyMeta) CAS(_ context.Context, r *metadata.Row) error {
 }
 
 // flushable returns a tablet that can be flushed, and what writes to it.
-func flushable(t *testing.T) (*Tablet, func()) {
+func flushable(t testing.TB) (*Tablet, func()) {
 	t.Helper()
 	cache := sstable.NewCache(1<<20, 0)
 	t.Cleanup(cache.Close)

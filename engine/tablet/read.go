@@ -694,7 +694,7 @@ func (r *reader) cells() (seen int64, err error) {
 			// Of a cell that is overwritten all the time a memtable has thousands.
 			if s.Shape == cell.Cell && r.res.Repeats() >= nearby {
 				r.limit = append(append(r.limit[:0], e.Key...), 0)
-				ok = r.it.SeekGE(r.limit)
+				ok = r.it.Forward(r.limit)
 			} else {
 				ok = r.it.Next()
 			}
@@ -747,7 +747,7 @@ func (r *reader) seekForward(key []byte) bool {
 			return true
 		}
 	}
-	return r.it.SeekGE(key)
+	return r.it.Forward(key)
 }
 
 // leaveRow moves to the first entry of the next row.

@@ -20,7 +20,7 @@ import (
 )
 
 // lone returns a tablet of all rows, whose log is in memory.
-func lone(t *testing.T) *Tablet {
+func lone(t testing.TB) *Tablet {
 	t.Helper()
 	log, err := commitlog.Open(vfs.NewMem(), "log", commitlog.Options{})
 	if err != nil {

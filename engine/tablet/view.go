@@ -115,39 +115,92 @@ func (v *View) Cell(b *Batch, f cell.FamilyID, qualifier []byte, ts int64) (valu
 // column calls found with the first live cell of a column, or with the one at
 // ts, if there is such a cell.
 func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, found func(int64, []byte)) (err error) {
-	r, err := v.open(b, nil, v.t.layout().chooseFamily(f))
+	c, err := v.family(b, f)
 	if err != nil {
 		return err
 	}
-	defer v.t.closeReader(r, &err)
-	prefix := cell.AppendRow(nil, v.key)
-	fam := cell.AppendFamily(append([]byte(nil), prefix...), f)
-	col := cell.AppendColumn(append([]byte(nil), prefix...), f, qualifier)
-	if !r.seekRow(prefix, col) {
-		return r.it.Error()
+	defer v.t.closeReader(c.r, &err)
+	return c.column(qualifier, ts, found)
+}
+
+// A ColumnReader reads columns of one family of a row in ascending order. Each costs a seek
+// from the one before: some 1 µs, where View.Newest takes 2 to 5 as it opens a read of its own.
+// It keeps what the tablet stored when it was opened, until Close.
+type ColumnReader struct {
+	t      *Tablet
+	r      *reader
+	id     cell.FamilyID
+	prefix []byte // of the row
+	family []byte // key of the family's markers, which begins with prefix
+	key    []byte // of the column that is read
+	begun  bool   // the markers of row and family are judged
+}
+
+// Family opens a reader of columns of a family.
+func (v *View) Family(f cell.FamilyID) (*ColumnReader, error) {
+	c, err := v.family(nil, f)
+	if err != nil {
+		return nil, err
 	}
-	if err := r.res.StartRow(&cell.Entry{Key: prefix}); err != nil {
-		return err
+	return &c, nil
+}
+
+func (v *View) family(b *Batch, f cell.FamilyID) (ColumnReader, error) {
+	r, err := v.open(b, nil, v.t.layout().chooseFamily(f))
+	if err != nil {
+		return ColumnReader{}, err
 	}
+	prefix := cell.AppendRow(make([]byte, 0, len(v.key)+8), v.key)
+	return ColumnReader{t: v.t, r: r, id: f, prefix: prefix, family: cell.AppendFamily(prefix, f)}, nil
+}
+
+// Newest returns the value of the newest cell of a column, nil if it has none. The column has to
+// be behind those that were asked for before. The value is valid until the next call.
+func (c *ColumnReader) Newest(qualifier []byte) (value []byte, err error) {
+	err = c.column(qualifier, nil, func(_ int64, val []byte) {
+		if value = val; val == nil {
+			value = []byte{}
+		}
+	})
+	return value, err
+}
+
+// Close ends the reader.
+func (c *ColumnReader) Close() (err error) {
+	c.t.closeReader(c.r, &err)
+	return err
+}
+
+// column is View.column, of a column behind those before.
+func (c *ColumnReader) column(qualifier []byte, ts *int64, found func(int64, []byte)) error {
+	r := c.r
+	c.key = cell.AppendColumn(append(c.key[:0], c.prefix...), c.id, qualifier)
 	// The markers of the row, of the family and of the column come first, each
 	// at a key of its own; then the cells.
-	for _, key := range [][]byte{prefix, fam, col} {
-		if r.it.Valid() && bytes.Compare(r.it.Entry().Key, key) < 0 {
-			r.it.SeekGE(key)
-		}
-		if err := r.judgeAt(key); err != nil {
-			return err
-		}
-	}
-	if ts != nil && r.it.Valid() {
-		if !r.it.SeekGE(cell.AppendTimestamp(append([]byte(nil), col...), *ts)) {
+	if !c.begun {
+		c.begun = true
+		if !r.seekRow(c.prefix, c.key) {
 			return r.it.Error()
 		}
+		if err := r.res.StartRow(&cell.Entry{Key: c.prefix}); err != nil {
+			return err
+		}
+		for _, key := range [][]byte{c.prefix, c.family} {
+			if err := r.judgeAt(key); err != nil {
+				return err
+			}
+		}
+	}
+	if err := r.judgeAt(c.key); err != nil {
+		return err
+	}
+	if ts != nil {
+		r.it.Forward(cell.AppendTimestamp(append([]byte(nil), c.key...), *ts))
 	}
 	var s cell.Suffix
 	for r.it.Valid() {
 		e := r.it.Entry()
-		if len(e.Key) != len(col)+8 || string(e.Key[:len(col)]) != string(col) {
+		if len(e.Key) != len(c.key)+8 || string(e.Key[:len(c.key)]) != string(c.key) {
 			return nil
 		}
 		verdict, err := r.res.Judge(e, &s)
@@ -184,9 +237,7 @@ func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, most int
 	if !r.seekRow(prefix, fam) {
 		return false, 0, r.it.Error()
 	}
-	if bytes.Compare(r.it.Entry().Key, fam) < 0 {
-		r.it.SeekGE(fam)
-	}
+	r.it.Forward(fam)
 	var last []byte // column that was given, escaped
 	for looked <= most && r.it.Valid() && bytes.HasPrefix(r.it.Entry().Key, fam) {
 		e := r.it.Entry()
@@ -212,8 +263,9 @@ func (v *View) Columns(b *Batch, f cell.FamilyID, times cell.TimeRange, most int
 	return others, looked, r.it.Error()
 }
 
-// judgeAt judges the entries whose key is exactly key.
+// judgeAt moves on to key and judges the entries whose key is exactly that.
 func (r *reader) judgeAt(key []byte) error {
+	r.it.Forward(key)
 	var s cell.Suffix
 	for r.it.Valid() && string(r.it.Entry().Key) == string(key) {
 		if _, err := r.res.Judge(r.it.Entry(), &s); err != nil {
@@ -223,7 +275,7 @@ func (r *reader) judgeAt(key []byte) error {
 			return r.it.Error()
 		}
 	}
-	return nil
+	return r.it.Error()
 }
 
 // HasToken tells whether the row has seen an idempotency token at or after
