@@ -54,8 +54,9 @@ build: ## Build bin/trestle
 run: build ## Run a server on a temporary directory
 	$(BIN) serve --temporary --emulator
 
+# Tests wait for disks, processes and clocks more than half of their time.
 test: ## Run the tests, but for farms of processes and with fewer seeds (-short)
-	$(GO) test -short -timeout $(TEST_TIMEOUT) $(PKGS)
+	$(GO) test -short -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout $(TEST_TIMEOUT) $(PKGS)
 
 full: ## Run all of them, and list what was skipped
 	$(GO) test -v -timeout $(TEST_TIMEOUT) $(PKGS) | awk -f .ci/skips.awk
