@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	btapb "cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	btpb "cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"cloud.google.com/go/bigtable/bttest"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/conformance/trestletest"
@@ -212,6 +214,43 @@ func TestWorkloadsOnEmulator(t *testing.T) {
 	var again Report
 	if err := json.Unmarshal(js.Bytes(), &again); err != nil || len(again.Results) != len(rep.Results) {
 		t.Errorf("JSON: %v", err)
+	}
+}
+
+// TestLoadsOnce: a table is loaded for all workloads that read it, and the first that writes to
+// it, and no table is left behind.
+func TestLoadsOnce(t *testing.T) {
+	o := small(emulator(t))
+	for _, c := range []struct {
+		workloads []string
+		loads     int
+	}{
+		{[]string{"random-read", "scan", "sequential-read"}, 1},
+		{[]string{"random-read", "scan", "overwrite"}, 1},
+		{[]string{"overwrite", "rows-limit-1"}, 2},
+		{[]string{"scan", "ycsb-c", "rows-limit-1"}, 3},
+	} {
+		var progress bytes.Buffer
+		o.Workloads, o.Progress = c.workloads, &progress
+		rep, err := Run(t.Context(), o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := rep.Err(); err != nil {
+			t.Error(err)
+		}
+		if n := strings.Count(progress.String(), ": load "); n != c.loads || len(rep.Results) != len(c.workloads) {
+			t.Errorf("%v: %d loads, want %d:\n%s", c.workloads, n, c.loads, &progress)
+		}
+	}
+	conn, err := grpc.NewClient(o.Endpoint, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	left, err := btapb.NewBigtableTableAdminClient(conn).ListTables(t.Context(), &btapb.ListTablesRequest{Parent: "projects/bench/instances/benchmark"})
+	if err != nil || len(left.Tables) > 0 {
+		t.Errorf("left behind: %v, %v", left.GetTables(), err)
 	}
 }
 

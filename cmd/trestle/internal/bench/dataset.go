@@ -53,6 +53,12 @@ func (d *dataset) init() *dataset {
 	return d
 }
 
+// like tells whether o's table, when it is loaded, has what d's has.
+func (d *dataset) like(o *dataset) bool {
+	return d.rows == o.rows && d.loaded == o.loaded && d.versions == max(o.versions, 1) && d.columns == max(o.columns, 1) &&
+		d.valueSize == o.valueSize && d.keepAll == o.keepAll && d.scattered == o.scattered && d.counters == o.counters && d.changes == o.changes
+}
+
 // scatter and gather are inverse: multiplication by an odd number modulo 2^64.
 const (
 	scatter = 0x9e3779b97f4a7c15

@@ -1,8 +1,6 @@
 package bench
 
 import (
-	"github.com/trestledb/trestle/engine/cputime"
-
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +11,8 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/engine/cputime"
 )
 
 // The labels of the servers in a report.
@@ -83,6 +83,11 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 			return rep, fmt.Errorf("%s: %w", wl.name, err)
 		}
 	}
+	for _, t := range targets {
+		if err := t.leave(ctx); err != nil {
+			return rep, err
+		}
+	}
 	return rep, nil
 }
 
@@ -143,24 +148,34 @@ func runWorkload(ctx context.Context, o *Options, wl *workload, targets []*targe
 				return runs, fmt.Errorf("read back %s: %w", r.t.label, err)
 			}
 		}
-		if !o.Keep {
-			if err := r.t.drop(ctx, r.s.d.name); err != nil {
-				return runs, fmt.Errorf("drop the table on %s: %w", r.t.label, err)
+		r.t.loaded = r.s.d
+		if wl.writes {
+			if err := r.t.leave(ctx); err != nil {
+				return runs, err
 			}
 		}
 	}
 	return runs, nil
 }
 
-// prepare makes and fills the table.
+// prepare makes and fills the table, unless the workload before has left one like it.
 func (r *run) prepare(ctx context.Context) error {
 	o := r.s.o
-	d := r.wl.data(o).init()
-	d.mutable = r.wl.writes
-	r.s.d = d
+	d := r.wl.data(o)
 	if r.wl.group == "ycsb" {
 		r.s.zipf = newZipf(d.loaded)
 	}
+	if l := r.t.loaded; l != nil && !r.wl.follow && l.like(d) {
+		l.mutable = r.wl.writes
+		r.s.d, r.t.loaded = l, nil
+		return nil
+	}
+	if err := r.t.leave(ctx); err != nil {
+		return err
+	}
+	d.init()
+	d.mutable = r.wl.writes
+	r.s.d = d
 	table := "bench-" + r.wl.name
 	if r.t.sessions || r.t.changes {
 		table += "-s" // B may be the same server

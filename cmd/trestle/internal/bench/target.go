@@ -27,7 +27,8 @@ type target struct {
 	changes  bool // see Options.ChangeStream
 	conns    []*grpc.ClientConn
 	o        *Options
-	made     []string // tables, to be deleted
+	// loaded is the table of the workload before, nil if that has written to it.
+	loaded *dataset
 }
 
 func openTarget(o *Options, label, addr string, pids []int) (*target, error) {
@@ -70,7 +71,6 @@ func (t *target) create(ctx context.Context, id string, d *dataset) error {
 		_, err := tables.CreateTable(ctx, req, wait)
 		switch code := status.Code(err); {
 		case err == nil:
-			t.made = append(t.made, d.name)
 			return nil
 		case code == codes.AlreadyExists && try < 3:
 			if err := t.drop(ctx, d.name); err != nil {
@@ -94,6 +94,18 @@ func (t *target) createInstance(ctx context.Context) error {
 	})
 	if err != nil && status.Code(err) != codes.AlreadyExists {
 		return fmt.Errorf("create instance %s: %w", t.instance(), err)
+	}
+	return nil
+}
+
+// leave deletes the table that was loaded last, unless it is to be kept.
+func (t *target) leave(ctx context.Context) error {
+	d := t.loaded
+	if t.loaded = nil; d == nil || t.o.Keep {
+		return nil
+	}
+	if err := t.drop(ctx, d.name); err != nil {
+		return fmt.Errorf("drop the table on %s: %w", t.label, err)
 	}
 	return nil
 }

@@ -48,6 +48,7 @@ var workloads = []workload{
 	{"sequential-read", "paper", "read rows one by one in the order of their keys", full, sequentialRead, false, false},
 	{"scan", "paper", "read ranges of rows", full, scan, false, false},
 	{"bulk-load", "bulk", "write rows in batches (MutateRows)", empty, bulkLoad, true, false},
+	{"overwrite", "bulk", "write random rows of a full table, one by one", full, randomWrite, true, false},
 	{"ycsb-a", "ycsb", "half reads, half updates, Zipf", records, ycsb(mixture{read: 50, update: 50}), true, false},
 	{"ycsb-b", "ycsb", "95 % reads, 5 % updates, Zipf", records, ycsb(mixture{read: 95, update: 5}), true, false},
 	{"ycsb-c", "ycsb", "reads, Zipf", records, ycsb(mixture{read: 100}), false, false},
