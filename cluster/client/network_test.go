@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -142,12 +143,13 @@ func TestBackendReopened(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a cluster for each history")
 	}
-	if os.Getenv("RAPID_CHECKS") == "" {
-		all := flag.Lookup("rapid.checks").Value
-		defer func(was string) { _ = all.Set(was) }(all.String())
-		if err := all.Set("4"); err != nil {
-			t.Fatal(err)
-		}
+	// A history of 100 steps takes seconds, as servers start and stop: fewer than where it
+	// takes milliseconds.
+	many, _ := strconv.Atoi(os.Getenv("RAPID_CHECKS"))
+	all := flag.Lookup("rapid.checks").Value
+	defer func(was string) { _ = all.Set(was) }(all.String())
+	if err := all.Set(strconv.Itoa(max(4, many/20))); err != nil {
+		t.Fatal(err)
 	}
 	networks := map[string]*network{}
 	backendtest.Reopened(t, func(dir string) (backend.Backend, func(), error) {
