@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -40,6 +41,18 @@ type network struct {
 	lock    *memory.Service
 	objects objectstore.Store
 	dialers []*stream.Dialer // of the servers
+	ends    []func()         // what end calls
+}
+
+// atEnd has end call f, before what it was given earlier.
+func (n *network) atEnd(f func()) { n.ends = append(n.ends, f) }
+
+// end ends the network's servers, clients and master, as the end of its test does.
+func (n *network) end() {
+	for _, f := range slices.Backward(n.ends) {
+		f()
+	}
+	n.ends = nil
 }
 
 // sessionTTL outlasts the pauses of a busy machine. A server whose session ends is not
@@ -52,6 +65,7 @@ func newNetwork(t testing.TB, servers int) *network {
 		t.Fatal(err)
 	}
 	n := &network{t: t, lock: memory.New(), objects: objects}
+	t.Cleanup(n.end)
 	ctx, cancel := context.WithCancel(context.Background())
 	d := stream.NewDialer(stream.Options{})
 	done := make(chan struct{})
@@ -59,7 +73,7 @@ func newNetwork(t testing.TB, servers int) *network {
 		defer close(done)
 		_ = master.Run(ctx, master.Options{Name: "master", Lock: n.lock.Client(nil, nil), Dialer: d, Interval: 50 * time.Millisecond, Balance: -1, Sweep: -1, TTL: sessionTTL})
 	}()
-	t.Cleanup(func() { cancel(); <-done; d.Close() })
+	n.atEnd(func() { cancel(); <-done; d.Close() })
 	for i := range servers {
 		n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
 	}
@@ -103,7 +117,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 			d.Close()
 		})
 	}
-	n.t.Cleanup(stop)
+	n.atEnd(stop)
 	return stop, at
 }
 
@@ -111,7 +125,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 func (n *network) client() *client.Client {
 	n.t.Helper()
 	d := stream.NewDialer(stream.Options{})
-	n.t.Cleanup(d.Close)
+	n.atEnd(d.Close)
 	return n.clientOver(d)
 }
 
@@ -124,7 +138,7 @@ func (n *network) clientOver(d rpc.Dialer) *client.Client {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.t.Cleanup(cancel)
+	n.atEnd(cancel)
 	return client.New(client.Options{Lock: l, Dialer: d, Schemas: schemas})
 }
 
@@ -154,6 +168,9 @@ func TestBackendReopened(t *testing.T) {
 	networks := map[string]*network{}
 	backendtest.Reopened(t, func(dir string) (backend.Backend, func(), error) {
 		if networks[dir] == nil {
+			for _, n := range networks { // of earlier histories, whose masters would go on
+				n.end()
+			}
 			networks[dir] = newNetwork(t, 0)
 		}
 		n := networks[dir]
