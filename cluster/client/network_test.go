@@ -165,15 +165,15 @@ func TestBackendReopened(t *testing.T) {
 	if err := all.Set(strconv.Itoa(max(4, many/20))); err != nil {
 		t.Fatal(err)
 	}
-	networks := map[string]*network{}
+	var n *network // of the history in at
+	var at string
 	backendtest.Reopened(t, func(dir string) (backend.Backend, func(), error) {
-		if networks[dir] == nil {
-			for _, n := range networks { // of earlier histories, whose masters would go on
-				n.end()
+		if dir != at {
+			if n != nil {
+				n.end() // its master would go on
 			}
-			networks[dir] = newNetwork(t, 0)
+			n, at = newNetwork(t, 0), dir
 		}
-		n := networks[dir]
 		var stops []func()
 		for i := range 3 {
 			stop, _ := n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
