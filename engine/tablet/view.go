@@ -124,7 +124,7 @@ func (v *View) column(b *Batch, f cell.FamilyID, qualifier []byte, ts *int64, fo
 }
 
 // A ColumnReader reads columns of one family of a row in ascending order. Each costs a seek
-// from the one before: some 1 µs, where View.Newest takes 2 to 5 as it opens a read of its own.
+// from the one before: 0.2 µs, where View.Newest takes 1.0 as it opens a read of its own.
 // It keeps what the tablet stored when it was opened, until Close.
 type ColumnReader struct {
 	t      *Tablet
