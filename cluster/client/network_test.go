@@ -179,7 +179,9 @@ func TestBackendReopened(t *testing.T) {
 			stop, _ := n.start(fmt.Sprintf("server-%d", i+1), "127.0.0.1:0")
 			stops = append(stops, stop)
 		}
-		return n.client(), func() {
+		d := stream.NewDialer(stream.Options{})
+		return n.clientOver(d), func() {
+			d.Close() // servers that stop would wait for its connections
 			var all sync.WaitGroup
 			for _, stop := range stops {
 				all.Go(stop)
