@@ -317,12 +317,12 @@ func (d *dataset) verify(ctx context.Context, t *target) error {
 		if bytes.Equal(start, end) { // a table of fewer rows than shares
 			return nil
 		}
-		w.check = check{d: d, column: -1, latest: !d.keepAll, final: true, sawRow: func(n uint64) {
+		w.check = check{d: d, column: -1, latest: true, final: true, sawRow: func(n uint64) {
 			mu.Lock()
 			seen[n] = true
 			mu.Unlock()
 		}}
-		w.req = (&read{start: start, end: end, latest: !d.keepAll}).append(w.req[:0], d.name)
+		w.req = (&read{start: start, end: end, latest: true}).append(w.req[:0], d.name)
 		return w.readAll(ctx)
 	})
 	if err != nil {

@@ -61,6 +61,8 @@ var workloads = []workload{
 	{"wide-row", "shape", "read a row of 1,000 columns", wide, wideRow, false, false},
 	{"wide-row-column", "shape", "read one column of a row of 1,000", wide, wideRowColumn, false, false},
 	{"many-versions", "shape", "read the newest of 1,000 versions", versions, manyVersions, false, false},
+	{"wide-write", "shape", "write a row of 100 columns", hundredColumns, randomWrite, true, false},
+	{"version-write", "shape", "add a version to a cell of 1,000 or more", versions, randomWrite, true, false},
 	{"rows-limit-1", "shape", "read the first row from a random key on (rows_limit 1)", full, rowsLimitOne, false, false},
 	{"sql-point", "sql", "SELECT a column of a random row, prepared", full, sqlPoint, false, false},
 	{"sql-scan", "sql", "SELECT keys and a column of ranges of rows", full, sqlScan, false, false},
@@ -99,6 +101,9 @@ func oneCounter(o *Options) *dataset { return &dataset{rows: 1, counters: true} 
 // wide and versions have a few rows, as every one is large.
 func wide(o *Options) *dataset {
 	return &dataset{rows: 64, loaded: 64, columns: 1000, valueSize: max(minValue, o.ValueBytes/10)}
+}
+func hundredColumns(o *Options) *dataset {
+	return &dataset{rows: min(o.Rows, 1000), columns: 100, valueSize: max(minValue, o.ValueBytes/10)}
 }
 func versions(o *Options) *dataset {
 	return &dataset{rows: 64, loaded: 64, versions: 1000, keepAll: true, valueSize: max(minValue, o.ValueBytes/10)}
