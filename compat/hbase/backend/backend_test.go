@@ -2,6 +2,8 @@ package backend
 
 import (
 	"context"
+	"encoding/binary"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -19,6 +21,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/zk"
 	"github.com/trestledb/trestle/conformance/backendtest"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	gateway "github.com/trestledb/trestle/gateway/backend"
 )
@@ -167,3 +170,28 @@ func wipe(t testing.TB, b *Backend) {
 }
 
 func prefixRange(p string) row.Range { return row.Prefix([]byte(p)) }
+
+// TestSameVersion: of two calls that choose the same new version of a record, as when the clock
+// was set back, one is told that it was too late. Both had the lock of a table.
+func TestSameVersion(t *testing.T) {
+	b := open(t, startOurs(t))
+	ctx := context.Background()
+	const key = lockRecord + "x"
+	future := uint64(time.Now().Add(time.Hour).UnixNano())
+	_, err := b.atomic(ctx, &table{name: recordsTable, versioned: true}, []byte(key), []*pb.MutationProto{mutation([]byte(key), pb.MutationProto_PUT,
+		map[string]*pb.MutationProto_ColumnValue{recordFamily: {Family: []byte(recordFamily), QualifierValue: []*pb.MutationProto_ColumnValue_QualifierValue{
+			{Qualifier: []byte(recordValue), Value: []byte("v")},
+			{Qualifier: []byte(recordVersion), Value: binary.BigEndian.AppendUint64(nil, future)}}}})}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := b.setRecord(ctx, key, []byte("first"), future, false); err != nil || v != future+1 {
+		t.Fatal(v, err)
+	}
+	if v, err := b.setRecord(ctx, key, []byte("second"), future, false); !errors.Is(err, fault.Aborted) {
+		t.Errorf("version %d, %v", v, err)
+	}
+	if value, v, err := b.record(ctx, key); err != nil || v != future+1 || string(value) != "first" {
+		t.Errorf("%q of version %d, %v", value, v, err)
+	}
+}

@@ -17,13 +17,15 @@ import (
 )
 
 // recordsTable is the table of records. Rows are keyed by what they are (below)
-// and a name; the family has the value and its version, 8 bytes.
+// and a name; the family has the value, its version, 8 bytes, and 8 random bytes of the call
+// that wrote it.
 var recordsTable = model.Name{Namespace: model.DefaultNamespace, Qualifier: "trestle.records"}
 
 const (
 	recordFamily  = "r"
 	recordValue   = "v"
 	recordVersion = "n"
+	recordWriter  = "w"
 
 	// The kinds of records.
 	clientRecord  = "r" // of backend.Records
@@ -64,12 +66,22 @@ func (b *Backend) record(ctx context.Context, key string) (value []byte, version
 
 // records reads the records with keys in r.
 func (b *Backend) records(ctx context.Context, r row.Range, emit func(key string, value []byte, version uint64) error) error {
+	return b.takeRecords(ctx, r, &recordTaker{emit: emit})
+}
+
+func (b *Backend) takeRecords(ctx context.Context, r row.Range, t *recordTaker) error {
 	s := &scanner{b: b, client: b.client(), table: []byte(recordsTable.String()),
 		template: &pb.Scan{Column: []*pb.Column{{Family: []byte(recordFamily)}}, MaxVersions: proto.Uint32(1)}}
 	if r.IsSingle() {
 		s.rows = 1
 	}
-	return s.run(ctx, r, &recordTaker{emit: emit})
+	return s.run(ctx, r, t)
+}
+
+// wrote tells whether the record of a key is what the call with this number wrote.
+func (b *Backend) wrote(ctx context.Context, key string, writer uint64) bool {
+	t := &recordTaker{emit: func(string, []byte, uint64) error { return nil }}
+	return b.takeRecords(ctx, row.Single([]byte(key)), t) == nil && t.writer == writer
 }
 
 type recordTaker struct {
@@ -77,6 +89,7 @@ type recordTaker struct {
 	key     string
 	value   []byte
 	version uint64
+	writer  uint64 // of the last record; 0 if that is not known
 }
 
 // piece implements taker.
@@ -91,6 +104,10 @@ func (t *recordTaker) piece(p *piece) (bool, error) {
 				return false, fault.New(fault.Corruption, "record %q has a version of %d bytes", p.row, len(c.Value))
 			}
 			t.version = binary.BigEndian.Uint64(c.Value)
+		case recordWriter:
+			if len(c.Value) == 8 {
+				t.writer = binary.BigEndian.Uint64(c.Value)
+			}
 		}
 	}
 	return false, nil
@@ -123,11 +140,13 @@ func (b *Backend) setRecord(ctx context.Context, key string, value []byte, versi
 		}
 		return 0, err
 	}
+	writer := random() | 1
 	t := &table{name: recordsTable, versioned: true}
 	m := mutation(k, pb.MutationProto_PUT, map[string]*pb.MutationProto_ColumnValue{recordFamily: {Family: []byte(recordFamily),
 		QualifierValue: []*pb.MutationProto_ColumnValue_QualifierValue{
 			{Qualifier: []byte(recordValue), Value: notNil(value)},
-			{Qualifier: []byte(recordVersion), Value: binary.BigEndian.AppendUint64(nil, next)}}}})
+			{Qualifier: []byte(recordVersion), Value: binary.BigEndian.AppendUint64(nil, next)},
+			{Qualifier: []byte(recordWriter), Value: binary.BigEndian.AppendUint64(nil, writer)}}}})
 	if remove {
 		c := newChange()
 		c.families[recordFamily] = true
@@ -140,8 +159,9 @@ func (b *Backend) setRecord(ctx context.Context, key string, value []byte, versi
 	case processed:
 		return next, nil
 	}
-	// gohbase may have sent the call twice, and the second answer come back.
-	if _, is, err := b.record(ctx, key); !remove && err == nil && is == next {
+	// gohbase may have sent the call twice, and the second answer come back. The version does
+	// not tell: another call may have chosen the same one.
+	if !remove && b.wrote(ctx, key, writer) {
 		return next, nil
 	}
 	return 0, fault.New(fault.Aborted, "Record %s is not of version %d any more", key[1:], version)
