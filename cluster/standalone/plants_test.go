@@ -134,7 +134,7 @@ func TestPlantedBugs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a process for each seed and mistake")
 	}
-	runs := 20
+	runs := 100 // most need one or two; what needs more is not found in 20 where others use the processors
 	if v := os.Getenv("TRESTLE_SIM_PLANTS"); v != "" {
 		var err error
 		if runs, err = strconv.Atoi(v); err != nil {
