@@ -92,9 +92,18 @@ kills: build ## Kill a server CRASH_ROUNDS times under load: nothing acknowledge
 crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
 	TRESTLE_TEST_SEEDS=$(CRASH_SEEDS) $(GO) test ./cluster/tabletserver ./cluster/standalone ./cluster/check -run '^Test(After)?Crash$$' -count=1 -timeout $(TEST_TIMEOUT)
 
+# The tests of the files that make random histories, and the suites that have them in a part of
+# their own, Random.
+META_FILES = $(shell grep -lE 'rapid\.(Check|MakeCheck)\b|\bRandom.t,' $$(git ls-files '*_test.go'))
+META_SUITES = $(shell grep -lE 'backendtest\.(Run|RunExcept|Reopened)\b' $$(git ls-files '*_test.go'))
+tests_of = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' $(1) | sort -u | paste -sd'|'))$$$$
+packages_of = $(sort $(patsubst %/,./%,$(dir $(1))))
+meta: export RAPID_CHECKS = $(META_CHECKS)
+meta: export RAPID_STEPS = $(META_STEPS)
+meta: export TRESTLE_TEST_SEEDS = $(META_CHECKS)
 meta: ## Run META_CHECKS random histories against the models
-	RAPID_CHECKS=$(META_CHECKS) RAPID_STEPS=$(META_STEPS) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run 'Random|Meta|Model|Reopen|Conformance' $(PKGS)
-	TRESTLE_TEST_SEEDS=$(META_CHECKS) $(GO) test ./cluster/tabletserver -run '^TestGC$$' -count=1 -timeout $(TEST_TIMEOUT)
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(call tests_of,$(META_FILES))' $(call packages_of,$(META_FILES))
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(call tests_of,$(META_SUITES))/^Random$$' $(call packages_of,$(META_SUITES))
 
 sweep: build ## Call all RPCs of a server and mistreat it: the first part of conformance
 	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/sweep
