@@ -74,14 +74,16 @@ func TestTablets(t *testing.T) {
 	if _, err := c.CreateTable(t.Context(), &schema.Table{Name: few, Granularity: 1000, Families: families}, nil); err != nil {
 		t.Fatal(err)
 	}
-	// A flush notes in METADATA that changes are kept.
+	// A flush notes in METADATA that changes are kept. It waits for the tablets to be served.
 	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
 		if err := c.MutateRow(t.Context(), many, &row.Entry{Key: []byte(key), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f"}}}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := c.FlushTablets(t.Context(), many, row.All); err != nil {
-		t.Fatal(err)
+	for _, name := range []string{many, few} {
+		if err := c.FlushTablets(t.Context(), name, row.All); err != nil {
+			t.Fatal(err)
+		}
 	}
 	list := func(name string) []tablet.Info {
 		t.Helper()
