@@ -96,7 +96,7 @@ crash: kills ## The same, and cut the power of a process CRASH_SEEDS times
 # their own, Random.
 META_FILES = $(shell grep -lE 'rapid\.(Check|MakeCheck)\b|\bRandom.t,' $$(git ls-files '*_test.go'))
 META_SUITES = $(shell grep -lE 'backendtest\.(Run|RunExcept|Reopened)\b' $$(git ls-files '*_test.go'))
-tests_of = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' $(1) | sort -u | paste -sd'|'))$$$$
+tests_of = ^($(shell sed -nE 's/^func (Test[A-Za-z0-9_]+).*/\1/p' $(1) | sort -u | paste -sd'|'))$$
 packages_of = $(sort $(patsubst %/,./%,$(dir $(1))))
 meta: export RAPID_CHECKS = $(META_CHECKS)
 meta: export RAPID_STEPS = $(META_STEPS)
