@@ -104,6 +104,7 @@ meta: export TRESTLE_TEST_SEEDS = $(META_CHECKS)
 meta: ## Run META_CHECKS random histories against the models
 	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(call tests_of,$(META_FILES))' $(call packages_of,$(META_FILES))
 	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run '$(call tests_of,$(META_SUITES))/^Random$$' $(call packages_of,$(META_SUITES))
+	env -u TRESTLE_TEST_SEEDS $(GO) test -count=1 -timeout $(TEST_TIMEOUT) -run 'Random|Meta|Model|Conformance' $(PKGS)
 
 sweep: build ## Call all RPCs of a server and mistreat it: the first part of conformance
 	$(CONFORM) $(GO) test -count=1 -timeout $(TEST_TIMEOUT) ./conformance/sweep
