@@ -140,7 +140,7 @@ func (b *Backend) setRecord(ctx context.Context, key string, value []byte, versi
 		}
 		return 0, err
 	}
-	writer := random() | 1
+	writer := *nonce()
 	t := &table{name: recordsTable, versioned: true}
 	m := mutation(k, pb.MutationProto_PUT, map[string]*pb.MutationProto_ColumnValue{recordFamily: {Family: []byte(recordFamily),
 		QualifierValue: []*pb.MutationProto_ColumnValue_QualifierValue{
