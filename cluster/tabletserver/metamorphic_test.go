@@ -66,6 +66,7 @@ func TestVariants(t *testing.T) {
 	}
 	for name, o := range variants() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // one after the other uses half of two processors
 			n := uint64(0)
 			backendtest.Random(t, func(t testing.TB) backend.Backend {
 				o := o
