@@ -5,6 +5,8 @@ import (
 	"net"
 	"runtime"
 	"sync"
+
+	"github.com/trestledb/trestle/engine/trywriter"
 )
 
 // A sender sends the frames of many callers.
@@ -16,7 +18,7 @@ import (
 // run. So is everything where a connection cannot tell, as with TLS.
 type sender struct {
 	c   net.Conn
-	try *tryWriter // nil: run alone writes
+	try *trywriter.Writer // nil: run alone writes
 
 	mu      sync.Mutex
 	frames  []byte
@@ -36,7 +38,7 @@ type sender struct {
 const maxWrites = 4
 
 func newSender(c net.Conn) *sender {
-	return &sender{c: c, try: newTryWriter(c), wake: make(chan struct{}, 1)}
+	return &sender{c: c, try: trywriter.New(c), wake: make(chan struct{}, 1)}
 }
 
 // add adds a frame, unless the sender has ended. The caller is in charge if it says so, and
@@ -73,7 +75,7 @@ func (s *sender) flush(others bool) {
 			if b == nil {
 				return
 			}
-			if n := s.try.write(b); n < len(b) {
+			if n := s.try.Write(b); n < len(b) {
 				s.left = b[n:]
 				break
 			}

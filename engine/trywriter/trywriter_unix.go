@@ -1,6 +1,6 @@
 //go:build unix
 
-package stream
+package trywriter
 
 import (
 	"errors"
@@ -8,17 +8,17 @@ import (
 	"syscall"
 )
 
-// A tryWriter writes to a connection without waiting for it. One goroutine at a time
+// A Writer writes to a connection without waiting for it. One goroutine at a time
 // uses it.
-type tryWriter struct {
+type Writer struct {
 	raw  syscall.RawConn
 	call func(fd uintptr) bool // writes p, and sets n to how much of it was
 	p    []byte
 	n    int
 }
 
-// newTryWriter returns nil if c cannot be written to so.
-func newTryWriter(c net.Conn) *tryWriter {
+// New returns nil if c cannot be written to so.
+func New(c net.Conn) *Writer {
 	t, ok := c.(*net.TCPConn)
 	if !ok {
 		return nil
@@ -27,7 +27,7 @@ func newTryWriter(c net.Conn) *tryWriter {
 	if err != nil {
 		return nil
 	}
-	w := &tryWriter{raw: raw}
+	w := &Writer{raw: raw}
 	w.call = func(fd uintptr) bool {
 		for {
 			n, err := syscall.Write(int(fd), w.p)
@@ -39,9 +39,9 @@ func newTryWriter(c net.Conn) *tryWriter {
 	return w
 }
 
-// write returns how much of p was written. An error is 0: the caller of the next Write
+// Write returns how much of p was written. An error is 0: the caller of the next Write
 // meets it.
-func (w *tryWriter) write(p []byte) int {
+func (w *Writer) Write(p []byte) int {
 	w.p, w.n = p, 0
 	_ = w.raw.Write(w.call) // the connection is closed, and n is 0
 	w.p = nil

@@ -1,0 +1,2 @@
+// Package trywriter writes to connections without waiting for them.
+package trywriter
