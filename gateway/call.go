@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -21,7 +20,7 @@ import (
 type calls struct {
 	unary   grpc.UnaryServerInterceptor // all of the server's
 	stream  grpc.StreamServerInterceptor
-	admit   tap.ServerInHandle
+	admit   func(ctx context.Context, method string) (context.Context, error)
 	methods map[string]method       // by full name
 	streams map[string]streamMethod // likewise, those of one request and many answers
 
@@ -45,7 +44,7 @@ type method struct {
 // tells the gate when one of them begins. Streams begin with the interceptor,
 // unary methods receive their message before that.
 type registrar struct {
-	*grpc.Server
+	grpcServer
 	gate    *gate
 	methods map[string]method
 	streams map[string]streamMethod
@@ -69,7 +68,7 @@ func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
 			r.streams["/"+d.ServiceName+"/"+m.StreamName] = streamMethod{service, m.Handler}
 		}
 	}
-	r.Server.RegisterService(&own, service)
+	r.grpcServer.RegisterService(&own, service)
 }
 
 // chain returns an interceptor that runs all, the first outermost.
@@ -130,7 +129,7 @@ func (s *Server) call(ctx context.Context, fullMethod string, md metadata.MD, de
 	ctx, cancel := context.WithCancel(metadata.NewIncomingContext(ctx, md))
 	defer cancel()
 	defer context.AfterFunc(s.calls.cut, cancel)()
-	ctx, err := s.calls.admit(ctx, &tap.Info{FullMethodName: fullMethod, Header: md})
+	ctx, err := s.calls.admit(ctx, fullMethod)
 	if err != nil {
 		return nil, err
 	}

@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/engine/request"
@@ -56,7 +55,7 @@ func (s *Server) streamCall(ctx context.Context, fullMethod string, md metadata.
 	ctx, cancel := context.WithCancel(metadata.NewIncomingContext(ctx, md))
 	defer cancel()
 	defer context.AfterFunc(s.calls.cut, cancel)()
-	ctx, err := s.calls.admit(ctx, &tap.Info{FullMethodName: fullMethod, Header: md})
+	ctx, err := s.calls.admit(ctx, fullMethod)
 	if err != nil {
 		return err
 	}

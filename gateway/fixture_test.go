@@ -85,6 +85,7 @@ func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	}
 	o.Log = slog.New(slog.NewTextHandler(f.log, nil))
 	o.Observer = f.seen
+	o.GRPCGo = o.GRPCGo || byGRPCGo
 	o.Emulator = len(mode) == 0 // no instance was created
 	var err error
 	if f.server, err = New(f.stub, o); err != nil {

@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
-	"google.golang.org/grpc/tap"
 
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/request"
@@ -151,19 +150,23 @@ func (g *gate) repool(c *counted) {
 // errBusy refuses a stream.
 var errBusy = wire.Status(context.Background(), slog.Default(), budget.Busy()).Err()
 
-// admit is the server's tap: called for each stream before anything is read of
-// it, on the goroutine that reads the connection.
-func (g *gate) admit(ctx context.Context, info *tap.Info) (context.Context, error) {
+// admit is called for each stream before anything is read of it, on the goroutine
+// that reads the connection.
+func (g *gate) admit(ctx context.Context, method string) (context.Context, error) {
 	if g.short() {
 		return nil, errBusy
 	}
 	a := &arrival{Context: ctx}
 	a.record.Keys = g.keys
 	if g.traced {
-		a.parent = traceParent(info.Header)
+		a.parent = traceParent(ctx)
 	}
-	if g.sessions[info.FullMethodName] {
-		a.Context, a.cancel = context.WithCancel(ctx)
+	if g.sessions[method] {
+		if s, ok := grpc.ServerTransportStreamFromContext(ctx).(canceler); ok {
+			a.cancel = s.Cancel
+		} else { // gRPC-Go's receives until the context is done that is returned here
+			a.Context, a.cancel = context.WithCancel(ctx)
+		}
 	}
 	g.mu.Lock()
 	g.mu.receiving.add(a)
@@ -172,8 +175,8 @@ func (g *gate) admit(ctx context.Context, info *tap.Info) (context.Context, erro
 }
 
 // traceParent returns the W3C header that says which span a request is part of.
-func traceParent(md metadata.MD) string {
-	if v := md["traceparent"]; len(v) > 0 {
+func traceParent(ctx context.Context) string {
+	if v := metadata.ValueFromIncomingContext(ctx, "traceparent"); len(v) > 0 {
 		return v[0]
 	}
 	return ""
@@ -298,6 +301,9 @@ type ender interface {
 	WriteStatus(*status.Status) error
 }
 
+// A canceler is a stream of gateway/transport.
+type canceler interface{ Cancel() }
+
 type arrivalKey struct{}
 
 // An arrival is the context of a stream whose message may still be on its way.
@@ -337,6 +343,9 @@ func (a *arrival) Err() error {
 	}
 	return err
 }
+
+// AfterFunc is what context.WithCancel asks a context for, which is else a goroutine that waits.
+func (a *arrival) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
 // A list is a ring of arrivals, oldest first, around a root that is none.
 type list struct{ root arrival }

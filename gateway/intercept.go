@@ -77,8 +77,8 @@ type interceptor struct {
 // A place is where a request is served.
 type place struct{ zone, cluster string }
 
-// An origin is the response metadata that names a place. gRPC copies what it is
-// given, so an answer's metadata is made once and used for all of its kind.
+// An origin is the response metadata that names a place. It is made once and used for all
+// answers of its kind, which keep it as it is.
 type origin struct {
 	value    []string    // of locationHeader; nil for nowhere
 	location metadata.MD // for trailers
@@ -183,12 +183,9 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 	}
 	resp, err = i.callUnary(ctx, req, info, handler)
 	elapsed := time.Since(start)
-	var header metadata.MD
 	if strings.HasPrefix(info.FullMethod, dataPrefix) {
 		o := i.originOf(ctx, err)
-		if header = o.after(elapsed); err != nil {
-			_ = grpc.SetHeader(ctx, header)
-		}
+		_ = grpc.SetHeader(ctx, o.after(elapsed))
 		if o.location != nil {
 			_ = grpc.SetTrailer(ctx, o.location)
 		}
@@ -207,11 +204,6 @@ func (i *interceptor) unary(ctx context.Context, req any, info *grpc.UnaryServer
 		i.slow.tell(record, status.Code(err), start, elapsed, int64(wire.Size(req)), int64(wire.Size(resp)))
 	}
 	EndSpan(record, err)
-	if err == nil && header != nil {
-		// At once, which keeps the metadata that is shared: SetHeader copies it. It is the
-		// last thing here, so that the answer goes out in the same packet.
-		_ = grpc.SendHeader(ctx, header)
-	}
 	return resp, err
 }
 
@@ -366,10 +358,8 @@ func (s *serverStream) SendMsg(m any) error {
 		s.sends = true
 		elapsed := time.Since(s.start)
 		if !s.placed {
-			// At once, which keeps the metadata that is shared: SetHeader copies it.
-			// What was set before stays part of the header.
 			s.placed = true
-			if err := s.ServerStream.SendHeader(s.i.originOf(s.Context(), nil).after(elapsed)); err != nil {
+			if err := s.ServerStream.SetHeader(s.i.originOf(s.Context(), nil).after(elapsed)); err != nil {
 				return headerStatus(err)
 			}
 		}

@@ -38,6 +38,15 @@ type Options struct {
 	// Credentials are the transport's; nil is plain text.
 	Credentials credentials.TransportCredentials
 
+	// GRPCGo has gRPC-Go's transport serve connections instead of gateway/transport.
+	GRPCGo bool
+	// ServerOptions are gRPC-Go's, whose transport serves if there are any. They come after
+	// the server's own, and win.
+	ServerOptions []grpc.ServerOption
+	// Workers is how many goroutines wait for requests. Zero means 256, less than zero none: a
+	// goroutine for each request.
+	Workers int
+
 	// Memory bounds the memory of requests that are being received or handled and
 	// of answers on their way to clients. Beyond it requests wait, or are refused.
 	// Nil means a quarter of the machine's memory.
@@ -80,8 +89,6 @@ type Options struct {
 	// they refuse is reported like any refusal.
 	Unary  []grpc.UnaryServerInterceptor
 	Stream []grpc.StreamServerInterceptor
-	// ServerOptions come after the server's own, and win.
-	ServerOptions []grpc.ServerOption
 
 	// Observer is told of every RPC; nil: there is none.
 	Observer Observer
@@ -136,6 +143,11 @@ func (o Options) WithDefaults() Options {
 	}
 	if o.ReceiveTimeout == 0 {
 		o.ReceiveTimeout = 5 * time.Minute
+	}
+	if o.Workers == 0 {
+		// One that has served a request has the stack for the next: growing a new one each
+		// time costs a tenth of a point read.
+		o.Workers = 256
 	}
 	if o.MaxConnectionAge == 0 {
 		o.MaxConnectionAge = 24 * time.Hour

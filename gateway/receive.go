@@ -31,7 +31,7 @@ const (
 	messageCost = 3
 )
 
-// A rawStream is gRPC's stream below the messages. gRPC's own RecvMsg reads
+// A rawStream is a stream below the messages, that of gateway/transport or of gRPC-Go. RecvMsg reads
 // length and body at once; between them is the only place where the memory of a
 // message can be asked for before the client sends it.
 type rawStream interface {

@@ -8,11 +8,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	_ "google.golang.org/grpc/encoding/gzip" // clients may compress
-	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
-	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/tap"
 
@@ -28,7 +26,7 @@ import (
 
 // A Server serves a backend over gRPC.
 type Server struct {
-	grpc     *grpc.Server
+	grpc     grpcServer
 	health   *health.Server
 	gate     *gate
 	calls    calls
@@ -38,6 +36,15 @@ type Server struct {
 	admin    *admin.Admin
 	sql      *sql.Service
 	stop     sync.Once
+}
+
+// A grpcServer is what serves gRPC: transport.Server, or gRPC-Go's.
+type grpcServer interface {
+	grpc.ServiceRegistrar
+	GetServiceInfo() map[string]grpc.ServiceInfo
+	Serve(net.Listener) error
+	GracefulStop()
+	Stop()
 }
 
 // New returns a Server of b. It does not own b: stop the Server before b is
@@ -55,12 +62,12 @@ func New(b backend.Backend, o Options) (*Server, error) {
 	case o.Auth.On():
 		// The caller is known before anything of a request is read, what it may do
 		// before any handler sees the request.
-		admit = func(ctx context.Context, info *tap.Info) (context.Context, error) {
-			ctx, err := o.Auth.Tap(ctx, info)
+		admit = func(ctx context.Context, method string) (context.Context, error) {
+			ctx, err := o.Auth.Tap(ctx, &tap.Info{FullMethodName: method, Header: metadata.MD{"authorization": metadata.ValueFromIncomingContext(ctx, "authorization")}})
 			if err != nil {
 				return nil, err
 			}
-			admitted, err := g.admit(ctx, info)
+			admitted, err := g.admit(ctx, method)
 			if a, ok := admitted.(*arrival); ok {
 				a.record.Principal = auth.Member(ctx)
 			}
@@ -75,44 +82,9 @@ func New(b backend.Backend, o Options) (*Server, error) {
 		in.admin = o.Auth.Unary
 	}
 	unary, stream = append(unary, o.Unary...), append(stream, o.Stream...)
-	opts := []grpc.ServerOption{
-		experimental.BufferPool(g),
-		grpc.InTapHandle(admit),
-		grpc.ForceServerCodecV2(g.codec),
-		grpc.ChainUnaryInterceptor(unary...),
-		grpc.ChainStreamInterceptor(stream...),
-		// Windows of fixed size spare a ping and its answer per request, by which
-		// gRPC would measure the path. A stream gets the window for more of its
-		// message as receive asks for it. The connection's is given back as bytes
-		// arrive, and so limits what is under way, not what is held.
-		grpc.StaticStreamWindowSize(streamWindow),
-		grpc.StaticConnWindowSize(8 << 20),
-		grpc.MaxRecvMsgSize(o.MaxRequestBytes),
-		grpc.MaxSendMsgSize(schema.MaxRow),
-		grpc.MaxConcurrentStreams(1000),
-		// A goroutine that has served a request has the stack for the next: growing
-		// a new one each time costs a tenth of a point read.
-		grpc.NumStreamWorkers(256),
-		grpc.MaxHeaderListSize(64 << 10),
-		grpc.ConnectionTimeout(20 * time.Second),
-		// Clients ping every 30 to 61 seconds, also without a stream.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle:     30 * time.Minute,
-			MaxConnectionAge:      o.MaxConnectionAge,
-			MaxConnectionAgeGrace: 10 * time.Minute,
-			Time:                  2 * time.Minute,
-			Timeout:               20 * time.Second,
-		}),
-		// Handlers use the backend: Stop returns after the last of them.
-		grpc.WaitForHandlers(true),
-	}
-	if o.Credentials != nil {
-		opts = append(opts, grpc.Creds(o.Credentials))
-	}
-	opts = append(opts, o.ServerOptions...)
-	s := &Server{grpc: grpc.NewServer(opts...), health: health.NewServer(), gate: g, log: o.Log,
+	s := &Server{health: health.NewServer(), gate: g, log: o.Log,
 		calls: calls{unary: chain(unary), stream: chainStreams(stream), admit: admit, methods: map[string]method{}, streams: map[string]streamMethod{}}}
+	s.grpc = newGRPC(o, g, &s.calls)
 	s.calls.cut, s.calls.cancel = context.WithCancel(context.Background())
 	services := registrar{s.grpc, g, s.calls.methods, s.calls.streams}
 	a := admin.Register(services, b, o.Admin)

@@ -64,6 +64,7 @@ func gatewayOptions(cfg *settings.Serve, m *ops.Metrics, log *slog.Logger) gatew
 	return gateway.Options{
 		Zone: cfg.Zone, Cluster: cfg.Cluster, Emulator: cfg.Emulator,
 		NoSessions:       cfg.Sessions == settings.Off,
+		GRPCGo:           cfg.Transport == settings.GRPCGo,
 		Reflection:       true, // what it tells is public
 		Memory:           budgetOf(cfg),
 		RequestMemory:    int64(unaskedShare * float64(cfg.Memory)),

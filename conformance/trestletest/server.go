@@ -96,8 +96,7 @@ func start(l net.Listener, opt []grpc.ServerOption) (_ *Server, err error) {
 	}
 	// A goroutine for each call, rather than hundreds that wait for one: the
 	// runtime never frees what it knows of a goroutine, 400 bytes.
-	opt = append([]grpc.ServerOption{grpc.NumStreamWorkers(0)}, opt...)
-	s.front, err = gateway.New(s.store, gateway.Options{Emulator: true, Reflection: true, Log: log, ServerOptions: opt})
+	s.front, err = gateway.New(s.store, gateway.Options{Emulator: true, Reflection: true, Log: log, ServerOptions: opt, Workers: -1})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("make the gateway: %w", err), s.store.Close(context.Background()))
 	}

@@ -152,6 +152,7 @@ func (r *results) close(err error) error {
 	}
 	if len(r.buf) > 0 {
 		// Also beside an error: what was applied is not worth sending again.
+		wire.LastMessage(r.stream.Context())
 		if serr := r.stream.SendMsg(wire.Encoded(r.buf)); serr != nil && err == nil {
 			err = serr
 		}

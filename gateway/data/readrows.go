@@ -85,6 +85,7 @@ func (s *Service) readRows(req *wire.ReadRowsRequest, stream grpc.ServerStream) 
 			return err
 		}
 	}
+	wire.LastMessage(ctx) // where there are several, the others have left
 	return w.Finish(tail)
 }
 

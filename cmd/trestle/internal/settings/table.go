@@ -18,6 +18,7 @@ type Serve struct {
 	Durability   string // Sync or Async
 	SplitRate    int64  // rows per second; -1: off
 	Emulator     bool
+	Transport    string // Own or GRPCGo
 	Sessions     string // On or Off
 	Streams      int64  // change streams that are read at a time
 	ChangesMax   int64  // bytes of change files that are kept for clients; 0: no bound
@@ -66,6 +67,12 @@ const (
 // On is the other value of what can be Off.
 const On = "on"
 
+// The values of Serve.Transport.
+const (
+	Own    = "trestle"
+	GRPCGo = "grpc-go"
+)
+
 // Read as Serve.Console lets the console change nothing.
 const Read = "read"
 
@@ -100,6 +107,7 @@ func (c *Serve) table() []setting {
 		{"durability", Sync, "sync: a write is on disk before it is answered; async: at most about a second later", oneOf(&c.Durability, Sync, Async)},
 		{"split-rate", "10000", "rows read or written per second from which on a tablet that takes most of the load for a minute is split; \"off\" for never", rate(&c.SplitRate)},
 		{"sessions", On, "on: clients that know sessions use them for single rows; off: none can be opened", oneOf(&c.Sessions, On, Off)},
+		{"transport", Own, "what serves HTTP/2 connections: trestle, or grpc-go, which is slower; for comparison, or if a client has trouble", oneOf(&c.Transport, Own, GRPCGo)},
 		{"max-change-streams", "10000", "change streams that can be read at a time", count(&c.Streams)},
 		{"change-stream-max", "0", "disk space for the changes that a process's tablets keep for change streams: beyond it the oldest are dropped before their retention ends, loudly; 0 for no bound", size(&c.ChangesMax)},
 		{"emulator", "false", "accept any project and instance without creating it first", boolean(&c.Emulator)},
