@@ -252,18 +252,15 @@ func (c *conn) closeLocked(s *Stream) {
 	c.idleLocked()
 }
 
-// idleLocked looks whether the connection has no more to do. It tells whether it is to be
-// flushed for that.
-func (c *conn) idleLocked() bool {
+// idleLocked looks whether the connection has no more to do. The caller flushes.
+func (c *conn) idleLocked() {
 	if len(c.mu.streams) > 0 {
-		return false
+		return
 	}
 	c.mu.idle = time.Now()
 	if c.mu.refusing && !c.mu.closed {
 		c.finishLocked()
-		return true
 	}
-	return false
 }
 
 // resetLocked ends a stream, and tells the client.

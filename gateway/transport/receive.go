@@ -118,14 +118,10 @@ func (s *Stream) readLocked(n int) bool {
 // release frees what was not read, when the handler has returned.
 func (s *Stream) release() {
 	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
 	s.in.Free()
 	s.in, s.inBytes, s.handled = nil, 0, true
 	s.c.mu.handlers--
-	finish := s.c.idleLocked()
-	s.c.mu.Unlock()
-	if finish {
-		s.c.flush()
-	}
 }
 
 // RecvMsg reads the next message into m. A caller that accounts for memory reads messages

@@ -18,6 +18,10 @@ var errHeaders = status.Error(codes.Internal, "transport: headers were sent alre
 func (s *Stream) SetHeader(md metadata.MD) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
+	return s.setHeaderLocked(md)
+}
+
+func (s *Stream) setHeaderLocked(md metadata.MD) error {
 	switch {
 	case s.closed:
 		return s.closedErrLocked()
@@ -41,14 +45,8 @@ func (s *Stream) SendHeader(md metadata.MD) error {
 func (s *Stream) sendHeader(md metadata.MD) error {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	switch {
-	case s.closed:
-		return s.closedErrLocked()
-	case s.begun:
-		return errHeaders
-	}
-	if len(md) > 0 {
-		s.heads = append(s.heads, md)
+	if err := s.setHeaderLocked(md); err != nil {
+		return err
 	}
 	return s.beginLocked()
 }

@@ -35,10 +35,9 @@ type Server struct {
 		listeners map[net.Listener]bool
 		conns     map[*conn]bool
 		// gone is told when there is one connection less, or one less that begins.
-		gone      sync.Cond
-		beginning int // connections that shake hands
-		raw       map[net.Conn]bool
-		draining  bool
+		gone     sync.Cond
+		raw      map[net.Conn]bool // connections that shake hands
+		draining bool
 	}
 }
 
@@ -149,7 +148,6 @@ func (s *Server) begins(nc net.Conn) bool {
 		_ = nc.Close()
 		return false
 	}
-	s.mu.beginning++
 	s.mu.raw[nc] = true
 	return true
 }
@@ -158,7 +156,6 @@ func (s *Server) begins(nc net.Conn) bool {
 func (s *Server) serve(nc net.Conn) {
 	c, err := s.begin(nc)
 	s.mu.Lock()
-	s.mu.beginning--
 	delete(s.mu.raw, nc)
 	if err == nil {
 		if s.mu.ending && !s.mu.draining {
@@ -240,7 +237,7 @@ func (s *Server) end(graceful bool) {
 	for nc := range s.mu.raw { // those that shake hands have no call yet
 		_ = nc.Close()
 	}
-	for len(s.mu.conns)+s.mu.beginning > 0 {
+	for len(s.mu.conns)+len(s.mu.raw) > 0 {
 		s.mu.gone.Wait()
 	}
 	s.mu.Unlock()
