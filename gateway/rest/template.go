@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // A template is a path of google.api.http, such as
@@ -16,9 +17,9 @@ import (
 // request that gets what they match.
 type template struct {
 	text   string
-	re     *regexp.Regexp
-	fields []string // paths of fields, by group
-	rank   int      // of two templates that match, the one of lower rank counts
+	re     func() *regexp.Regexp // compiled with the first path: those of all templates take 11 ms
+	fields []string              // paths of fields, by group
+	rank   int                   // of two templates that match, the one of lower rank counts
 }
 
 var variable = regexp.MustCompile(`\{([a-z0-9_.]+)(?:=([^{}]+))?\}`)
@@ -56,9 +57,8 @@ func compile(text string) (*template, error) {
 	if !strings.Contains(text[strings.LastIndexAny(text, "/}")+1:], ":") {
 		t.rank++
 	}
-	var err error
-	t.re, err = regexp.Compile(re.String())
-	return t, err
+	t.re = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(re.String()) }) // of quoted parts
+	return t, nil
 }
 
 // pattern returns the regular expression of some segments. A wildcard that ends
@@ -88,7 +88,7 @@ var errEscape = errors.New("the path has an invalid percent escape")
 
 // match returns the values of the template's fields in an escaped path.
 func (t *template) match(path string) (values []string, ok bool, err error) {
-	m := t.re.FindStringSubmatch(path)
+	m := t.re().FindStringSubmatch(path)
 	if m == nil {
 		return nil, false, nil
 	}
