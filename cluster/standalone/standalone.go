@@ -78,7 +78,7 @@ func (h localDialer) Dial(string) rpc.TabletServer { return h.s }
 type Parts struct {
 	Lock *local.Service
 	// Objects keeps SSTables.
-	Objects objectstore.Store
+	Objects *objectstore.Local
 	// Private says where the commit logs are.
 	Private *tabletserver.Private
 }
@@ -99,6 +99,9 @@ func OpenParts(ctx context.Context, o Options) (*Parts, error) {
 		if err != nil {
 			return nil, err
 		}
+		if err := p.Objects.RemoveUnfinished(); err != nil {
+			return nil, errors.Join(err, p.Close())
+		}
 		// A start makes them too; until then a directory that is filled would look as if
 		// it had lost its logs.
 		for _, name := range []string{"mlog", "ulog"} {
@@ -116,7 +119,7 @@ func openParts(ctx context.Context, o Options) (*Parts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the lock service: %w", err)
 	}
-	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, SSTablesDir), objectstore.LocalOptions{})
+	objects, err := objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, SSTablesDir), objectstore.LocalOptions{KeepUnfinished: true})
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("open SSTables: %w", err), l.Close())
 	}
@@ -215,6 +218,14 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 		}
 	}
 	objects := p.Objects
+	// What a process that was killed was writing goes once the tables are served, unless the
+	// start needs its room.
+	full := datadir.CheckFree(o.FS, o.Dir, 1<<30) != nil
+	if full && !o.metadataOnly {
+		if err := objects.RemoveUnfinished(); err != nil {
+			return nil, err
+		}
+	}
 	to := o.TabletServer
 	s.objects = objects
 	if s.history, err = objectstore.OpenLocal(o.FS, o.FS.PathJoin(o.Dir, HistoryDir), objectstore.LocalOptions{}); err != nil {
@@ -230,6 +241,9 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	}
 	to.Private = p.Private
 	if s.tablets, err = tabletserver.Start(ctx, to); err != nil {
+		if fault.KindOf(err) == fault.Exhausted && !full { // a quota, of which the file system does not tell
+			err = errors.Join(err, objects.RemoveUnfinished())
+		}
 		return nil, fmt.Errorf("start the tablet server: %w", err)
 	}
 	dialer := localDialer{s.tablets}
@@ -254,6 +268,13 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	if !o.NoReserve {
 		s.running.Go(func() { datadir.KeepReserve(term, o.FS, o.Dir, o.Logger) })
 	}
+	s.running.Go(func() {
+		if !full {
+			if err := objects.RemoveUnfinished(); err != nil {
+				o.Logger.Warn("unfinished SSTables stay until the next start", "error", err)
+			}
+		}
+	})
 	s.running.Go(func() {
 		for term.Err() == nil {
 			if err := master.Run(term, mo); term.Err() == nil {

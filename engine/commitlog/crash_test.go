@@ -99,7 +99,7 @@ func (fs plantedFS) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) 
 	h, _, _ := parseSegmentHeader(b, number)
 	for off := 0; off+frameHeaderLen <= len(b); off++ {
 		of := uint64(binary.LittleEndian.Uint32(b[off+16:]))
-		if f, ok := parseFrameHeader(b, of, off); ok && string(b[off:off+4]) == frameMagic {
+		if f, ok := parseFrameHeader(window{data: b}, of, off); ok && string(b[off:off+4]) == frameMagic {
 			f.payload = b[off+frameHeaderLen:]
 			f.payload = f.payload[:min(len(f.payload), int(f.length))]
 			binary.LittleEndian.PutUint64(b[off+8:], h.incarnation)
@@ -621,7 +621,7 @@ func TestLogInsideLog(t *testing.T) {
 	mustWait(t, w, w.Append(r, 1, 1, record(func(b []byte) []byte { return append(b, copied...) }), nil))
 	l.Close()
 	got := segmentsOf(t, fs2)[segmentName(1)]
-	if off := nextFrameHeader(got, segmentHeader{segment: 1}, segmentHeaderLen+1); off != segmentHeaderLen+frameHeaderLen+recordHeaderLen+len(copied) {
+	if off := nextFrameHeader(window{data: got}, segmentHeader{segment: 1}, segmentHeaderLen+1); off != segmentHeaderLen+frameHeaderLen+recordHeaderLen+len(copied) {
 		t.Fatalf("frame header found at %d", off)
 	}
 }

@@ -95,7 +95,7 @@ func (d *dumper) dump() error {
 }
 
 // headless prints a file without a valid segment header.
-func (d *dumper) headless(f segmentFile, data []byte, named bool) {
+func (d *dumper) headless(f segmentFile, data window, named bool) {
 	what := "allocated, not begun"
 	if f.state == headerBad {
 		what = "no valid segment header"
@@ -109,20 +109,20 @@ func (d *dumper) headless(f segmentFile, data []byte, named bool) {
 
 // segment prints the frames of a segment up to end. A segment that is not
 // sealed by the header of the next may have a torn tail.
-func (d *dumper) segment(f segmentFile, data []byte, end int, sealed bool) {
-	if end > len(data) {
-		d.damaged("at offset %d: the file ends, the segment goes on to %d", len(data), end)
-		end = len(data)
+func (d *dumper) segment(f segmentFile, data window, end int, sealed bool) {
+	if end > data.end() {
+		d.damaged("at offset %d: the file ends, the segment goes on to %d", data.end(), end)
+		end = data.end()
 	}
 	off := segmentHeaderLen
 	for off < end {
-		fr, v := readFrame(data[:end], f.header, off)
+		fr, v := readFrame(data.until(uint32(end)), f.header, off)
 		if v == frameWhole {
 			d.frame(f, fr, v)
 			off = int(fr.end())
 			continue
 		}
-		next := nextFrameHeader(data[:end], f.header, off+1)
+		next := nextFrameHeader(data.until(uint32(end)), f.header, off+1)
 		switch {
 		case sealed || provenDurable(data, f.header, off) > uint32(off):
 			d.damaged("at offset %d: %s", off, string(v))
@@ -140,7 +140,7 @@ func (d *dumper) segment(f segmentFile, data []byte, end int, sealed bool) {
 }
 
 // frames prints what can be found from off on without a segment header.
-func (d *dumper) frames(f segmentFile, data []byte, off int) {
+func (d *dumper) frames(f segmentFile, data window, off int) {
 	for off >= 0 {
 		fr, _ := parseFrameHeader(data, f.number, off)
 		fr, v := readFrame(data, segmentHeader{segment: f.number, incarnation: fr.incarnation}, off)

@@ -197,14 +197,14 @@ func putFrameHeader(b []byte, incarnation, segment uint64, offset, durable, reco
 	binary.LittleEndian.PutUint32(b[4:], checksum(b[8:frameHeaderLen]))
 }
 
-// parseFrameHeader reads a frame header at data[off]. The header proves its own place: it
+// parseFrameHeader reads the frame header at off. The header proves its own place: it
 // names segment and offset under its checksum. So bytes of a value that happen to be a
 // copy of log bytes are not taken for a frame.
-func parseFrameHeader(data []byte, segment uint64, off int) (frame, bool) {
-	if off < 0 || off > math.MaxUint32 || len(data)-off < frameHeaderLen {
+func parseFrameHeader(w window, segment uint64, off int) (frame, bool) {
+	if off < w.base || off > math.MaxUint32 || w.end()-off < frameHeaderLen {
 		return frame{}, false
 	}
-	b := data[off : off+frameHeaderLen]
+	b := w.data[off-w.base:][:frameHeaderLen]
 	if string(b[:4]) != frameMagic ||
 		checksum(b[8:]) != binary.LittleEndian.Uint32(b[4:]) ||
 		binary.LittleEndian.Uint32(b[16:]) != uint32(segment) ||
@@ -233,11 +233,11 @@ const (
 	frameBadPayload verdict = "frame payload does not match its checksum"
 )
 
-// readFrame reads the frame at data[off].
-func readFrame(data []byte, h segmentHeader, off int) (frame, verdict) {
-	f, ok := parseFrameHeader(data, h.segment, off)
+// readFrame reads the frame at off.
+func readFrame(w window, h segmentHeader, off int) (frame, verdict) {
+	f, ok := parseFrameHeader(w, h.segment, off)
 	if !ok {
-		if off >= len(data) || isZero(data[off:min(len(data), off+frameHeaderLen)]) {
+		if off >= w.end() || isZero(w.data[off-w.base:min(len(w.data), off-w.base+frameHeaderLen)]) {
 			return frame{}, frameBlank
 		}
 		return frame{}, frameBadHeader
@@ -245,7 +245,7 @@ func readFrame(data []byte, h segmentHeader, off int) (frame, verdict) {
 	if f.incarnation != h.incarnation {
 		return f, frameForeign
 	}
-	body := data[off+frameHeaderLen:]
+	body := w.data[off-w.base+frameHeaderLen:]
 	if uint64(len(body)) < uint64(f.length) {
 		return f, frameShort
 	}
@@ -261,14 +261,14 @@ func readFrame(data []byte, h segmentHeader, off int) (frame, verdict) {
 // though a reused file is full of it. It is older frames, and values that a client may
 // have made to look like frames of this segment; a client cannot know the incarnation. If
 // the header has none (0), any will do.
-func nextFrameHeader(data []byte, h segmentHeader, off int) int {
-	for off < len(data) {
-		i := bytes.Index(data[off:], []byte(frameMagic))
+func nextFrameHeader(w window, h segmentHeader, off int) int {
+	for off < w.end() {
+		i := bytes.Index(w.data[off-w.base:], []byte(frameMagic))
 		if i < 0 {
 			return -1
 		}
 		off += i
-		if f, ok := parseFrameHeader(data, h.segment, off); ok && (h.incarnation == 0 || h.incarnation == f.incarnation) {
+		if f, ok := parseFrameHeader(w, h.segment, off); ok && (h.incarnation == 0 || h.incarnation == f.incarnation) {
 			return off
 		}
 		off++
@@ -278,16 +278,10 @@ func nextFrameHeader(data []byte, h segmentHeader, off int) int {
 
 // provenDurable returns the highest offset of the segment that one of its frame
 // headers at or after off calls durable.
-func provenDurable(data []byte, h segmentHeader, off int) (durable uint32) {
-	for {
-		off = nextFrameHeader(data, h, off)
-		if off < 0 {
-			return durable
-		}
-		f, _ := parseFrameHeader(data, h.segment, off)
-		durable = max(durable, f.durable)
-		off += frameHeaderLen
-	}
+func provenDurable(w window, h segmentHeader, off int) (durable uint32) {
+	p := proof{header: h, from: off}
+	p.look(w)
+	return p.durable
 }
 
 func putRecordHeader(b []byte, length, n uint32, tablet, firstSeq uint64) {

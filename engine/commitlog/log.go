@@ -128,10 +128,16 @@ type FileLog struct {
 	// proven is the offset of the last segment up to which a synced write
 	// stands behind its bytes.
 	proven uint32
+	// unused says that the file goes on behind the end, and has nothing there that was
+	// written for the last segment.
+	unused bool
+	tail   vfs.File // that of the last segment, until it is shrunk
+	// written are the files beyond the last segment that have frames of their number.
+	written map[uint64]bool
+	// spare is the segment never used that the writer begins with, 0 if there is none.
+	spare uint64
 	// floor is the highest segment number a redo point named.
 	floor  uint64
-	buf    []byte
-	held   uint64 // the segment that is in buf, 0 if none is, wholly
 	writer *FileWriter
 }
 
@@ -223,58 +229,6 @@ func readHead(fs vfs.FS, path string) (head []byte, size int64, err error) {
 	return head, info.Size(), nil
 }
 
-func readFull(f vfs.File, b []byte, at int64) error {
-	if len(b) == 0 {
-		return nil
-	}
-	n, err := f.ReadAt(b, at)
-	if n == len(b) {
-		return nil
-	}
-	if err == nil || errors.Is(err, io.EOF) {
-		err = io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-// read returns the bytes of a segment in the log's own buffer.
-func (l *FileLog) read(s segmentFile) ([]byte, error) {
-	if l.held == s.number && len(l.buf) == int(s.size) {
-		return l.buf, nil
-	}
-	err := l.readParts(s, int(s.size), func(int) error { return nil })
-	return l.buf, err
-}
-
-// readParts reads a segment into the log's own buffer, in parts of a length. It calls each
-// with the length read after each part.
-func (l *FileLog) readParts(s segmentFile, part int, each func(there int) error) error {
-	name := segmentName(s.number)
-	f, err := l.fs.Open(l.path(s.number))
-	if err != nil {
-		return fmt.Errorf("read %s: %w", name, ioError(err))
-	}
-	defer f.Close()
-	if l.held = 0; cap(l.buf) < int(s.size) {
-		// Unlike slices.Grow, make does not clear what is new from the system: that
-		// takes as long as reading the file, and holds up the garbage collector.
-		l.buf = make([]byte, s.size)
-	}
-	l.buf = l.buf[:s.size]
-	for there := 0; there < len(l.buf); {
-		next := min(there+part, len(l.buf))
-		if err := readFull(f, l.buf[there:next], int64(there)); err != nil {
-			return fmt.Errorf("read %s: %w", name, ioError(err))
-		}
-		if err := each(next); err != nil {
-			return err
-		}
-		there = next
-	}
-	l.held = s.number
-	return nil
-}
-
 // link follows the headers back from the newest segment. A file that none
 // names is not part of the log: allocated and never used, or begun by a write
 // that a power cut took.
@@ -299,45 +253,6 @@ func (l *FileLog) link() error {
 		n = f.header.prev.Segment
 	}
 	slices.Reverse(l.chain)
-	return nil
-}
-
-// findEnd reads the last segment up to its end.
-func (l *FileLog) findEnd() error {
-	if len(l.chain) > 0 {
-		last := l.chain[len(l.chain)-1]
-		data, err := l.read(last)
-		if err != nil {
-			return err
-		}
-		off, why := segmentHeaderLen, frameBlank
-		for {
-			var f frame
-			if f, why = readFrame(data, last.header, off); why != frameWhole {
-				break
-			}
-			l.proven = max(l.proven, f.durable)
-			off = int(f.end())
-		}
-		if proof := provenDurable(data, last.header, off); proof > uint32(off) {
-			return corrupt(last.number, off, why)
-		}
-		l.end = Pos{Segment: last.number, Offset: uint32(off)}
-	}
-	// A segment beyond the end was lost before its first sync, unless one of
-	// its frames knows better.
-	for _, f := range l.files {
-		if f.number <= l.end.Segment || f.state != headerBad && f.size <= segmentHeaderLen {
-			continue
-		}
-		data, err := l.read(f)
-		if err != nil {
-			return err
-		}
-		if provenDurable(data, f.header, 0) > 0 {
-			return fault.New(fault.Corruption, "corruption in %s at offset 0: damaged segment header", segmentName(f.number))
-		}
-	}
 	return nil
 }
 
@@ -370,6 +285,10 @@ func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 	if err := l.checkRedoPoint(from); err != nil {
 		return fmt.Errorf("replay commit log %s: %w", l.dir, err)
 	}
+	spent := make(chan batch, replayWindows)
+	for range cap(spent) {
+		spent <- batch{}
+	}
 	for i, s := range l.chain {
 		if s.number < from.Segment {
 			continue
@@ -378,99 +297,8 @@ func (l *FileLog) Replay(from Pos, fn func(Record) error) error {
 		if i+1 < len(l.chain) {
 			end = l.chain[i+1].header.prev.Offset
 		}
-		if err := l.replaySegment(s, end, from, fn); err != nil {
+		if err := l.replaySegment(s, end, from, spent, fn); err != nil {
 			return err
-		}
-	}
-	return nil
-}
-
-// replayPart is how much of a segment is read at a time while what was read before
-// is replayed.
-const replayPart = 1 << 20
-
-// replaySegment replays a segment up to end. Another goroutine reads the file and
-// checks the frames, which is a third of the work.
-func (l *FileLog) replaySegment(s segmentFile, end uint32, from Pos, fn func(Record) error) error {
-	frames, ended := make(chan frame, 256), make(chan struct{})
-	var readErr error
-	go func() {
-		defer close(frames)
-		readErr = l.readFrames(s, end, func(f frame) error {
-			select {
-			case frames <- f:
-				return nil
-			case <-ended:
-				return errReplayEnded
-			}
-		})
-	}()
-	err := func() error {
-		defer func() { // also if fn panics: the buffer is the log's
-			close(ended)
-			for range frames {
-			}
-		}()
-		return l.replayFrames(s, frames, from, fn)
-	}()
-	if err == nil && readErr != nil {
-		err = fmt.Errorf("replay commit log %s: %w", l.dir, readErr)
-	}
-	return err
-}
-
-// errReplayEnded ends the reading of frames when the replay has ended.
-var errReplayEnded = errors.New("the replay has ended")
-
-// readFrames calls each with the frames of a segment up to end, whose content is in
-// the log's buffer.
-func (l *FileLog) readFrames(s segmentFile, end uint32, each func(frame) error) error {
-	off := segmentHeaderLen
-	err := l.readParts(s, replayPart, func(there int) error {
-		for off < int(end) {
-			if there < len(l.buf) {
-				// The frame may go on in the next part.
-				f, ok := parseFrameHeader(l.buf[:there], s.number, off)
-				if there-off < frameHeaderLen || ok && uint64(there) < uint64(f.offset)+frameHeaderLen+uint64(f.length) {
-					return nil
-				}
-			}
-			f, v := readFrame(l.buf[:there], s.header, off)
-			if v == frameWhole && f.end() > end {
-				v = frameShort
-			}
-			if v != frameWhole {
-				return corrupt(s.number, off, v)
-			}
-			if err := each(f); err != nil {
-				return err
-			}
-			off = int(f.end())
-		}
-		return nil
-	})
-	if err == nil && off < int(end) {
-		err = corrupt(s.number, off, frameBlank) // the file is shorter
-	}
-	return err
-}
-
-// replayFrames calls fn with the records of frames that come at or after from.
-func (l *FileLog) replayFrames(s segmentFile, frames <-chan frame, from Pos, fn func(Record) error) error {
-	var fnErr error
-	each := func(r Record) error {
-		if r.Pos.Less(from) {
-			return nil
-		}
-		fnErr = fn(r)
-		return fnErr
-	}
-	for f := range frames {
-		if err := f.eachRecord(s.number, each); err != nil {
-			if fnErr != nil {
-				return fnErr
-			}
-			return fmt.Errorf("replay commit log %s: %s: %w", l.dir, segmentName(s.number), err)
 		}
 	}
 	return nil
@@ -502,42 +330,57 @@ func (l *FileLog) checkRedoPoint(from Pos) error {
 // Start makes the end of the log durable and returns a Writer, which begins a
 // new segment with its first record. A full disk is not an error here: the
 // Writer refuses reservations until there is room.
-func (l *FileLog) Start() (Writer, error) {
+func (l *FileLog) Start() (_ Writer, err error) {
 	if l.writer != nil {
 		return nil, fault.New(fault.FailedPrecondition, "the commit log has a writer")
 	}
+	defer func() {
+		if err != nil {
+			l.shrinkTail()
+			err = fmt.Errorf("start commit log: %w", err)
+		}
+	}()
 	if err := l.finishReplay(); err != nil {
-		return nil, fmt.Errorf("start commit log: %w", err)
+		return nil, err
 	}
-	l.buf, l.held = nil, 0
 	w, err := newWriter(l)
 	if err != nil {
-		return nil, fmt.Errorf("start commit log: %w", err)
+		return nil, err
 	}
 	l.writer = w
 	return w, nil
 }
 
-// finishReplay makes what Replay shows durable and removes segments never used.
+// finishReplay makes what Replay shows durable, and removes segments never used, but for
+// the first, which is used now.
 func (l *FileLog) finishReplay() error {
 	kept := l.files[:0]
 	for _, f := range l.files {
 		// One that a redo point names stays, as checkRedoPoint looks for it. Its number
 		// must not be used again, since positions in it were given out and what was there
 		// is lost.
-		if f.number > max(l.end.Segment, l.floor) && f.state == headerBlank {
-			if err := l.fs.Remove(l.path(f.number)); err != nil {
-				return ioError(err)
-			}
+		if f.number <= max(l.end.Segment, l.floor) || f.state != headerBlank {
+			kept = append(kept, f)
 			continue
 		}
-		kept = append(kept, f)
+		// Removing a file of 64 MiB takes 25 ms. Frames of its number, which were never
+		// durable, must not be found beside those of the next writer.
+		if l.spare == 0 && f.size == l.opts.SegmentBytes && !l.written[f.number] {
+			l.spare = f.number
+		} else if err := l.fs.Remove(l.path(f.number)); err != nil {
+			return ioError(err)
+		}
 	}
-	l.files = kept
+	if l.files = kept; l.spare != 0 && len(kept) > 0 && kept[len(kept)-1].number > l.spare {
+		if err := l.fs.Remove(l.path(l.spare)); err != nil { // a damaged one follows it
+			return ioError(err)
+		}
+		l.spare = 0
+	}
 	if err := l.recoverSpares(); err != nil {
 		return ioError(err)
 	}
-	if len(l.chain) > 0 {
+	if l.end != (Pos{}) {
 		if err := l.rewriteTail(); err != nil {
 			return fmt.Errorf("rewrite the tail of %s: %w", segmentName(l.end.Segment), ioError(err))
 		}
@@ -548,35 +391,45 @@ func (l *FileLog) finishReplay() error {
 // rewriteTail writes the unproven bytes of the last segment once more. After an fsync that
 // failed they may be in the page cache and not on the disk, and clean, so that syncing
 // alone would not write them.
+//
+// Blocks behind them that were never used go back, or what they had before: at once if the
+// disk is full, else by shrinkTail. A torn write stays to be looked at.
 func (l *FileLog) rewriteTail() error {
-	last := &l.chain[len(l.chain)-1]
-	data, err := l.read(*last)
+	f, err := l.fs.OpenReadWrite(l.path(l.end.Segment), WriteCategory)
 	if err != nil {
 		return err
 	}
-	f, err := l.fs.OpenReadWrite(l.path(last.number), WriteCategory)
-	if err != nil {
+	// The file is opened here, while it is sure to be there: Trim may remove it.
+	if l.tail = f; !l.unused || l.checkFree(l.opts.SegmentBytes) != nil {
+		defer l.shrinkTail()
+	}
+	if l.proven >= l.end.Offset {
+		return nil
+	}
+	unproven := make([]byte, l.end.Offset-l.proven)
+	if err := readFull(f, unproven, int64(l.proven)); err != nil {
 		return err
 	}
-	defer f.Close()
-	end := int64(l.end.Offset)
-	if l.proven < l.end.Offset {
-		if _, err := f.WriteAt(data[l.proven:end], int64(l.proven)); err != nil {
-			return err
-		}
-		if err := f.SyncData(); err != nil {
-			return err
-		}
-		l.proven = l.end.Offset
+	if _, err := f.WriteAt(unproven, int64(l.proven)); err != nil {
+		return err
 	}
-	// Blocks that were never used go back, or what they had before; a torn write
-	// stays to be looked at.
-	_, v := readFrame(data, last.header, int(end))
-	if int64(len(data)) > end && (v == frameBlank || v == frameBadHeader) && nextFrameHeader(data, last.header, int(end)) < 0 {
-		truncate(f, end)
-		last.size = end
+	if err := f.SyncData(); err != nil {
+		return err
 	}
+	l.proven = l.end.Offset
 	return nil
+}
+
+// shrinkTail ends the last segment's file where the log ends, and closes it.
+func (l *FileLog) shrinkTail() {
+	if l.tail == nil {
+		return
+	}
+	if l.unused {
+		truncate(l.tail, int64(l.end.Offset))
+	}
+	_ = l.tail.Close() // what matters is synced
+	l.tail = nil
 }
 
 // recoverSpares takes over the files that an earlier writer kept, and removes those that are

@@ -62,7 +62,7 @@ func salvage(fs vfs.FS, dir string, each func(segment uint64, f *frame) error, g
 			return fmt.Errorf("read commit log %s: %w", dir, err)
 		}
 		h, name := s.header, segmentName(s.number)
-		last, until := uint32(len(data)), uint32(len(data))
+		last, until := uint32(data.end()), uint32(data.end())
 		if sealed {
 			last, until = min(last, end.Offset), end.Offset
 		}
@@ -84,7 +84,7 @@ func salvage(fs vfs.FS, dir string, each func(segment uint64, f *frame) error, g
 		begun = true
 		off := uint32(segmentHeaderLen)
 		for off < last {
-			f, v := readFrame(data[:last], h, int(off))
+			f, v := readFrame(data.until(last), h, int(off))
 			if v == frameWhole {
 				if err := each(s.number, &f); err != nil {
 					return err
@@ -98,7 +98,7 @@ func salvage(fs vfs.FS, dir string, each func(segment uint64, f *frame) error, g
 			next := until
 			if v == frameBadPayload { // of a sound header
 				next = f.end()
-			} else if n := nextFrameHeader(data[:last], h, int(off)+1); n >= 0 {
+			} else if n := nextFrameHeader(data.until(last), h, int(off)+1); n >= 0 {
 				next = uint32(n)
 			}
 			gap(Gap{File: name, Start: off, End: next, Why: string(v)})
@@ -115,7 +115,7 @@ func salvage(fs vfs.FS, dir string, each func(segment uint64, f *frame) error, g
 // cannot be told. It is that of its first frame, or of one that names the writer of
 // another segment. A value that a client made to look like a frame is not in the place of
 // the first. Nor does it know that number, which is random.
-func writerOf(data []byte, segment uint64, writers map[uint64]bool) uint64 {
+func writerOf(data window, segment uint64, writers map[uint64]bool) uint64 {
 	if f, ok := parseFrameHeader(data, segment, segmentHeaderLen); ok {
 		return f.incarnation
 	}

@@ -130,7 +130,7 @@ func (w *FileWriter) growSpare(s *segment, want uint64) error {
 		return nil // and may be closed by now
 	}
 	size := segmentSize(want, w.opts.SegmentBytes)
-	err := w.checkFree(size)
+	err := w.log.checkFree(size)
 	if err == nil {
 		var ok bool
 		if ok, err = allocate(s.file, size); err == nil && !ok {
@@ -191,13 +191,13 @@ func segmentLimit(size int64) uint32 { return uint32(size - frameHeaderLen) }
 
 // checkFree fails if the disk has less than size free, before anything is
 // taken away from others. allocate is what decides.
-func (w *FileWriter) checkFree(size int64) error {
-	usage, err := w.log.fs.GetDiskUsage(w.log.dir)
+func (l *FileLog) checkFree(size int64) error {
+	usage, err := l.fs.GetDiskUsage(l.dir)
 	if err != nil {
 		return nil // not every file system can tell
 	}
-	if usage.AvailBytes < uint64(size+w.opts.KeepFreeBytes) {
-		return fault.New(fault.Exhausted, "disk full: %d bytes free, %d needed", usage.AvailBytes, size+w.opts.KeepFreeBytes)
+	if usage.AvailBytes < uint64(size+l.opts.KeepFreeBytes) {
+		return fault.New(fault.Exhausted, "disk full: %d bytes free, %d needed", usage.AvailBytes, size+l.opts.KeepFreeBytes)
 	}
 	return nil
 }
@@ -208,11 +208,15 @@ func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) 
 		return nil, fault.New(fault.Internal, "the commit log has used all segment numbers")
 	}
 	if size == w.opts.SegmentBytes {
+		if number == w.log.spare {
+			w.log.spare = 0
+			return w.reuseSegment(w.log.path(number), number, size)
+		}
 		if old, ok := w.takeUnused(); ok {
-			return w.reuseSegment(old, number, size)
+			return w.reuseSegment(w.log.freePath(old), number, size)
 		}
 	}
-	if err := w.checkFree(size); err != nil {
+	if err := w.log.checkFree(size); err != nil {
 		return nil, err
 	}
 	fs, path := w.log.fs, w.log.path(number)
@@ -239,11 +243,12 @@ func (w *FileWriter) createSegment(number uint64, size int64) (*segment, error) 
 	return &segment{number: number, file: f, size: size, limit: segmentLimit(size), tail: segmentHeaderLen}, nil
 }
 
-// reuseSegment makes the file of a segment that was trimmed the next one. Its content
-// stays, but for the start. Until its first group is durable, the start shows that the
-// file is not begun, and which incarnation it was given to.
-func (w *FileWriter) reuseSegment(old, number uint64, size int64) (_ *segment, err error) {
-	fs, path := w.log.fs, w.log.freePath(old)
+// reuseSegment makes the file at path the next segment: that of one that was trimmed, or of
+// the next itself, never begun. Its content stays, but for the start. Until its first group
+// is durable, the start shows that the file is not begun, and which incarnation it was
+// given to.
+func (w *FileWriter) reuseSegment(path string, number uint64, size int64) (_ *segment, err error) {
+	fs, to := w.log.fs, w.log.path(number)
 	var f vfs.File
 	defer func() {
 		if err != nil {
@@ -267,10 +272,12 @@ func (w *FileWriter) reuseSegment(old, number uint64, size int64) (_ *segment, e
 	if err = f.Sync(); err != nil {
 		return nil, err
 	}
-	if err = fs.Rename(path, w.log.path(number)); err != nil {
-		return nil, err
+	if path != to {
+		if err = fs.Rename(path, to); err != nil {
+			return nil, err
+		}
+		path = to
 	}
-	path = w.log.path(number)
 	if err = w.dir.Sync(); err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func TestTogether(t *testing.T) {
 		for name, b := range segmentsOf(t, fs) {
 			number, _ := parseSegmentName(name)
 			for off := segmentHeaderLen; ; {
-				f, ok := parseFrameHeader(b, number, off)
+				f, ok := parseFrameHeader(window{data: b}, number, off)
 				if !ok {
 					break
 				}

@@ -159,9 +159,12 @@ func newWriter(l *FileLog) (*FileWriter, error) {
 	}
 	for _, f := range l.files {
 		w.mu.next = max(w.mu.next, f.number+1)
-		w.mu.older = append(w.mu.older, retained{f.number, int64(ends[f.number]), f.size == l.opts.SegmentBytes})
+		w.mu.older = append(w.mu.older, retained{f.number, int64(ends[f.number]), f.size == l.opts.SegmentBytes && !(l.unused && f.number == l.end.Segment)})
 	}
 	w.mu.unused = l.free
+	if l.spare != 0 {
+		w.mu.next = l.spare
+	}
 	// The first attempt is made here. So an error that is not a full disk, such as a
 	// directory that cannot be written, is an error of the start.
 	if err := w.createSpare(); err != nil && fault.KindOf(err) != fault.Exhausted {
@@ -480,7 +483,7 @@ func (w *FileWriter) trim(before Pos) error {
 	if !some {
 		return nil
 	}
-	if w.checkFree(w.opts.SegmentBytes) != nil {
+	if w.log.checkFree(w.opts.SegmentBytes) != nil {
 		room = 0
 		if err := w.dropUnused(); err != nil {
 			return err
@@ -546,7 +549,7 @@ func (w *FileWriter) Close() error {
 	defer w.mu.Unlock()
 	if s := w.mu.spare; s != nil {
 		s.close(-1)
-		_ = w.log.fs.Remove(w.log.path(s.number)) // if it stays, the next Start removes it
+		_ = w.log.fs.Remove(w.log.path(s.number)) // if it stays, the next Start uses or removes it
 		w.mu.spare = nil
 	}
 	w.dir.Close()
@@ -556,6 +559,9 @@ func (w *FileWriter) Close() error {
 // flush is the flusher: it writes one group at a time, while the next gathers.
 func (w *FileWriter) flush() {
 	defer w.stopped.Done()
+	// Beside the start, as it takes 40 ms or longer, and before the next segment is begun:
+	// a later start shrinks only the last one.
+	w.log.shrinkTail()
 	w.out.timer = time.NewTimer(time.Hour)
 	defer w.out.timer.Stop()
 	for {

@@ -791,8 +791,8 @@ const (
 func TestKill(t *testing.T) {
 	if dir := os.Getenv(killDir); dir != "" {
 		l := open(t, vfs.Default, dir, Options{SegmentBytes: 64 << 10, Durability: Durability(len(os.Getenv(killAsync)))})
-		w := start(t, l)
-		for seq := uint64(len(mustReplay(t, l, Pos{}))); ; seq++ {
+		seq := uint64(len(mustReplay(t, l, Pos{})))
+		for w := start(t, l); ; seq++ {
 			mustWait(t, w, appendRecord(t, w, 1, seq, int(seq*131%2000), nil))
 			fmt.Printf("acked %d\n", seq)
 		}

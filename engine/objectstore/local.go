@@ -32,6 +32,9 @@ type LocalOptions struct {
 	// of a name, without a dot, and the same after a restart. Empty means that
 	// no other process writes there.
 	Owner string
+	// KeepUnfinished leaves what OpenLocal would remove to RemoveUnfinished, so that an
+	// owner can serve before: the file of an SSTable takes 50 ms.
+	KeepUnfinished bool
 }
 
 // Local is a Store in a directory.
@@ -40,6 +43,7 @@ type Local struct {
 	dir       string
 	temp      string // path and beginning of the name of every temporary file
 	lastTemp  atomic.Uint64
+	leftovers []string // unfinished files of processes that have ended
 	readahead *objstorageprovider.ReadaheadConfig
 
 	mu struct {
@@ -81,11 +85,26 @@ func OpenLocal(fsys vfs.FS, dir string, opts LocalOptions) (*Local, error) {
 		if opts.Owner != "" && !strings.HasPrefix(f, opts.Owner+".") && !l.abandoned(f) {
 			continue
 		}
-		if err := fsys.Remove(l.path(tempDir, f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, wrap(err, "open object store", dir)
-		}
+		l.leftovers = append(l.leftovers, f)
+	}
+	if opts.KeepUnfinished {
+		return l, nil
+	}
+	if err := l.RemoveUnfinished(); err != nil {
+		return nil, err
 	}
 	return l, nil
+}
+
+// RemoveUnfinished removes the unfinished files that OpenLocal has found, and left because
+// of LocalOptions.KeepUnfinished. It may be called beside everything else, once.
+func (l *Local) RemoveUnfinished() error {
+	for _, f := range l.leftovers {
+		if err := l.fs.Remove(l.path(tempDir, f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return wrap(err, "remove what was unfinished in the object store", l.dir)
+		}
+	}
+	return nil
 }
 
 // abandoned tells whether a temporary file is Abandoned.
