@@ -44,9 +44,10 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	parent = "projects/p/instances/i/tables/"
-	ttl    = 100 * time.Millisecond
-	again  = "trestle cluster adopt"
+	parent  = "projects/p/instances/i/tables/"
+	ttl     = 100 * time.Millisecond // where processes are killed by the hundred, and runs repeated
+	patient = 2 * time.Second        // elsewhere: the machine may be busy
+	again   = "trestle cluster adopt"
 )
 
 func must(t testing.TB, err error) {
@@ -85,6 +86,7 @@ func directory(t testing.TB, fs vfs.FS, dir string) (Side, func()) {
 	t.Helper()
 	s, done, err := tryDirectory(t, fs, dir)
 	must(t, err)
+	s.TTL = patient
 	return s, done
 }
 
@@ -101,6 +103,7 @@ func clusterOf(t testing.TB, fs vfs.FS, dir string, l lock.Service) Side {
 	t.Helper()
 	s, err := tryCluster(fs, dir, l)
 	must(t, err)
+	s.TTL = patient
 	return s
 }
 
@@ -123,7 +126,7 @@ func serveCluster(t testing.TB, s Side) *running {
 	d := new(dialer)
 	o := tuned()
 	o.Name, o.Addr, o.Lock, o.Dialer, o.Objects, o.Logs, o.Copies = "one", "one", s.Lock, d, s.Objects, s.Logs, s.Copies
-	o.TTL = 2 * time.Second // the machine may be busy
+	o.TTL = patient
 	ts, err := tabletserver.Start(t.Context(), o)
 	must(t, err)
 	d.server.Store(ts)
@@ -221,7 +224,7 @@ func (*collector) Flush() error          { return nil }
 // item.
 func everything(t testing.TB, s Side) string {
 	t.Helper()
-	s.TTL = 5 * time.Second // the machine may be busy
+	s.TTL = patient
 	ctx, free, err := holdMasters(t.Context(), s)
 	must(t, err)
 	defer func() { must(t, free()) }()
@@ -352,7 +355,6 @@ func TestThereAndBack(t *testing.T) {
 	want = contents(t, c.Client)
 	// Its master and server are taken for alive until their sessions end.
 	back, releaseBack := directory(t, fs, "b")
-	to.TTL = 2 * time.Second // the machine may be busy
 	_, err = Run(t.Context(), to, back, Options{Command: "trestle cluster release"})
 	refused(t, err, fault.FailedPrecondition, "cluster c has a master")
 	c.close(t, true)
