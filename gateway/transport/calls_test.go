@@ -306,6 +306,18 @@ func TestDeadline(t *testing.T) {
 				t.Errorf("%s: %v", timeout, a)
 			}
 		}
+		// A handler that never waits asks as often as it can.
+		hook := func(ctx context.Context) error {
+			for ctx.Err() == nil {
+			}
+			return ctx.Err()
+		}
+		s.svc.hook.Store(&hook)
+		a := c.call(echo, nil, field{Name: "grpc-timeout", Value: "50m"})
+		if a.code() != codes.DeadlineExceeded && (a.rst == nil || *a.rst != 8) {
+			t.Errorf("asked all the time: %v", a)
+		}
+		s.svc.hook.Store(nil)
 		for _, timeout := range []string{"99999999H", "99999999M", "99999999S", "99999999m", "1H"} {
 			c.ok(c.call(echo, nil, field{Name: "grpc-timeout", Value: timeout}), nil)
 		}

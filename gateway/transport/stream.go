@@ -37,6 +37,8 @@ type Stream struct {
 	only bool // the client sends one message, as it is unless the method says otherwise
 
 	ended atomic.Uint32 // why the context is done: one of the below
+	armed atomic.Bool   // there is a timer
+	asked atomic.Uint32 // calls of Err without it
 
 	// What follows is guarded by c.mu.
 
