@@ -68,6 +68,9 @@ func (a *arena) alloc(r *region, n int) (unsafe.Pointer, addr) {
 func (a *arena) addChunk(size int) (unsafe.Pointer, uint32) {
 	// Of uint64, so that the runtime aligns it whatever its size.
 	p := unsafe.Pointer(unsafe.SliceData(make([]uint64, size/alignment)))
+	if size >= chunkSize {
+		populate(p, size)
+	}
 	var table []unsafe.Pointer
 	if t := a.table.Load(); t != nil {
 		table = *t
