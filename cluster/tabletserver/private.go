@@ -40,6 +40,42 @@ type Private struct {
 	// MetadataOnly serves METADATA and no table, for tools. The log of tables is not
 	// replayed. The store must be one that may be written to, and is not kept.
 	MetadataOnly bool
+
+	early chan earlyLog // of tables; nil if it was taken
+}
+
+type earlyLog struct {
+	log *commitlog.FileLog
+	err error
+}
+
+// openEarly opens the log of tables beside what else a start begins with: to find its end
+// takes 30 ms after a kill.
+func (p *Private) openEarly() {
+	early := make(chan earlyLog, 1)
+	p.early = early
+	go func() {
+		log, err := commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, "ulog"), p.User)
+		early <- earlyLog{log, err}
+	}()
+}
+
+// takeEarly returns what openEarly opened.
+func (p *Private) takeEarly() (*commitlog.FileLog, error) {
+	e := <-p.early
+	p.early = nil
+	return e.log, e.err
+}
+
+// closeEarly closes the log of a start that did not come to take it.
+func (p *Private) closeEarly() error {
+	if p.early == nil {
+		return nil
+	}
+	if log, err := p.takeEarly(); err == nil {
+		return log.Close()
+	}
+	return nil // the start has failed before
 }
 
 // ownLog is a commit log of this server.
@@ -69,16 +105,17 @@ type fileLog struct {
 	promised cell.Seq // that of the lock service's item, or less
 }
 
-func (p *Private) open(id commitlog.ID, l lock.Service) (*fileLog, error) {
-	name, o := "ulog", p.User
+func (p *Private) open(id commitlog.ID, l lock.Service) (_ *fileLog, err error) {
+	f := &fileLog{id: id, lock: l}
 	if id == catalog.MetadataLog(privateOwner) {
-		name, o = "mlog", p.Metadata
+		f.log, err = commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, "mlog"), p.Metadata)
+	} else {
+		f.log, err = p.takeEarly()
 	}
-	log, err := commitlog.Open(p.FS, p.FS.PathJoin(p.Dir, name), o)
 	if err != nil {
 		return nil, err
 	}
-	return &fileLog{log: log, id: id, lock: l}, nil
+	return f, nil
 }
 
 // ID implements ownLog.

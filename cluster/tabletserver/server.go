@@ -269,6 +269,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			return
 		}
 		s.cancel()
+		if o.Private != nil {
+			err = errors.Join(err, o.Private.closeEarly())
+		}
 		for _, h := range []*logGroup{s.users, s.system} {
 			if h != nil {
 				h.work.Stop()
@@ -285,6 +288,9 @@ func Start(ctx context.Context, o Options) (_ *Server, err error) {
 			s.cache.Close()
 		}
 	}()
+	if o.Private != nil {
+		o.Private.openEarly()
+	}
 	if o.Copies != nil {
 		if err = (&catalog.Copier{Lock: o.Lock, Store: o.Copies}).Check(ctx); err != nil {
 			return nil, err
