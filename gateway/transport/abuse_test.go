@@ -14,7 +14,10 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+
+	"github.com/trestledb/trestle/gateway/transport"
 )
 
 // heap returns the bytes of the heap that are in use.
@@ -589,5 +592,46 @@ func TestSlowClients(t *testing.T) {
 			c.conn.Close()
 		}
 		eventually(t, "the connections' goroutines end", func() bool { return runtime.NumGoroutine() < before+n/2 })
+	})
+}
+
+// Clients that do not read hold a bounded number of large buffers, and give them back when
+// they leave. Others have their answers meanwhile.
+func TestLargeBuffers(t *testing.T) {
+	eachServer(t, config{socketBuffer: 64 << 10}, func(t *testing.T, s *fixture) {
+		own, ok := s.server.(*transport.Server)
+		if !ok {
+			return
+		}
+		before := heap()
+		var clients []*client
+		var calls []*call
+		for i := range 2 * transport.MaxLarge {
+			c := s.client(t)
+			c.set(http2.Setting{ID: settingInit, Val: 1<<31 - 1})
+			c.grant(0, 1<<31-1-defaultWindow)
+			key := fmt.Sprint("large ", i)
+			c.start(count, countRequest(100, 300_000, key))
+			clients, calls = append(clients, c), append(calls, s.svc.call(t, key))
+		}
+		eventually(t, "all large buffers are lent", func() bool { return own.Lent() == transport.MaxLarge })
+		if grown := heap() - before; grown > 64<<20 { // messages of 300 KB among them
+			t.Errorf("the heap grew by %d bytes", grown)
+		}
+		other := s.client(t)
+		other.set(http2.Setting{ID: settingInit, Val: 1<<31 - 1})
+		other.grant(0, 1<<31-1-defaultWindow)
+		a := other.start(count, countRequest(20, 300_000, "other"))
+		other.done(a)
+		if a.code() != codes.OK {
+			t.Errorf("another client: %v", a)
+		}
+		for _, c := range clients {
+			c.conn.Close()
+		}
+		for _, call := range calls {
+			_ = call.ends(t)
+		}
+		eventually(t, "all are given back", func() bool { return own.Lent() == 0 })
 	})
 }

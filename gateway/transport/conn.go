@@ -75,6 +75,8 @@ type conn struct {
 		headers        headers
 		out            []byte // frames to write
 		buffer         *[]byte
+		room           int  // how much of it may be filled
+		lent           int  // buffers of Server.large
 		answered       bool // since the last ping
 		charged        bool // a goroutine is in charge of writing
 		throttled      bool // the reader waits for room
@@ -104,7 +106,7 @@ func newConn(s *Server, nc net.Conn, auth credentials.AuthInfo) *conn {
 	c.dec = hpack.NewDecoder(tableBytes, c.field)
 	c.dec.SetMaxStringLength(int(s.o.MaxHeaderBytes))
 	c.room.L = &c.mu.Mutex
-	c.mu.streams = map[uint32]*Stream{}
+	c.mu.streams, c.mu.room = map[uint32]*Stream{}, outBytes
 	c.mu.window, c.mu.initial, c.mu.maxHeaderBytes = defaultWindow, defaultWindow, math.MaxUint64
 	h := &c.mu.headers
 	h.c, h.binary = c, map[string]string{}
@@ -211,7 +213,7 @@ func (c *conn) goAwayLocked(last uint32, code http2.ErrCode, debug string) {
 	if c.mu.closed {
 		return
 	}
-	c.grow()
+	c.grow(0)
 	b := appendFrameHeader(c.mu.out, 8+len(debug), http2.FrameGoAway, 0, 0)
 	b = binary.BigEndian.AppendUint32(b, last)
 	b = binary.BigEndian.AppendUint32(b, uint32(code))
@@ -230,6 +232,8 @@ func (c *conn) close() {
 	}
 	c.mu.closed = true
 	c.mu.out = nil
+	c.s.lent.Add(-int64(c.mu.lent))
+	c.mu.lent = 0
 	if c.mu.timer != nil {
 		c.mu.timer.Stop()
 	}
@@ -328,12 +332,12 @@ func (c *conn) read() error {
 func (c *conn) throttle() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for len(c.mu.out) > maxControl && !c.mu.closed {
+	for len(c.mu.out) > c.mu.room+maxControl && !c.mu.closed {
 		c.mu.throttled = true
 		c.mu.Unlock()
 		c.flush()
 		c.mu.Lock()
-		if len(c.mu.out) > maxControl && !c.mu.closed {
+		if len(c.mu.out) > c.mu.room+maxControl && !c.mu.closed {
 			c.room.Wait()
 		}
 		c.mu.throttled = false

@@ -360,7 +360,7 @@ func (c *conn) settings(f *http2.SettingsFrame) error {
 		return nil
 	})
 	if err == nil && !c.mu.closed {
-		c.grow()
+		c.grow(0)
 		c.mu.out = appendFrameHeader(c.mu.out, 0, http2.FrameSettings, http2.FlagSettingsAck, 0)
 	}
 	return err

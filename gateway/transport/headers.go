@@ -109,7 +109,7 @@ func (h *headers) write(stream uint32, end bool) {
 		_ = h.enc.WriteField(f) // a bytes.Buffer takes everything
 	}
 	clear(h.fields) // the strings are others' to free
-	c.grow()
+	c.grow(0)
 	c.mu.answered = true
 	b, out := h.buf.Bytes(), c.mu.out
 	flags, t := http2.Flags(0), http2.FrameHeaders

@@ -38,7 +38,7 @@ func (c *conn) ping(f *http2.PingFrame) error {
 
 func (c *conn) pingLocked(flags http2.Flags, data [8]byte) {
 	if !c.mu.closed {
-		c.grow()
+		c.grow(0)
 		c.mu.out = append(appendFrameHeader(c.mu.out, 8, http2.FramePing, flags, 0), data[:]...)
 	}
 }

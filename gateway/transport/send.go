@@ -162,16 +162,19 @@ func (s *Stream) write(head []byte, data mem.BufferSlice) error {
 		}
 	}
 	next, rest := head, data
-	for left := len(head) + data.Len(); left > 0; {
+	size := len(head) + data.Len()
+	for left := size; left > 0; {
 		if s.closed || s.ended.Load() != 0 {
 			return s.closedErrLocked()
 		}
 		n := min(left, maxFrame, int(max(0, min(s.window, c.mu.window))))
-		if n == 0 || len(c.mu.out) >= outBytes {
+		if n > 0 {
+			c.grow(size)
+		}
+		if n == 0 || len(c.mu.out) >= c.mu.room {
 			s.awaitLocked()
 			continue
 		}
-		c.grow()
 		b := appendFrameHeader(c.mu.out, n, http2.FrameData, 0, s.id)
 		for k := n; k > 0; {
 			for len(next) == 0 {

@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -23,6 +24,8 @@ type Server struct {
 	methods  map[string]*method
 	work     chan *Stream // to waiting workers
 	buffers  sync.Pool    // of *[]byte that answers gather in
+	large    sync.Pool    // the same, larger
+	lent     atomic.Int64 // of those
 	reading  sync.Pool    // of *[]byte that requests are read through
 
 	workers  sync.WaitGroup
@@ -53,6 +56,7 @@ type method struct {
 func New(o Options) *Server {
 	s := &Server{o: o.withDefaults(), services: map[string]grpc.ServiceInfo{}, methods: map[string]*method{}, work: make(chan *Stream)}
 	s.buffers.New = func() any { b := make([]byte, 0, outBytes+outBytes/4); return &b }
+	s.large.New = func() any { b := make([]byte, 0, largeBytes+maxControl); return &b }
 	s.reading.New = func() any { b := make([]byte, readBytes); return &b }
 	s.mu.listeners, s.mu.conns, s.mu.raw = map[net.Listener]bool{}, map[*conn]bool{}, map[net.Conn]bool{}
 	s.mu.gone.L = &s.mu.Mutex

@@ -12,9 +12,13 @@ const (
 	// outBytes of frames may wait for the socket. Answers wait beyond it, with their messages
 	// in memory that is accounted for.
 	outBytes = 32 << 10
+	// largeBytes of them may if a large message is among them, on maxLarge connections of a
+	// server. A write costs as much as copying 30 KiB, and a large message is a sixth faster.
+	largeBytes = 128 << 10
+	maxLarge   = 32
 	// maxControl is how much the reader may add to them before it reads no more: a client that
 	// asks and does not read is not worth memory.
-	maxControl = outBytes + maxFrame + 1<<10
+	maxControl = maxFrame + 1<<10
 	// maxWrites bounds what a goroutine writes that has something else to do.
 	maxWrites = 4
 	// linger is how long a client may take to read the last of a connection.
@@ -35,15 +39,30 @@ func (c *conn) control(t http2.FrameType, stream, value uint32) {
 	if c.mu.closed {
 		return
 	}
-	c.grow()
+	c.grow(0)
 	c.mu.out = binary.BigEndian.AppendUint32(appendFrameHeader(c.mu.out, 4, t, 0, stream), value)
 }
 
-// grow gives c.mu.out its memory. The caller holds c.mu.
-func (c *conn) grow() {
-	if c.mu.out == nil {
-		c.mu.buffer, _ = c.s.buffers.Get().(*[]byte)
-		c.mu.out = (*c.mu.buffer)[:0]
+// grow gives c.mu.out its memory for a part of a message of so many bytes: a large buffer for
+// a large one, if it may. The caller holds c.mu.
+func (c *conn) grow(message int) {
+	was := c.mu.out
+	if was != nil && (message <= outBytes || c.mu.room == largeBytes) {
+		return
+	}
+	from, room := &c.s.buffers, outBytes
+	if message > outBytes {
+		if c.s.lent.Add(1) <= maxLarge {
+			from, room = &c.s.large, largeBytes
+			c.mu.lent++
+		} else if c.s.lent.Add(-1); was != nil {
+			return
+		}
+	}
+	old := c.mu.buffer
+	c.mu.buffer, _ = from.Get().(*[]byte)
+	if c.mu.out, c.mu.room = append((*c.mu.buffer)[:0], was...), room; was != nil {
+		c.s.buffers.Put(old)
 	}
 }
 
@@ -100,7 +119,17 @@ func (c *conn) take() []byte {
 
 // keep gives back the memory of frames that were written.
 func (c *conn) keep() {
-	c.s.buffers.Put(c.taken)
+	if cap(*c.taken) < largeBytes {
+		c.s.buffers.Put(c.taken)
+	} else {
+		c.s.large.Put(c.taken)
+		c.mu.Lock()
+		if c.mu.lent > 0 { // else close was before
+			c.mu.lent--
+			c.s.lent.Add(-1)
+		}
+		c.mu.Unlock()
+	}
 	c.taken = nil
 }
 
@@ -110,7 +139,7 @@ func (c *conn) roomLocked() {
 	if c.mu.throttled {
 		c.room.Signal()
 	}
-	for len(c.mu.queue) > 0 && len(c.mu.out) < outBytes && c.mu.window > 0 {
+	for len(c.mu.queue) > 0 && len(c.mu.out) < c.mu.room && c.mu.window > 0 {
 		s := c.mu.queue[0]
 		c.mu.queue[0] = nil
 		if c.mu.queue = c.mu.queue[1:]; s.queued {
