@@ -268,13 +268,13 @@ func open(ctx context.Context, o Options) (_ *Server, err error) {
 	if !o.NoReserve {
 		s.running.Go(func() { datadir.KeepReserve(term, o.FS, o.Dir, o.Logger) })
 	}
-	s.running.Go(func() {
-		if !full {
+	if !full {
+		s.running.Go(func() {
 			if err := objects.RemoveUnfinished(); err != nil {
 				o.Logger.Warn("unfinished SSTables stay until the next start", "error", err)
 			}
-		}
-	})
+		})
+	}
 	s.running.Go(func() {
 		for term.Err() == nil {
 			if err := master.Run(term, mo); term.Err() == nil {
