@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -285,16 +282,11 @@ func (s *Server) reopen(ctx context.Context, h *logGroup, l *commitlog.FileLog, 
 		}
 		opening, of = append(opening, &served{table: table, epoch: r.Assignment.Epoch, group: h, servedSince: now}), append(of, r)
 	}
-	var each sync.WaitGroup
-	var next atomic.Int64
-	for range runtime.GOMAXPROCS(0) { // 6 µs each, of which there may be 10,000
-		each.Go(func() {
-			for i := next.Add(1) - 1; i < int64(len(of)); i = next.Add(1) - 1 {
-				opening[i].Tablet = tablet.Open(h.env, of[i], opening[i].table.Schema)
-			}
-		})
-	}
-	each.Wait()
+	inParts(len(of), func(from, to int) {
+		for i := from; i < to; i++ {
+			opening[i].Tablet = tablet.Open(h.env, of[i], opening[i].table.Schema)
+		}
+	})
 	for i, t := range opening {
 		opened[uint64(of[i].Tablet)] = t
 	}
