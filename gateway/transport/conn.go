@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/peer"
 
-	"github.com/trestledb/trestle/engine/trywriter"
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 const (
@@ -56,7 +56,7 @@ type conn struct {
 	strikes  int
 
 	// The goroutine in charge of writing has these. left was taken and is to be written first.
-	try   *trywriter.Writer // nil: run alone writes
+	try   *tryio.Writer // nil: run alone writes
 	left  []byte
 	taken *[]byte
 	wake  chan struct{} // puts run in charge
@@ -96,7 +96,7 @@ type conn struct {
 }
 
 func newConn(s *Server, nc net.Conn, auth credentials.AuthInfo) *conn {
-	c := &conn{s: s, nc: nc, done: make(chan struct{}), wake: make(chan struct{}, 1), try: trywriter.New(nc),
+	c := &conn{s: s, nc: nc, done: make(chan struct{}), wake: make(chan struct{}, 1), try: tryio.NewWriter(nc),
 		peer:    &peer.Peer{Addr: nc.RemoteAddr(), LocalAddr: nc.LocalAddr(), AuthInfo: auth},
 		allowed: int64(s.o.ConnWindow)}
 	c.br = newReader(c, nc)

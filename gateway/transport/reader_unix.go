@@ -6,6 +6,8 @@ import (
 	"errors"
 	"os"
 	"syscall"
+
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 // canTry says that descriptors can be read without waiting.
@@ -18,21 +20,17 @@ func (r *reader) tryRead(fd uintptr) bool {
 		r.hold()
 		p = *r.box
 	}
-	for {
-		n, err := syscall.Read(int(fd), p)
-		switch {
-		case errors.Is(err, syscall.EINTR):
-			continue
-		case errors.Is(err, syscall.EAGAIN):
-			if r.want == nil {
-				r.drop()
-			}
-			return false
-		case err != nil:
-			r.err = os.NewSyscallError("read", err)
-		default:
-			r.n = n
+	n, err := tryio.Read(fd, p)
+	switch {
+	case errors.Is(err, syscall.EAGAIN):
+		if r.want == nil {
+			r.drop()
 		}
-		return true
+		return false
+	case err != nil:
+		r.err = os.NewSyscallError("read", err)
+	default:
+		r.n = n
 	}
+	return true
 }

@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 // A link is the connections to a server.
@@ -102,7 +104,7 @@ func now() int64 { return int64(time.Since(processStart)) }
 
 // receive passes answers on until the connection ends.
 func (l *link) receive() error {
-	from := &frameReader{from: l.mux}
+	from := &frameReader{from: tryio.NewReader(l.mux)}
 	for {
 		b, err := from.read()
 		if err != nil {

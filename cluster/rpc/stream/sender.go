@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"sync"
 
-	"github.com/trestledb/trestle/engine/trywriter"
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 // A sender sends the frames of many callers.
@@ -18,7 +18,7 @@ import (
 // run. So is everything where a connection cannot tell, as with TLS.
 type sender struct {
 	c   net.Conn
-	try *trywriter.Writer // nil: run alone writes
+	try *tryio.Writer // nil: run alone writes
 
 	mu      sync.Mutex
 	frames  []byte
@@ -38,7 +38,7 @@ type sender struct {
 const maxWrites = 4
 
 func newSender(c net.Conn) *sender {
-	return &sender{c: c, try: trywriter.New(c), wake: make(chan struct{}, 1)}
+	return &sender{c: c, try: tryio.NewWriter(c), wake: make(chan struct{}, 1)}
 }
 
 // add adds a frame, unless the sender has ended. The caller is in charge if it says so, and

@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/request"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 // ServerOptions are the settings of a Server.
@@ -202,7 +203,7 @@ type mux struct {
 
 // receive has questions answered until the connection ends.
 func (m *mux) receive(c net.Conn) {
-	from := &frameReader{from: c}
+	from := &frameReader{from: tryio.NewReader(c)}
 	for {
 		b, err := from.read()
 		if err != nil {

@@ -1,14 +1,20 @@
 //go:build !unix
 
-package trywriter
+package tryio
 
-import "net"
+import (
+	"io"
+	"net"
+)
+
+// NewReader returns c.
+func NewReader(c net.Conn) io.Reader { return c }
 
 // A Writer writes to a connection without waiting for it. There are none here.
 type Writer struct{}
 
-// New returns nil.
-func New(net.Conn) *Writer { return nil }
+// NewWriter returns nil.
+func NewWriter(net.Conn) *Writer { return nil }
 
 // Write writes nothing.
 func (*Writer) Write([]byte) int { return 0 }

@@ -1,2 +1,0 @@
-// Package trywriter writes to connections without waiting for them.
-package trywriter
