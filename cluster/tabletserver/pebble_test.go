@@ -257,49 +257,52 @@ func BenchmarkAgainstPebbleScan(b *testing.B) {
 }
 
 // BenchmarkAgainstPebbleCommit writes rows of 1,000 bytes, each durable before
-// its writer goes on, with 256 writers.
+// its writer goes on.
 func BenchmarkAgainstPebbleCommit(b *testing.B) {
-	const writers = 256
-	write := func(b *testing.B, put func(n int, v []byte) error) {
-		var next atomic.Int64
-		var done sync.WaitGroup
-		b.ResetTimer()
-		for w := range writers {
-			done.Go(func() {
-				r := rand.New(rand.NewPCG(uint64(w), 42))
-				for next.Add(1) <= int64(b.N) {
-					n := r.IntN(100_000_000)
-					if err := put(n, benchValue(n, 0, 1000)); err != nil {
-						b.Error(err)
-						return
-					}
-				}
+	for _, writers := range []int{1, 16, 64, 256} {
+		b.Run(fmt.Sprintf("writers=%d/trestle", writers), func(b *testing.B) {
+			var commits, took atomic.Int64
+			s, table := benchStore(b, Options{MemtableBytes: 512 << 20, OnCommit: func(c commitlog.Commit) {
+				commits.Add(1)
+				took.Add(int64(c.Write + c.Sync))
+			}})
+			before, done := commits.Load(), cpu(b)
+			start := took.Load()
+			writeTogether(b, writers, func(n int, v []byte) error {
+				return s.MutateRow(ctx, table, &row.Entry{Key: benchKey(nil, n), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf", Qualifier: []byte("field0"), Timestamp: benchTime, Value: v}}})
 			})
-		}
-		done.Wait()
-		rate(b, b.N, "rows/s")
-	}
-	b.Run("trestle", func(b *testing.B) {
-		var commits, took atomic.Int64
-		s, table := benchStore(b, Options{MemtableBytes: 512 << 20, OnCommit: func(c commitlog.Commit) {
-			commits.Add(1)
-			took.Add(int64(c.Write + c.Sync))
-		}})
-		before, done := commits.Load(), cpu(b)
-		start := took.Load()
-		write(b, func(n int, v []byte) error {
-			return s.MutateRow(ctx, table, &row.Entry{Key: benchKey(nil, n), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf", Qualifier: []byte("field0"), Timestamp: benchTime, Value: v}}})
+			done(b.N)
+			b.ReportMetric(float64(b.N)/float64(commits.Load()-before), "rows/commit")
+			b.ReportMetric(float64(took.Load()-start)/1e3/float64(commits.Load()-before), "us/commit")
 		})
-		done(b.N)
-		b.ReportMetric(float64(b.N)/float64(commits.Load()-before), "rows/commit")
-		b.ReportMetric(float64(took.Load()-start)/1e3/float64(commits.Load()-before), "us/commit")
-	})
-	b.Run("pebble", func(b *testing.B) {
-		db := openPebble(b, 128<<20)
-		done := cpu(b)
-		write(b, func(n int, v []byte) error { return db.Set(benchCell(nil, n, "field0"), v, pebble.Sync) })
-		done(b.N)
-	})
+		b.Run(fmt.Sprintf("writers=%d/pebble", writers), func(b *testing.B) {
+			db := openPebble(b, 128<<20)
+			done := cpu(b)
+			writeTogether(b, writers, func(n int, v []byte) error { return db.Set(benchCell(nil, n, "field0"), v, pebble.Sync) })
+			done(b.N)
+		})
+	}
+}
+
+// writeTogether has so many writers put b.N random rows of 1,000 bytes.
+func writeTogether(b *testing.B, writers int, put func(n int, v []byte) error) {
+	var next atomic.Int64
+	var done sync.WaitGroup
+	b.ResetTimer()
+	for w := range writers {
+		done.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(w), 42))
+			for next.Add(1) <= int64(b.N) {
+				n := r.IntN(100_000_000)
+				if err := put(n, benchValue(n, 0, 1000)); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	done.Wait()
+	rate(b, b.N, "rows/s")
 }
 
 // BenchmarkFlush and BenchmarkCompaction are of cells of 1,000 bytes that do not
