@@ -174,6 +174,9 @@ func (l *load) wrote(b *Batch) {
 // Requests returns how many calls to read and changes of rows there were.
 func (t *Tablet) Requests() int64 { return t.load.reads.Load() + t.load.rowsWritten.Load() }
 
+// RowsWritten returns how many changes of rows there were.
+func (t *Tablet) RowsWritten() int64 { return t.load.rowsWritten.Load() }
+
 // note puts key into the sample as often as rows of a window's rows should be.
 func (l *load) note(rows int64, key []byte, written bool) {
 	n := l.sampled.Add(rows)

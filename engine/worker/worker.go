@@ -44,6 +44,7 @@ type Worker struct {
 
 	flushes, compactions *queue
 	pressed              chan struct{}
+	debt                 debt // of look alone
 }
 
 // New returns a Worker of the tablets that share env, to which it gives Work and
@@ -66,15 +67,39 @@ func (w *Worker) excess(t *tablet.Tablet) int {
 }
 
 // look returns how many requests the tablets have had, and the debt of the
-// compactions. That is 0 two runs below what they aim at, 1 when flushes wait
-// for them, for soon writers have to as well.
+// compactions. Pace calls it from one goroutine at a time.
 func (w *Worker) look() (requests int64, debt float64) {
-	most := 0
+	most, written := 0, int64(0)
 	for _, t := range w.o.Tablets() {
 		requests += t.Requests()
+		written += t.RowsWritten()
 		most = max(most, t.Behind())
 	}
-	return requests, float64(most-w.env.Options.TargetRuns+2) / 3
+	return requests, w.debt.look(time.Now(), written, most-w.env.Options.TargetRuns)
+}
+
+// A debt is what compactions owe to writers.
+type debt struct {
+	written int64 // rows, at the last look
+	at      time.Time
+}
+
+// calm is for how long there are no writes before nobody will have to wait for compactions.
+const calm = time.Second
+
+// look returns the debt at now, when so many rows have been written and a tablet has so
+// many runs more than compactions aim at. It is 0 two runs below that, 1 when flushes
+// wait for them, for soon writers have to as well. Without writes it is 0: nothing is added
+// to it, and compactions that took a whole processor after a load left scans a third of
+// their speed.
+func (d *debt) look(now time.Time, written int64, excess int) float64 {
+	if written != d.written {
+		d.written, d.at = written, now
+	}
+	if now.Sub(d.at) >= calm {
+		return 0
+	}
+	return float64(excess+2) / 3
 }
 
 // Add asks for work on t.

@@ -80,3 +80,32 @@ func TestQueue(t *testing.T) {
 		t.Error("a closed queue gives a tablet")
 	}
 }
+
+// TestDebt: what compactions owe grows with the runs while there are writes, and is nothing
+// a second after the last.
+func TestDebt(t *testing.T) {
+	var d debt
+	now := time.Now()
+	for _, c := range []struct {
+		after   time.Duration
+		written int64
+		excess  int
+		want    float64
+	}{
+		{0, 0, 3, 0}, // nothing was written yet
+		{time.Hour, 1, -2, 0},
+		{time.Millisecond, 2, -1, 1. / 3},
+		{time.Millisecond, 3, 1, 1},
+		{calm - time.Millisecond, 3, 1, 1},
+		{time.Millisecond, 3, 1, 0},
+		{time.Hour, 3, 1, 0},
+		{time.Millisecond, 4, 1, 1},
+		{calm, 2, 1, 1}, // a tablet that was written to was closed
+		{calm, 2, 1, 0},
+	} {
+		now = now.Add(c.after)
+		if got := d.look(now, c.written, c.excess); got != c.want {
+			t.Errorf("%+v: debt %v", c, got)
+		}
+	}
+}
