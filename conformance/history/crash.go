@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -142,6 +143,16 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 		return err
 	}
 	defer func() { _ = s.Kill() }()
+	// Calls would wait for ever for a server that has ended.
+	ctx, ended := context.WithCancelCause(ctx)
+	defer ended(nil)
+	go func() {
+		select {
+		case <-s.Dead():
+			ended(errors.New("the server ended"))
+		case <-ctx.Done():
+		}
+	}()
 	cl, err := dial(ctx, s.Addr)
 	if err != nil {
 		return err
