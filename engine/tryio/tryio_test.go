@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -154,6 +155,35 @@ func TestReadEnds(t *testing.T) {
 			t.Fatal(n, err)
 		}
 	})
+}
+
+// lent counts how often a buffer was lent and taken back.
+type lent struct {
+	b           []byte
+	times, back atomic.Int32
+}
+
+func (l *lent) Lend() []byte {
+	l.times.Add(1)
+	return l.b
+}
+
+func (l *lent) TakeBack() { l.back.Add(1) }
+
+// TestReadLent: a reader that waits has no buffer.
+func TestReadLent(t *testing.T) {
+	a, b := pair(t)
+	r, l := NewReader(b).(*Reader), &lent{b: make([]byte, 10)}
+	time.AfterFunc(50*time.Millisecond, func() {
+		if l.times.Load() != 1 || l.back.Load() != 1 {
+			t.Errorf("while it waits the buffer was lent %d times and taken back %d times", l.times.Load(), l.back.Load())
+		}
+		a.Write([]byte("hello"))
+	})
+	n, err := r.ReadLent(l)
+	if err != nil || string(l.b[:n]) != "hello" || l.times.Load() != 2 || l.back.Load() != 1 {
+		t.Fatalf("%q, %v, lent %d times, taken back %d times", l.b[:n], err, l.times.Load(), l.back.Load())
+	}
 }
 
 // TestTLS leaves a connection alone that keeps bytes of its own.

@@ -24,52 +24,59 @@ func rawConn(c net.Conn) syscall.RawConn {
 	return raw
 }
 
-// Read reads what is there from a descriptor that does not block. Its error is
-// syscall.EAGAIN if nothing is there yet; at the end it is 0 bytes without an error.
-func Read(fd uintptr, p []byte) (int, error) {
-	for {
-		n, err := read(fd, p)
-		switch {
-		case err == nil:
-			return n, nil
-		case !errors.Is(err, syscall.EINTR):
-			return 0, err
-		}
-	}
-}
-
-// A reader is a connection's, whose deadlines it keeps.
-type reader struct {
+// A Reader reads a connection, whose deadlines it keeps. One goroutine at a time uses it.
+type Reader struct {
 	raw  syscall.RawConn
-	call func(fd uintptr) bool // reads to p, and sets n and err
+	call func(fd uintptr) bool // reads to p or to what from lends, and sets n and err
 	p    []byte
+	from Lender
 	n    int
 	err  error
 }
 
-// NewReader returns a reader of c, for one goroutine at a time. It is c itself if that
-// cannot be read so.
+// NewReader returns a Reader of c, or c itself if that cannot be read so.
 func NewReader(c net.Conn) io.Reader {
 	raw := rawConn(c)
 	if raw == nil {
 		return c
 	}
-	r := &reader{raw: raw}
+	r := &Reader{raw: raw}
 	r.call = func(fd uintptr) bool {
-		r.n, r.err = Read(fd, r.p)
-		return !errors.Is(r.err, syscall.EAGAIN)
+		p := r.p
+		if r.from != nil {
+			p = r.from.Lend()
+		}
+		for {
+			if r.n, r.err = read(fd, p); !errors.Is(r.err, syscall.EINTR) {
+				break
+			}
+		}
+		if !errors.Is(r.err, syscall.EAGAIN) {
+			return true
+		}
+		if r.from != nil {
+			r.from.TakeBack()
+		}
+		return false
 	}
 	return r
 }
 
 // Read implements io.Reader. It waits in Go's poller, not in the system.
-func (r *reader) Read(p []byte) (int, error) {
+func (r *Reader) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	r.p = p
+	return r.read(p, nil)
+}
+
+// ReadLent is Read to a buffer that it has only once there is something to read.
+func (r *Reader) ReadLent(from Lender) (int, error) { return r.read(nil, from) }
+
+func (r *Reader) read(p []byte, from Lender) (int, error) {
+	r.p, r.from = p, from
 	err := r.raw.Read(r.call)
-	r.p = nil
+	r.p, r.from = nil, nil
 	switch {
 	case err != nil:
 		return 0, err

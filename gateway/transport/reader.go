@@ -3,8 +3,9 @@ package transport
 import (
 	"io"
 	"net"
-	"syscall"
 	"time"
+
+	"github.com/trestledb/trestle/engine/tryio"
 )
 
 // readBytes are read at a time.
@@ -14,21 +15,15 @@ const readBytes = 32 << 10
 // connections are idle mostly.
 type reader struct {
 	c    *conn
-	raw  syscall.RawConn // nil: it cannot be told when there is something to read
-	try  func(fd uintptr) bool
-	box  *[]byte // of the server's pool; nil if the buffer is empty
-	b    []byte  // what was read and not taken
-	want []byte  // where try reads to, instead of the buffer
-	n    int
-	err  error
+	from io.Reader
+	try  *tryio.Reader // from; nil: it cannot be told when there is something to read
+	box  *[]byte       // of the server's pool; nil if the buffer is empty
+	b    []byte        // what was read and not taken
 }
 
 func newReader(c *conn, nc net.Conn) *reader {
-	r := &reader{c: c}
-	if t, ok := nc.(*net.TCPConn); ok && canTry {
-		r.raw, _ = t.SyscallConn()
-		r.try = r.tryRead
-	}
+	r := &reader{c: c, from: tryio.NewReader(nc)}
+	r.try, _ = r.from.(*tryio.Reader)
 	return r
 }
 
@@ -75,14 +70,25 @@ func (r *reader) hold() {
 	}
 }
 
-// fill reads into the empty buffer.
+// Lend implements tryio.Lender.
+func (r *reader) Lend() []byte {
+	r.hold()
+	return *r.box
+}
+
+// TakeBack implements tryio.Lender.
+func (r *reader) TakeBack() { r.drop() }
+
+// fill reads into the empty buffer, which it gets when there is something to read.
 func (r *reader) fill() error {
-	var to []byte
-	if r.raw == nil {
-		r.hold()
-		to = *r.box
+	var n int
+	var err error
+	if r.try == nil {
+		n, err = r.read(r.Lend())
+	} else {
+		n, err = r.try.ReadLent(r)
+		r.heard()
 	}
-	n, err := r.read(to)
 	if n > 0 {
 		r.b = (*r.box)[:n]
 		return nil
@@ -91,24 +97,15 @@ func (r *reader) fill() error {
 	return err
 }
 
-// read reads into p, or into the buffer, which it gets when there is something to read.
+// read reads into p.
 func (r *reader) read(p []byte) (int, error) {
-	var n int
-	var err error
-	if r.raw == nil {
-		n, err = r.c.nc.Read(p)
-	} else {
-		r.want, r.n, r.err = p, 0, nil
-		if err = r.raw.Read(r.try); err == nil {
-			if n, err = r.n, r.err; n == 0 && err == nil {
-				err = io.EOF
-			}
-		}
-		r.want = nil
-	}
-	r.c.last.Store(int64(time.Since(r.c.born)))
+	n, err := r.from.Read(p)
+	r.heard()
 	return n, err
 }
+
+// heard notes that the other end was heard of.
+func (r *reader) heard() { r.c.last.Store(int64(time.Since(r.c.born))) }
 
 // Peek returns the next n bytes, at most smallFrame. They stay until the next call.
 func (r *reader) Peek(n int) ([]byte, error) {

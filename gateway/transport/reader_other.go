@@ -1,8 +1,0 @@
-//go:build !unix
-
-package transport
-
-// canTry says that descriptors cannot be read without waiting.
-const canTry = false
-
-func (*reader) tryRead(uintptr) bool { return true }
