@@ -180,13 +180,11 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 		return nil
 	}
 
-	lctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var wg sync.WaitGroup
 	for i, rows := range c.clients {
-		wg.Go(func() { c.load(lctx, t, rows, rand.New(rand.NewPCG(c.Seed+uint64(round), uint64(i)+1))) })
+		wg.Go(func() { c.load(ctx, t, rows, rand.New(rand.NewPCG(c.Seed+uint64(round), uint64(i)+1))) })
 	}
-	wg.Go(func() { c.adminLoad(lctx, cl, round) })
+	wg.Go(func() { c.adminLoad(ctx, cl, round) })
 	time.Sleep(c.MinLoad + time.Duration(r.Int64N(int64(c.MaxLoad-c.MinLoad)+1)))
 	select {
 	case <-s.Dead():
@@ -201,7 +199,7 @@ func (c *crasher) round(ctx context.Context, round int, r *rand.Rand) error {
 	if err := s.Kill(); err != nil {
 		return err
 	}
-	cancel()
+	ended(nil)
 	wg.Wait()
 	c.finish(round+1, restart)
 	return nil
