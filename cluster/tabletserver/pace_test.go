@@ -167,7 +167,14 @@ func TestWritersSlowDown(t *testing.T) {
 					}
 				})
 			}
+			time.Sleep(time.Microsecond)
+			if n == 24 && !tt.Delayed() {
+				t.Errorf("%d runs: writers are not said to wait", n)
+			}
 			writers.Wait()
+			if tt.Delayed() {
+				t.Errorf("%d runs: writers are said to wait, and have ended", n)
+			}
 			took[n] = time.Since(start)
 			if err := s.flush(ctx, tt); err != nil {
 				t.Fatal(err)

@@ -139,6 +139,9 @@ func (t *Tablet) Room() bool {
 // Held tells whether flushes wait for room.
 func (t *Tablet) Held() bool { return t.waiting() > 0 }
 
+// Delayed tells whether writers wait for compactions.
+func (t *Tablet) Delayed() bool { return t.delayed.Load() > 0 }
+
 // Behind returns how many runs there would be if no flush waited.
 func (t *Tablet) Behind() int { return t.Runs() + t.waiting() }
 

@@ -236,6 +236,8 @@ type Tablet struct {
 	load load
 	// slow delays writers while compactions are behind.
 	slow bucket
+	// delayed is how many writers compactions keep waiting.
+	delayed atomic.Int64
 }
 
 // Open returns the tablet of a METADATA row. Its memtable is empty: Replay
@@ -388,7 +390,9 @@ func (t *Tablet) admit(ctx context.Context) (float64, error) {
 		return 0, nil
 	}
 	start := time.Now()
+	t.delayed.Add(1)
 	defer func() {
+		t.delayed.Add(-1)
 		t.env.Stats.Stalled.Add(int64(time.Since(start)))
 		request.From(ctx).AddCompactionWait(time.Since(start))
 	}()

@@ -69,13 +69,14 @@ func (w *Worker) excess(t *tablet.Tablet) int {
 // look returns how many requests the tablets have had, and the debt of the
 // compactions. Pace calls it from one goroutine at a time.
 func (w *Worker) look() (requests int64, debt float64) {
-	most, written := 0, int64(0)
+	most, written, delayed := 0, int64(0), false
 	for _, t := range w.o.Tablets() {
 		requests += t.Requests()
 		written += t.RowsWritten()
+		delayed = delayed || t.Delayed()
 		most = max(most, t.Behind())
 	}
-	return requests, w.debt.look(time.Now(), written, most-w.env.Options.TargetRuns)
+	return requests, w.debt.look(time.Now(), written, delayed, most-w.env.Options.TargetRuns)
 }
 
 // A debt is what compactions owe to writers.
@@ -87,13 +88,13 @@ type debt struct {
 // calm is for how long there are no writes before nobody will have to wait for compactions.
 const calm = time.Second
 
-// look returns the debt at now, when so many rows have been written and a tablet has so
-// many runs more than compactions aim at. It is 0 two runs below that, 1 when flushes
+// look returns the debt at now, when so many rows have been written, writers wait for
+// compactions if delayed, and a tablet has so many runs more than those aim at. It is 0 two runs below that, 1 when flushes
 // wait for them, for soon writers have to as well. Without writes it is 0: nothing is added
 // to it, and compactions that took a whole processor after a load left scans a third of
 // their speed.
-func (d *debt) look(now time.Time, written int64, excess int) float64 {
-	if written != d.written {
+func (d *debt) look(now time.Time, written int64, delayed bool, excess int) float64 {
+	if delayed || written != d.written {
 		d.written, d.at = written, now
 	}
 	if now.Sub(d.at) >= calm {

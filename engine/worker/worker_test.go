@@ -89,22 +89,26 @@ func TestDebt(t *testing.T) {
 	for _, c := range []struct {
 		after   time.Duration
 		written int64
+		delayed bool
 		excess  int
 		want    float64
 	}{
-		{0, 0, 3, 0}, // nothing was written yet
-		{time.Hour, 1, -2, 0},
-		{time.Millisecond, 2, -1, 1. / 3},
-		{time.Millisecond, 3, 1, 1},
-		{calm - time.Millisecond, 3, 1, 1},
-		{time.Millisecond, 3, 1, 0},
-		{time.Hour, 3, 1, 0},
-		{time.Millisecond, 4, 1, 1},
-		{calm, 2, 1, 1}, // a tablet that was written to was closed
-		{calm, 2, 1, 0},
+		{0, 0, false, 3, 0}, // nothing was written yet
+		{time.Hour, 1, false, -2, 0},
+		{time.Millisecond, 2, false, -1, 1. / 3},
+		{time.Millisecond, 3, false, 1, 1},
+		{calm - time.Millisecond, 3, false, 1, 1},
+		{time.Millisecond, 3, false, 1, 0},
+		{time.Hour, 3, false, 1, 0},
+		{time.Millisecond, 4, false, 1, 1},
+		{calm, 4, true, 1, 1}, // all writers wait
+		{time.Hour, 4, true, 1, 1},
+		{calm, 4, false, 1, 0},
+		{calm, 2, false, 1, 1}, // a tablet that was written to was closed
+		{calm, 2, false, 1, 0},
 	} {
 		now = now.Add(c.after)
-		if got := d.look(now, c.written, c.excess); got != c.want {
+		if got := d.look(now, c.written, c.delayed, c.excess); got != c.want {
 			t.Errorf("%+v: debt %v", c, got)
 		}
 	}
