@@ -1,14 +1,15 @@
 package datadirtest
 
 import (
+	"io"
 	"sync"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 )
 
 // A CrashableMem is a file system in memory whose power can be cut while it is in use. It keeps
-// Link and ReuseForWrite of its vfs.MemFS apart from CrashClone: those take one lock for reading
-// twice, and a CrashClone that comes in between makes both wait for ever.
+// Link, ReuseForWrite and Lock of its vfs.MemFS apart from CrashClone: those take one lock for
+// reading twice, and a CrashClone that comes in between makes both wait for ever.
 type CrashableMem struct {
 	*vfs.MemFS
 	twice sync.RWMutex
@@ -29,6 +30,13 @@ func (m *CrashableMem) ReuseForWrite(oldname, newname string, category vfs.DiskW
 	m.twice.RLock()
 	defer m.twice.RUnlock()
 	return m.MemFS.ReuseForWrite(oldname, newname, category)
+}
+
+// Lock implements vfs.FS.
+func (m *CrashableMem) Lock(name string) (io.Closer, error) {
+	m.twice.RLock()
+	defer m.twice.RUnlock()
+	return m.MemFS.Lock(name)
 }
 
 // CrashClone returns the disk as a power cut leaves it now. Its caller goes on with m, whose

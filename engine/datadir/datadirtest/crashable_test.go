@@ -24,6 +24,13 @@ func TestBesideCrashClone(t *testing.T) {
 			}
 			return f.Close()
 		},
+		"Lock": func(m *CrashableMem, i int) error {
+			l, err := m.Lock("lock")
+			if err != nil {
+				return err
+			}
+			return l.Close()
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := NewCrashableMem()
