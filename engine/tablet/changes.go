@@ -365,6 +365,7 @@ func (t *Tablet) Promise(w cell.Seq) bool {
 		t.write.seq = max(t.write.seq, w)
 		return false
 	}
+	t.recordLocked() // a stream that begins does so below w, where its readers are
 	durable := t.visible.Load() >= uint64(t.write.logged)
 	t.write.seq = max(t.write.seq, w)
 	if durable && t.visible.Load() < uint64(w) {

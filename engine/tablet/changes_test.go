@@ -451,6 +451,29 @@ func TestStreamLives(t *testing.T) {
 	}
 }
 
+// TestPromiseBeforeChange: a stream begins when it is enabled, though a promise to its readers is
+// the first that the tablet hears of it.
+func TestPromiseBeforeChange(t *testing.T) {
+	s := newStreamed(t)
+	for life := range uint64(3) {
+		s.stream(nil)
+		if life > 0 { // the memtable is empty, or it is not
+			b := NewBatch([]byte("before"))
+			b.Set(1, []byte("q"), 1, nil)
+			s.apply(b)
+		}
+		s.stream(&schema.Stream{Life: 2 + life, Retention: time.Hour, Since: time.Now().Add(time.Duration(life) * time.Second)})
+		since := stamp.At(s.sch.Load().Stream.Since)
+		s.Promise(since + 1000*stamp.Stride)
+		b := NewBatch([]byte("behind"))
+		b.Set(1, []byte("q"), 1, nil)
+		s.apply(b)
+		if got, _ := s.all(changes.Position{Through: since - 1}, row.All, -1, nil); !slices.Equal(got, []string{`"behind" set 1:"q"@1=""`}) {
+			t.Errorf("life %d: %q", 2+life, got)
+		}
+	}
+}
+
 // TestStreamSplitMerge: children have their parent's changes, and know of what they came.
 func TestStreamSplitMerge(t *testing.T) {
 	s := newStreamed(t)
