@@ -69,8 +69,8 @@ lint: ## Check format, vet, linters, dead code and the arrows between packages (
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not formatted (make fmt):"; echo "$$bad"; exit 1; fi
 	$(GO) test ./conformance/deptest
 	$(GO) vet ./engine/mutex ./cmd/trestle/internal/feed # as they are without the tags below; govet has the rest
-	GOFLAGS= $(GO) run $(GOLANGCI) run --build-tags sim,kafka $(PKGS)
-	@dead=$$(GOFLAGS= $(GO) run $(DEADCODE) -test -tags sim,kafka $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
+	GOFLAGS=-trimpath $(GO) run $(GOLANGCI) run --build-tags sim,kafka $(PKGS)
+	@dead=$$(GOFLAGS=-trimpath $(GO) run $(DEADCODE) -test -tags sim,kafka $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
 	@if curl -fsS --max-time 10 -o /dev/null https://vuln.go.dev/index/db.json 2>/dev/null; then $(MAKE) --no-print-directory vuln; \
 		else echo "NOT CHECKED for vulnerabilities: https://vuln.go.dev cannot be reached (make vuln)"; fi
 
