@@ -167,7 +167,7 @@ func TestWritersSlowDown(t *testing.T) {
 					}
 				})
 			}
-			time.Sleep(time.Microsecond)
+			synctest.Wait()
 			if n == 24 && !tt.Delayed() {
 				t.Errorf("%d runs: writers are not said to wait", n)
 			}

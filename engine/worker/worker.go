@@ -89,10 +89,10 @@ type debt struct {
 const calm = time.Second
 
 // look returns the debt at now, when so many rows have been written, writers wait for
-// compactions if delayed, and a tablet has so many runs more than those aim at. It is 0 two runs below that, 1 when flushes
-// wait for them, for soon writers have to as well. Without writes it is 0: nothing is added
-// to it, and compactions that took a whole processor after a load left scans a third of
-// their speed.
+// compactions if delayed, and a tablet has so many runs more than those aim at. It is 0 two
+// runs below that, 1 when flushes wait for them, for soon writers have to as well. Without
+// writes it is 0: nothing is added to it, and compactions that took a whole processor after a
+// load left scans a third of their speed.
 func (d *debt) look(now time.Time, written int64, delayed bool, excess int) float64 {
 	if delayed || written != d.written {
 		d.written, d.at = written, now
