@@ -13,6 +13,9 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
 
+# Packages tested at a time: tests wait for disks, processes and clocks more than half of theirs.
+AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
+
 # The linter runs outside go.mod, at a fixed version.
 GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 # And so does what looks for functions that neither programs nor tests reach.
@@ -54,21 +57,23 @@ build: ## Build bin/trestle
 run: build ## Run a server on a temporary directory
 	$(BIN) serve --temporary --emulator
 
-# Tests wait for disks, processes and clocks more than half of their time.
 test: ## Run the tests, but for farms of processes and with fewer seeds (-short)
-	$(GO) test -short -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout $(TEST_TIMEOUT) $(PKGS)
+	$(GO) test -short -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(PKGS)
 
 full: ## Run all of them, and list what was skipped; `make lint` does what go vet does
-	$(GO) test -v -vet=off -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout $(TEST_TIMEOUT) $(PKGS) | awk -f .ci/skips.awk
+	$(GO) test -v -vet=off -p $(AT_ONCE) -timeout $(TEST_TIMEOUT) $(PKGS) | awk -f .ci/skips.awk
 
 race: export CGO_ENABLED := 1
 race: ## Run the tests with the race detector
 	$(GO) test -race -short -timeout $(TEST_TIMEOUT) $(PKGS)
 
+# The packages that are others without the tags that the linter has.
+UNTAGGED = $(shell git grep -lE '^//go:build.*!(sim|kafka)' -- '*.go' | sed 's|^|./|; s|/[^/]*$$||' | sort -u)
+
 lint: ## Check format, vet, linters, dead code and the arrows between packages (make fmt fixes the format)
 	@bad=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$bad" ]; then echo "not formatted (make fmt):"; echo "$$bad"; exit 1; fi
 	$(GO) test ./conformance/deptest
-	$(GO) vet ./engine/mutex ./cmd/trestle/internal/feed # as they are without the tags below; govet has the rest
+	$(GO) vet $(UNTAGGED) # govet, below, has the rest
 	GOFLAGS=-trimpath $(GO) run $(GOLANGCI) run --build-tags sim,kafka $(PKGS)
 	@dead=$$(GOFLAGS=-trimpath $(GO) run $(DEADCODE) -test -tags sim,kafka $$($(GO) list ./... | grep -v conformance/sdk/external)); if [ -n "$$dead" ]; then echo "nobody calls:"; echo "$$dead"; exit 1; fi
 	@if curl -fsS --max-time 10 -o /dev/null https://vuln.go.dev/index/db.json 2>/dev/null; then $(MAKE) --no-print-directory vuln; \
