@@ -131,7 +131,15 @@ func (c *Client) CreateTable(ctx context.Context, want *schema.Table, splits [][
 // garbage. Then come the rows, then the schema. From that moment on the table exists and
 // its tablets are served.
 func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func() ([]*metadata.Row, error)) (*schema.Table, error) {
+	at := func(n catalog.Name) int {
+		return slices.IndexFunc(n, func(t catalog.Entry) bool { return t.ID == sch.ID })
+	}
+	// A change that was made comes again if its answer was lost and another client has changed
+	// the name since.
 	err := c.writeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
+		if at(n) >= 0 {
+			return n, nil
+		}
 		return append(slices.Clone(n), catalog.NewPending(sch, time.Now())), checkNameFree(n, sch.Name)
 	}, false)
 	if err != nil {
@@ -143,11 +151,14 @@ func (c *Client) makeTable(ctx context.Context, sch *schema.Table, tablets func(
 	}
 	if err == nil {
 		err = c.changeTables(ctx, sch.Name, func(n catalog.Name) (catalog.Name, error) {
-			n = slices.Clone(n)
-			i := slices.IndexFunc(n, func(t catalog.Entry) bool { return t.ID == sch.ID })
+			i := at(n)
 			if i < 0 {
 				return nil, fault.New(fault.Unavailable, "making table %s took too long", sch.Name)
 			}
+			if !n[i].Pending {
+				return n, nil
+			}
+			n = slices.Clone(n)
 			n[i] = catalog.Entry{Table: sch}
 			return n, checkNameFree(slices.Delete(slices.Clone(n), i, i+1), sch.Name)
 		})
