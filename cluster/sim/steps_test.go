@@ -606,5 +606,10 @@ func stepRun(t *testing.T, o operation, victim string, how mishap, n int) (reach
 		}
 	}
 	g.check(fmt.Sprintf("%s of %s at message %d, %+v", how, victim, n, g.last))
+	for _, name := range []string{"server-1", "server-2", "server-3"} {
+		if name != victim && g.Server(name) == nil {
+			t.Errorf("%s has ended too", name)
+		}
+	}
 	return reached
 }

@@ -370,8 +370,10 @@ type clockedLog struct {
 	wake  func()
 }
 
-// append adds a clock record and waits until it is durable.
+// append adds a clock record and waits until it is durable. If that fails, the next Trim asks
+// for it again.
 func (c *clockedLog) append(ctx context.Context, w cell.Seq) error {
+	defer c.stale.Store(false)
 	if err := c.allow(ctx, w); err != nil {
 		return err
 	}
@@ -384,7 +386,6 @@ func (c *clockedLog) append(ctx context.Context, w cell.Seq) error {
 		return err
 	}
 	c.at.Store(&pos)
-	c.stale.Store(false)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package tabletserver
 
 import (
+	"context"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -9,6 +10,9 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/engine/cell"
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/stamp"
 )
@@ -51,5 +55,62 @@ func TestClockWatched(t *testing.T) {
 	}
 	if got := s.Changes().ClockAhead; got < ahead-time.Minute || got > ahead+time.Minute {
 		t.Errorf("the clock is %v ahead, and should be %v", got, ahead)
+	}
+}
+
+// A fullLog takes no record for as long as refuses says.
+type fullLog struct {
+	ownLog
+	refuses bool
+	trimmed commitlog.Pos
+}
+
+func (l *fullLog) allow(context.Context, cell.Seq) error { return nil }
+
+func (l *fullLog) Reserve(context.Context, int) (commitlog.Reservation, error) {
+	if l.refuses {
+		return 0, fault.New(fault.Exhausted, "the store is full")
+	}
+	return 0, nil
+}
+
+func (l *fullLog) Append(commitlog.Reservation, uint64, uint64, commitlog.Records, commitlog.Sink) commitlog.Pos {
+	return commitlog.Pos{Segment: 9}
+}
+
+func (l *fullLog) Wait(context.Context, commitlog.Pos) error { return nil }
+
+func (l *fullLog) Bytes() int64 { return 2 * renewBytes }
+
+func (l *fullLog) Trim(before commitlog.Pos) error {
+	l.trimmed = before
+	return nil
+}
+
+// TestClockRecordAskedForAgain: a clock record that holds up trimming of the log is asked for
+// again if it could not be appended.
+func TestClockRecordAskedForAgain(t *testing.T) {
+	asked := 0
+	log := &fullLog{refuses: true}
+	c := &clockedLog{ownLog: log, wake: func() { asked++ }}
+	c.found(commitlog.Pos{Segment: 1})
+	end := commitlog.Pos{Segment: 8}
+	trim := func() {
+		t.Helper()
+		if err := c.Trim(end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	trim()
+	if err := c.append(t.Context(), 5); asked != 1 || err == nil {
+		t.Fatalf("a record was asked for %d times, %v", asked, err)
+	}
+	log.refuses = false
+	trim()
+	if err := c.append(t.Context(), 5); asked != 2 || err != nil || log.trimmed.Segment != 1 {
+		t.Fatalf("a record was asked for %d times, not twice; %v; the log is trimmed up to %v", asked, err, log.trimmed)
+	}
+	if trim(); log.trimmed != end || asked != 2 {
+		t.Errorf("the log is trimmed up to %v, and a record was asked for %d times", log.trimmed, asked)
 	}
 }

@@ -252,9 +252,10 @@ func (s *Server) resolveMerge(ctx context.Context, r *metadata.Row) (*metadata.R
 	if b.Op != nil && b.Op.Kind == metadata.Merge && b.Op.Left == r.Tablet || string(b.Start) < string(r.End) {
 		return nil, errMerged
 	}
-	// The merge was to be made by the former owner of both. If b is still its, its
-	// compare-and-set of b's row must fail from here on; if it is not, it does.
-	if log := r.Assignment.Log; b.Assignment != nil && b.Assignment.Log == log && log != 0 {
+	// The merge was to be made by the former owner of both. If b is still open at it, its
+	// compare-and-set of b's row must fail from here on; if it is not, it does. A server that
+	// b was assigned to since must keep the version that it opens b from.
+	if log, of := r.Assignment.Log, b.Assignment; of != nil && of.State == metadata.Open && of.Log == log && log != 0 {
 		if err := s.meta.CAS(ctx, b); err != nil {
 			return nil, fault.New(fault.Unavailable, "the tablet after tablet %v is changing: %v", r.Tablet, err)
 		}
