@@ -274,16 +274,16 @@ func (s *Store) ScanTable(ctx context.Context, table uint64, each func(*metadata
 
 func (s *Store) scan(ctx context.Context, rest row.Range, each func(*metadata.Row) error) error {
 	for {
-		var last []byte
 		var end []byte
 		err := s.withTablet(ctx, rest.Start, func(t rpc.TabletServer, at rpc.Target, within row.Range) error {
-			part := rest.Intersect(within)
-			end = within.End
-			for left := []row.Range{part}; len(left) > 0; {
+			if end = within.End; len(end) > 0 && bytes.Compare(end, rest.Start) <= 0 {
+				end = rest.Start // the tablet was split, and an earlier attempt has come further
+				return nil
+			}
+			for left := []row.Range{rest.Intersect(within)}; len(left) > 0; {
 				var err error
 				left, _, err = t.ReadRows(ctx, at, &rpc.Read{Ranges: left, Filter: LiveRows}, &rowReader{each: func(r *metadata.Row) error {
-					last = Key(rpc.TabletKey{Table: r.Table, End: r.End})
-					rest.Start = row.Successor(last)
+					rest.Start = row.Successor(Key(rpc.TabletKey{Table: r.Table, End: r.End}))
 					return each(r)
 				}})
 				if err != nil {
