@@ -90,8 +90,9 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	}
 	at = l.Addr().String()
 	d := stream.NewDialer(stream.Options{})
+	var cut func()
 	ts, err := tabletserver.Start(context.Background(), tabletserver.Options{Name: name, Addr: at, Lock: n.lock.Client(nil, nil), Dialer: d,
-		Objects: objectstore.Sub(n.objects, "sst"), Logs: objectstore.Sub(n.objects, "log"), TTL: sessionTTL})
+		Objects: objectstore.Sub(n.objects, "sst"), Logs: objectstore.Sub(n.objects, "log"), TTL: sessionTTL, CutReaders: func() { cut() }})
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -100,6 +101,14 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	s := stream.NewServer(ts, stream.ServerOptions{Encoders: encoders, Fragments: fragments})
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
+	cut = func() {
+		last, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		s.Stop(last)
+		if err := <-served; err != nil {
+			n.t.Error(err)
+		}
+	}
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
@@ -107,12 +116,6 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 			defer cancel()
 			if err := ts.Close(ctx); err != nil {
 				n.t.Log(err)
-			}
-			last, end := context.WithTimeout(context.Background(), time.Second)
-			defer end()
-			s.Stop(last)
-			if err := <-served; err != nil {
-				n.t.Error(err)
 			}
 			d.Close()
 		})
@@ -232,6 +235,59 @@ func (k *keys) Cell(*row.Cell)        {}
 func (k *keys) EndRow() (bool, error) { return k.full > 0 && len(k.rows)%k.full == 0, nil }
 func (k *keys) Scanned([]byte)        {}
 func (k *keys) Flush() error          { k.flush++; return nil }
+
+// A stuckWriter receives nothing behind its first rows.
+type stuckWriter struct {
+	keys
+	stuck, release chan struct{}
+	once           sync.Once
+}
+
+func (w *stuckWriter) EndRow() (bool, error) { return true, nil }
+
+func (w *stuckWriter) Flush() error {
+	w.once.Do(func() { close(w.stuck) })
+	<-w.release
+	return nil
+}
+
+// TestCloseBesideStuckReader: a tablet server closes though a reader receives nothing, in the
+// middle of a row.
+func TestCloseBesideStuckReader(t *testing.T) {
+	n := newNetwork(t, 0)
+	stop, _ := n.start("server-1", "127.0.0.1:0")
+	c := n.client()
+	fill(t, c, 1, 1, 1)
+	for cell := range int64(64) { // no connection's buffers take so much
+		if err := c.MutateRow(t.Context(), table, &row.Entry{Key: key(1), Mutations: []row.Mutation{{Op: row.SetCell, Family: "f", Timestamp: 1000 * cell, Value: make([]byte, 1<<20)}}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := &stuckWriter{stuck: make(chan struct{}), release: make(chan struct{})}
+	var read sync.WaitGroup
+	defer read.Wait()
+	defer close(w.release)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	read.Go(func() {
+		_, _ = c.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.All}}, w)
+	})
+	select {
+	case <-w.stuck:
+	case <-time.After(time.Minute):
+		t.Fatal("the reader is given nothing")
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		stop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(time.Minute):
+		t.Fatal("the server waits for a reader that receives nothing")
+	}
+}
 
 // TestLookups: a warm client looks nothing up, a cold one takes three reads at
 // most: of the METADATA tablets' rows, and of METADATA.

@@ -110,6 +110,10 @@ type Options struct {
 	ClockEvery time.Duration
 	// Ask, if set, answers rpc.Operate.Ask.
 	Ask func(ctx context.Context, what string, question []byte) ([]byte, error)
+	// CutReaders, if set, is called by Close once nothing is served any more. It ends the
+	// connections of readers, which Close waits for: one may be in the middle of a large row
+	// that its caller does not receive.
+	CutReaders func()
 	// ChangeStreamMax bounds the bytes of change files of the server's tablets that are kept
 	// for clients: beyond it the oldest go before their retention ends. 0: nothing does.
 	ChangeStreamMax int64
@@ -790,6 +794,9 @@ func (s *Server) stop() {
 		for _, t := range all {
 			t.Close()
 		}
+	}
+	if s.o.CutReaders != nil {
+		s.o.CutReaders()
 	}
 	for _, h := range []*logGroup{s.users, s.system} {
 		h.env.Drain()

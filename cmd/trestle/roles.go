@@ -241,20 +241,19 @@ func openTabletServer(set *settings.Set) opener {
 			return admin.Answer(ctx, what, question)
 		}
 		tuneTabletServer(&to)
+		// First the tablets go to others, who answer for them from then on; then the
+		// calls that came late are told so.
+		stopServer := func() {}
+		to.CutReaders = func() { stopServer() }
 		ts, err := tabletserver.Start(ctx, to)
 		if err != nil {
 			return nil, err
 		}
-		// First the tablets go to others, who answer for them from then on; then the
-		// calls that came late are told so.
-		stopServer := func() {}
 		below.addStop(func(ctx context.Context) error {
 			if n.Err() != nil { // METADATA may not be what it was: nothing is to be written to it
 				ctx = ended()
 			}
-			err := ts.Close(ctx)
-			stopServer()
-			return err
+			return ts.Close(ctx)
 		})
 		below.add(startRecorder(h, set.Name, ts, log))
 		// Who transfers notes that first, and looks for servers then.
