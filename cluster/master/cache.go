@@ -114,8 +114,14 @@ func (k *tabletCache) find(key rpc.TabletKey) (int, bool) {
 	return slices.BinarySearchFunc(k.rows, key, func(r *tabletHint, key rpc.TabletKey) int { return compareKeys(keyOf(r), key) })
 }
 
-// refresh brings the cache up to date and tells whether all of METADATA was read.
-func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
+// refresh brings the cache up to date and tells whether all of METADATA was read. It gives up
+// when no row comes for as long as patience.
+func (m *master) refresh(ctx context.Context, patience time.Duration, v *view) (whole bool, err error) {
+	ctx, giveUp := context.WithCancel(ctx)
+	defer giveUp()
+	idle := time.AfterFunc(patience, giveUp)
+	defer idle.Stop()
+	came := func() { idle.Reset(patience) }
 	k := &m.tablets
 	k.mu.Lock()
 	stale, loaded := k.stale, k.loaded
@@ -134,10 +140,10 @@ func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 		}
 	}
 	if due || len(fresh) > 4 || len(stale) > 1000 {
-		return true, m.scan(ctx, v)
+		return true, m.scan(ctx, v, came)
 	}
 	for id := range fresh {
-		if err := m.scanTable(ctx, id); err != nil {
+		if err := m.scanTable(ctx, id, came); err != nil {
 			return false, err
 		}
 		k.tables[id] = true
@@ -157,6 +163,7 @@ func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 		}
 	}
 	for n, key := range stale {
+		came()
 		r, err := m.meta.Get(ctx, key)
 		if err != nil && !errors.Is(err, fault.NotFound) {
 			k.invalidate(stale[n:]...)
@@ -175,12 +182,13 @@ func (m *master) refresh(ctx context.Context, v *view) (whole bool, err error) {
 	return false, nil
 }
 
-// scan reads METADATA whole.
-func (m *master) scan(ctx context.Context, v *view) error {
+// scan reads METADATA whole. It calls came with each row.
+func (m *master) scan(ctx context.Context, v *view, came func()) error {
 	start := time.Now()
 	m.o.Counters.Scans.Add(1)
 	var rows []*tabletHint
 	err := m.meta.Scan(ctx, func(r *metadata.Row) error {
+		came()
 		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {
 			rows = rows[:n-1] // read twice: METADATA was split meanwhile
 		}
@@ -208,10 +216,11 @@ func (m *master) scan(ctx context.Context, v *view) error {
 	return nil
 }
 
-// scanTable reads the rows of one table.
-func (m *master) scanTable(ctx context.Context, table uint64) error {
+// scanTable reads the rows of one table. It calls came with each.
+func (m *master) scanTable(ctx context.Context, table uint64, came func()) error {
 	var rows []*tabletHint
 	err := m.meta.ScanTable(ctx, table, func(r *metadata.Row) error {
+		came()
 		if n := len(rows); n > 0 && bytes.Equal(rows[n-1].End, r.End) {
 			rows = rows[:n-1]
 		}

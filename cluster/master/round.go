@@ -88,9 +88,11 @@ type view struct {
 	load map[uint64]int
 }
 
-// round looks at every tablet once.
-func (m *master) round(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, max(10*m.o.Interval, 10*time.Second))
+// round looks at every tablet once. What it does before it reads METADATA may take as long as
+// patience, and so may what it does then. METADATA may take longer, as each row may.
+func (m *master) round(term context.Context) error {
+	patience := max(10*m.o.Interval, 10*time.Second)
+	ctx, cancel := context.WithTimeout(term, patience)
 	defer cancel()
 	v := &view{load: map[uint64]int{}, tables: map[uint64]bool{metastore.Table: true}, resting: map[uint64]bool{}, names: map[uint64]string{metastore.Table: metastore.Schema.Name}, pins: map[metadata.TabletID]lock.Item{}}
 	var err error
@@ -142,10 +144,12 @@ func (m *master) round(ctx context.Context) error {
 		m.lookAfter(50 * time.Millisecond)
 		return nil
 	}
-	whole, err := m.refresh(ctx, v)
+	whole, err := m.refresh(term, patience, v)
 	if err != nil {
 		return err
 	}
+	ctx, cancel = context.WithTimeout(term, patience)
+	defer cancel()
 	if err := m.assignUnserved(ctx, v, m.tablets.rows); err != nil {
 		return err
 	}
