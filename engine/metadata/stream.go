@@ -88,11 +88,17 @@ func (s *StreamState) Note(e Event) {
 	}
 }
 
-// Forget lets go of the files in which no stamp is above before, and of the events up to
-// it. It tells whether there was any. Of an index object with later files too, it lets go
-// by Since.
+// Forget is ForgetFiles that lets go of the events up to before, too.
 func (s *StreamState) Forget(before cell.Seq) bool {
-	n, since := len(s.Files)+len(s.Lineage), s.Since
+	n := len(s.Lineage)
+	s.Lineage = slices.DeleteFunc(s.Lineage, func(e Event) bool { return e.Stamp <= before })
+	return s.ForgetFiles(before) || len(s.Lineage) < n
+}
+
+// ForgetFiles lets go of the files in which no stamp is above before. It tells whether
+// there was any. Of an index object with later files too, it lets go by Since.
+func (s *StreamState) ForgetFiles(before cell.Seq) bool {
+	n, since := len(s.Files), s.Since
 	s.Indexes = slices.DeleteFunc(s.Indexes, func(x changes.IndexRef) bool {
 		if x.Lo <= before {
 			s.Since = max(s.Since, min(x.Hi, before))
@@ -106,8 +112,7 @@ func (s *StreamState) Forget(before cell.Seq) bool {
 		}
 		return false
 	})
-	s.Lineage = slices.DeleteFunc(s.Lineage, func(e Event) bool { return e.Stamp <= before })
-	return len(s.Files)+len(s.Lineage) < n || s.Since > since
+	return len(s.Files) < n || s.Since > since
 }
 
 // Ended returns the event that ended the tablet of rows, after a reader of its changes had

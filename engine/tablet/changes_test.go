@@ -1172,6 +1172,30 @@ func TestDropOldChanges(t *testing.T) {
 	}
 }
 
+// TestDropKeepsLineage: the oldest change files go, and readers are still told of every split
+// and merge.
+func TestDropKeepsLineage(t *testing.T) {
+	s := newStreamed(t)
+	var lineage []metadata.Event
+	for i := range 4 {
+		b := NewBatch([]byte("row"))
+		b.Set(1, []byte("q"), int64(i)*1000, nil)
+		s.apply(b)
+		s.flush()
+		lineage = append(lineage, metadata.Event{Stamp: s.write.seq, Parents: []row.Range{row.All}, Children: []row.Range{{End: []byte("m")}, {Start: []byte("m")}}})
+	}
+	if err := s.Change(t.Context(), func(r *metadata.Row) { r.Stream.Lineage = slices.Clone(lineage) }); err != nil {
+		t.Fatal(err)
+	}
+	if d := DropOldChanges(t.Context(), []*Tablet{s.Tablet}, KeptOf(s.Row()).Bytes/2); len(d) != 1 || d[0].Files == 0 || d[0].Err != nil {
+		t.Fatalf("%+v", d)
+	}
+	s.reopen()
+	if got := s.Row().Stream.Lineage; !slices.EqualFunc(got, lineage, func(a, b metadata.Event) bool { return a.Stamp == b.Stamp && len(a.Children) == len(b.Children) }) {
+		t.Errorf("%+v is left of %+v", got, lineage)
+	}
+}
+
 // TestReplayRecordsAll: what is replayed is recorded, also behind a memtable that was full
 // before, and below a stamp that METADATA has.
 func TestReplayRecordsAll(t *testing.T) {

@@ -198,7 +198,7 @@ func DropOldChanges(ctx context.Context, tablets []*Tablet, most int64) (out []D
 // dropChanges lets go of the change files with no stamp above before.
 func (t *Tablet) dropChanges(ctx context.Context, before cell.Seq) Dropped {
 	d := Dropped{Tablet: t}
-	if s := t.Row().Stream; s == nil || !s.Clone().Forget(before) {
+	if s := t.Row().Stream; s == nil || !s.Clone().ForgetFiles(before) {
 		return d
 	}
 	t.change.Lock()
@@ -213,9 +213,7 @@ func (t *Tablet) dropChanges(ctx context.Context, before cell.Seq) Dropped {
 		return d
 	}
 	was := KeptOf(next)
-	events := next.Stream.Lineage // what readers are told of the tablets' past costs nothing
-	next.Stream.Forget(before)
-	next.Stream.Lineage = events
+	next.Stream.ForgetFiles(before) // what readers are told of the tablets' past costs nothing
 	is := KeptOf(next)
 	if is == was {
 		return d
