@@ -14,8 +14,8 @@ import (
 // growing the process.
 type Memory struct {
 	limit int64
-	// pressure is called, without a lock, when the use passes half the limit:
-	// the largest memtable should be flushed.
+	// pressure is called, without a lock, when the use passes half the limit, or
+	// changes and leaves writers waiting: the largest memtable should be flushed.
 	pressure func()
 
 	mu      sync.Mutex
@@ -50,13 +50,13 @@ func (m *Memory) add(n int64) {
 	}
 	m.mu.Lock()
 	m.used += n
-	high := n > 0 && m.used > m.limit/2
 	if m.waiting != nil && m.used < m.limit {
 		close(m.waiting)
 		m.waiting = nil
 	}
+	press := n > 0 && m.used > m.limit/2 || m.waiting != nil
 	m.mu.Unlock()
-	if high && m.pressure != nil {
+	if press && m.pressure != nil {
 		m.pressure()
 	}
 }
