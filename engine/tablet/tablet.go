@@ -634,14 +634,14 @@ func (t *Tablet) Rotate() bool {
 }
 
 // MemtableBytes returns the size of the memtable that takes the writes, 0 if
-// it is empty or the tablet is closed.
+// it is empty or the tablet is closed. It does not wait while writes are held up.
 func (t *Tablet) MemtableBytes() int64 {
-	t.write.Lock()
-	defer t.write.Unlock()
-	if t.write.closed || t.write.mem.Empty() {
-		return 0
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if v := t.mu.version; v != nil && !v.mems[0].Empty() {
+		return v.mems[0].Bytes()
 	}
-	return t.write.mem.Bytes()
+	return 0
 }
 
 // RedoPoint returns the position of the oldest log record that is in no

@@ -22,8 +22,6 @@ type Options struct {
 	// MajorCheck is how often idle tablets are looked at for something to
 	// collect.
 	MajorCheck time.Duration
-	// Checked, if set, is called as often, after that.
-	Checked func(context.Context)
 	// Failed returns why the tablets are of no use any more, nil if they are.
 	Failed func() error
 	Log    *slog.Logger
@@ -148,9 +146,11 @@ func (w *Worker) Start(others ...func(context.Context)) {
 		w.done.Go(func() { other(w.ctx) })
 	}
 	w.env.Pace.Look = w.look
-	w.done.Add(2)
+	w.done.Go(w.relieveAlways)
+	w.done.Go(func() { w.every(time.Second, w.Trim) })
+	w.done.Go(func() { w.every(w.o.MajorCheck, w.check) })
+	w.done.Add(1)
 	go w.loop(w.flushes, w.flush)
-	go w.tick()
 	// As many as there may be long compactions, and one more.
 	for range max(1, runtime.GOMAXPROCS(0)/2) + 1 {
 		w.done.Add(1)
@@ -268,32 +268,40 @@ func (w *Worker) Trim() {
 	}
 }
 
-// tick looks at every tablet now and then: a rule by age makes garbage of
-// cells without any write. It also purges deleted tables and bounds the log.
-func (w *Worker) tick() {
-	defer w.done.Done()
-	majors := time.NewTicker(w.o.MajorCheck)
-	defer majors.Stop()
-	trims := time.NewTicker(time.Second)
-	defer trims.Stop()
+// relieveAlways relieves when it is pressed. It does nothing else: what waits for a tablet, or
+// for METADATA, must not keep the writers of all others waiting for memory.
+func (w *Worker) relieveAlways() {
 	for {
 		select {
 		case <-w.ctx.Done():
 			return
 		case <-w.pressed:
 			w.relieve()
-		case <-trims.C:
-			w.Trim()
-		case <-majors.C:
-			for _, t := range w.o.Tablets() {
-				w.compactions.put(t)
-				if err := ignoreClosed(t.TrimStream(w.ctx)); err != nil && w.ctx.Err() == nil && w.o.Failed() == nil {
-					w.o.Log.Warn("let go of old changes", "tablet", t.Name(), "error", err)
-				}
-			}
-			if w.o.Checked != nil {
-				w.o.Checked(w.ctx)
-			}
+		}
+	}
+}
+
+// every calls do once in each period.
+func (w *Worker) every(period time.Duration, do func()) {
+	ticks := time.NewTicker(period)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-w.ctx.Done():
+			return
+		case <-ticks.C:
+			do()
+		}
+	}
+}
+
+// check looks at every tablet: a rule by age makes garbage of cells without any write, and
+// retention of changes.
+func (w *Worker) check() {
+	for _, t := range w.o.Tablets() {
+		w.compactions.put(t)
+		if err := ignoreClosed(t.TrimStream(w.ctx)); err != nil && w.ctx.Err() == nil && w.o.Failed() == nil {
+			w.o.Log.Warn("let go of old changes", "tablet", t.Name(), "error", err)
 		}
 	}
 }

@@ -1,14 +1,127 @@
 package worker
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"github.com/trestledb/trestle/engine/commitlog"
+	"github.com/trestledb/trestle/engine/metadata"
+	"github.com/trestledb/trestle/engine/objectstore"
+	"github.com/trestledb/trestle/engine/schema"
+	"github.com/trestledb/trestle/engine/sstable"
 	"github.com/trestledb/trestle/engine/tablet"
 )
+
+// hookedMeta calls a function before each change of a row.
+type hookedMeta struct{ before func(*metadata.Row) }
+
+// CAS implements metadata.Store.
+func (m *hookedMeta) CAS(_ context.Context, r *metadata.Row) error {
+	m.before(r)
+	r.Version++
+	return nil
+}
+
+// A server is tablets and their worker, with all they stand on.
+type server struct {
+	t       *testing.T
+	env     *tablet.Env
+	meta    hookedMeta
+	tablets []*tablet.Tablet
+	*Worker
+}
+
+// newServer returns one that is not started.
+func newServer(t *testing.T, majorCheck time.Duration, memory int64, rows ...*metadata.Row) *server {
+	t.Helper()
+	s := &server{t: t, meta: hookedMeta{func(*metadata.Row) {}}}
+	objects, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, err := commitlog.CreateSegments(t.Context(), objects, 7, commitlog.SegmentOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { log.Close() })
+	cache := sstable.NewCache(1<<20, 0)
+	t.Cleanup(cache.Close)
+	var ids atomic.Uint64
+	s.env = &tablet.Env{Options: tablet.Options{}.WithDefaults(), Commit: log, Meta: &s.meta, Objects: objects, Cache: cache,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, NewID: func() uint64 { return ids.Add(1) }, Remove: func(string) {},
+		Fatal: func(err error) { t.Error(err) }}
+	s.Worker = New(Options{Tablets: func() []*tablet.Tablet { return s.tablets }, LogBytes: 1 << 30, MajorCheck: majorCheck,
+		Failed: func() error { return nil }, Log: s.env.Log}, s.env, memory)
+	sch := &schema.Table{Name: "t", ID: 5, NextFamily: 1, Families: map[string]schema.Family{"f": {Name: "f"}}}
+	for _, r := range rows {
+		r.Table, r.Version = 5, 1
+		one := tablet.Open(s.env, r, func() *schema.Table { return sch })
+		one.Start()
+		t.Cleanup(one.Close)
+		s.tablets = append(s.tablets, one)
+	}
+	return s
+}
+
+func (s *server) write(one *tablet.Tablet, key string, value []byte) {
+	s.t.Helper()
+	b := tablet.NewBatch([]byte(key))
+	defer b.Free()
+	b.Set(0, []byte("q"), 1, value)
+	pos, err := one.ApplyAsync(s.t.Context(), b)
+	if err == nil {
+		err = one.Wait(s.t.Context(), pos)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// happens fails the test unless something does within a minute.
+func happens(t *testing.T, what string, c <-chan struct{}) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(time.Minute):
+		t.Fatal(what + ": not within a minute")
+	}
+}
+
+// TestRelieves: a tablet is flushed for want of memory while METADATA does not answer a change
+// of another, and writes of a third are held up.
+func TestRelieves(t *testing.T) {
+	s := newServer(t, time.Millisecond, 1<<20, &metadata.Row{Tablet: 1, Stream: &metadata.StreamState{Life: 1}}, &metadata.Row{Tablet: 2}, &metadata.Row{Tablet: 3})
+	trims, flushes, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	var trim, flush sync.Once
+	s.meta.before = func(r *metadata.Row) {
+		switch r.Tablet {
+		case 1:
+			trim.Do(func() { close(trims) })
+			<-release
+		case 2:
+			flush.Do(func() { close(flushes) })
+		}
+	}
+	s.Start()
+	defer s.Stop()
+	defer close(release)
+	happens(t, "a stream that has ended is let go of", trims)
+	p, err := tablet.Pause(t.Context(), s.tablets[2:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	s.write(s.tablets[1], "row", make([]byte, 600<<10))
+	happens(t, "the large memtable is flushed", flushes)
+}
 
 // TestWorkerRetries: a tablet whose work fails is tried again later, and holds
 // up no other.
