@@ -84,12 +84,12 @@ type work struct {
 }
 
 // begin chooses the next compaction, which is under way until end is called;
-// nil if there is none.
+// nil if there is none, or none is to begin.
 func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 	t.jobs.begin.Lock()
 	defer t.jobs.begin.Unlock()
 	others := t.jobs.running()
-	if len(others) >= maxJobs {
+	if len(others) >= maxJobs || t.jobs.still.Load() > 0 {
 		return nil, nil
 	}
 	w := t.enlist()

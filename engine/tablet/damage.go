@@ -162,8 +162,7 @@ type Loss struct {
 // SSTable, and FailedPrecondition if that is not damaged, or of a materialized view.
 func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	// No compaction is rewriting it.
-	t.quiesce()
-	defer t.jobs.begin.Unlock()
+	defer t.quiesce()()
 	t.change.Lock()
 	defer t.change.Unlock()
 	v := t.pin()
@@ -224,7 +223,6 @@ func (t *Tablet) DropDamaged(ctx context.Context, object string) (Loss, error) {
 	}
 	t.install(func(old *version) *version { return newVersion(t.env, next, old.mems) })
 	t.env.Log.Warn("dropped a damaged SSTable", "tablet", t.Name(), "object", object, "bytes", loss.Bytes)
-	t.env.Work(t)
 	return loss, nil
 }
 

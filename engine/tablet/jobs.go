@@ -15,7 +15,7 @@ const maxJobs = 2
 
 // jobs are the compactions of a tablet that are under way.
 type jobs struct {
-	// begin is held while one is chosen, and by a caller that wants none to begin.
+	// begin is held while one is chosen.
 	begin mutex.Mutex
 	// last is the locality group of the last one chosen, and overMemory says that
 	// not all of the tablet is in memory that should be; begin guards them.
@@ -27,14 +27,14 @@ type jobs struct {
 	fruitless atomic.Uint64
 	// later says that a long one was left for later.
 	later atomic.Bool
-	// held says that flushes wait for compactions, and still counts those that wait
-	// until none is under way.
+	// held says that flushes wait for compactions, and still counts the callers of
+	// quiesce that want none to begin. It grows with begin held.
 	held  atomic.Bool
 	still atomic.Int32
 
 	mu    sync.Mutex
 	works []*work
-	ended chan struct{} // closed when one ends; nil if no caller waits
+	ended chan struct{} // closed when one ends, or may begin again; nil if no caller waits
 }
 
 // groupRun names a run in a METADATA row.
@@ -70,14 +70,20 @@ func (j *jobs) remove(w *work, thought bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.works = slices.DeleteFunc(j.works, func(x *work) bool { return x == w })
-	if j.ended != nil && !thought {
+	if !thought {
+		j.wakeLocked()
+	}
+}
+
+func (j *jobs) wakeLocked() {
+	if j.ended != nil {
 		close(j.ended)
 		j.ended = nil
 	}
 }
 
-// wait returns a channel that is closed when the next compaction ends, and how
-// many are under way.
+// wait returns a channel that is closed when the next compaction ends, or may begin
+// again after quiesce, and how many are under way.
 func (j *jobs) wait() (<-chan struct{}, int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -105,19 +111,28 @@ func (w *work) takes(u *run) bool {
 	})
 }
 
-// quiesce waits until no compaction is under way and keeps it so until the
-// caller unlocks t.jobs.begin.
-func (t *Tablet) quiesce() {
-	t.jobs.still.Add(1)
-	defer t.jobs.still.Add(-1)
+// quiesce waits until no compaction is under way and keeps it so until the caller
+// calls resume. Others find nothing to compact meanwhile: they have other tablets.
+func (t *Tablet) quiesce() (resume func()) {
 	t.jobs.begin.Lock()
+	t.jobs.still.Add(1)
+	t.jobs.begin.Unlock()
 	for {
 		ended, n := t.jobs.wait()
 		if n == 0 {
-			return
+			return t.resume
 		}
 		<-ended
 	}
+}
+
+// resume ends what quiesce began.
+func (t *Tablet) resume() {
+	t.jobs.still.Add(-1)
+	t.jobs.mu.Lock()
+	t.jobs.wakeLocked()
+	t.jobs.mu.Unlock()
+	t.env.Work(t)
 }
 
 // Room tells whether the tablet may get another run now. While compactions are

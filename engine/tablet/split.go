@@ -141,8 +141,7 @@ func notApplied(err error) bool {
 // nothing else changes it, and closes the tablet. Nothing may be in its
 // memtables.
 func (t *Tablet) Replace(do func(*metadata.Row) error) error {
-	t.quiesce()
-	defer t.jobs.begin.Unlock()
+	defer t.quiesce()()
 	t.change.Lock()
 	defer t.change.Unlock()
 	if err := t.here(); err != nil {
@@ -215,11 +214,11 @@ func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
 			break
 		}
 	}
-	t.quiesce()
+	resume := t.quiesce()
 	t.change.Lock()
 	unlock = func() {
 		t.change.Unlock()
-		t.jobs.begin.Unlock()
+		resume()
 	}
 	if err := t.here(); err != nil { // it was closed meanwhile
 		unlock()
