@@ -33,7 +33,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	if len(at) == 0 || !t.bounds.Contains(at) || bytes.Equal(at, t.bounds.Start) {
 		return fault.New(fault.Invalid, "a split at %q would leave one side of %v empty", at, t.Name())
 	}
-	unlock, err := t.still(ctx)
+	unlock, err := still(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 // becomes what change makes of it, and the tablet refuses calls with
 // ErrReplaced.
 func (t *Tablet) Release(ctx context.Context, change func(*metadata.Row)) error {
-	unlock, err := t.still(ctx)
+	unlock, err := still(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -192,39 +192,46 @@ func (e *Env) held(why string) func() {
 // stillBytes is how much a memtable may hold that is flushed while writes wait.
 const stillBytes = 512 << 10
 
-// unflushed is how much the memtable that is written to holds.
-func (t *Tablet) unflushed() int64 {
-	t.write.Lock()
-	defer t.write.Unlock()
-	return t.write.mem.Bytes()
-}
-
-// still waits until nothing works on the tablet and keeps it so, reads and
-// writes excepted. Most of what is in memory is flushed before: what was written
-// during a long flush takes a shorter one.
-func (t *Tablet) still(ctx context.Context) (unlock func(), err error) {
+// still waits until nothing works on tablets, which ascend, and keeps it so, reads and
+// writes excepted. Then most of what is in memory is flushed: what was written during a
+// long flush takes a shorter one. No change lock is held before, as it would keep the
+// server's flushes waiting.
+func still(ctx context.Context, ts ...*Tablet) (unlock func(), err error) {
+	var undo []func()
+	undoAll := func() {
+		for _, f := range slices.Backward(undo) {
+			f()
+		}
+	}
+	defer func() {
+		if err != nil {
+			undoAll()
+		}
+	}()
+	for _, t := range ts {
+		undo = append(undo, t.quiesce())
+	}
 	for range 3 {
-		t.Rotate()
-		for more := true; more; {
-			if more, err = t.Flush(ctx); err != nil {
-				return nil, err
+		for _, t := range ts {
+			t.Rotate()
+			for more := true; more; {
+				if more, err = t.Flush(ctx); err != nil {
+					return nil, err
+				}
 			}
 		}
-		if t.unflushed() < stillBytes {
+		if !slices.ContainsFunc(ts, func(t *Tablet) bool { return t.MemtableBytes() >= stillBytes }) {
 			break
 		}
 	}
-	resume := t.quiesce()
-	t.change.Lock()
-	unlock = func() {
-		t.change.Unlock()
-		resume()
+	for _, t := range ts {
+		t.change.Lock()
+		undo = append(undo, t.change.Unlock)
+		if err := t.here(); err != nil { // it was closed meanwhile
+			return nil, err
+		}
 	}
-	if err := t.here(); err != nil { // it was closed meanwhile
-		unlock()
-		return nil, err
-	}
-	return unlock, nil
+	return undoAll, nil
 }
 
 // change1 stores a METADATA row that differs from the present one in nothing
@@ -356,16 +363,11 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 			}
 		}
 	}
-	unlockA, err := a.still(ctx)
+	unlock, err := still(ctx, a, b)
 	if err != nil {
 		return err
 	}
-	defer unlockA()
-	unlockB, err := b.still(ctx)
-	if err != nil {
-		return err
-	}
-	defer unlockB()
+	defer unlock()
 	a.write.Lock()
 	defer a.write.Unlock()
 	if err := a.emptyLocked(ctx); err != nil {
