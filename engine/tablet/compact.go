@@ -256,7 +256,7 @@ func (t *Tablet) holdsOnly(v *version) bool {
 
 // RequestMajor makes the next Compact a major one, of one locality group, the
 // next after that one of another, until all have had theirs.
-func (t *Tablet) RequestMajor() { t.majors.ask() }
+func (t *Tablet) RequestMajor() { t.majors.asked.Add(1) }
 
 // pickRuns describes the runs of v to the picker, which knows them by their
 // places.

@@ -14,22 +14,22 @@ func (t *Tablet) CompactMajor(ctx context.Context) error {
 	if err := t.FlushAll(ctx); err != nil {
 		return err
 	}
-	t.RequestMajor()
-	return t.compactRequested(ctx)
+	return t.compactMajor(ctx)
 }
 
-// compactRequested compacts until no major compaction is asked for any more. One
+// compactMajor asks for a major compaction and compacts until that is done. One
 // that is not a major one may come first, or another goroutine do it. It is
 // Corruption if a damaged SSTable had to be left out.
-func (t *Tablet) compactRequested(ctx context.Context) error {
-	for t.majors.pending() {
+func (t *Tablet) compactMajor(ctx context.Context) error {
+	n := t.majors.enter()
+	defer t.majors.leave()
+	for t.majors.done.Load() < n {
 		ended, _ := t.jobs.wait()
 		more, err := t.compact(ctx, false)
 		if err != nil {
-			t.majors.forget()
 			return err
 		}
-		if more || !t.majors.pending() {
+		if more || t.majors.done.Load() >= n {
 			continue
 		}
 		select {
@@ -55,11 +55,29 @@ type majors struct {
 	mu sync.Mutex
 	// groups has the last request done in each group.
 	groups map[uint16]uint64
+	// waiting counts the callers that wait for their requests, and last is the last
+	// of those.
+	waiting int
+	last    uint64
 }
 
-func (m *majors) ask()          { m.asked.Add(1) }
-func (m *majors) pending() bool { return m.done.Load() < m.asked.Load() }
-func (m *majors) forget()       { m.done.Store(m.asked.Load()) }
+// enter returns the request of a caller that waits for it until leave.
+func (m *majors) enter() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.waiting++
+	m.last = m.asked.Add(1)
+	return m.last
+}
+
+// leave forgets what failed, when no caller waits any more.
+func (m *majors) leave() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.waiting--; m.waiting == 0 {
+		m.done.Store(max(m.done.Load(), m.last))
+	}
+}
 
 // wants tells whether a group is to be compacted for a request up to n.
 func (m *majors) wants(group uint16, n uint64) bool {

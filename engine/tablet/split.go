@@ -357,8 +357,7 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	}
 	for _, t := range []*Tablet{a, b} {
 		for t.exceeding() {
-			t.RequestMajor()
-			if err := t.compactRequested(ctx); err != nil {
+			if err := t.compactMajor(ctx); err != nil {
 				return err
 			}
 		}
