@@ -77,6 +77,21 @@ func TestRecord(t *testing.T) {
 	}
 }
 
+// TestNothingApplied: a batch without operations takes no stamp and no record. Readers would
+// see what later writes with that stamp are about to do, and no replay takes such a record.
+func TestNothingApplied(t *testing.T) {
+	one := lone(t)
+	b := NewBatch([]byte("row"))
+	defer b.Free()
+	end := one.env.Commit.End()
+	if err := applyAndWait(t.Context(), one, b); err != nil {
+		t.Error(err)
+	}
+	if visible := one.visible.Load(); visible > uint64(one.write.seq) || one.env.Commit.End() != end {
+		t.Errorf("%d is visible, the last stamp is %d; the log ends at %v, not %v", visible, one.write.seq, one.env.Commit.End(), end)
+	}
+}
+
 func FuzzDecodeRecord(f *testing.F) {
 	b := exampleBatch()
 	payload, _ := b.AppendRecord(nil, 0)

@@ -461,6 +461,10 @@ func (t *Tablet) commitLocked(room commitlog.Reservation, b *Batch) (commitlog.P
 		t.env.Commit.Release(room)
 		return commitlog.Pos{}, t.gone()
 	}
+	if b.Len() == 0 {
+		t.env.Commit.Release(room)
+		return t.write.last, nil
+	}
 	t.recordLocked()
 	m := t.write.mem
 	first, before := t.env.next(t.write.seq), m.Bytes()
