@@ -292,6 +292,7 @@ func serveHTTP(h httpListener, certificates *servertls.Server, log *slog.Logger)
 		return "", nil, fmt.Errorf("listen for %s: %w; choose another address with --%s, or %q", h.what, err, h.setting, settings.Off)
 	}
 	at = l.Addr().String()
+	l = ops.Listener(l)
 	if certificates != nil && !settings.IsLoopback(at) {
 		// Others can listen on the way, and what /token is given are secrets.
 		l = tls.NewListener(l, certificates.HTTP())

@@ -59,9 +59,13 @@ type Options struct {
 	// Concurrent is how many requests are served at a time; others wait. Zero
 	// means 32.
 	Concurrent int
+	// TurnTimeout is how long a request waits for its turn before it is refused. Zero
+	// means a minute.
+	TurnTimeout time.Duration
 }
 
-// A Handler serves the Bigtable admin services, operations and IAM over HTTP.
+// A Handler serves the Bigtable admin services, operations and IAM over HTTP. The server that
+// it is in bounds how long a write to a client takes.
 type Handler struct {
 	caller Caller
 	o      Options
@@ -102,6 +106,9 @@ func New(c Caller, o Options) (*Handler, error) {
 	if o.Concurrent == 0 {
 		o.Concurrent = 32
 	}
+	if o.TurnTimeout == 0 {
+		o.TurnTimeout = time.Minute
+	}
 	return &Handler{caller: c, o: o, routes: routes, turns: make(chan struct{}, o.Concurrent)}, nil
 }
 
@@ -113,37 +120,44 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", "application/json; charset=UTF-8")
 	w.Header().Set("Cache-Control", "private, no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
+	b, err := h.inTurn(w, r)
+	if errors.Is(err, errSent) {
+		return
+	}
+	if err != nil {
+		var httpCode int
+		if httpCode, b = errorJSON(err); httpCode == http.StatusUnauthorized {
+			w.Header().Set("WWW-Authenticate", `Bearer realm="https://accounts.google.com/"`)
+		}
+		w.WriteHeader(httpCode)
+	}
+	_, _ = w.Write(b) // the client takes it in its own time
+}
+
+// errTurns refuses a request whose turn does not come.
+var errTurns = &fault.Error{Kind: fault.Unavailable, RetryAfter: time.Second, Msg: "As many requests as the server takes over HTTP are being served, try again"}
+
+// inTurn serves a request when it is its turn, which ends before the answer is written, but
+// for one of a method that has many.
+func (h *Handler) inTurn(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	select {
 	case h.turns <- struct{}{}:
 		defer func() { <-h.turns }()
 	case <-r.Context().Done():
-		return
+		return nil, r.Context().Err()
+	case <-time.After(h.o.TurnTimeout):
+		return nil, errTurns
 	}
 	// A body of unknown length takes what the longest one does.
 	n := restCost * r.ContentLength
 	if n < 0 || n > restCost*h.o.MaxBody {
 		n = restCost * h.o.MaxBody
 	}
-	b, err := []byte(nil), error(nil)
-	if h.o.Memory.Try(n) {
-		if b, err = h.serve(w, r); errors.Is(err, errSent) {
-			h.o.Memory.Release(n)
-			return
-		}
-		h.o.Memory.Release(n)
-	} else {
-		err = budget.Busy()
+	if !h.o.Memory.Try(n) {
+		return nil, budget.Busy()
 	}
-	if err != nil {
-		httpCode, b := errorJSON(err)
-		if httpCode == http.StatusUnauthorized {
-			w.Header().Set("WWW-Authenticate", `Bearer realm="https://accounts.google.com/"`)
-		}
-		w.WriteHeader(httpCode)
-		_, _ = w.Write(b)
-		return
-	}
-	_, _ = w.Write(b)
+	defer h.o.Memory.Release(n)
+	return h.serve(w, r)
 }
 
 func (h *Handler) serve(w http.ResponseWriter, r *http.Request) ([]byte, error) {

@@ -349,6 +349,56 @@ func TestSlowBody(t *testing.T) {
 	}
 }
 
+// A stalled is the answer of a client that reads nothing until it is released.
+type stalled struct {
+	*httptest.ResponseRecorder
+	writing chan struct{}
+	release chan struct{}
+}
+
+func (s *stalled) Write(b []byte) (int, error) {
+	close(s.writing)
+	<-s.release
+	return s.ResponseRecorder.Write(b)
+}
+
+// TestTurnEndsBeforeTheAnswer: a client that does not read its answer holds up nobody.
+func TestTurnEndsBeforeTheAnswer(t *testing.T) {
+	h := newHandler(t, &recorder{}, Options{Concurrent: 1, TurnTimeout: 5 * time.Second})
+	get := func(w http.ResponseWriter) {
+		h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances", nil))
+	}
+	first := &stalled{httptest.NewRecorder(), make(chan struct{}), make(chan struct{})}
+	done := make(chan struct{})
+	go func() { defer close(done); get(first) }()
+	<-first.writing
+	w := httptest.NewRecorder()
+	get(w)
+	if w.Code != http.StatusOK {
+		t.Errorf("the next got %d %s", w.Code, w.Body)
+	}
+	close(first.release)
+	<-done
+}
+
+// TestTurnsAreBounded: a request whose turn does not come is refused, and told when to come
+// back.
+func TestTurnsAreBounded(t *testing.T) {
+	h := newHandler(t, &recorder{}, Options{Concurrent: 1, TurnTimeout: 10 * time.Millisecond})
+	h.turns <- struct{}{}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances", nil))
+	if e := decodeError(t, w.Result()); w.Code != http.StatusServiceUnavailable || len(e.Details) != 2 || e.Details[1]["retryDelay"] != "1s" {
+		t.Errorf("%d %+v", w.Code, e)
+	}
+	<-h.turns
+	w = httptest.NewRecorder()
+	h.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/v2/projects/p/instances", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("%d %s", w.Code, w.Body)
+	}
+}
+
 func TestTemplates(t *testing.T) {
 	for _, bad := range []string{"", "v2", "/v2/{name", "/v2/name}", "/v2/{name=a/{b}}", "/v2/{NAME}"} {
 		if _, err := compile(bad); err == nil {

@@ -2,8 +2,10 @@ package ops
 
 import (
 	"log"
+	"net"
 	"net/http"
 	"net/http/pprof"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -32,8 +34,50 @@ func DebugRoutes() []Route {
 	return out
 }
 
-// Server returns an HTTP server for h that slow or idle clients cannot hold up.
-// errs gets what it has to say that is no answer.
+// Server returns an HTTP server for h that slow or idle clients cannot hold up, if it serves a
+// Listener. errs gets what it has to say that is no answer.
 func Server(h http.Handler, errs *log.Logger) *http.Server {
 	return &http.Server{Handler: h, ErrorLog: errs, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: time.Minute, MaxHeaderBytes: 64 << 10}
+}
+
+// A client has takeLimit to take takePart bytes of an answer. An answer as a whole has no
+// limit: that of a query takes as long as the query.
+const (
+	takeLimit = 30 * time.Second
+	takePart  = 64 << 10
+)
+
+// Listener returns l with connections that break when their client does not read. TLS goes
+// above it.
+func Listener(l net.Listener) net.Listener { return listener{l, takeLimit} }
+
+type listener struct {
+	net.Listener
+	limit time.Duration
+}
+
+func (l listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return conn{c, l.limit}, nil
+}
+
+type conn struct {
+	net.Conn
+	limit time.Duration
+}
+
+func (c conn) Write(b []byte) (n int, err error) {
+	for part := range slices.Chunk(b, takePart) {
+		if err := c.SetWriteDeadline(time.Now().Add(c.limit)); err != nil {
+			return n, err
+		}
+		sent, err := c.Conn.Write(part)
+		if n += sent; err != nil {
+			return n, err
+		}
+	}
+	return n, nil
 }
