@@ -113,7 +113,7 @@ func New(c Caller, o Options) (*Handler, error) {
 }
 
 // forwarded are the headers that the call gets as metadata.
-var forwarded = []string{"Authorization", "User-Agent", "Traceparent", "Trestle-Restore-Time"}
+var forwarded = []string{"Authorization", "User-Agent", "Traceparent", "Trestle-Restore-Time", "Trestle-Read-Only"}
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -102,11 +102,14 @@ func (g Gate) fromPage(r *http.Request) error {
 	if foreign || origin != "" && !sameOrigin(origin, r) || crossOrigin.Check(r) != nil {
 		return fault.New(fault.PermissionDenied, "the request comes from a page of another site")
 	}
+	if g.Pages == ReadPages && (site == "same-origin" || origin != "") { // old browsers send Origin only
+		if !readsOnly(r) {
+			return fault.New(fault.PermissionDenied, "%s", forReading)
+		}
+		r.Header.Set(readOnlyHeader, forReading)
+	}
 	if site != "same-origin" {
 		return nil
-	}
-	if g.Pages == ReadPages && !readsOnly(r) {
-		return fault.New(fault.PermissionDenied, "this console is for reading only (--console read)")
 	}
 	if g.Login && len(r.Header.Values("Authorization")) == 0 {
 		if c, err := r.Cookie(SessionCookie); err == nil {
@@ -116,12 +119,19 @@ func (g Gate) fromPage(r *http.Request) error {
 	return nil
 }
 
+// readOnlyHeader tells REST why a statement that writes is refused.
+const (
+	readOnlyHeader = "Trestle-Read-Only"
+	forReading     = "this console is for reading only (--console read)"
+)
+
 func sameOrigin(origin string, r *http.Request) bool {
 	u, err := url.Parse(origin)
 	return err == nil && (u.Scheme == "http" || u.Scheme == "https") && u.Host == r.Host && u.Host != ""
 }
 
-// readsOnly tells whether a request changes nothing but its caller's session.
+// readsOnly tells whether a request changes nothing but its caller's session, as far as its
+// path tells: a query may be a statement that writes.
 func readsOnly(r *http.Request) bool {
 	switch r.Method {
 	case http.MethodGet, http.MethodHead:
