@@ -37,28 +37,13 @@ type guard struct {
 // table checks a table that a query uses, for readRows or mutateRows. It may be a
 // materialized view, which is read with a permission of its own.
 func (g *guard) table(ctx context.Context, c *call, perm iam.Permission, name string) (families, error) {
-	var f families
-	res, ok := parseResource(name)
-	if !ok {
-		return f, errName("query", name)
-	}
-	if res.kind == materializedViews && perm == readRows {
+	if res, ok := parseResource(name); ok && res.kind == materializedViews && perm == readRows {
 		perm = readMaterialized
 	}
 	if perm == mutateRows && c.principal.scopes&dataWrite == 0 {
-		return f, g.a.scope(c, "statements that write")
+		return families{}, g.a.scope(c, "statements that write")
 	}
-	always, some, err := g.a.held(ctx, c.principal, perm, &res, c.start)
-	switch {
-	case err != nil:
-		return f, err
-	case always:
-		return f, nil
-	case len(some) == 0:
-		return f, g.a.deniedOn(c, perm, name)
-	}
-	f.restrict(some)
-	return f, nil
+	return g.a.use(ctx, c, perm, name)
 }
 
 // Table returns the schema of a table; to a query, of one that its caller may
@@ -98,7 +83,7 @@ func (g *guard) ListTables(ctx context.Context, parent string) ([]*schema.Table,
 		if !ok {
 			continue
 		}
-		always, some, err := g.a.held(ctx, c.principal, readRows, &res, c.start)
+		always, some, err := g.a.held(ctx, c.principal, readRows, &res, g.a.now())
 		if err != nil {
 			return nil, err
 		}

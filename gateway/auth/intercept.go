@@ -40,6 +40,7 @@ type call struct {
 	keep        bool // fill checked
 	checked     []checked
 	of          *call // whose work this is with other rights, see As
+	uses        *uses // of a query; nil if it is not asked again
 }
 
 // A checked is a name that was authorized.
@@ -229,6 +230,9 @@ func (a *Auth) Stream(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo
 		return err
 	}
 	c.keep = true
+	if c.rule.tables {
+		c.uses = new(uses)
+	}
 	s := &stream{ServerStream: ss, a: a, c: c, ctx: ctx, checked: c.start}
 	if callOf(ctx) == nil {
 		s.ctx = c
@@ -316,6 +320,12 @@ func (s *stream) again(now time.Time) error {
 			return err
 		}
 	}
+	if s.c.uses != nil {
+		if err := s.a.usesAgain(c, s.c.uses); err != nil {
+			s.denied = c.denied.Load()
+			return err
+		}
+	}
 	if s.c.rule.session {
 		// Each of its requests is held to what is allowed when it comes.
 		if !s.c.read.equal(&c.read) || !s.c.write.equal(&c.write) {
@@ -325,7 +335,12 @@ func (s *stream) again(now time.Time) error {
 		return nil
 	}
 	if !s.c.read.within(&c.read) || !s.c.write.within(&c.write) {
-		return s.a.denied(s.c, "What the request may read was changed.", "IAM_PERMISSION_DENIED", nil)
+		return s.a.narrowed(s.c)
 	}
 	return nil
+}
+
+// narrowed refuses what reads families that its caller may not read any more.
+func (a *Auth) narrowed(c *call) error {
+	return a.denied(c, "What the request may read was changed.", "IAM_PERMISSION_DENIED", nil)
 }

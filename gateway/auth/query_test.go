@@ -2,12 +2,15 @@ package auth_test
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
@@ -17,11 +20,13 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/gateway"
 	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/backend"
 )
 
 // families notes the families of what it is given.
@@ -368,3 +373,89 @@ func TestResumeOfAnother(t *testing.T) {
 }
 
 func grpcCode(err error) string { return status.Code(err).String() }
+
+// endless is a Backend whose tables have no end. Each row takes some time.
+type endless struct{ backend.Backend }
+
+func (endless) ReadRows(ctx context.Context, _ *scan.Request, w scan.Writer) (scan.Stats, error) {
+	value := make([]byte, 256<<10)
+	for i := 0; ctx.Err() == nil; i++ {
+		w.StartRow(fmt.Appendf(nil, "%09d", i))
+		w.Cell(&row.Cell{Family: "a", Qualifier: []byte("q"), Timestamp: 1000, Value: value})
+		full, err := w.EndRow()
+		if err == nil && full {
+			err = w.Flush()
+		}
+		if err != nil {
+			return scan.Stats{}, err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return scan.Stats{}, ctx.Err()
+}
+
+// TestQueryEnds takes from a query that runs one of the permissions that it has used.
+func TestQueryEnds(t *testing.T) {
+	f := fixtureOver(t, endless{model.New(model.Options{})}, auth.Options{})
+	acc, definer := f.account("some-acc", false), f.account("definer", false)
+	f.grant(project, "roles/bigtable.admin "+f.root.member())
+	f.grant(instance, "roles/bigtable.admin "+definer.member())
+	cases := []struct{ name, taken, left string }{
+		{"table", instance + "/tables/t0", ""},
+		{"family", instance + "/tables/t1", "roles/bigtable.reader " + acc.member() + ` resource.family == "b"`},
+		{"view", instance + "/logicalViews/v2", ""},
+		{"definer", instance + "/tables/t3", ""},
+	}
+	for i, c := range cases {
+		id := strconv.Itoa(i)
+		f.createTable("t" + id)
+		_, err := adminpb.NewBigtableInstanceAdminClient(f.connect(definer.token(nil))).CreateLogicalView(t.Context(), &adminpb.CreateLogicalViewRequest{
+			Parent: instance, LogicalViewId: "v" + id, LogicalView: &adminpb.LogicalView{Query: "SELECT _key, a FROM t" + id}})
+		if err != nil {
+			t.Fatal(c.name, err)
+		}
+	}
+	f.grant(instance, "roles/trestle.queryUser "+acc.member())
+	for i, c := range cases {
+		id := strconv.Itoa(i)
+		from := "t" + id
+		if c.name == "view" || c.name == "definer" {
+			f.grant(instance+"/tables/"+from, "roles/bigtable.reader "+definer.member())
+			from = "v" + id
+			f.grant(instance+"/logicalViews/"+from, "roles/bigtable.reader "+acc.member())
+		} else {
+			f.grant(instance+"/tables/"+from, "roles/bigtable.reader "+acc.member())
+		}
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			client := bigtablepb.NewBigtableClient(f.connect(acc.token(nil)))
+			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			defer cancel()
+			p, err := client.PrepareQuery(ctx, &bigtablepb.PrepareQueryRequest{InstanceName: instance, Query: "SELECT * FROM " + from,
+				DataFormat: &bigtablepb.PrepareQueryRequest_ProtoFormat{ProtoFormat: &bigtablepb.ProtoFormat{}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := client.ExecuteQuery(ctx, &bigtablepb.ExecuteQueryRequest{InstanceName: instance, PreparedQuery: p.GetPreparedQuery()})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for begin := time.Now(); time.Since(begin) < auth.Recheck*3/2; {
+				if _, err := s.Recv(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if c.left == "" {
+				f.grant(c.taken)
+			} else {
+				f.grant(c.taken, c.left)
+			}
+			for err == nil {
+				_, err = s.Recv()
+			}
+			if grpcCode(err) != "PermissionDenied" {
+				t.Errorf("the query goes on, or ends with %v", err)
+			}
+		})
+	}
+}
