@@ -258,13 +258,20 @@ type stream struct {
 	a              *Auth
 	c              *call
 	ctx            context.Context
-	first          bool // message was seen
+	changed        atomic.Pointer[call] // c of a session with other families; nil before they change
+	first          bool                 // message was seen
 	checked        time.Time
 	received, sent int64
 	denied         bool // later than at the first message
 }
 
-func (s *stream) Context() context.Context { return s.ctx }
+// Context may be called while a message is received.
+func (s *stream) Context() context.Context {
+	if c := s.changed.Load(); c != nil {
+		return c
+	}
+	return s.ctx
+}
 
 func (s *stream) RecvMsg(m any) error {
 	if err := s.ServerStream.RecvMsg(m); err != nil {
@@ -328,9 +335,13 @@ func (s *stream) again(now time.Time) error {
 	}
 	if s.c.rule.session {
 		// Each of its requests is held to what is allowed when it comes.
-		if !s.c.read.equal(&c.read) || !s.c.write.equal(&c.write) {
-			c.Context, c.resource, c.checked = s.ServerStream.Context(), s.c.resource, s.c.checked
-			s.c, s.ctx = c, c
+		last := s.changed.Load()
+		if last == nil {
+			last = s.c
+		}
+		if !last.read.equal(&c.read) || !last.write.equal(&c.write) {
+			c.Context, c.resource = s.ServerStream.Context(), s.c.resource
+			s.changed.Store(c)
 		}
 		return nil
 	}

@@ -1,19 +1,29 @@
 package auth_test
 
 import (
+	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"cloud.google.com/go/iam/apiv1/iampb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/auth"
+	"github.com/trestledb/trestle/gateway/wire"
 )
 
 // A session is one as a test sees it.
@@ -175,5 +185,84 @@ func TestSessionPolicies(t *testing.T) {
 	})
 	if strings.Contains(f.log.String(), "secret-row-key") {
 		t.Error("a row key is in the log")
+	}
+}
+
+// A received is a stream of a session that gets frames.
+type received struct {
+	grpc.ServerStream
+	ctx    context.Context
+	frames chan []byte
+}
+
+func (r *received) Context() context.Context { return r.ctx }
+func (r *received) SendMsg(any) error        { return nil }
+func (r *received) RecvMsg(m any) error {
+	return m.(*wire.SessionRequest).DecodeWire(mem.BufferSlice{mem.SliceBuffer(<-r.frames)}, mem.DefaultBufferPool())
+}
+
+// TestSessionContext looks at a session's context, and answers its calls, while other families
+// become its caller's: for the race detector.
+func TestSessionContext(t *testing.T) {
+	b, c := model.New(model.Options{}), &clock{}
+	a, err := auth.Open(t.Context(), b, auth.Options{Now: c.now, Log: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	acc, err := a.Accounts().Create(t.Context(), "p", "some-acc", "", "", false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, _, err := a.Accounts().Mint(t.Context(), acc.Email)
+	if err == nil {
+		err = a.Reload(t.Context())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	var family atomic.Value
+	family.Store("a")
+	a.UsePolicies(func(_ context.Context, resource string) (*iampb.Policy, error) {
+		if resource != table {
+			return nil, fault.NotFound
+		}
+		return &iampb.Policy{Version: 3, Bindings: parseBindings("roles/bigtable.user serviceAccount:" + acc.Email + ` resource.family == "` + family.Load().(string) + `"`)}, nil
+	})
+	info := &tap.Info{FullMethodName: bigtablepb.Bigtable_OpenTable_FullMethodName, Header: metadata.MD{"authorization": {"Bearer " + parseAccount(t, file).token(nil)}}}
+	ctx, err := a.Tap(t.Context(), info)
+	if err != nil {
+		t.Fatal(err)
+	}
+	payload, err := proto.Marshal(&bigtablepb.OpenTableRequest{TableName: table, Permission: sessionRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	frame, err := proto.Marshal(&bigtablepb.SessionRequest{Payload: &bigtablepb.SessionRequest_OpenSession{OpenSession: &bigtablepb.OpenSessionRequest{Payload: payload}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &received{ctx: ctx, frames: make(chan []byte, 2)}
+	err = a.Stream(nil, r, &grpc.StreamServerInfo{FullMethod: info.FullMethodName}, func(_ any, s grpc.ServerStream) error {
+		r.frames <- frame
+		if err := s.RecvMsg(new(wire.SessionRequest)); err != nil {
+			return err
+		}
+		before, looked := s.Context(), make(chan error)
+		go func() {
+			err := s.SendMsg(new(bigtablepb.SessionResponse))
+			looked <- errors.Join(err, s.Context().Err())
+		}()
+		family.Store("b")
+		c.ahead.Add(int64(auth.PolicyUsed + auth.Recheck))
+		r.frames <- frame
+		err := s.RecvMsg(new(wire.SessionRequest))
+		if s.Context() == before {
+			t.Error("the session's context is that of the old families")
+		}
+		return errors.Join(err, <-looked)
+	})
+	if err != nil {
+		t.Error(err)
 	}
 }
