@@ -109,7 +109,8 @@ func (c damageCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// damageWarnings has a line for each damaged segment that tablets wait for.
+// damageWarnings has a line for each damaged segment that tablets wait for. They are for
+// everybody, so they name no rows.
 func damageWarnings(logs []catalog.DamagedLog) (lines []string) {
 	for _, d := range logs {
 		byObject := map[string][]catalog.WaitingTablet{}
@@ -127,7 +128,7 @@ func damageWarnings(logs []catalog.DamagedLog) (lines []string) {
 				if i > 0 {
 					line += "; "
 				}
-				line += t.Name().String()
+				line += fmt.Sprintf("tablet %v of %s", t.Tablet, t.Table)
 			}
 			lines = append(lines, line)
 		}

@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cmd/trestle/internal/ops"
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/tablet"
 	"github.com/trestledb/trestle/gateway/auth"
 )
 
@@ -101,6 +105,38 @@ func TestHTTPRoutes(t *testing.T) {
 		if !found[pattern] {
 			t.Errorf("%s is not there any more", pattern)
 		}
+	}
+}
+
+// damagedStore is a store with damage.
+type damagedStore struct{ ops.Operator }
+
+func (damagedStore) Damage() []tablet.TableDamage {
+	rows := row.Range{Start: []byte("secret-a"), End: []byte("secret-b")}
+	return []tablet.TableDamage{
+		{Table: "t", Rows: rows, Damage: tablet.Damage{Tablet: 7, Object: "x.sst", Reads: 5}},
+		{Table: "t", Rows: rows, Damage: tablet.Damage{Tablet: 8, Failed: true, Err: errors.New("its flush panicked: secret-c is out of order")}},
+	}
+}
+
+// TestReadyNamesNoRows: everybody may ask for /readyz. What it tells of damage names tablets,
+// and no row keys.
+func TestReadyNamesNoRows(t *testing.T) {
+	admin, health := ops.NewAdmin(), new(ops.Health)
+	defer admin.Close()
+	admin.Start(damagedStore{}, nil)
+	logs := []catalog.DamagedLog{{Server: "s", Tablets: []catalog.WaitingTablet{{Table: "t", Tablet: 9, Start: []byte("secret-a"), Object: "l/1", Error: "a checksum"}}}}
+	health.SetWarnings(func() []string { return append(admin.Warnings(), damageWarnings(logs)...) })
+	w := httptest.NewRecorder()
+	ops.Gate{Login: true}.Handler(httpRoutes(ops.NewMetrics(), health, admin, http.NotFoundHandler(), http.NotFoundHandler())).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/readyz", nil))
+	body := w.Body.String()
+	for _, want := range []string{"x.sst of tablet 7 of t", "tablet 8 of t failed", "l/1 of s is damaged (a checksum)", "tablet 9 of t"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("there is no %q in\n%s", want, body)
+		}
+	}
+	if w.Code != http.StatusOK || strings.Contains(body, "secret") {
+		t.Errorf("%d\n%s", w.Code, body)
 	}
 }
 

@@ -350,7 +350,7 @@ func TestCorruption(t *testing.T) {
 	}
 	resp.Body.Close()
 	body := httpGet(t, o.url+"/readyz")
-	if resp.StatusCode != http.StatusOK || !regexp.MustCompile(`\[!\] corruption in `+object+` of tablet [0-9a-f]+ of projects/project/instances/instance/tables/users, .* got DATA_LOSS`).MatchString(body) {
+	if resp.StatusCode != http.StatusOK || !regexp.MustCompile(`\[!\] corruption in `+object+` of tablet [0-9a-f]+ of projects/project/instances/instance/tables/users: .* got DATA_LOSS`).MatchString(body) {
 		t.Errorf("readyz: %s\n%s", resp.Status, body)
 	}
 	metrics := httpGet(t, o.url+"/metrics")

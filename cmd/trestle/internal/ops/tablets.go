@@ -690,7 +690,8 @@ func (a *Admin) cancel(q *request) (any, error) {
 }
 
 // Warnings tells of every SSTable that reads found damaged and every tablet that
-// has failed, a line each.
+// has failed, a line each. They are for everybody, so they name no rows, nor what a
+// panic says.
 func (a *Admin) Warnings() []string {
 	o := a.open.Load()
 	if o == nil {
@@ -699,16 +700,16 @@ func (a *Admin) Warnings() []string {
 	var out []string
 	for _, d := range o.op.Damage() {
 		if d.Failed {
-			out = append(out, fmt.Sprintf("%v Table %s, rows [%s, %s), since %s; all other rows are served. Report it; a start tries again",
-				d.Err, d.Table, EscapeKey(d.Rows.Start), EscapeKey(d.Rows.End), d.First.UTC().Format(time.RFC3339)))
+			out = append(out, fmt.Sprintf("tablet %v of %s failed at %s: its work panicked, see the log; all other rows are served. Report it; a start tries again",
+				d.Tablet, d.Table, d.First.UTC().Format(time.RFC3339)))
 			continue
 		}
 		object := d.Object
 		if object == "" {
 			object = "an SSTable"
 		}
-		out = append(out, fmt.Sprintf("corruption in %s of %v: %d reads since %s got DATA_LOSS; all other rows are served",
-			object, metadata.TabletName{Table: d.Table, Tablet: d.Tablet, Start: d.Rows.Start, End: d.Rows.End}, d.Reads, d.First.UTC().Format(time.RFC3339)))
+		out = append(out, fmt.Sprintf("corruption in %s of tablet %v of %s: %d reads since %s got DATA_LOSS; all other rows are served",
+			object, d.Tablet, d.Table, d.Reads, d.First.UTC().Format(time.RFC3339)))
 	}
 	return out
 }

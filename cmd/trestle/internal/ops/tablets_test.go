@@ -285,7 +285,7 @@ func TestAdmin(t *testing.T) {
 	if code, _ := s.ask("POST", "/admin/tablets/compact", `{"table":"t","all":true}`); code != http.StatusServiceUnavailable {
 		t.Errorf("after Close: %d", code)
 	}
-	if w := a.Warnings(); len(w) != 2 || !strings.Contains(w[1], "tablet 8 failed: its flush panicked: x. Table t, rows [k, ), since 1970-01-01T00:00:00Z; all other rows are served") || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t, rows [, k): 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
+	if w := a.Warnings(); len(w) != 2 || !strings.Contains(w[1], "tablet 8 of t failed at 1970-01-01T00:00:00Z: its work panicked, see the log; all other rows are served") || !strings.Contains(w[0], "corruption in x.sst of tablet 7 of t: 5 reads since 1970-01-01T00:00:00Z got DATA_LOSS") {
 		t.Errorf("%q", w)
 	}
 }
