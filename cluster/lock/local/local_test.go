@@ -70,7 +70,7 @@ func TestService(t *testing.T) {
 		s := mustOpen(t, newFS(t))
 		t.Cleanup(func() { mustClose(t, s) })
 		return s
-	}, 0)
+	}, 0, nil)
 }
 
 // TestReopen: what was put is there after a restart, with its versions; what a

@@ -15,14 +15,24 @@ import (
 
 // Run tests the service that open returns. ttl is that of sessions; the tests
 // wait for its end several times. It is 0 for a service whose sessions end with
-// the process and not before.
-func Run(t *testing.T, open func(t *testing.T) lock.Service, ttl time.Duration) {
-	t.Run("Items", func(t *testing.T) { items(t, open(t)) })
-	t.Run("Race", func(t *testing.T) { race(t, open(t)) })
-	t.Run("Watch", func(t *testing.T) { watch(t, open(t)) })
-	t.Run("OwnValues", func(t *testing.T) { ownValues(t, open(t)) })
-	t.Run("Session", func(t *testing.T) { session(t, open(t), ttl) })
-	t.Run("Acquire", func(t *testing.T) { acquire(t, open(t), ttl) })
+// the process and not before. around may be nil, or runs each test, as
+// synctest.Test does.
+func Run(t *testing.T, open func(t *testing.T) lock.Service, ttl time.Duration, around func(*testing.T, func(*testing.T))) {
+	run := func(name string, test func(*testing.T)) {
+		t.Run(name, func(t *testing.T) {
+			if around == nil {
+				test(t)
+			} else {
+				around(t, test)
+			}
+		})
+	}
+	run("Items", func(t *testing.T) { items(t, open(t)) })
+	run("Race", func(t *testing.T) { race(t, open(t)) })
+	run("Watch", func(t *testing.T) { watch(t, open(t)) })
+	run("OwnValues", func(t *testing.T) { ownValues(t, open(t)) })
+	run("Session", func(t *testing.T) { session(t, open(t), ttl) })
+	run("Acquire", func(t *testing.T) { acquire(t, open(t), ttl) })
 }
 
 func must(t *testing.T, err error) {
@@ -226,7 +236,7 @@ func acquire(t *testing.T, s lock.Service, ttl time.Duration) {
 	must(t, err)
 	first, err := lock.Acquire(ctx, s, one, "master", []byte("one"))
 	must(t, err)
-	short, cancel := context.WithTimeout(ctx, max(ttl/2, 20*time.Millisecond))
+	short, cancel := context.WithTimeout(ctx, max(min(ttl/2, time.Second/2), 20*time.Millisecond))
 	if _, err := lock.Acquire(short, s, two, "master", []byte("two")); err == nil {
 		t.Error("two masters")
 	}

@@ -13,7 +13,13 @@ import (
 )
 
 func TestSuite(t *testing.T) {
-	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil, nil) }, 2*time.Second)
+	const ttl = 2 * time.Second
+	locktest.Run(t, func(*testing.T) lock.Service { return New().Client(nil, nil) }, ttl, func(t *testing.T, test func(*testing.T)) {
+		synctest.Test(t, func(t *testing.T) {
+			test(t)
+			time.Sleep(ttl) // the service forgets its sessions
+		})
+	})
 }
 
 // TestCutOff: a session whose holder does not reach the service ends, for the
