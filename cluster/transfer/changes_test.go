@@ -39,7 +39,7 @@ func TestChangeFiles(t *testing.T) {
 	must(t, err)
 	release()
 	back, release := directory(t, fs, "b")
-	_, err = Run(t.Context(), to, back, Options{Command: "trestle cluster release"})
+	_, err = runShort(t, to, back)
 	must(t, err)
 	release()
 	if sum := checked(t, fs, "b"); sum.ChangeFiles != n {
