@@ -30,6 +30,18 @@ type expiring struct {
 	armed  atomic.Bool
 	full   atomic.Bool // the ends that were read last are of as many rows as go together
 	expire chan struct{}
+	taken  atomic.Int64 // records that workers have taken
+}
+
+// counting is a writer that counts the records that it has passed on.
+type counting struct {
+	changes.Writer
+	taken *atomic.Int64
+}
+
+func (c *counting) Record(r *changes.Record, at changes.Position) (full bool, err error) {
+	defer c.taken.Add(1)
+	return c.Writer.Record(r, at)
 }
 
 func (e *expiring) ReadChanges(ctx context.Context, req *changes.Request, w changes.Writer) (*changes.Close, error) {
@@ -45,7 +57,7 @@ func (e *expiring) ReadChanges(ctx context.Context, req *changes.Request, w chan
 			expired <- false
 		}
 	}()
-	closed, err := e.Cluster.ReadChanges(read, req, w)
+	closed, err := e.Cluster.ReadChanges(read, req, &counting{w, &e.taken})
 	if stop(); <-expired {
 		return nil, &fault.Error{Kind: fault.OutOfRange, Reason: changes.ExpiredReason, Msg: "changes are kept no longer"}
 	}
@@ -80,6 +92,7 @@ func TestViewExpires(t *testing.T) {
 	w.crash() // the worker follows from a position that it has
 	w.check()
 	hold.Store(true)
+	e.taken.Store(0)
 	entries := make([]row.Entry, 2000)
 	for i := range entries {
 		entries[i] = row.Entry{Key: fmt.Appendf(nil, "row%05d", i), Mutations: []row.Mutation{w.set(viewstest.Group, fmt.Appendf(nil, "group%d", i%7))}}
@@ -91,7 +104,11 @@ func TestViewExpires(t *testing.T) {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(200 * time.Millisecond) // the intake takes all rows
+	for limit := time.Now().Add(time.Minute); e.taken.Load() < int64(len(entries)); time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("the intake takes %d rows of %d", e.taken.Load(), len(entries))
+		}
+	}
 	e.armed.Store(true)
 	hold.Store(false)
 	w.check()
