@@ -21,7 +21,7 @@ import (
 // TestClusterRegions: regions of a cluster are split, merged, flushed, compacted
 // and moved by HBase's clients.
 func TestClusterRegions(t *testing.T) {
-	c, err := sim.New(sim.Options{})
+	c, err := sim.New(sim.Options{TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

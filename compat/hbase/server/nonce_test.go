@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -65,7 +66,7 @@ func (f *front) increment(t *testing.T, key string, nonce uint64) uint64 {
 // TestNoncesTravel: an increment that is repeated counts once, whichever front it
 // comes to, and after the tablet server that carried it out was killed.
 func TestNoncesTravel(t *testing.T) {
-	c, err := sim.New(sim.Options{})
+	c, err := sim.New(sim.Options{TTL: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
