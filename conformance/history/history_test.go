@@ -25,7 +25,7 @@ var suffix = time.Now().Format("-150405.000000")
 
 func TestRows(t *testing.T) {
 	t.Logf("-history.seed=%d", *seed)
-	r, err := Rows(t.Context(), target.Addr(t), "rows"+suffix, RowsOptions{Duration: *duration, Seed: *seed})
+	r, err := Rows(t.Context(), target.Addr(t), "rows"+suffix, RowsOptions{Duration: *duration, Seed: *seed, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

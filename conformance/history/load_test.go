@@ -16,7 +16,7 @@ import (
 func TestLoad(t *testing.T) {
 	addr := target.Addr(t)
 	load := func(suffix string) (*Load, *cluster) {
-		l, err := StartLoad(t.Context(), LoadOptions{Addrs: []string{addr, addr}, Suffix: "-load" + suffix + strings.ReplaceAll(strings.ReplaceAll(time.Now().Format("150405.000000"), ".", "-"), ":", ""), Seed: *seed, Pause: time.Millisecond})
+		l, err := StartLoad(t.Context(), LoadOptions{Addrs: []string{addr, addr}, Suffix: "-load" + suffix + strings.ReplaceAll(strings.ReplaceAll(time.Now().Format("150405.000000"), ".", "-"), ":", ""), Seed: *seed, Pause: time.Millisecond, Timeout: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -85,15 +85,19 @@ func TestLoad(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l, c := load("-" + strings.ReplaceAll(name, " ", "-"))
+			progress := func() {
+				t.Helper()
+				ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+				defer cancel()
+				if err := l.Progress(ctx); err != nil {
+					t.Fatal(err)
+				}
+			}
+			progress()
+			tc.do(l, c)
+			progress()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
-			if err := l.Progress(ctx); err != nil {
-				t.Fatal(err)
-			}
-			tc.do(l, c)
-			if err := l.Progress(ctx); err != nil {
-				t.Fatal(err)
-			}
 			r, err := l.Stop(ctx)
 			if err != nil {
 				t.Fatal(err)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/trestledb/trestle/engine/datadir"
+	"github.com/trestledb/trestle/engine/loopback"
 )
 
 // use makes a table with the official client and reads back what it writes.
@@ -69,7 +70,7 @@ func TestServer(t *testing.T) {
 	tmp := t.TempDir()
 	t.Setenv("TMPDIR", tmp)
 	start := time.Now()
-	s, err := NewServer("localhost:0")
+	s, err := NewServer(loopback.Addr(t)) // which nobody takes afterwards
 	if err != nil {
 		t.Fatal(err)
 	}
