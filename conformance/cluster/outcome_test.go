@@ -1,8 +1,12 @@
 package cluster
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
+	"net/http"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +27,39 @@ func reason(err error) string {
 		}
 	}
 	return ""
+}
+
+// writing tells whether a tablet server is about to write a row.
+func writing(t *testing.T, c *Cluster, p *Process) bool {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.HTTP(p)+"/admin/debug", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	type process struct {
+		Name  string
+		Files map[string][]byte
+	}
+	var all struct{ Processes []process }
+	if err := json.NewDecoder(resp.Body).Decode(&all); err != nil {
+		t.Fatal(resp.Status, err)
+	}
+	i := slices.IndexFunc(all.Processes, func(q process) bool { return q.Name == p.Name })
+	if i < 0 {
+		t.Fatalf("%s tells nothing of itself: %d processes", p.Name, len(all.Processes))
+	}
+	stacks := all.Processes[i].Files["stacks.txt"]
+	if !bytes.Contains(stacks, []byte("tabletserver.(*Server).")) {
+		t.Fatalf("no stacks of %s:\n%s", p.Name, stacks)
+	}
+	return bytes.Contains(stacks, []byte("tabletserver.(*Server).MutateRow("))
 }
 
 // TestStoreHangs: while the store does not answer, writes wait until their
@@ -61,10 +98,19 @@ func TestStoreHangs(t *testing.T) {
 		}
 	}
 	p.Stop()
+	victim := c.Servers[0]
+	eventually := func(what string, ok func() bool) {
+		t.Helper()
+		for limit := time.Now().Add(time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
+			if time.Now().After(limit) {
+				t.Fatalf("not in a minute: %s", what)
+			}
+		}
+	}
+	eventually("nobody writes to the victim", func() bool { return !writing(t, c, victim) })
 	if err := c.Store.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	victim := c.Servers[0]
 	type answer struct {
 		server string
 		err    error
@@ -73,12 +119,12 @@ func TestStoreHangs(t *testing.T) {
 	for server, key := range keys {
 		within := 5 * time.Second
 		if server == victim.Name {
-			within = time.Minute
+			within = 5 * time.Minute
 		}
 		go func() { answers <- answer{server, write(key, "tried", within)} }()
 	}
-	time.Sleep(2 * time.Second)
-	if _, err := victim.End(syscall.SIGKILL, 5*time.Second); err != nil {
+	eventually("the victim's write is under way", func() bool { return writing(t, c, victim) })
+	if _, err := victim.End(syscall.SIGKILL, time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	for range keys {

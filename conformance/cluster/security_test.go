@@ -40,13 +40,16 @@ func TestSecurity(t *testing.T) {
 	if err := MakeInstance(t.Context(), c.API(c.Servers[0]), "history", "history-1", login...); err != nil {
 		t.Fatal(err)
 	}
-	l, err := history.StartLoad(t.Context(), history.LoadOptions{Addrs: addresses(c), Dial: login, Seed: *seed, Pause: 10 * time.Millisecond, Timeout: 5 * time.Second, Log: t.Logf})
+	l, err := history.StartLoad(t.Context(), history.LoadOptions{Addrs: addresses(c), Dial: login, Seed: *seed, Pause: 10 * time.Millisecond, Timeout: time.Minute, Log: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	if err := l.Progress(ctx); err != nil {
+	within := func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	if err := l.Progress(within()); err != nil {
 		t.Fatal(err)
 	}
 	if n, first := l.Failed(); n > 0 {
@@ -58,21 +61,19 @@ func TestSecurity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := MakeInstance(ctx, c.API(c.Gateway), "history", "stolen", wire...); status.Code(err) != codes.Unauthenticated {
+	if err := MakeInstance(within(), c.API(c.Gateway), "history", "stolen", wire...); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without a key: %v", err)
 	}
 	peer := c.address(c.Servers[0], "cluster", 8085)
 	for what, o := range map[string]grpc.DialOption{"plaintext": grpc.WithTransportCredentials(insecure.NewCredentials()), "no certificate": wire[0]} {
-		short, cancel := context.WithTimeout(ctx, time.Minute)
 		conn, err := grpc.NewClient(peer, o)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := conn.Invoke(short, "/any/Method", new(nothing), new(nothing), grpc.ForceCodec(nothing{})); status.Code(err) != codes.Unavailable {
+		if err := conn.Invoke(within(), "/any/Method", new(nothing), new(nothing), grpc.ForceCodec(nothing{})); status.Code(err) != codes.Unavailable {
 			t.Errorf("%s at the port for servers: %v", what, err)
 		}
 		conn.Close()
-		cancel()
 	}
 	stranger := *security
 	other, err := NewSecurity(t.TempDir(), host.IP)
@@ -82,12 +83,12 @@ func TestSecurity(t *testing.T) {
 	stranger.Cert, stranger.Key = other.Cert, other.Key
 	mine := c.o.Security
 	c.o.Security = &stranger
-	if out, err := c.Run(ctx, "cluster", "status", "--timeout=5s"); err == nil {
+	if out, err := c.Run(within(), "cluster", "status", "--timeout=5s"); err == nil {
 		t.Errorf("a certificate of another authority is let in: %s", out)
 	}
 	c.o.Security = mine
 
-	if _, err := c.Do(ctx, Fault{Name: "kill", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
+	if _, err := c.Do(within(), Fault{Name: "kill", do: func(ctx context.Context, c *Cluster, r *rand.Rand) (string, error) {
 		p := c.Servers[1]
 		if _, err := p.End(syscall.SIGKILL, time.Minute); err != nil {
 			return "", err
@@ -97,10 +98,10 @@ func TestSecurity(t *testing.T) {
 	}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Progress(ctx); err != nil {
+	if err := l.Progress(within()); err != nil {
 		t.Fatal(err)
 	}
-	r, err := l.Stop(ctx)
+	r, err := l.Stop(within())
 	if err != nil {
 		t.Fatal(err)
 	}
