@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable"
+
+	"github.com/trestledb/trestle/conformance/target"
 )
 
 // A testCluster is etcd in this process and the other processes of a cluster.
@@ -34,11 +36,20 @@ type testCluster struct {
 	addrsHTTP  map[string]string // of metrics and health, of servers that extra gives an http-listen
 }
 
+// newCluster returns a cluster of which nothing runs yet. A busy machine outlives its ttl.
+func newCluster(t *testing.T) *testCluster {
+	c := &testCluster{t: t, dir: t.TempDir(), ttl: target.Patience, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}, addrsHTTP: map[string]string{}}
+	c.store = "file://" + filepath.Join(c.dir, "store")
+	return c
+}
+
+// mortal is for a cluster whose processes are killed: tests wait for the end of their sessions.
+func mortal(c *testCluster) { c.ttl = 6 * time.Second }
+
 // startCluster runs masters and n servers, which change may give other settings.
 func startCluster(t *testing.T, n int, change ...func(*testCluster)) *testCluster {
 	t.Helper()
-	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}, addrsHTTP: map[string]string{}}
-	c.store = "file://" + filepath.Join(c.dir, "store")
+	c := newCluster(t)
 	for _, f := range change {
 		f(c)
 	}

@@ -151,7 +151,7 @@ func TestClusterCheck(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	c := startCluster(t, 2)
+	c := startCluster(t, 2, mortal)
 	tbl := c.table(c.addrs["server-1"])
 	write := func(from, to int) {
 		t.Helper()
@@ -309,7 +309,7 @@ func TestClusterCheck(t *testing.T) {
 	tbl = client.Open("table-of-test")
 	for i := range 230 {
 		key := fmt.Sprintf("%c%03d", 'a'+i%26, i)
-		if got, err := rowWithin(t, tbl, key, 20*time.Second); err != nil || got == "" {
+		if got, err := rowWithin(t, tbl, key, time.Minute); err != nil || got == "" {
 			t.Fatalf("row %s after the check: %q, %v", key, got, err)
 		}
 	}

@@ -21,7 +21,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	c := startCluster(t, 2, func(c *testCluster) {
+	c := startCluster(t, 2, mortal, func(c *testCluster) {
 		c.extra = func(string) []string { return []string{"--http-listen=127.0.0.1:0"} }
 	})
 	dir, store := strings.TrimPrefix(c.store, "file://"), "--store="+c.store
@@ -67,7 +67,7 @@ func TestClusterDropDamagedLog(t *testing.T) {
 	}
 	write := func(row string) {
 		t.Helper()
-		if err := writeWithin(t, tbl, row, "in a log", 30*time.Second); err != nil {
+		if err := writeWithin(t, tbl, row, "in a log", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -138,12 +138,12 @@ func TestClusterDropDamagedLog(t *testing.T) {
 		t.Fatalf("of the rest: exit code %d\n%s", code, out)
 	}
 	for row := range all {
-		if got, err := rowWithin(t, tbl, row, 30*time.Second); err != nil || got != "in a log" {
+		if got, err := rowWithin(t, tbl, row, time.Minute); err != nil || got != "in a log" {
 			t.Errorf("row %s: %q, %v", row, got, err)
 		}
 	}
 	for _, row := range lost {
-		if got, err := rowWithin(t, tbl, row, 30*time.Second); err != nil || got != "" {
+		if got, err := rowWithin(t, tbl, row, time.Minute); err != nil || got != "" {
 			t.Errorf("row %s, which was given up: %q, %v", row, got, err)
 		}
 	}

@@ -92,16 +92,16 @@ func TestClusterStoreFull(t *testing.T) {
 	ready(true, "[+] shared store: ok", "[+] commit log: ok")
 	tbl := c.table(c.addrs["server-1"])
 	acked := map[string]string{}
-	put := func(i int, v string) error {
+	put := func(i int, v string, within time.Duration) error {
 		row := fmt.Sprintf("%c%03d", 'a'+i%26, i)
-		err := writeWithin(t, tbl, row, v, 5*time.Second)
+		err := writeWithin(t, tbl, row, v, within)
 		if err == nil {
 			acked[row] = v
 		}
 		return err
 	}
 	for i := range 52 {
-		if err := put(i, "before"); err != nil {
+		if err := put(i, "before", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,7 +134,7 @@ func TestClusterStoreFull(t *testing.T) {
 	t.Logf("a write to a full store: %v", first)
 	ready(false, "[-] shared store: ", "bytes free in")
 	for row, v := range acked {
-		if got, err := rowWithin(t, tbl, row, 10*time.Second); err != nil || got != v {
+		if got, err := rowWithin(t, tbl, row, time.Minute); err != nil || got != v {
 			t.Fatalf("row %s: %.20q, %v", row, got, err)
 		}
 	}
@@ -143,14 +143,14 @@ func TestClusterStoreFull(t *testing.T) {
 	}
 	eventually(t, func() string {
 		for i := range 52 {
-			if err := put(i, "after"); err != nil {
+			if err := put(i, "after", 5*time.Second); err != nil {
 				return fmt.Sprintf("a write when there is room: %v", err)
 			}
 		}
 		return ""
 	})
 	for row, v := range acked {
-		if got, err := rowWithin(t, tbl, row, 10*time.Second); err != nil || got != v {
+		if got, err := rowWithin(t, tbl, row, time.Minute); err != nil || got != v {
 			t.Fatalf("row %s: %.20q, %v", row, got, err)
 		}
 	}
@@ -170,11 +170,11 @@ func TestClusterDamage(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts five processes")
 	}
-	c := startCluster(t, 2)
+	c := startCluster(t, 2, mortal)
 	dir, store := strings.TrimPrefix(c.store, "file://"), "--store="+c.store
 	tbl := c.table(c.addrs["server-1"])
 	for i := range 26 {
-		if err := writeWithin(t, tbl, string(rune('a'+i)), "in an SSTable", 20*time.Second); err != nil {
+		if err := writeWithin(t, tbl, string(rune('a'+i)), "in an SSTable", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -199,7 +199,7 @@ func TestClusterDamage(t *testing.T) {
 	var lost []string
 	for i := range 26 {
 		row := string(rune('a' + i))
-		switch got, err := rowWithin(t, tbl, row, 30*time.Second); {
+		switch got, err := rowWithin(t, tbl, row, time.Minute); {
 		case status.Code(err) == codes.DataLoss:
 			lost = append(lost, row)
 		case err != nil || got != "in an SSTable":
@@ -212,13 +212,13 @@ func TestClusterDamage(t *testing.T) {
 	if out, code := c.check("--blocks", store); code != 1 || !strings.Contains(out, filepath.Base(tables[0])) {
 		t.Errorf("check: exit code %d\n%s", code, out)
 	}
-	if err := writeWithin(t, tbl, lost[0], "new", 20*time.Second); err != nil {
+	if err := writeWithin(t, tbl, lost[0], "new", time.Minute); err != nil {
 		t.Errorf("a write to a damaged tablet: %v", err)
 	}
 	undo()
 	for _, row := range lost {
 		eventually(t, func() string {
-			if got, err := rowWithin(t, tbl, row, 20*time.Second); err != nil || got == "" {
+			if got, err := rowWithin(t, tbl, row, time.Minute); err != nil || got == "" {
 				return fmt.Sprintf("row %s of an SSTable that is back: %q, %v", row, got, err)
 			}
 			return ""
@@ -227,7 +227,7 @@ func TestClusterDamage(t *testing.T) {
 
 	// server-1, which has got all tablets, dies, and a segment of its log with it.
 	for i := range 26 {
-		if err := writeWithin(t, tbl, string(rune('a'+i)), "in a log", 20*time.Second); err != nil {
+		if err := writeWithin(t, tbl, string(rune('a'+i)), "in a log", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

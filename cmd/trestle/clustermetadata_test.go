@@ -21,7 +21,7 @@ func TestClusterMetadata(t *testing.T) {
 		t.Skip("starts six processes")
 	}
 	t.Setenv(envMetadataSplit, fmt.Sprint(256<<10))
-	c := startCluster(t, 3)
+	c := startCluster(t, 3, mortal)
 	metadata := func() []clusterTablet {
 		for _, x := range c.status().Tables {
 			if x.Table == "METADATA" {
@@ -63,7 +63,7 @@ func TestClusterMetadata(t *testing.T) {
 	c.servers[victim].exit()
 	row := func(i int) string { return fmt.Sprintf("k%04d", i) } // of the tablet before the split of that name
 	for i := 0; i < wide; i += 4 {
-		if err := writeWithin(t, client.Open("wide"), row(i), "v", 60*time.Second); err != nil {
+		if err := writeWithin(t, client.Open("wide"), row(i), "v", time.Minute); err != nil {
 			t.Fatal(err)
 		}
 	}

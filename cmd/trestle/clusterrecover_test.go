@@ -79,7 +79,7 @@ func TestClusterRecover(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a dozen processes")
 	}
-	c := startCluster(t, 2)
+	c := startCluster(t, 2, mortal)
 	acked := map[string]map[string]string{}
 	write := func(tbl *bigtable.Table, name, value string) {
 		t.Helper()
@@ -206,7 +206,7 @@ func TestClusterRecover(t *testing.T) {
 		gateway := c.gateway(c.etcd)
 		gateway.line("export BIGTABLE_EMULATOR_HOST=")
 		store := "--store=" + c.store
-		for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) {
 			// The sessions of the snapshot go on for a while.
 			out, code := c.try("cluster", "recover", store)
 			if code == 1 && strings.Contains(out, "Give --yes") {

@@ -198,8 +198,8 @@ func TestClusterAdopt(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a dozen processes")
 	}
-	c := &testCluster{t: t, dir: t.TempDir(), ttl: 2 * time.Second, servers: map[string]*proc{}, masters: map[string]*proc{}, addrs: map[string]string{}, addrsHTTP: map[string]string{}}
-	c.store = "file://" + filepath.Join(c.dir, "store")
+	c := newCluster(t)
+	mortal(c)
 	first, second := filepath.Join(c.dir, "first"), filepath.Join(c.dir, "second")
 	serve := func(dir string) *proc {
 		return startTrestle(t, "real", c.dir, "serve", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off", "--memory=128MiB", "--data-dir="+dir)

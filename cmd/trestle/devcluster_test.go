@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/trestledb/trestle/conformance/target"
 	"github.com/trestledb/trestle/engine/loopback"
 	"github.com/trestledb/trestle/gateway/auth/servertls"
 )
@@ -29,7 +30,7 @@ func TestDevCluster(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "data #1?") // which a URL must escape
-	p := startTrestle(t, "real", t.TempDir(), "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--hbase", "--dir", dir,
+	p := startTrestle(t, "real", t.TempDir(), "dev-cluster", "-servers=2", "--gateways=1", "--host", host.IP, "--port", strconv.Itoa(first+2), "--memory=64MiB", "--ttl", target.Patience.String(), "--hbase", "--dir", dir,
 		"--", "--http-listen=off", "--tls-auto", "--auth=on", "--audit-log=off")
 	p.line("the cluster serves")
 	keys, err := filepath.Glob(filepath.Join(dir, "*", "root-key.json"))

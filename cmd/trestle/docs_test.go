@@ -232,7 +232,7 @@ func runDoc(t *testing.T, doc string, s docSection, bin string) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	ended := time.AfterFunc(2*time.Minute, func() { _ = cmd.Process.Kill() })
+	ended := time.AfterFunc(10*time.Minute, func() { _ = cmd.Process.Kill() })
 	defer ended.Stop()
 	if err := cmd.Wait(); err != nil && !strings.Contains(err.Error(), "WaitDelay") {
 		t.Errorf("%v\n%s", err, &out)

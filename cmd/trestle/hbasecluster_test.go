@@ -133,12 +133,12 @@ func TestClusterHBase(t *testing.T) {
 		addrs[name] = [2]string{loopback.Addr(t), loopback.Addr(t)}
 		quorum = append(quorum, addrs[name][1])
 	}
-	c := startCluster(t, 3, func(c *testCluster) { c.extra = flags })
+	c := startCluster(t, 3, mortal, func(c *testCluster) { c.extra = flags })
 	gateway := startTrestle(t, "real", c.dir, c.args(append([]string{"gateway", "--emulator", "--listen=127.0.0.1:0", "--http-listen=off",
 		"--data-dir=" + c.dir + "/gateway-1"}, flags("gateway-1")...)...)...)
 	gateway.line("export BIGTABLE_EMULATOR_HOST=")
 
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	admin := gohbase.NewAdminClient(quorum[3])
 	var splits [][]byte

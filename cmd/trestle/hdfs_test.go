@@ -19,7 +19,7 @@ func TestClusterHDFS(t *testing.T) {
 	if err := os.Unsetenv(hdfstest.Jars); err != nil {
 		t.Fatal(err)
 	}
-	c := startCluster(t, 3, func(c *testCluster) {
+	c := startCluster(t, 3, mortal, func(c *testCluster) {
 		o := h.Options("/trestle")
 		c.store = fmt.Sprintf("hdfs://%s%s?user=%s&insecure=true", o.NameNodes[0], o.Dir, o.User)
 	})

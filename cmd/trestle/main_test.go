@@ -49,6 +49,7 @@ func TestMain(m *testing.M) {
 		select {}
 	case "bare":
 		openStack = bareStack
+		stopLimit, drainLimit = time.Minute, time.Minute // for a busy machine
 	case "stuck":
 		openStack = stuckStack
 	case "failing":
@@ -229,7 +230,9 @@ func TestServeLife(t *testing.T) {
 	ready := strings.Fields(urls)[1]
 
 	conn := dial(t, addr)
-	w, err := grpc_health_v1.NewHealthClient(conn).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	watching, enough := context.WithCancel(t.Context())
+	defer enough()
+	w, err := grpc_health_v1.NewHealthClient(conn).Watch(watching, &grpc_health_v1.HealthCheckRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,7 +254,7 @@ func TestServeLife(t *testing.T) {
 	if code, body := get(strings.TrimSuffix(ready, "readyz") + "metrics"); code != 200 || !strings.Contains(body, "bigtable_disk_free_bytes") {
 		t.Errorf("%d %s", code, body)
 	}
-	check := startTrestle(t, "bare", dir, "healthcheck", "--http-listen", strings.TrimSuffix(strings.TrimPrefix(ready, "http://"), "/readyz"))
+	check := startTrestle(t, "bare", dir, "healthcheck", "--timeout=1m", "--http-listen", strings.TrimSuffix(strings.TrimPrefix(ready, "http://"), "/readyz"))
 	if out, code, _ := check.exit(); code != 0 || !strings.Contains(out, "ready") {
 		t.Errorf("healthcheck: %d %q %s", code, out, check.stderr)
 	}
@@ -263,7 +266,7 @@ func TestServeLife(t *testing.T) {
 	} {
 		t.Setenv(name, value)
 	}
-	check = startTrestle(t, "bare", dir, "healthcheck")
+	check = startTrestle(t, "bare", dir, "healthcheck", "--timeout=1m")
 	if out, code, _ := check.exit(); code != 0 || !strings.Contains(out, "ready") {
 		t.Errorf("healthcheck beside a tablet server's environment: %d %q %s", code, out, check.stderr)
 	}
@@ -276,6 +279,7 @@ func TestServeLife(t *testing.T) {
 	if code, body := get(ready); code != 503 || !strings.Contains(body, "[-] server: draining") {
 		t.Errorf("%d %s", code, body)
 	}
+	enough()
 	// Had it not ended within stopLimit, the code would say so.
 	_, code, elapsed := p.exit()
 	if code != 0 {
@@ -287,6 +291,28 @@ func TestServeLife(t *testing.T) {
 	check = startTrestle(t, "bare", dir, "healthcheck", "--url", ready)
 	if _, code, _ := check.exit(); code != 1 {
 		t.Errorf("healthcheck of a dead server: %d", code)
+	}
+}
+
+// TestRequestsAreCutOff: a request that does not end holds a server up for drainLimit, and no
+// longer.
+func TestRequestsAreCutOff(t *testing.T) {
+	t.Setenv(envDrain, "200ms")
+	dir := t.TempDir()
+	p := startTrestle(t, "bare", dir, "serve", "--listen=127.0.0.1:0", "--http-listen=off", "--data-dir", dir)
+	w, err := grpc_health_v1.NewHealthClient(dial(t, p.line("export BIGTABLE_EMULATOR_HOST="))).Watch(t.Context(), &grpc_health_v1.HealthCheckRequest{})
+	if err == nil {
+		_, err = w.Recv() // the request is under way
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.signal(syscall.SIGTERM)
+	if _, code, elapsed := p.exit(); code != 0 || !strings.Contains(p.stderr.String(), "requests were cut off") || elapsed > 30*time.Second {
+		t.Errorf("exit code %d after %v; stderr:\n%s", code, elapsed, p.stderr)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "closed")); err != nil {
+		t.Errorf("the store was not closed: %v", err)
 	}
 }
 
