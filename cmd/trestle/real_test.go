@@ -278,7 +278,7 @@ func TestBench(t *testing.T) {
 	p := startTrestle(t, "real", t.TempDir(), "serve", "--temporary", "--listen=127.0.0.1:0", "--http-listen=off")
 	addr := p.line("export BIGTABLE_EMULATOR_HOST=")
 	b := startTrestle(t, "real", t.TempDir(), "bench", "-endpoint", addr, "--workload=all", "--rows=200", "--scan-rows=50", "--splits=3",
-		"--duration=60ms", "--warmup=20ms", "--slices=2", "--concurrency=8", "--ceiling", "--json", "--pid", fmt.Sprint(p.cmd.Process.Pid))
+		"--duration=1m", "--ops=48", "--warmup=20ms", "--slices=2", "--concurrency=8", "--ceiling", "--json", "--pid", fmt.Sprint(p.cmd.Process.Pid))
 	out, code, _ := b.exit()
 	if code != 0 {
 		t.Fatalf("exit code %d; stderr:\n%s", code, b.stderr)
