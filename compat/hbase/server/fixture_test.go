@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/cluster/standalone"
@@ -40,6 +41,10 @@ func fixtureOver(t testing.TB, so standalone.Options, o Options) *fixture {
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
 	so.Dir, so.Logger = t.TempDir(), quiet
+	if _, ok := t.(*testing.B); !ok {
+		// A test must not wait for a busy disk.
+		so.Dir, so.FS, so.NoReserve = "d", vfs.NewMem(), true
+	}
 	store, err := standalone.Open(ctx, so)
 	if err != nil {
 		t.Fatal(err)
@@ -159,19 +164,23 @@ func (f *fixture) dial(service string, set func(*pb.ConnectionHeader)) *rawClien
 	return c
 }
 
+// patience is how long a raw client waits for an answer.
+const patience = time.Minute
+
 func (f *fixture) connect() *rawClient {
 	f.t.Helper()
 	nc, err := net.Dial("tcp", f.addr)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	_ = nc.SetDeadline(time.Now().Add(time.Minute))
+	_ = nc.SetDeadline(time.Now().Add(patience))
 	f.t.Cleanup(func() { _ = nc.Close() })
 	return &rawClient{t: f.t, nc: nc}
 }
 
 func (c *rawClient) write(b []byte) {
 	c.t.Helper()
+	_ = c.nc.SetDeadline(time.Now().Add(patience))
 	if _, err := c.nc.Write(b); err != nil {
 		c.t.Fatal(err)
 	}

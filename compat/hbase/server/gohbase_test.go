@@ -63,7 +63,7 @@ func all(t *testing.T, s hrpc.Scanner) (out []*hrpc.Result) {
 func TestGohbase(t *testing.T) {
 	f := newFixture(t, Options{})
 	f.table("t", map[string]model.Family{"f": {Versions: 3, TTL: model.Forever}, "g": {Versions: 1, TTL: model.Forever}}, nil, "c", "m")
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	for name, o := range map[string][]gohbase.Option{"plain": nil, "snappy": {gohbase.CompressionCodec("snappy")}} {
 		t.Run(name, func(t *testing.T) {

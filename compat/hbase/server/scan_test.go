@@ -70,7 +70,7 @@ func filterMessage(t *testing.T, m proto.Message) *pb.Filter {
 }
 
 func TestScanContract(t *testing.T) {
-	f := newFixture(t, Options{ScannerLease: 700 * time.Millisecond})
+	f := newFixture(t, Options{})
 	table := f.table("t", map[string]model.Family{"f": {Versions: 1, TTL: model.Forever}}, nil, "r05")
 	f.fill(table, 8)
 	regions := f.regions(table)
@@ -237,9 +237,28 @@ func TestScanContract(t *testing.T) {
 		t.Errorf("after a split: %q", got)
 	}
 	c.fail("Scan", open(&pb.Scan{}, rows(1)), nil, wire.NotServingRegion)
-	// Leases end.
-	regions = f.regions(table)
-	id = openOne()
-	time.Sleep(2 * time.Second)
-	c.fail("Scan", next(id, 0), nil, wire.UnknownScanner)
+}
+
+// TestScanLeases: a scanner that no call uses for the time of its lease is gone.
+func TestScanLeases(t *testing.T) {
+	const lease = 200 * time.Millisecond
+	f := newFixture(t, Options{ScannerLease: lease})
+	region := f.regions(f.table("t", oneFamily, nil))[0].Specifier()
+	c := f.dial("ClientService", nil)
+	var r pb.ScanResponse
+	c.call("Scan", &pb.ScanRequest{Region: region, Scan: &pb.Scan{}, NumberOfRows: proto.Uint32(0)}, &r, nil)
+	if r.GetTtl() != uint32(lease.Milliseconds()) {
+		t.Errorf("a lease of %d ms", r.GetTtl())
+	}
+	// A call that comes before the scanner is gone renews the lease.
+	for seq, pause := uint64(0), 2*lease; ; seq, pause = seq+1, 2*pause {
+		time.Sleep(pause)
+		c.send("Scan", &pb.ScanRequest{ScannerId: r.ScannerId, Renew: proto.Bool(true), NextCallSeq: proto.Uint64(seq)}, nil)
+		h, _ := c.receive(nil)
+		if e := h.GetException(); e.GetExceptionClassName() == wire.UnknownScanner.Name && e.GetDoNotRetry() == wire.UnknownScanner.DoNotRetry {
+			return
+		} else if e != nil || pause > 10*time.Second {
+			t.Fatalf("after %v: %v", pause, h)
+		}
+	}
 }

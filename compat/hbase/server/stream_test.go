@@ -70,7 +70,7 @@ func (s *streamTable) Watermark(at changes.Position) error {
 // deletion up to a time they tell what it deletes, in memory and in files.
 func TestStreamOfHBase(t *testing.T) {
 	f := newFixture(t, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	c := f.client()
 	for name, attr := range map[string]map[string]string{"hbase": nil, "bigtable": {model.AttrDeletes: model.DeletesLikeBigtable}} {

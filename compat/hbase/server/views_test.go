@@ -24,7 +24,7 @@ func TestGohbaseView(t *testing.T) {
 	f := fixtureOver(t, standalone.Options{Views: func(c *client.Client) views.Options {
 		return views.Options{Evaluators: viewstest.Evaluators{Reader: c}}
 	}}, Options{})
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	mapping := f.catalog.Mapping()
 	source, err := f.store.CreateTable(ctx, &schema.Table{Name: mapping.Resource(model.ParseName("t")), Granularity: 1000, Families: viewstest.Families()}, nil)
