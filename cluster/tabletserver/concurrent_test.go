@@ -19,6 +19,7 @@ import (
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
+	"github.com/trestledb/trestle/engine/leaktest"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -341,7 +342,7 @@ func do(s *Store, table string, o op) (string, error) {
 // TestCloseUnderLoad: Close may come at any time. Calls are done, or
 // Unavailable; nothing that was acknowledged is lost, nothing is left running.
 func TestCloseUnderLoad(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	for i := range 6 {
 		fs := vfs.NewMem()
 		o := Options{FS: fs, Dir: "d", MemtableBytes: 4 << 20}
@@ -459,7 +460,7 @@ func ignoreAborted(err error) error {
 
 // TestOpenClose leaves no goroutine behind, also when Open fails.
 func TestOpenClose(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	fs := vfs.NewMem()
 	for range 5 {
 		s := mustOpen(t, Options{FS: fs, Dir: "d"})

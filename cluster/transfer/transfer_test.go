@@ -29,6 +29,7 @@ import (
 	"github.com/trestledb/trestle/engine/commitlog"
 	"github.com/trestledb/trestle/engine/datadir/datadirtest"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/leaktest"
 	"github.com/trestledb/trestle/engine/metadata"
 	"github.com/trestledb/trestle/engine/objectstore"
 	"github.com/trestledb/trestle/engine/row"
@@ -40,7 +41,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// The sessions of processes that were killed end by themselves.
-	goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction("github.com/trestledb/trestle/cluster/lock/memory.(*session).expire"))
+	leaktest.Main(m, goleak.IgnoreAnyFunction("github.com/trestledb/trestle/cluster/lock/memory.(*session).expire"))
 }
 
 const (

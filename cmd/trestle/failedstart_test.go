@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trestledb/trestle/cmd/trestle/internal/settings"
+	"github.com/trestledb/trestle/engine/leaktest"
 )
 
 // TestFailedStart: a server that cannot start, for the last of what it opens, ends
@@ -36,6 +37,6 @@ func TestFailedStart(t *testing.T) {
 		if err == nil || !strings.HasSuffix(err.Error(), "choose another address with --"+setting) {
 			t.Errorf("%s: %v", setting, err)
 		}
-		goleak.VerifyNone(t, before)
+		leaktest.None(t, before)
 	}
 }

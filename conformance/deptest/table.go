@@ -43,6 +43,7 @@ var allowed = map[string][]string{
 	"engine/tryio":               {},
 	"engine/loopback":            {},
 	"engine/cputime":             {},
+	"engine/leaktest":            {},
 	"engine/logtest":             {},
 	"engine/objectstore":         {"engine/fault", "engine/datadir"},
 	"engine/objectstore/storetest": {
@@ -183,7 +184,7 @@ var outsiders = []outside{
 	},
 	{
 		imports: []string{"testing", "pgregory.net/rapid", "github.com/anishathalye/porcupine", "go.uber.org/goleak"},
-		only:    []string{"conformance/...", "engine/loopback", "engine/datadir/datadirtest", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
+		only:    []string{"conformance/...", "engine/leaktest", "engine/loopback", "engine/datadir/datadirtest", "engine/objectstore/storetest", "engine/objectstore/s3/s3test", "engine/objectstore/hdfs/hdfstest", "cluster/sim", "cluster/lock/locktest"},
 		reason:  "tests and their helpers do not belong into the server",
 	},
 }

@@ -18,6 +18,7 @@ import (
 
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/engine/leaktest"
 	"github.com/trestledb/trestle/gateway/auth"
 	"github.com/trestledb/trestle/gateway/backend"
 )
@@ -163,7 +164,7 @@ func TestPoliciesAway(t *testing.T) {
 }
 
 func TestClose(t *testing.T) {
-	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
+	defer leaktest.None(t, goleak.IgnoreCurrent())
 	a, err := auth.Open(t.Context(), model.New(model.Options{}), auth.Options{Refresh: time.Millisecond, Issuers: []auth.Issuer{{URL: "http://127.0.0.1:1", Audience: "x"}},
 		Log: slog.New(slog.DiscardHandler)})
 	if err != nil {

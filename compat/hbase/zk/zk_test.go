@@ -12,10 +12,11 @@ import (
 	"time"
 
 	gozk "github.com/go-zookeeper/zk"
-	"go.uber.org/goleak"
+
+	"github.com/trestledb/trestle/engine/leaktest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leaktest.Main(m) }
 
 var cluster = Cluster{
 	ID:      "6d1d8a1e-5a52-4c5d-9f5b-0d6a3d0c6f11",
