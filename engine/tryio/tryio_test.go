@@ -174,12 +174,18 @@ func (l *lent) TakeBack() { l.back.Add(1) }
 func TestReadLent(t *testing.T) {
 	a, b := pair(t)
 	r, l := NewReader(b).(*Reader), &lent{b: make([]byte, 10)}
-	time.AfterFunc(50*time.Millisecond, func() {
+	wrote := make(chan struct{})
+	defer func() { <-wrote }()
+	go func() {
+		defer close(wrote)
+		for end := time.Now().Add(time.Minute); l.back.Load() == 0 && time.Now().Before(end); {
+			time.Sleep(time.Millisecond)
+		}
 		if l.times.Load() != 1 || l.back.Load() != 1 {
 			t.Errorf("while it waits the buffer was lent %d times and taken back %d times", l.times.Load(), l.back.Load())
 		}
 		a.Write([]byte("hello"))
-	})
+	}()
 	n, err := r.ReadLent(l)
 	if err != nil || string(l.b[:n]) != "hello" || l.times.Load() != 2 || l.back.Load() != 1 {
 		t.Fatalf("%q, %v, lent %d times, taken back %d times", l.b[:n], err, l.times.Load(), l.back.Load())
