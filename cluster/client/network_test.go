@@ -41,6 +41,7 @@ type network struct {
 	lock    *memory.Service
 	objects objectstore.Store
 	dialers []*stream.Dialer // of the servers
+	grace   time.Duration    // that calls have when their server ends
 	ends    []func()         // what end calls
 }
 
@@ -64,7 +65,7 @@ func newNetwork(t testing.TB, servers int) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n := &network{t: t, lock: memory.New(), objects: objects}
+	n := &network{t: t, lock: memory.New(), objects: objects, grace: time.Minute}
 	t.Cleanup(n.end)
 	ctx, cancel := context.WithCancel(context.Background())
 	d := stream.NewDialer(stream.Options{})
@@ -102,7 +103,7 @@ func (n *network) start(name, addr string) (stop func(), at string) {
 	served := make(chan error, 1)
 	go func() { served <- s.Serve(l) }()
 	cut = func() {
-		last, end := context.WithTimeout(context.Background(), time.Second)
+		last, end := context.WithTimeout(context.Background(), n.grace)
 		defer end()
 		s.Stop(last)
 		if err := <-served; err != nil {
@@ -255,6 +256,7 @@ func (w *stuckWriter) Flush() error {
 // middle of a row.
 func TestCloseBesideStuckReader(t *testing.T) {
 	n := newNetwork(t, 0)
+	n.grace = time.Second
 	stop, _ := n.start("server-1", "127.0.0.1:0")
 	c := n.client()
 	fill(t, c, 1, 1, 1)

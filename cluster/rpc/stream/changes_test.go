@@ -90,14 +90,14 @@ func TestChanges(t *testing.T) {
 	}
 	// A reader that goes away ends the call at the server.
 	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
 	f.changes = func(ctx context.Context, _ rpc.Target, _ *rpc.ChangesRead, w changes.Writer) error {
 		defer close(ended)
 		_ = w.Watermark(changes.Position{Through: 1})
+		cancel()
 		<-ctx.Done()
 		return ctx.Err()
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	time.AfterFunc(50*time.Millisecond, cancel)
 	if err := p.ReadChanges(ctx, rpc.Target{Tablet: 5}, want, &takes{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
