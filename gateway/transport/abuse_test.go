@@ -9,6 +9,7 @@ import (
 	"net"
 	"runtime"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -346,21 +347,21 @@ func TestUnreadAnswer(t *testing.T) {
 		name string
 		// socket has the windows open, and the socket unread.
 		socket bool
-		more   []field
+		limit  time.Duration // of the calls
 		end    func(c *client, s *fixture, a *answer)
 		want   error
 	}{
-		{"reset, windows are used up", false, nil, func(c *client, _ *fixture, a *answer) {
+		{"reset, windows are used up", false, 0, func(c *client, _ *fixture, a *answer) {
 			c.raw(http2.FrameRSTStream, 0, a.id, uint32s(8))
 		}, context.Canceled},
-		{"deadline, windows are used up", false, []field{{Name: "grpc-timeout", Value: "300m"}}, func(*client, *fixture, *answer) {}, context.DeadlineExceeded},
-		{"reset, the socket is full", true, nil, func(c *client, _ *fixture, a *answer) {
+		{"deadline, windows are used up", false, 300 * time.Millisecond, func(*client, *fixture, *answer) {}, context.DeadlineExceeded},
+		{"reset, the socket is full", true, 0, func(c *client, _ *fixture, a *answer) {
 			c.raw(http2.FrameRSTStream, 0, a.id, uint32s(8))
 		}, context.Canceled},
-		{"deadline, the socket is full", true, []field{{Name: "grpc-timeout", Value: "300m"}}, func(*client, *fixture, *answer) {}, context.DeadlineExceeded},
-		{"disconnect, the socket is full", true, nil, func(c *client, _ *fixture, _ *answer) { c.conn.Close() }, context.Canceled},
-		{"Stop, the socket is full", true, nil, func(c *client, s *fixture, _ *answer) { s.stop(c.t) }, context.Canceled},
-		{"Stop after GracefulStop, the socket is full", true, nil, func(c *client, s *fixture, _ *answer) {
+		{"deadline, the socket is full", true, 300 * time.Millisecond, func(*client, *fixture, *answer) {}, context.DeadlineExceeded},
+		{"disconnect, the socket is full", true, 0, func(c *client, _ *fixture, _ *answer) { c.conn.Close() }, context.Canceled},
+		{"Stop, the socket is full", true, 0, func(c *client, s *fixture, _ *answer) { s.stop(c.t) }, context.Canceled},
+		{"Stop after GracefulStop, the socket is full", true, 0, func(c *client, s *fixture, _ *answer) {
 			stopped := make(chan struct{})
 			go func() {
 				defer close(stopped)
@@ -379,6 +380,12 @@ func TestUnreadAnswer(t *testing.T) {
 			}
 		}, context.Canceled},
 	} {
+		timeout := func(d time.Duration) []field {
+			if d == 0 {
+				return nil
+			}
+			return []field{{Name: "grpc-timeout", Value: fmt.Sprint(d.Milliseconds(), "m")}}
+		}
 		t.Run(tc.name, func(t *testing.T) {
 			eachServer(t, config{socketBuffer: 128 << 10}, func(t *testing.T, s *fixture) {
 				other := s.canary(t)
@@ -393,7 +400,11 @@ func TestUnreadAnswer(t *testing.T) {
 				var first *answer
 				for i := range 20 {
 					key := fmt.Sprint("unread ", i)
-					a := c.start(count, countRequest(1000, 100_000, key), tc.more...)
+					a := c.start(count, countRequest(1000, 100_000, key), timeout(tc.limit)...)
+					for limit := tc.limit; limit > 0 && limit < bound && !s.svc.begins(key, limit); {
+						limit *= 2
+						c.start(count, countRequest(1000, 100_000, key), timeout(limit)...)
+					}
 					if i == 0 {
 						first = a
 					}
@@ -450,104 +461,165 @@ func TestPingStrikes(t *testing.T) {
 	}
 }
 
+// early connects and makes a call that waits. The call is nil if its handler does not begin
+// within d, after which the server may have ended the connection.
+func (s *fixture) early(t *testing.T, key string, d time.Duration) (*client, *answer, *call) {
+	t.Helper()
+	c := s.silent(t)
+	c.write([]byte(http2.ClientPreface))
+	c.set()
+	a := c.start(wait, []byte(key))
+	if !s.svc.begins(key, d) {
+		return c, a, nil
+	}
+	return c, a, s.svc.call(t, key)
+}
+
 // A connection that reaches its age is ended gracefully, and after the grace by
 // force.
 func TestMaxConnectionAge(t *testing.T) {
-	eachServer(t, config{keepalive: keepalive.ServerParameters{MaxConnectionAge: 200 * time.Millisecond, MaxConnectionAgeGrace: 400 * time.Millisecond}}, func(t *testing.T, s *fixture) {
-		type aged struct {
-			*client
-			a     *answer
-			call  *call
-			began time.Time
-		}
-		begin := func(key string) aged {
-			began := time.Now()
-			c := s.client(t)
-			a := c.start(wait, []byte(key))
-			return aged{c, a, s.svc.call(t, key), began}
-		}
-		done, stuck := begin("done"), begin("stuck")
-		for _, c := range []aged{done, stuck} {
-			c.wait("two GOAWAY", func() bool { return len(c.goaways) == 2 })
+	type aged struct {
+		*client
+		a          *answer
+		call       *call
+		began      time.Time
+		age, grace time.Duration
+	}
+	// begin returns a connection that has reached its age with a call under way. On a busy
+	// machine that takes more time.
+	begin := func(t *testing.T, k kind, key string, grace time.Duration) aged {
+		for age := 200 * time.Millisecond; age < 20*time.Second; age, grace = 2*age, 2*grace {
+			c := aged{age: age, grace: grace, began: time.Now()}
+			s := start(t, k, config{keepalive: keepalive.ServerParameters{MaxConnectionAge: c.age, MaxConnectionAgeGrace: c.grace}})
+			c.client, c.a, c.call = s.early(t, key, c.age)
+			if c.call == nil {
+				continue
+			}
+			c.wait("two GOAWAY, or the end of the grace", func() bool { return len(c.goaways) == 2 || c.closed != nil })
+			if len(c.goaways) < 2 {
+				continue
+			}
 			if c.goaways[0].last != 1<<31-1 || c.goaways[0].code != errNo || c.goaways[1].last != c.a.id || c.goaways[1].code != errNo {
 				t.Errorf("GOAWAY %+v", c.goaways)
 			}
-			if age := time.Since(c.began); age < 150*time.Millisecond { // The age varies by a tenth.
+			if age := time.Since(c.began); age < c.age*3/4 { // The age varies by a tenth.
 				t.Errorf("GOAWAY after %v", age)
 			}
+			return c
 		}
-		done.call.release()
-		done.done(done.a)
-		done.ok(done.a, []byte("done"))
-		done.hungUpOn()
-		if err := stuck.call.ends(t); !errors.Is(err, context.Canceled) {
-			t.Errorf("the handler's context ends by %v", err)
-		}
-		if age := time.Since(stuck.began); age < 500*time.Millisecond {
-			t.Errorf("the call ended after %v", age)
-		}
-		stuck.wait("the end of the connection", func() bool { return stuck.closed != nil })
-	})
+		t.Fatalf("%s: the connection is ended at once", key)
+		return aged{}
+	}
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			done := begin(t, k, "done", time.Minute)
+			done.call.release()
+			done.done(done.a)
+			done.ok(done.a, []byte("done"))
+			done.hungUpOn()
+			stuck := begin(t, k, "stuck", 400*time.Millisecond)
+			if err := stuck.call.ends(t); !errors.Is(err, context.Canceled) {
+				t.Errorf("the handler's context ends by %v", err)
+			}
+			if age := time.Since(stuck.began); age < stuck.age*3/4+stuck.grace*7/8 {
+				t.Errorf("the call ended after %v", age)
+			}
+			stuck.wait("the end of the connection", func() bool { return stuck.closed != nil })
+		})
+	}
 }
 
 // A connection without calls is ended gracefully after some time, one with a
 // call is not.
 func TestMaxConnectionIdle(t *testing.T) {
-	eachServer(t, config{keepalive: keepalive.ServerParameters{MaxConnectionIdle: 200 * time.Millisecond}}, func(t *testing.T, s *fixture) {
-		busy := s.client(t)
-		a := busy.start(wait, []byte("busy"))
-		call := s.svc.call(t, "busy")
-		idle := s.client(t)
-		idle.alive()
-		idle.wait("GOAWAY", func() bool { return len(idle.goaways) == 2 })
-		if idle.goaways[0].code != errNo || idle.goaways[1].code != errNo {
-			t.Errorf("GOAWAY %+v", idle.goaways)
-		}
-		idle.hungUpOn()
-		call.release()
-		busy.done(a)
-		busy.ok(a, []byte("busy"))
-		busy.wait("GOAWAY", func() bool { return len(busy.goaways) > 0 })
-	})
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			for limit := 200 * time.Millisecond; limit < bound; limit *= 2 {
+				s := start(t, k, config{keepalive: keepalive.ServerParameters{MaxConnectionIdle: limit}})
+				busy, a, call := s.early(t, "busy", limit)
+				idle, b, short := s.early(t, "idle", limit)
+				if call == nil || short == nil {
+					continue // the machine is busy
+				}
+				short.release()
+				idle.done(b)
+				idle.ok(b, []byte("idle"))
+				idle.wait("GOAWAY", func() bool { return len(idle.goaways) == 2 })
+				if idle.goaways[0].code != errNo || idle.goaways[1].code != errNo {
+					t.Errorf("GOAWAY %+v", idle.goaways)
+				}
+				idle.hungUpOn()
+				call.release()
+				busy.done(a)
+				busy.ok(a, []byte("busy"))
+				busy.wait("GOAWAY", func() bool { return len(busy.goaways) > 0 })
+				return
+			}
+			t.Fatal("no call begins before its connection is idle for too long")
+		})
+	}
 }
 
 // A client that answers no PING is hung up on, also when it reads nothing. One
 // that answers is not.
 func TestKeepalive(t *testing.T) {
-	eachServer(t, config{socketBuffer: 128 << 10, keepalive: keepalive.ServerParameters{Time: time.Second, Timeout: time.Second}}, func(t *testing.T, s *fixture) {
-		live := s.client(t)
-		a := live.start(wait, []byte("live"))
-		dead := s.client(t)
-		dead.rude = true
-		dead.start(wait, []byte("dead"))
-		full := s.client(t, http2.Setting{ID: settingInit, Val: 1<<31 - 1})
-		full.grant(0, 1<<31-1-defaultWindow)
-		full.start(count, countRequest(1<<20, 10_000, "full"))
-		calls := []*call{s.svc.call(t, "dead"), s.svc.call(t, "full")}
-		ended := make(chan struct{})
-		go func() {
-			defer close(ended)
-			for _, call := range calls {
-				<-call.ended
+	for _, k := range kinds {
+		t.Run(k.name, func(t *testing.T) {
+			for timeout := time.Second; !keptAlive(t, k, timeout); timeout *= 2 {
+				if timeout > bound/4 {
+					t.Fatalf("a client that answers each PING is hung up on after %v", timeout)
+				}
 			}
-		}()
-		live.wait("two PING", func() bool { return len(live.pings) >= 2 })
-		if !happens(ended) {
-			t.Fatal("the handlers of dead clients are not done")
-		}
-		for _, call := range calls {
-			if !errors.Is(call.err, context.Canceled) {
-				t.Errorf("the handler's context ends by %v", call.err)
+		})
+	}
+}
+
+// keptAlive reports whether a client that answered each PING as soon as it could, which on a
+// busy machine is some time, was kept.
+func keptAlive(t *testing.T, k kind, timeout time.Duration) bool {
+	s := start(t, k, config{socketBuffer: 128 << 10, keepalive: keepalive.ServerParameters{Time: time.Second, Timeout: timeout}})
+	live := s.client(t)
+	a := live.start(wait, []byte("live"))
+	pinged, over := make(chan struct{}), make(chan struct{})
+	defer func() {
+		live.conn.Close()
+		<-over
+	}()
+	go func() {
+		defer close(over)
+		twice := sync.OnceFunc(func() { close(pinged) })
+		defer twice()
+		for end := time.Now().Add(3 * bound); live.closed == nil && !a.over() && live.read(end); {
+			if len(live.pings) == 2 {
+				twice()
 			}
 		}
-		dead.wait("the end of the connection", func() bool { return dead.closed != nil })
-		if len(dead.pings) == 0 {
-			t.Error("no PING")
+	}()
+	dead := s.client(t)
+	dead.rude = true
+	dead.start(wait, []byte("dead"))
+	full := s.client(t, http2.Setting{ID: settingInit, Val: 1<<31 - 1})
+	full.grant(0, 1<<31-1-defaultWindow)
+	full.start(count, countRequest(1<<20, 10_000, "full"))
+	for _, key := range []string{"dead", "full"} {
+		if err := s.svc.call(t, key).ends(t); !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: the handler's context ends by %v", key, err)
 		}
-		s.svc.call(t, "live").release()
-		live.done(a)
-		live.ok(a, []byte("live"))
-	})
+	}
+	dead.wait("the end of the connection", func() bool { return dead.closed != nil })
+	if len(dead.pings) == 0 {
+		t.Error("no PING")
+	}
+	if !happens(pinged) {
+		t.Error("not two PING")
+	}
+	s.svc.call(t, "live").release()
+	<-over
+	if live.closed != nil {
+		return false
+	}
+	live.ok(a, []byte("live"))
+	return true
 }
 
 // Clients that stop in the middle take a bounded number of goroutines each, and

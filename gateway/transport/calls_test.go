@@ -281,29 +281,45 @@ func TestUnimplemented(t *testing.T) {
 func TestDeadline(t *testing.T) {
 	eachServer(t, config{}, func(t *testing.T, s *fixture) {
 		cc := s.dial(t)
-		ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
-		defer cancel()
-		_, err := invoke(ctx, cc, wait, []byte("client"))
-		if status.Code(err) != codes.DeadlineExceeded {
-			t.Error(err)
+		began := ""
+		for limit := 100 * time.Millisecond; began == ""; limit *= 2 {
+			ctx, cancel := context.WithTimeout(context.Background(), limit)
+			key := fmt.Sprint("client ", limit)
+			_, err := invoke(ctx, cc, wait, []byte(key))
+			if cancel(); status.Code(err) != codes.DeadlineExceeded {
+				t.Error(err)
+			}
+			if s.svc.begins(key, limit) {
+				began = key
+			} else if limit > bound {
+				t.Fatalf("no call begins within %v", limit)
+			}
 		}
-		if err := s.svc.call(t, "client").ends(t); err == nil {
+		if err := s.svc.call(t, began).ends(t); err == nil {
 			t.Error("the handler's context is not done")
 		}
 		c := s.client(t)
-		for _, timeout := range []string{"50m", "50000u", "50000000n"} {
-			a := c.start(wait, []byte(timeout), field{Name: "grpc-timeout", Value: timeout})
-			call := s.svc.call(t, timeout)
-			if d, ok := call.ctx.Deadline(); !ok || time.Until(d) > time.Second {
-				t.Errorf("%s: deadline %v, %v", timeout, d, ok)
-			}
-			// grpc-go may cancel the context before its deadline's timer has run.
-			if err := call.ends(t); !errors.Is(err, context.DeadlineExceeded) && (s.kind.own || err == nil) {
-				t.Errorf("%s: the handler's context ends by %v", timeout, err)
-			}
-			c.done(a)
-			if a.code() != codes.DeadlineExceeded && (a.rst == nil || *a.rst != 8) {
-				t.Errorf("%s: %v", timeout, a)
+		for unit, d := range map[string]time.Duration{"m": time.Millisecond, "u": time.Microsecond, "n": time.Nanosecond} {
+			for limit, begun, end := 50*time.Millisecond, false, time.Now().Add(time.Minute); !begun; limit *= 2 {
+				timeout := fmt.Sprint(min(int64(limit/d), 99_999_999), unit) // at most 8 digits
+				key := fmt.Sprint(timeout, " of ", limit)
+				a := c.start(wait, []byte(key), field{Name: "grpc-timeout", Value: timeout})
+				if begun = s.svc.begins(key, limit); begun {
+					call := s.svc.call(t, key)
+					if d, ok := call.ctx.Deadline(); !ok || time.Until(d) > max(time.Second, limit) {
+						t.Errorf("%s: deadline %v, %v", timeout, d, ok)
+					}
+					// grpc-go may cancel the context before its deadline's timer has run.
+					if err := call.ends(t); !errors.Is(err, context.DeadlineExceeded) && (s.kind.own || err == nil) {
+						t.Errorf("%s: the handler's context ends by %v", timeout, err)
+					}
+				} else if time.Now().After(end) {
+					t.Fatalf("no call begins within %s", timeout)
+				}
+				c.done(a)
+				if a.code() != codes.DeadlineExceeded && (a.rst == nil || *a.rst != 8) {
+					t.Errorf("%s: %v", timeout, a)
+				}
 			}
 		}
 		// A handler that never waits asks as often as it can.
@@ -321,14 +337,14 @@ func TestDeadline(t *testing.T) {
 		for _, timeout := range []string{"99999999H", "99999999M", "99999999S", "99999999m", "1H"} {
 			c.ok(c.call(echo, nil, field{Name: "grpc-timeout", Value: timeout}), nil)
 		}
-		began := s.svc.begun.Load()
+		handlers := s.svc.begun.Load()
 		for _, timeout := range []string{"0n", "0S"} {
 			a := c.call(echo, nil, field{Name: "grpc-timeout", Value: timeout})
 			if a.code() != codes.DeadlineExceeded && (a.rst == nil || *a.rst != 8) {
 				t.Errorf("%s: %v", timeout, a)
 			}
 		}
-		if n := s.svc.begun.Load() - began; n != 0 {
+		if n := s.svc.begun.Load() - handlers; n != 0 {
 			t.Errorf("%d handlers ran after their deadline", n)
 		}
 		c.alive()
@@ -983,7 +999,11 @@ func TestHandshakeTimeout(t *testing.T) {
 					creds = append(creds, grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{RootCAs: pool, ServerName: "x.test"})))
 				}
 				cc := s.dial(t, creds...)
-				canary{cc}.sing(t)
+				// On a busy machine the handshake of an honest client may take too long, too.
+				eventually(t, "a canary is served", func() bool {
+					_, err := invoke(within(t), cc, echo, nil, grpc.WaitForReady(true))
+					return err == nil
+				})
 				for _, c := range silent {
 					c.ends()
 				}

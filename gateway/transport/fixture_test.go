@@ -482,6 +482,17 @@ func (s *service) knows(key string) bool {
 	return s.mu.calls[key] != nil
 }
 
+// begins reports whether the call of a name begins within d: one with a deadline, or on
+// a connection that ends, may not on a busy machine.
+func (s *service) begins(key string, d time.Duration) bool {
+	for end := time.Now().Add(d); !s.knows(key); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			return false
+		}
+	}
+	return true
+}
+
 // ends waits for the call to end, and returns its context's error then.
 func (c *call) ends(t testing.TB) error {
 	t.Helper()
