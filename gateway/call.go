@@ -59,8 +59,9 @@ func (r registrar) RegisterService(d *grpc.ServiceDesc, service any) {
 		r.methods["/"+d.ServiceName+"/"+m.MethodName] = method{service, handler}
 		m.Handler = func(service any, ctx context.Context, dec func(any) error, in grpc.UnaryServerInterceptor) (any, error) {
 			r.gate.begun(ctx)
-			var first head
-			return handler(service, ctx, func(m any) error { return r.gate.receive(ctx, true, m, &first, decoder(dec)) }, in)
+			var message incoming
+			defer func() { message.kept.Release() }()
+			return handler(service, ctx, func(m any) error { return r.gate.receive(ctx, true, m, &message, decoder(dec)) }, in)
 		}
 	}
 	for i := range own.Streams {
@@ -137,7 +138,7 @@ func (s *Server) call(ctx context.Context, fullMethod string, md metadata.MD, de
 	s.gate.cancelBy(ctx, cancel)
 	defer s.gate.arrived(ctx) // also if nothing could be decoded
 	resp, err := m.handler(m.service, ctx, func(req any) error {
-		return fillIn(fullMethod, req, decode, s.gate)
+		return fillIn(fullMethod, req, decode, s.gate.codec)
 	}, s.calls.unary)
 	if err != nil {
 		return nil, err

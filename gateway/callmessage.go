@@ -13,7 +13,7 @@ import (
 
 // fillIn has decode fill in a request that a handler of a method gets. One that decodes
 // itself gets what decode has made as bytes of its own, which are never recycled.
-func fillIn(fullMethod string, m any, decode func(proto.Message) error, pool mem.BufferPool) error {
+func fillIn(fullMethod string, m any, decode func(proto.Message) error, codec *wire.Codec) error {
 	switch m := m.(type) {
 	case proto.Message:
 		return decode(m)
@@ -33,7 +33,7 @@ func fillIn(fullMethod string, m any, decode func(proto.Message) error, pool mem
 		if err != nil {
 			return err
 		}
-		return m.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, pool)
+		return codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, m)
 	}
 	return errNotUnary
 }

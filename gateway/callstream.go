@@ -6,7 +6,6 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -62,7 +61,7 @@ func (s *Server) streamCall(ctx context.Context, fullMethod string, md metadata.
 	request.From(ctx).SetFace(request.REST)
 	s.gate.cancelBy(ctx, cancel)
 	defer s.gate.arrived(ctx) // also if nothing could be decoded
-	ss := &callStream{ctx: ctx, method: fullMethod, decode: decode, send: send, pool: s.gate}
+	ss := &callStream{ctx: ctx, method: fullMethod, decode: decode, send: send, gate: s.gate}
 	return s.calls.stream(m.service, ss, &grpc.StreamServerInfo{FullMethod: fullMethod, IsServerStream: true}, m.handler)
 }
 
@@ -72,7 +71,7 @@ type callStream struct {
 	method string
 	decode func(proto.Message) error
 	send   func([]byte) error
-	pool   mem.BufferPool
+	gate   *gate
 	got    bool
 }
 
@@ -87,7 +86,7 @@ func (s *callStream) RecvMsg(m any) error {
 		return io.EOF
 	}
 	s.got = true
-	return fillIn(s.method, m, s.decode, s.pool)
+	return fillIn(s.method, m, s.decode, s.gate.codec)
 }
 
 func (s *callStream) SendMsg(m any) error {
@@ -97,7 +96,7 @@ func (s *callStream) SendMsg(m any) error {
 	switch m := m.(type) {
 	case wire.Encoder:
 		b := m.TakeWire()
-		data := b.MaterializeToBuffer(s.pool)
+		data := b.MaterializeToBuffer(s.gate)
 		b.Free()
 		defer data.Free()
 		return s.send(data.ReadOnlyData())

@@ -69,7 +69,7 @@ func newGate(o Options) *gate {
 	g := &gate{memory: o.Memory, maxMessage: o.MaxRequestBytes, limit: o.RequestMemory, timeout: o.ReceiveTimeout,
 		traced: o.Tracer != nil, keys: o.SlowKeys && o.Slow > 0,
 		stop: make(chan struct{}), done: make(chan struct{})}
-	g.codec = wire.NewCodec(g)
+	g.codec = wire.NewCodec(g, o.Memory)
 	g.mu.receiving.init()
 	go g.sweep()
 	return g

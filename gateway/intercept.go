@@ -245,6 +245,7 @@ func (i *interceptor) stream(srv any, ss grpc.ServerStream, info *grpc.StreamSer
 		observer.RPCStarted(record)
 	}
 	err = i.callStream(srv, s, info, handler)
+	s.message.kept.Release()
 	i.gate.arrived(ctx)
 	elapsed := time.Since(start)
 	if isData {
@@ -314,7 +315,7 @@ type serverStream struct {
 	sends          bool // a message was sent
 	only           bool // one request message
 	arrived        bool
-	head           head
+	message        incoming
 	received, sent int64
 }
 
@@ -328,7 +329,8 @@ func (s *serverStream) place(err error) {
 }
 
 func (s *serverStream) RecvMsg(m any) error {
-	err := s.i.gate.receive(s.Context(), s.only, m, &s.head, s.ServerStream)
+	s.message.kept.Release() // of the one before
+	err := s.i.gate.receive(s.Context(), s.only, m, &s.message, s.ServerStream)
 	if !s.arrived {
 		s.arrived = true
 		s.i.gate.arrived(s.Context())

@@ -51,14 +51,22 @@ func (d decoder) RecvMsg(m any) error { return d(m) }
 // A head is the format and the length of a message.
 type head [5]byte
 
+// An incoming is the message that a call receives, or has received.
+type incoming struct {
+	head head
+	kept *wire.Kept
+}
+
 // receive is RecvMsg of the stream of ctx. A message above streamWindow waits
 // for its memory before the client may send it; it has it until its buffers are
-// freed. only says that the stream has one message, and ends behind it.
-func (g *gate) receive(ctx context.Context, only bool, m any, head *head, fallback receiver) error {
+// freed. only says that the stream has one message, and ends behind it. The caller
+// releases what in keeps when it is done with m.
+func (g *gate) receive(ctx context.Context, only bool, m any, in *incoming, fallback receiver) error {
 	s, ok := grpc.ServerTransportStreamFromContext(ctx).(rawStream)
 	if !ok {
 		return fallback.RecvMsg(m)
 	}
+	head := &in.head
 	switch err := s.ReadMessageHeader(head[:]); {
 	case errors.Is(err, io.EOF) && only:
 		return status.Error(codes.Internal, "no request message")
@@ -71,9 +79,11 @@ func (g *gate) receive(ctx context.Context, only bool, m any, head *head, fallba
 	if err != nil {
 		return received(ctx, err)
 	}
-	err = g.codec.Unmarshal(data, m)
+	in.kept, err = g.codec.Decode(data, m)
 	data.Free()
 	switch {
+	case fault.KindOf(err) == fault.Exhausted:
+		return received(ctx, err)
 	case err != nil:
 		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
 	case !only:

@@ -338,7 +338,7 @@ func mutateRowRequest(t testing.TB) *wire.MutateRowRequest {
 		t.Fatal(err)
 	}
 	req := new(wire.MutateRowRequest)
-	if err := req.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool()); err != nil {
+	if err := req.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil); err != nil {
 		t.Fatal(err)
 	}
 	return req

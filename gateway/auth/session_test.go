@@ -198,7 +198,7 @@ type received struct {
 func (r *received) Context() context.Context { return r.ctx }
 func (r *received) SendMsg(any) error        { return nil }
 func (r *received) RecvMsg(m any) error {
-	return m.(*wire.SessionRequest).DecodeWire(mem.BufferSlice{mem.SliceBuffer(<-r.frames)}, mem.DefaultBufferPool())
+	return m.(*wire.SessionRequest).DecodeWire(mem.BufferSlice{mem.SliceBuffer(<-r.frames)}, mem.DefaultBufferPool(), nil)
 }
 
 // TestSessionContext looks at a session's context, and answers its calls, while other families

@@ -7,9 +7,9 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 )
@@ -51,8 +51,8 @@ type StreamToken struct {
 }
 
 // DecodeWire implements Decoder.
-func (r *ReadChangeStreamRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *ReadChangeStreamRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func (r *ReadChangeStreamRequest) DecodeWire(data mem.BufferSlice, pool mem.Buff
 		}
 		return nil
 	}
-	if err := proto.Unmarshal(b, p); err != nil {
+	if err := r.unmarshal(b, p); err != nil {
 		return err
 	}
 	r.Table, r.Profile = p.GetTableName(), p.GetAppProfileId()

@@ -17,7 +17,7 @@ import (
 
 func changeStreamRequest(t testing.TB, b []byte) (*ReadChangeStreamRequest, error) {
 	r := new(ReadChangeStreamRequest)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{})
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}, nil)
 	t.Cleanup(r.Release)
 	return r, err
 }

@@ -7,13 +7,16 @@ import (
 	_ "google.golang.org/grpc/encoding/proto" // the codec that Codec falls back on
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/budget"
 )
 
 // A Decoder reads itself from a received message. It may keep references to
 // the buffers of data, which the caller frees; when it needs them in one piece
-// it takes that from pool.
+// it takes that from pool. What it is decoded to it takes from memory, until it
+// is released. An Exhausted error tells that there is not enough.
 type Decoder interface {
-	DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error
+	DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error
 }
 
 // An Encoder is a message that is encoded already. The caller of TakeWire owns
@@ -25,14 +28,16 @@ type Encoder interface {
 // Codec is the "proto" codec of gRPC, with a way around reflection for Decoder
 // and Encoder.
 type Codec struct {
-	proto encoding.CodecV2
-	pool  mem.BufferPool
+	proto  encoding.CodecV2
+	pool   mem.BufferPool
+	memory *budget.Budget
 }
 
-// NewCodec returns a Codec that takes memory from pool, which need not zero
-// it. Give it to grpc.ForceServerCodecV2.
-func NewCodec(pool mem.BufferPool) *Codec {
-	return &Codec{proto: encoding.GetCodecV2("proto"), pool: pool}
+// NewCodec returns a Codec that takes buffers from pool, which need not zero
+// them, and what messages are decoded to from memory. Give it to
+// grpc.ForceServerCodecV2.
+func NewCodec(pool mem.BufferPool, memory *budget.Budget) *Codec {
+	return &Codec{proto: encoding.GetCodecV2("proto"), pool: pool, memory: memory}
 }
 
 // Name returns "proto".
@@ -46,17 +51,31 @@ func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return c.proto.Marshal(v)
 }
 
-// Unmarshal decodes data into v.
+// Unmarshal decodes data into v, for a caller that does not account for what v
+// takes from then on.
 func (c *Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	kept, err := c.Decode(data, v)
+	kept.Release()
+	return err
+}
+
+// Decode decodes data into v. What is returned is to be released when v is no longer
+// in use; it is nil of a Decoder, which releases what it keeps. An Exhausted error
+// tells that there is no memory for v.
+func (c *Codec) Decode(data mem.BufferSlice, v any) (*Kept, error) {
 	switch v := v.(type) {
 	case Decoder:
-		return v.DecodeWire(data, c.pool)
+		return nil, v.DecodeWire(data, c.pool, c.memory)
 	case proto.Message:
-		buf := data.MaterializeToBuffer(c.pool)
-		defer buf.Free()
-		return proto.Unmarshal(buf.ReadOnlyData(), v)
+		k := new(Kept)
+		b, err := k.keep(data, c.pool, c.memory)
+		if err == nil {
+			proto.Reset(v)
+			err = k.unmarshal(b, v)
+		}
+		return k, err
 	}
-	return c.proto.Unmarshal(data, v)
+	return nil, c.proto.Unmarshal(data, v)
 }
 
 // Size returns the encoded length of a message that a handler got or gave.

@@ -217,7 +217,7 @@ func RowSet(p *bigtablepb.RowSet) ([]row.Range, error) {
 		b = nil
 	}
 	r := new(ReadRowsRequest)
-	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool()); err != nil {
+	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil); err != nil {
 		return nil, err
 	}
 	return r.Ranges, r.Check()

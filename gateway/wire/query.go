@@ -6,7 +6,8 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/budget"
 )
 
 // An ExecuteQueryRequest is the message of that name. Tokens in it alias the receive
@@ -37,8 +38,8 @@ type quickParam struct {
 func (r *ExecuteQueryRequest) WireLen() int { return r.size }
 
 // DecodeWire implements Decoder.
-func (r *ExecuteQueryRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *ExecuteQueryRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -47,7 +48,7 @@ func (r *ExecuteQueryRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPo
 		return nil
 	}
 	r.clear()
-	return proto.Unmarshal(b, &r.ExecuteQueryRequest)
+	return r.unmarshal(b, &r.ExecuteQueryRequest)
 }
 
 // quick decodes b and tells whether it could.

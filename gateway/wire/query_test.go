@@ -48,7 +48,7 @@ func TestExecuteQueryRequest(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}); err != nil {
+		if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}, nil); err != nil {
 			t.Fatalf("%v: %v", want, err)
 		}
 		if !proto.Equal(want, &r.ExecuteQueryRequest) || r.WireLen() != len(b) {
@@ -71,7 +71,7 @@ func FuzzExecuteQueryRequest(f *testing.F) {
 		want := new(bigtablepb.ExecuteQueryRequest)
 		wantErr := proto.Unmarshal(b, want)
 		r := new(ExecuteQueryRequest)
-		err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{})
+		err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}, nil)
 		if (err == nil) != (wantErr == nil) {
 			t.Fatalf("%v, the generated code says %v", err, wantErr)
 		}

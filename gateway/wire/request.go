@@ -6,35 +6,11 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 )
-
-// A received is the buffer that a request aliases.
-type received struct {
-	buf  mem.Buffer
-	used bool
-}
-
-// keep takes a reference to a received message and returns its bytes. A
-// message in several buffers, that is one above some 16 KiB, is made one: this
-// is its copy between the socket and the log.
-func (r *received) keep(data mem.BufferSlice, pool mem.BufferPool) ([]byte, error) {
-	if r.used {
-		return nil, errTwice
-	}
-	r.used = true
-	r.buf = data.MaterializeToBuffer(pool)
-	return r.buf.ReadOnlyData(), nil
-}
-
-func (r *received) release() {
-	if r.buf != nil {
-		r.buf.Free()
-	}
-	r.buf, r.used = nil, false
-}
 
 // A Target is what a request is about.
 type Target struct {
@@ -59,7 +35,7 @@ type entry struct {
 }
 
 // add decodes a mutation of the named field.
-func (e *entry) add(field string, b []byte, m *mutation, names *names) error {
+func (e *entry) add(field string, b []byte, m *mutation, names *names, c *charge) error {
 	m.reset()
 	if err := m.decode(b, names); err != nil {
 		return err
@@ -68,8 +44,11 @@ func (e *entry) add(field string, b []byte, m *mutation, names *names) error {
 	if e.invalid != nil || e.count > schema.MaxMutations {
 		return nil // refused anyhow; only malformed bytes are looked for
 	}
+	if err := c.use(mutationBytes); err != nil {
+		return err
+	}
 	n := len(e.Mutations)
-	if n < cap(e.Mutations) {
+	if e.Mutations = room(e.Mutations); n < cap(e.Mutations) {
 		e.Mutations = e.Mutations[:n+1]
 	} else {
 		e.Mutations = append(e.Mutations, row.Mutation{})
@@ -156,7 +135,11 @@ func token(tok []byte, hasStart bool, seconds int64, nanos int32) (row.Token, *f
 }
 
 // keepMutations bounds the memory that a pooled request keeps: 150 bytes each.
-const keepMutations = 256
+// keepBatch is that of many rows.
+const (
+	keepMutations = 256
+	keepBatch     = 16 * keepMutations
+)
 
 func (e *entry) reset() {
 	muts := e.Mutations
@@ -183,8 +166,8 @@ type MutateRowRequest struct {
 
 // DecodeWire implements Decoder. Its error means that data is no such message;
 // one that is and must be refused says so in Check.
-func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *MutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -208,7 +191,7 @@ func (r *MutateRowRequest) decode(b []byte) error {
 		case 2:
 			r.e.Key = f.bytes
 		case 3:
-			err = r.e.add("mutations", f.bytes, &r.m, &r.names)
+			err = r.e.add("mutations", f.bytes, &r.m, &r.names, &r.charge)
 		case 4:
 			r.Profile, err = r.names.get(f.bytes)
 		case 6:
@@ -254,13 +237,13 @@ type MutateRowsRequest struct {
 	names names
 	m     mutation
 	e     entry
-	muts  []row.Mutation // of all entries, cut into them at the end
-	ends  []int          // where each entry's mutations end
+	muts  []row.Mutation // those of entries follow each other, in arrays of which this is the last
+	from  int            // where the current entry's begin in it
 }
 
 // DecodeWire implements Decoder, as for MutateRowRequest.
-func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *MutateRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -303,18 +286,12 @@ func (r *MutateRowsRequest) decode(b []byte) error {
 	}
 	if r.invalid != nil {
 		r.Entries = nil
-		return nil
-	}
-	from := 0
-	for i := range r.Entries {
-		r.Entries[i].Mutations = r.muts[from:r.ends[i]:r.ends[i]]
-		from = r.ends[i]
 	}
 	return nil
 }
 
 func (r *MutateRowsRequest) decodeEntry(b []byte, index int) error {
-	r.e = entry{}
+	r.e, r.from = entry{}, len(r.muts)
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		if err != nil {
@@ -330,7 +307,7 @@ func (r *MutateRowsRequest) decodeEntry(b []byte, index int) error {
 		case 2:
 			// The entry's mutations go behind those of the entries before it.
 			if r.invalid == nil && r.total+r.e.count < schema.MaxMutations {
-				r.muts, err = r.addTo(r.muts, f.bytes)
+				err = r.add(f.bytes)
 				break
 			}
 			// Refused anyhow: nothing is kept, only malformed bytes are looked for.
@@ -345,33 +322,46 @@ func (r *MutateRowsRequest) decodeEntry(b []byte, index int) error {
 		}
 	}
 	r.total += r.e.count
-	if r.invalid != nil {
+	if r.invalid != nil || r.total > schema.MaxMutations {
 		return nil
 	}
 	if err := r.e.finish(); err != nil {
 		r.invalid = err.In("entries", index)
 		return nil
 	}
-	r.Entries = append(r.Entries, row.Entry{Key: r.e.Key, Token: r.e.Token})
-	r.ends = append(r.ends, len(r.muts))
+	if err := r.use(entryBytes); err != nil {
+		return err
+	}
+	end := len(r.muts)
+	r.Entries = append(room(r.Entries), row.Entry{Key: r.e.Key, Token: r.e.Token, Mutations: r.muts[r.from:end:end]})
 	return nil
 }
 
-// addTo decodes a mutation of the current entry to the end of muts.
-func (r *MutateRowsRequest) addTo(muts []row.Mutation, b []byte) ([]row.Mutation, error) {
+// add decodes a mutation of the current entry to the end of muts.
+func (r *MutateRowsRequest) add(b []byte) error {
 	r.m.reset()
 	if err := r.m.decode(b, &r.names); err != nil {
-		return muts, err
+		return err
 	}
 	r.e.count++
 	if r.e.invalid != nil {
-		return muts, nil
+		return nil
 	}
-	muts = append(muts, row.Mutation{})
-	if err := r.m.finish(&muts[len(muts)-1]); err != nil {
+	if err := r.use(mutationBytes); err != nil {
+		return err
+	}
+	n := len(r.muts)
+	if n == cap(r.muts) {
+		// The entries before this one keep their array: nothing of it becomes garbage.
+		own := r.muts[r.from:]
+		r.muts = append(make([]row.Mutation, 0, max(2*len(own), min(2*n, keepBatch), 1)), own...)
+		n, r.from = len(own), 0
+	}
+	r.muts = r.muts[:n+1]
+	if err := r.m.finish(&r.muts[n]); err != nil {
 		r.e.invalid = err.In("mutations", r.e.count-1)
 	}
-	return muts, nil
+	return nil
 }
 
 // Check returns why the request must be refused, nil if it need not be.
@@ -389,9 +379,9 @@ func (r *MutateRowsRequest) Release() {
 	r.received.release()
 	clear(r.muts)
 	clear(r.Entries)
-	if cap(r.muts) > 16*keepMutations || cap(r.Entries) > 16*keepMutations {
-		r.muts, r.Entries, r.ends = nil, nil, nil
+	if cap(r.muts) > keepBatch || cap(r.Entries) > keepBatch {
+		r.muts, r.Entries = nil, nil
 	}
-	r.muts, r.Entries, r.ends = r.muts[:0], r.Entries[:0], r.ends[:0]
+	r.muts, r.Entries = r.muts[:0], r.Entries[:0]
 	r.Target, r.total, r.invalid = Target{}, 0, nil
 }

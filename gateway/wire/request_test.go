@@ -81,7 +81,7 @@ func structured(b []byte, depth int) bool {
 func compareRow(b []byte, r *MutateRowRequest) error {
 	p := new(bigtablepb.MutateRowRequest)
 	perr := proto.Unmarshal(b, p)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil)
 	defer r.Release()
 	if ok, err := sameVerdict(b, perr, err); !ok {
 		return err
@@ -100,7 +100,7 @@ func compareRow(b []byte, r *MutateRowRequest) error {
 func compareRows(b []byte, r *MutateRowsRequest) error {
 	p := new(bigtablepb.MutateRowsRequest)
 	perr := proto.Unmarshal(b, p)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil)
 	defer r.Release()
 	if ok, err := sameVerdict(b, perr, err); !ok {
 		return err
@@ -134,7 +134,7 @@ func sameError(a, b error) error {
 func compareCheckAndMutate(b []byte) error {
 	p, r := new(bigtablepb.CheckAndMutateRowRequest), new(CheckAndMutateRowRequest)
 	perr := proto.Unmarshal(b, p)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil)
 	if ok, err := sameVerdict(b, perr, err); !ok {
 		return err
 	}
@@ -158,7 +158,7 @@ func compareCheckAndMutate(b []byte) error {
 func compareReadModifyWrite(b []byte) error {
 	p, r := new(bigtablepb.ReadModifyWriteRowRequest), new(ReadModifyWriteRowRequest)
 	perr := proto.Unmarshal(b, p)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil)
 	if ok, err := sameVerdict(nil, perr, err); !ok {
 		return err
 	}
@@ -179,7 +179,7 @@ func compareReadModifyWrite(b []byte) error {
 func compareRead(b []byte) error {
 	p, r := new(bigtablepb.ReadRowsRequest), new(ReadRowsRequest)
 	perr := proto.Unmarshal(b, p)
-	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool())
+	err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil)
 	if ok, err := sameVerdict(nil, perr, err); !ok {
 		return err
 	}
@@ -463,7 +463,7 @@ func decodeRow(p *bigtablepb.MutateRowRequest) error {
 		return err
 	}
 	r := new(MutateRowRequest)
-	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool()); err != nil {
+	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.DefaultBufferPool(), nil); err != nil {
 		return err
 	}
 	return r.Check()
@@ -533,14 +533,14 @@ func TestReleaseFreesTheBuffer(t *testing.T) {
 	copy(*buf, p)
 	data := mem.BufferSlice{mem.NewBuffer(buf, pool)}
 	r := new(MutateRowRequest)
-	if err := r.DecodeWire(data, pool); err != nil {
+	if err := r.DecodeWire(data, pool, nil); err != nil {
 		t.Fatal(err)
 	}
 	data.Free()
 	if pool.out != 1 {
 		t.Fatalf("%d buffers out while the request is in use", pool.out)
 	}
-	if err := r.DecodeWire(data, pool); err == nil {
+	if err := r.DecodeWire(data, pool, nil); err == nil {
 		t.Fatal("a second message was accepted")
 	}
 	if string(r.Entry.Mutations[0].Value[:2]) != "vv" {
@@ -552,7 +552,7 @@ func TestReleaseFreesTheBuffer(t *testing.T) {
 	}
 	// A message in pieces is put together once.
 	data = mem.BufferSlice{mem.SliceBuffer(p[:100]), mem.SliceBuffer(p[100:])}
-	if err := r.DecodeWire(data, pool); err != nil {
+	if err := r.DecodeWire(data, pool, nil); err != nil {
 		t.Fatal(err)
 	}
 	if pool.out != 1 || r.Table != testTable {
@@ -577,7 +577,7 @@ func BenchmarkDecodeMutateRow1KB(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(msg)))
 	for b.Loop() {
-		if err := r.DecodeWire(data, pool); err != nil {
+		if err := r.DecodeWire(data, pool, nil); err != nil {
 			b.Fatal(err)
 		}
 		r.Release()
@@ -611,7 +611,7 @@ func BenchmarkDecodeMutateRows100x100B(b *testing.B) {
 	b.ReportAllocs()
 	b.SetBytes(int64(len(msg)))
 	for b.Loop() {
-		if err := r.DecodeWire(data, pool); err != nil {
+		if err := r.DecodeWire(data, pool, nil); err != nil {
 			b.Fatal(err)
 		}
 		r.Release()

@@ -6,8 +6,8 @@ import (
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -37,7 +37,7 @@ func (f *filterField) add(b []byte) {
 }
 
 // decode converts the filter. err tells that the bytes are no filter.
-func (f *filterField) decode(name string) (n *filter.Node, refused error, err error) {
+func (f *filterField) decode(name string, c *charge) (n *filter.Node, refused error, err error) {
 	if !f.set {
 		return nil, nil, nil
 	}
@@ -46,7 +46,7 @@ func (f *filterField) decode(name string) (n *filter.Node, refused error, err er
 	}
 	p := new(bigtablepb.RowFilter)
 	for _, b := range f.parts {
-		if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(b, p); err != nil {
+		if err := c.unmarshal(b, p); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -81,8 +81,8 @@ type CheckAndMutateRowRequest struct {
 }
 
 // DecodeWire implements Decoder.
-func (r *CheckAndMutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *CheckAndMutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -104,9 +104,9 @@ func (r *CheckAndMutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.Buf
 		case 2:
 			r.Key = f.bytes
 		case 4:
-			err = then.add("true_mutations", f.bytes, &r.m, &r.names)
+			err = then.add("true_mutations", f.bytes, &r.m, &r.names, &r.charge)
 		case 5:
-			err = otherwise.add("false_mutations", f.bytes, &r.m, &r.names)
+			err = otherwise.add("false_mutations", f.bytes, &r.m, &r.names, &r.charge)
 		case 6:
 			predicate.add(f.bytes)
 		case 7:
@@ -119,7 +119,7 @@ func (r *CheckAndMutateRowRequest) DecodeWire(data mem.BufferSlice, pool mem.Buf
 		}
 	}
 	r.Then, r.Otherwise = then.Mutations, otherwise.Mutations
-	node, refused, err := predicate.decode("predicate_filter")
+	node, refused, err := predicate.decode("predicate_filter", &r.charge)
 	if err != nil {
 		return err
 	}
@@ -154,8 +154,8 @@ type ReadModifyWriteRowRequest struct {
 }
 
 // DecodeWire implements Decoder.
-func (r *ReadModifyWriteRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *ReadModifyWriteRowRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -184,8 +184,8 @@ func (r *ReadModifyWriteRowRequest) DecodeWire(data mem.BufferSlice, pool mem.Bu
 			if invalid == nil && count < schema.MaxMutations {
 				if refused := d.check(); refused != nil {
 					invalid = refused.In("rules", count)
-				} else {
-					r.Rules = append(r.Rules, d.Rule)
+				} else if err = r.use(ruleBytes); err == nil {
+					r.Rules = append(room(r.Rules), d.Rule)
 				}
 			}
 			count++
@@ -276,8 +276,8 @@ type ReadRowsRequest struct {
 }
 
 // DecodeWire implements Decoder.
-func (r *ReadRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *ReadRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -301,7 +301,7 @@ func (r *ReadRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) 
 				r.Table, err = r.names.get(f.bytes)
 			case 2:
 				if !tooLarge {
-					err = rows.decode(f.bytes)
+					err = rows.decode(f.bytes, &r.charge)
 				}
 			case 3:
 				f3.add(f.bytes)
@@ -326,7 +326,7 @@ func (r *ReadRowsRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) 
 			return err
 		}
 	}
-	node, refused, err := f3.decode("filter")
+	node, refused, err := f3.decode("filter", &r.charge)
 	if err != nil {
 		return err
 	}
@@ -356,7 +356,7 @@ type rowSet struct {
 }
 
 // decode merges the encoded message b.
-func (s *rowSet) decode(b []byte) error {
+func (s *rowSet) decode(b []byte, c *charge) error {
 	for len(b) > 0 {
 		f, rest, err := nextField(b)
 		if err != nil {
@@ -368,9 +368,15 @@ func (s *rowSet) decode(b []byte) error {
 		}
 		switch f.num {
 		case 1:
-			s.keys = append(s.keys, f.bytes)
+			if err := c.use(keyBytes + len(f.bytes)); err != nil {
+				return err
+			}
+			s.keys = append(room(s.keys), f.bytes)
 		case 2:
-			s.spans = append(s.spans, span{})
+			if err := c.use(spanBytes); err != nil {
+				return err
+			}
+			s.spans = append(room(s.spans), span{})
 			if err := s.spans[len(s.spans)-1].decode(f.bytes); err != nil {
 				return err
 			}

@@ -326,7 +326,7 @@ func TestAmplification(t *testing.T) {
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		if err := c.r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(c.b)}, mem.DefaultBufferPool()); err != nil {
+		if err := c.r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(c.b)}, mem.DefaultBufferPool(), nil); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		runtime.ReadMemStats(&after)

@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"errors"
 	"math"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/filter"
 	"github.com/trestledb/trestle/engine/row"
@@ -85,8 +87,8 @@ func (r *SessionRequest) WireLen() int { return r.size }
 func (r *SessionRequest) Malformed() error { return r.malformed }
 
 // DecodeWire implements Decoder.
-func (r *SessionRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool) error {
-	b, err := r.keep(data, pool)
+func (r *SessionRequest) DecodeWire(data mem.BufferSlice, pool mem.BufferPool, memory *budget.Budget) error {
+	b, err := r.keep(data, pool, memory)
 	if err != nil {
 		return err
 	}
@@ -148,8 +150,11 @@ func (r *SessionRequest) decode(b []byte) error {
 		const most = math.MaxInt64/int64(time.Second) - 3 // nanos may be two seconds
 		r.Timeout = time.Duration(min(max(r.seconds, -most), most))*time.Second + time.Duration(r.nanos)
 		// The session goes on after a call that cannot be read.
-		if r.decodeCall(payload) != nil {
+		if err := r.decodeCall(payload); err != nil {
 			r.err = fault.InvalidField("payload", "The payload is no request of this kind of session")
+			if short, ok := errors.AsType[*fault.Error](err); ok {
+				r.err = short
+			}
 		}
 	}
 	return nil
@@ -207,7 +212,7 @@ func (r *SessionRequest) decodeCall(b []byte) error {
 			case f.num == 2 && r.Op == VirtualReadRow:
 				predicate.add(f.bytes)
 			case f.num == 2:
-				if err := r.e.add("mutations", f.bytes, &r.m, &r.names); err != nil {
+				if err := r.e.add("mutations", f.bytes, &r.m, &r.names, &r.charge); err != nil {
 					return err
 				}
 			}
@@ -218,7 +223,7 @@ func (r *SessionRequest) decodeCall(b []byte) error {
 		r.refuse(fault.InvalidField("payload", "The payload holds no request"))
 	case VirtualReadRow:
 		r.refuse(checkKey("key", r.Key))
-		node, refused, err := predicate.decode("filter")
+		node, refused, err := predicate.decode("filter", &r.charge)
 		if err != nil {
 			return err
 		}

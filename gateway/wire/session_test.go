@@ -19,7 +19,7 @@ import (
 // are not looked into.
 func compareSession(b []byte, r *SessionRequest) error {
 	r.Release()
-	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}); err != nil {
+	if err := r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(b)}, mem.NopBufferPool{}, nil); err != nil {
 		return err
 	}
 	want := new(bigtablepb.SessionRequest)
@@ -146,7 +146,7 @@ func BenchmarkDecodeSessionMutateRow1KB(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		r.Release()
-		if r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(data)}, mem.NopBufferPool{}) != nil || r.Check() != nil {
+		if r.DecodeWire(mem.BufferSlice{mem.SliceBuffer(data)}, mem.NopBufferPool{}, nil) != nil || r.Check() != nil {
 			b.Fatal("not decoded")
 		}
 	}
