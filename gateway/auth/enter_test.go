@@ -32,12 +32,14 @@ func (updater) UpdateRow(_ context.Context, _ string, _, _ []byte, _ *filter.Nod
 // for RPCs, down to families.
 func TestEnter(t *testing.T) {
 	f := newFixture(t, auth.Options{})
-	f.grant(table, "roles/bigtable.reader user:reader@x", `roles/bigtable.user user:part@x resource.family in ["a"]`)
+	f.grant(table, "roles/bigtable.reader user:reader@x", `roles/bigtable.user user:part@x resource.family in ["a"]`,
+		"roles/bigtable.admin user:admin@x", `roles/bigtable.admin user:admin-part@x resource.family in ["a"]`)
 	const (
 		read   = bigtablepb.Bigtable_ReadRows_FullMethodName
 		write  = bigtablepb.Bigtable_MutateRow_FullMethodName
 		check  = bigtablepb.Bigtable_CheckAndMutateRow_FullMethodName
 		change = adminpb.BigtableTableAdmin_UpdateTable_FullMethodName
+		backup = adminpb.BigtableTableAdmin_CreateBackup_FullMethodName // an HBase snapshot
 	)
 	for _, tc := range []struct {
 		user, method, name string
@@ -46,6 +48,7 @@ func TestEnter(t *testing.T) {
 		{"reader@x", read, table, true}, {"reader@x", write, table, false}, {"reader@x", check, table, false}, {"reader@x", change, table, false},
 		{"part@x", read, table, true}, {"part@x", write, table, true}, {"part@x", read, instance + "/tables/other", false},
 		{"nobody@x", read, table, false}, {"nobody@x", read, "", true}, {"", read, "", false}, {"", read, table, false},
+		{"reader@x", backup, table, false}, {"part@x", backup, table, false}, {"admin@x", backup, table, true}, {"admin-part@x", backup, table, false},
 		{"reader@x", "/no/Such", table, false},
 	} {
 		_, err := f.a.Enter(t.Context(), auth.Peer{User: tc.user}, tc.method, tc.name)
@@ -85,6 +88,7 @@ func TestBegin(t *testing.T) {
 	const (
 		see    = adminpb.BigtableTableAdmin_GetTable_FullMethodName
 		change = adminpb.BigtableTableAdmin_UpdateTable_FullMethodName
+		backup = adminpb.BigtableTableAdmin_CreateBackup_FullMethodName // an HBase snapshot
 	)
 	bearer := func(tok string) auth.Peer {
 		return auth.Peer{Authorization: []string{"Bearer " + tok}, Addr: "10.0.0.9:4"}

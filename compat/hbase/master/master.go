@@ -113,6 +113,7 @@ const (
 	toCreate  = adminpb.BigtableTableAdmin_CreateTable_FullMethodName // in an instance
 	toDelete  = adminpb.BigtableTableAdmin_DeleteTable_FullMethodName
 	toClear   = adminpb.BigtableTableAdmin_DropRowRange_FullMethodName
+	toCopy    = adminpb.BigtableTableAdmin_CreateBackup_FullMethodName // all rows of a table, into a snapshot or out of one
 	toModify  = adminpb.BigtableTableAdmin_ModifyColumnFamilies_FullMethodName
 	toSee     = adminpb.BigtableTableAdmin_GetTable_FullMethodName
 	toList    = adminpb.BigtableTableAdmin_ListTables_FullMethodName        // in an instance
@@ -136,7 +137,12 @@ func (m *Master) known(ctx context.Context, c *server.Call) (context.Context, er
 
 // manages is for what changes the cluster as a whole.
 func (m *Master) manages(ctx context.Context, c *server.Call) (context.Context, error) {
-	return m.authorize(ctx, c, toManage, m.catalog.Mapping().InstanceName(model.DefaultNamespace))
+	return m.authorize(ctx, c, toManage, m.cluster())
+}
+
+// cluster returns the resource name that stands for the cluster as a whole.
+func (m *Master) cluster() string {
+	return m.catalog.Mapping().InstanceName(model.DefaultNamespace)
 }
 
 // table returns a table, or the exception that says that there is none.

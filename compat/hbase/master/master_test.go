@@ -773,20 +773,129 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
-// TestSnapshotsOfHiddenTables: who may not know of a table sees no snapshot of it.
+// TestSnapshotsOfHiddenTables: to a caller that may not know of a table, a snapshot of it is
+// not there.
 func TestSnapshotsOfHiddenTables(t *testing.T) {
 	f := start(t)
+	ctx := t.Context()
+	snap := func(of string) *pb.SnapshotDescription {
+		return &pb.SnapshotDescription{Name: proto.String("of-" + of)}
+	}
 	for _, name := range []string{"seen", "hidden"} {
 		f.create(tableSchema(name, fam("f")))
-		if _, err := f.snapshot(t.Context(), f.c, &pb.SnapshotRequest{Snapshot: &pb.SnapshotDescription{Name: proto.String("of-" + name), Table: proto.String(name)}}); err != nil {
+		s := snap(name)
+		s.Table = proto.String(name)
+		if _, err := f.snapshot(ctx, f.c, &pb.SnapshotRequest{Snapshot: s}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	f.o.Sees = func(_ context.Context, table string) (bool, error) { return strings.HasSuffix(table, "/seen"), nil }
-	l, err := f.getCompletedSnapshots(t.Context(), f.c, &pb.GetCompletedSnapshotsRequest{})
+	l, err := f.getCompletedSnapshots(ctx, f.c, &pb.GetCompletedSnapshotsRequest{})
 	if err != nil || len(l.GetSnapshots()) != 1 || l.GetSnapshots()[0].GetTable() != "seen" {
 		t.Errorf("%v, %v", l, err)
 	}
+	if d, err := f.isSnapshotDone(ctx, f.c, &pb.IsSnapshotDoneRequest{Snapshot: snap("seen")}); err != nil || d.GetSnapshot().GetTable() != "seen" {
+		t.Errorf("%v, %v", d, err)
+	}
+	for what, call := range map[string]func(*pb.SnapshotDescription) error{
+		"is done": func(s *pb.SnapshotDescription) error {
+			_, err := f.isSnapshotDone(ctx, f.c, &pb.IsSnapshotDoneRequest{Snapshot: s})
+			return err
+		},
+		"restore": func(s *pb.SnapshotDescription) error {
+			_, err := f.restoreSnapshot(ctx, f.c, &pb.RestoreSnapshotRequest{Snapshot: s})
+			return err
+		},
+		"clone": func(s *pb.SnapshotDescription) error {
+			s.Table = proto.String("copy")
+			_, err := f.restoreSnapshot(ctx, f.c, &pb.RestoreSnapshotRequest{Snapshot: s})
+			return err
+		},
+		"delete": func(s *pb.SnapshotDescription) error {
+			_, err := f.deleteSnapshot(ctx, f.c, &pb.DeleteSnapshotRequest{Snapshot: s})
+			return err
+		},
+	} {
+		hidden, none := call(snap("hidden")), call(snap("none"))
+		if hidden == nil || none == nil || strings.ReplaceAll(hidden.Error(), "of-hidden", "of-none") != none.Error() {
+			t.Errorf("%s: %v, and of one that is not there %v", what, hidden, none)
+		}
+	}
+}
+
+// TestSnapshotRights: rows go into a snapshot, and out of one, for a caller that may copy
+// all of its table, whatever it may do elsewhere.
+func TestSnapshotRights(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	if _, err := f.createNamespace(ctx, f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte("dev")}}); err != nil {
+		t.Fatal(err)
+	}
+	f.create(tableSchema("secret", fam("f")))
+	f.put("secret", "a")
+	f.create(tableSchema("dev:old", fam("f")))
+	f.disable("dev:old")
+	snapshot := func(name string) error {
+		_, err := f.snapshot(ctx, f.c, &pb.SnapshotRequest{Snapshot: &pb.SnapshotDescription{Name: proto.String(name), Table: proto.String("secret")}})
+		return err
+	}
+	restore := func(table string) error {
+		_, err := f.restoreSnapshot(ctx, f.c, &pb.RestoreSnapshotRequest{Snapshot: &pb.SnapshotDescription{Name: proto.String("s"), Table: proto.String(table)}})
+		return err
+	}
+	if err := snapshot("s"); err != nil {
+		t.Fatal(err)
+	}
+	const main, dev = "projects/p/instances/main", "projects/p/instances/dev"
+	var may []string
+	f.o.Authorize = func(ctx context.Context, _ *server.Call, rpc, resource string) (context.Context, error) {
+		if what := rpc[strings.LastIndexByte(rpc, '/')+1:] + " " + resource; !slices.Contains(may, what) {
+			return ctx, wire.AccessDenied.New("%s", what)
+		}
+		return ctx, nil
+	}
+	denied := func(what string, err error, missing string) {
+		t.Helper()
+		if f.wants(what, err, wire.AccessDenied); err != nil && !strings.HasSuffix(err.Error(), missing) {
+			t.Errorf("%s: %v, not %s", what, err, missing)
+		}
+	}
+	const copies = "CreateBackup " + main + "/tables/secret"
+	may = []string{"ModifyColumnFamilies " + main + "/tables/secret", "ReadRows " + main + "/tables/secret"}
+	denied("snapshot", snapshot("mine"), copies)
+	may = []string{copies}
+	if err := snapshot("mine"); err != nil {
+		t.Error(err)
+	}
+	denied("restore where no tables may be made", restore("dev:copy"), "CreateTable "+dev)
+	denied("restore to an unknown place", restore(""), "GetInstance ")
+
+	// An administrator of dev, but for what it lacks.
+	may = []string{"CreateTable " + dev, "DeleteTable " + dev + "/tables/old", "ModifyColumnFamilies " + dev + "/tables/copy"}
+	denied("restore", restore("dev:copy"), copies)
+	denied("restore over a table", restore("dev:old"), copies)
+	may = []string{copies, "CreateTable " + dev, "ModifyColumnFamilies " + dev + "/tables/old"}
+	denied("restore over a table", restore("dev:old"), "DeleteTable "+dev+"/tables/old")
+	if n := f.count("dev:old"); n != 0 {
+		t.Errorf("the table has %d rows", n)
+	}
+	may = append(may, "DeleteTable "+dev+"/tables/old")
+	for _, table := range []string{"dev:copy", "dev:old"} {
+		if err := restore(table); err != nil || f.count(table) != 1 {
+			t.Errorf("restore to %s: %v", table, err)
+		}
+	}
+
+	// The name is asked about when the table is gone.
+	may = []string{"CreateTable " + dev}
+	authorize := f.o.Authorize
+	f.o.Authorize = nil
+	f.disable("secret")
+	if _, err := f.deleteTable(ctx, f.c, &pb.DeleteTableRequest{TableName: tn("secret")}); err != nil {
+		t.Fatal(err)
+	}
+	f.o.Authorize = authorize
+	denied("restore of a table that is gone", restore("dev:last"), copies)
 }
 
 func TestFamilyDefaults(t *testing.T) {

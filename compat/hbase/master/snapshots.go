@@ -32,17 +32,13 @@ type snapshotExtra struct {
 
 var noBackups = unsupported("this store keeps no snapshots")
 
-// changeSnapshot runs a change of a snapshot, or of a table by one.
-func (m *Master) changeSnapshot(ctx context.Context, c *server.Call, n nonce, what string, snapshot, table string, do func(ctx context.Context) error) (uint64, error) {
+// changeSnapshot runs a change of a snapshot, or of a table by one, for a caller that may
+// do what rpc asks for to resource.
+func (m *Master) changeSnapshot(ctx context.Context, c *server.Call, n nonce, rpc, resource, what, snapshot, table string, do func(ctx context.Context) error) (uint64, error) {
 	if m.backups == nil {
 		return 0, noBackups
 	}
-	var err error
-	if table == "" {
-		ctx, err = m.manages(ctx, c)
-	} else {
-		ctx, err = m.authorize(ctx, c, toModify, m.catalog.Mapping().Resource(model.ParseName(table)))
-	}
+	ctx, err := m.authorize(ctx, c, rpc, resource)
 	if err != nil {
 		return 0, err
 	}
@@ -63,8 +59,8 @@ func (m *Master) snapshot(ctx context.Context, c *server.Call, req *pb.SnapshotR
 	if err := checkTable(model.Name{Namespace: model.DefaultNamespace, Qualifier: d.GetName()}); err != nil {
 		return nil, err
 	}
-	id, err := m.changeSnapshot(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase snapshot taken", d.GetName(), d.GetTable(), func(ctx context.Context) error {
-		name := model.ParseName(d.GetTable())
+	name := model.ParseName(d.GetTable())
+	id, err := m.changeSnapshot(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toCopy, m.catalog.Mapping().Resource(name), "HBase snapshot taken", d.GetName(), d.GetTable(), func(ctx context.Context) error {
 		t, err := m.changeable(ctx, name)
 		if is(err, wire.TableNotFound) {
 			return wire.SnapshotCreation.New("Table '%s' doesn't exist, can't take snapshot: %s", name, d.GetName())
@@ -108,21 +104,44 @@ func (m *Master) snapshot(ctx context.Context, c *server.Call, req *pb.SnapshotR
 	return &pb.SnapshotResponse{ExpectedTimeout: proto.Int64(1000), ProcId: proto.Int64(int64(id))}, nil
 }
 
-// lookUp returns a snapshot, or the exception that says that there is none.
+// lookUp returns a snapshot, or the exception that says that there is none. To a caller
+// that may not know of its table there is none.
 func (m *Master) lookUp(ctx context.Context, name string) (*schema.Backup, *pb.SnapshotDescription, snapshotExtra, error) {
 	var x snapshotExtra
 	if m.backups == nil {
 		return nil, nil, x, noBackups
 	}
+	missing := wire.SnapshotMissing.New("Snapshot '%s' doesn't exist on the filesystem", name)
 	b, err := m.backups.Backup(ctx, snapshotPrefix+name)
 	if errors.Is(err, fault.NotFound) {
-		return nil, nil, x, wire.SnapshotMissing.New("Snapshot '%s' doesn't exist on the filesystem", name)
+		return nil, nil, x, missing
 	}
 	if err != nil {
 		return nil, nil, x, err
 	}
 	d, x, err := describe(b)
-	return b, d, x, err
+	if err != nil {
+		return nil, nil, x, err
+	}
+	if ok, err := m.sees(ctx, d); err != nil {
+		return nil, nil, x, err
+	} else if !ok {
+		return nil, nil, x, missing
+	}
+	return b, d, x, nil
+}
+
+// source returns the resource name of the table that a snapshot is of, which may be gone.
+func (m *Master) source(d *pb.SnapshotDescription) string {
+	return m.catalog.Mapping().Resource(model.ParseName(d.GetTable()))
+}
+
+// sees tells whether the caller may know of a snapshot.
+func (m *Master) sees(ctx context.Context, d *pb.SnapshotDescription) (bool, error) {
+	if m.o.Sees == nil {
+		return true, nil
+	}
+	return m.o.Sees(ctx, m.source(d))
 }
 
 func describe(b *schema.Backup) (*pb.SnapshotDescription, snapshotExtra, error) {
@@ -139,7 +158,8 @@ func describe(b *schema.Backup) (*pb.SnapshotDescription, snapshotExtra, error) 
 }
 
 func (m *Master) isSnapshotDone(ctx context.Context, c *server.Call, req *pb.IsSnapshotDoneRequest) (*pb.IsSnapshotDoneResponse, error) {
-	if _, err := m.known(ctx, c); err != nil {
+	ctx, err := m.known(ctx, c)
+	if err != nil {
 		return nil, err
 	}
 	_, d, _, err := m.lookUp(ctx, req.GetSnapshot().GetName())
@@ -171,21 +191,18 @@ func (m *Master) getCompletedSnapshots(ctx context.Context, c *server.Call, _ *p
 		if err != nil {
 			return nil, err
 		}
-		if m.o.Sees != nil {
-			if ok, err := m.o.Sees(ctx, m.catalog.Mapping().Resource(model.ParseName(d.GetTable()))); err != nil {
-				return nil, err
-			} else if !ok {
-				continue
-			}
+		if ok, err := m.sees(ctx, d); err != nil {
+			return nil, err
+		} else if ok {
+			resp.Snapshots = append(resp.Snapshots, d)
 		}
-		resp.Snapshots = append(resp.Snapshots, d)
 	}
 	return resp, nil
 }
 
 func (m *Master) deleteSnapshot(ctx context.Context, c *server.Call, req *pb.DeleteSnapshotRequest) (*pb.DeleteSnapshotResponse, error) {
 	name := req.GetSnapshot().GetName()
-	_, err := m.changeSnapshot(ctx, c, nonce{}, "HBase snapshot deleted", name, "", func(ctx context.Context) error {
+	_, err := m.changeSnapshot(ctx, c, nonce{}, toManage, m.cluster(), "HBase snapshot deleted", name, "", func(ctx context.Context) error {
 		b, _, _, err := m.lookUp(ctx, name)
 		if err != nil {
 			return err
@@ -198,18 +215,23 @@ func (m *Master) deleteSnapshot(ctx context.Context, c *server.Call, req *pb.Del
 	return &pb.DeleteSnapshotResponse{}, nil
 }
 
-// restoreSnapshot makes a table of a snapshot, or a disabled table what it was.
+// restoreSnapshot makes a table of a snapshot, or a disabled table what it was. Its caller
+// may make tables there, and copy all rows of the table that the snapshot is of.
 func (m *Master) restoreSnapshot(ctx context.Context, c *server.Call, req *pb.RestoreSnapshotRequest) (*pb.RestoreSnapshotResponse, error) {
 	snapshot, table := req.GetSnapshot().GetName(), req.GetSnapshot().GetTable()
 	if table == "" {
-		_, d, _, err := m.lookUp(ctx, snapshot)
+		as, err := m.known(ctx, c)
+		if err != nil {
+			return nil, err
+		}
+		_, d, _, err := m.lookUp(as, snapshot)
 		if err != nil {
 			return nil, err
 		}
 		table = d.GetTable()
 	}
-	id, err := m.changeSnapshot(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, "HBase snapshot restored", snapshot, table, func(ctx context.Context) error {
-		name := model.ParseName(table)
+	name := model.ParseName(table)
+	id, err := m.changeSnapshot(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, toCreate, m.catalog.Mapping().InstanceName(name.Namespace), "HBase snapshot restored", snapshot, table, func(ctx context.Context) error {
 		if name.System() {
 			return wire.DoNotRetryIO.New("%s: the tables of the namespace %s are computed", name, model.SystemNamespace)
 		}
@@ -219,8 +241,11 @@ func (m *Master) restoreSnapshot(ctx context.Context, c *server.Call, req *pb.Re
 		if err := m.namespaceExists(ctx, name.Namespace); err != nil {
 			return err
 		}
-		b, _, x, err := m.lookUp(ctx, snapshot)
+		b, d, x, err := m.lookUp(ctx, snapshot)
 		if err != nil {
+			return err
+		}
+		if _, err := m.authorize(ctx, c, toCopy, m.source(d)); err != nil {
 			return err
 		}
 		state := pb.TableState_ENABLED
@@ -233,6 +258,9 @@ func (m *Master) restoreSnapshot(ctx context.Context, c *server.Call, req *pb.Re
 		case was.Enabled():
 			return unsupported("Table '" + name.String() + "' must be disabled in order to perform a restore operation.")
 		default:
+			if _, err := m.authorize(ctx, c, toDelete, was.Resource); err != nil {
+				return err
+			}
 			state = pb.TableState_DISABLED
 			// Soft: it comes back if its successor cannot be made.
 			if err := m.b.DeleteTable(ctx, was.Resource); err != nil {
