@@ -40,7 +40,8 @@ type conn struct {
 // The block is the response's own, and used again when it is written.
 type response struct {
 	b, block []byte
-	reserved int64 // memory
+	reserved int64 // of Options.ResponseMemory
+	taken    int64 // of Options.Memory
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
@@ -298,7 +299,8 @@ func (c *conn) unread(n int, e *wire.Exception) error {
 
 // answer makes the frame of a response.
 func (c *conn) answer(ctx context.Context, req *wire.Request, err error) response {
-	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond}
+	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond,
+		room: room{memory: c.s.o.Memory, free: getBytes}}
 	var resp proto.Message
 	start := time.Now()
 	record := c.observed(call, req.Header.GetTraceInfo().GetHeaders()["traceparent"])
@@ -307,7 +309,7 @@ func (c *conn) answer(ctx context.Context, req *wire.Request, err error) respons
 	}
 	failed := err
 	h := &pb.ResponseHeader{CallId: proto.Uint32(req.Header.GetCallId())}
-	r := response{block: call.Block, reserved: call.reserved}
+	r := response{block: call.Block, reserved: call.reserved, taken: call.room.taken}
 	if err != nil {
 		h.Exception = c.s.exception(ctx, call, err).Proto()
 		r.block = r.block[:0]
@@ -406,6 +408,7 @@ func (c *conn) write() error {
 		if r.reserved > 0 {
 			c.s.answers.Release(r.reserved)
 		}
+		c.s.o.Memory.Release(r.taken)
 		<-c.slots
 	}
 	if failed == nil {

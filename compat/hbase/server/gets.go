@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"errors"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/filter"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
+	"github.com/trestledb/trestle/compat/hbase/wire"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -73,8 +75,8 @@ func (g *gathering) pieces() [][]*action {
 const piece = 16
 
 // getRows answers gets that are alike, sorted by row. size is how much the
-// Multi's block has.
-func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
+// Multi's block has, share is what is reserved for each get.
+func (s *Server) getRows(c *Call, gets []*action, share int64, size *atomic.Int64) {
 	first := gets[0]
 	fail := func(err error) {
 		for _, x := range gets {
@@ -102,8 +104,12 @@ func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
 	}
 	rest := gets
 	block := newBuffer()
-	defer func() { first.buffer = block }()
-	r := &reader{sink: func(key []byte, cells []filter.Cell) (stop bool, err error) {
+	room := &room{memory: s.o.Memory, free: share * int64(len(gets)), again: true}
+	defer func() {
+		room.forget()
+		first.buffer, first.taken = block, room.taken
+	}()
+	r := newReader(q, room, func(key []byte, cells []filter.Cell) (stop bool, err error) {
 		for len(rest) > 0 && bytes.Compare(rest[0].get.GetRow(), key) < 0 {
 			rest = rest[1:]
 		}
@@ -112,27 +118,39 @@ func (s *Server) getRows(c *Call, gets []*action, size *atomic.Int64) {
 		}
 		for ; len(rest) > 0 && bytes.Equal(rest[0].get.GetRow(), key); rest = rest[1:] {
 			x := rest[0]
-			switch {
-			case x.get.GetExistenceOnly():
+			if x.get.GetExistenceOnly() {
 				x.res.Exists = proto.Bool(true)
-			case c.Blocks:
+				continue
+			}
+			if err := room.answered(cellsSize(cells)); err != nil {
+				return true, err
+			}
+			if c.Blocks {
 				*x.res.AssociatedCellCount = int32(len(cells))
 				n := len(block)
 				block = appendCells(block, cells)
 				x.block = block[n:]
 				size.Add(int64(len(x.block)))
-			default:
+			} else {
 				x.res.Cell = cellsProto(cells)
 				size.Add(int64(proto.Size(x.res)))
 			}
 		}
 		return false, nil
-	}}
-	r.q = q
+	})
 	_, err = s.read(first.ctx, first.t.Resource, ranges, false, r)
 	switch {
 	case err != nil:
+		gets = rest
 		fail(err)
+		if e, ok := errors.AsType[*wire.Exception](err); ok && e.DoNotRetry {
+			// It is about one row. The others were not read.
+			for _, x := range rest {
+				if !bytes.Equal(x.get.GetRow(), r.key) {
+					x.err = retryAtOnce.New("another row was not read: %v", err)
+				}
+			}
+		}
 	case r.stopped:
 		gets = rest
 		fail(retryAtOnce.New("the response has %d bytes already", size.Load()))

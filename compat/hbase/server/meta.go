@@ -11,7 +11,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/trestledb/trestle/compat/hbase/filter"
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/engine/fault"
@@ -40,26 +39,24 @@ func (t *table) families() []string {
 
 func (t *table) left() bool { return len(t.rows) > 0 }
 
-// get gives a row to sink.
-func (t *table) get(q *query, key []byte, sink func([]byte, []filter.Cell) (bool, error)) error {
+// get gives a row to r.
+func (t *table) get(r *reader, key []byte) error {
 	for i := range t.rows {
 		if bytes.Equal(t.rows[i].key, key) {
 			t.rows = t.rows[i : i+1]
-			r := &reader{sink: sink}
-			r.q = q
-			return t.scan(q, r)
+			return t.scan(r)
 		}
 	}
 	return nil
 }
 
 // scan gives rows to r until it has enough.
-func (t *table) scan(q *query, r *reader) error {
+func (t *table) scan(r *reader) error {
 	for len(t.rows) > 0 {
 		c := &t.rows[0]
 		r.StartRow(c.key)
 		for i := range c.cells {
-			f := q.family(c.cells[i].Family)
+			f := r.q.family(c.cells[i].Family)
 			if f == nil {
 				continue
 			}

@@ -29,6 +29,7 @@ type action struct {
 	// block has the cells of res, if they are not in it. buffer, if it is not nil,
 	// has blocks of this and other actions.
 	block, buffer []byte
+	taken         int64 // of Options.Memory
 	err           error
 }
 
@@ -116,7 +117,11 @@ func (s *Server) multi(ctx context.Context, c *Call, req *pb.MultiRequest) (*pb.
 		}
 	}
 	s.plain(ctx, groups)
-	s.each(ctx, c, groups, req.GetNonceGroup())
+	share := int64(getBytes)
+	if gets > 0 {
+		share = c.reserved / int64(gets)
+	}
+	s.each(ctx, c, groups, share, req.GetNonceGroup())
 	return multiResponse(c, groups), nil
 }
 
@@ -184,8 +189,8 @@ func (s *Server) plain(ctx context.Context, groups []actions) {
 const parallel = 16
 
 // each makes the actions that plain leaves: gets, updates, and groups that are
-// atomic.
-func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup uint64) {
+// atomic. share is what is reserved for each get.
+func (s *Server) each(ctx context.Context, c *Call, groups []actions, share int64, nonceGroup uint64) {
 	var wg sync.WaitGroup
 	var slots chan struct{}
 	// What is alone, or last, needs no goroutine.
@@ -225,13 +230,13 @@ func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup
 					continue
 				}
 			}
-			run(len(groups) == 1 && len(g.list) == 1, func() { s.one(c, x, nonceGroup, &size) })
+			run(len(groups) == 1 && len(g.list) == 1, func() { s.one(c, x, share, nonceGroup, &size) })
 		}
 	}
 	for i, g := range together {
 		pieces := g.pieces()
 		for j, gets := range pieces {
-			run(i == len(together)-1 && j == len(pieces)-1, func() { s.getRows(c, gets, &size) })
+			run(i == len(together)-1 && j == len(pieces)-1, func() { s.getRows(c, gets, share, &size) })
 		}
 	}
 	wg.Wait()
@@ -239,11 +244,12 @@ func (s *Server) each(ctx context.Context, c *Call, groups []actions, nonceGroup
 
 // one makes an action that is not atomic with others. size is how much the
 // block of the response has.
-func (s *Server) one(c *Call, x *action, nonceGroup uint64, size *atomic.Int64) {
-	call := &Call{Client: c.Client}
+func (s *Server) one(c *Call, x *action, share int64, nonceGroup uint64, size *atomic.Int64) {
+	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, free: share, again: true}}
+	defer func() { x.taken = call.room.taken }()
 	if x.get == nil {
 		var out outcome
-		if out, x.err = s.once(x.ctx, x.t, x.region, nonceGroup, nil, x.ch); x.err == nil {
+		if out, x.err = s.once(x.ctx, call, x.t, x.region, nonceGroup, nil, x.ch); x.err == nil {
 			x.res = &pb.Result{}
 			if len(out.cells) > 0 {
 				x.res = call.result(out.cells)
@@ -254,6 +260,9 @@ func (s *Server) one(c *Call, x *action, nonceGroup uint64, size *atomic.Int64) 
 	} else {
 		x.res, x.err = s.getRow(x.ctx, call, x.region, x.t, x.get, c.Blocks)
 		size.Add(int64(len(call.Block)))
+		if x.err != nil {
+			call.room.release()
+		}
 	}
 	x.block = call.Block
 }
@@ -293,7 +302,8 @@ func (s *Server) atomically(c *Call, g *actions, nonceGroup uint64) {
 			n = nonce{nonceGroup, ch.nonce}
 		}
 	}
-	g.out, g.err = s.update(x.ctx, x.t, x.ch.row, n, cond, changes)
+	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, free: getBytes}}
+	g.out, g.err = s.update(x.ctx, call, x.t, x.ch.row, n, cond, changes)
 }
 
 // multiResponse puts together what became of a Multi. The cells in the block
@@ -336,6 +346,7 @@ func multiResponse(c *Call, groups []actions) *pb.MultiResponse {
 	}
 	for i := range groups {
 		for j := range groups[i].list {
+			c.room.taken += groups[i].list[j].taken
 			recycle(groups[i].list[j].buffer)
 		}
 	}

@@ -53,7 +53,7 @@ func (f *front) increment(t *testing.T, key string, nonce uint64) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := f.once(t.Context(), f.t, nil, 7, nil, ch)
+	out, err := f.once(t.Context(), new(Call), f.t, nil, 7, nil, ch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestNoncesTravel(t *testing.T) {
 	if err := b.MutateRow(t.Context(), fronts[0].t.Resource, &row.Entry{Key: []byte("a"), Mutations: []row.Mutation{{Op: row.DeleteRow}}}); err != nil {
 		t.Fatal(err)
 	}
-	out, err := fronts[1].update(t.Context(), fronts[1].t, []byte("a"), nonce{7, 3}, nil, []*change{{kind: pb.MutationProto_INCREMENT, row: []byte("a")}})
+	out, err := fronts[1].update(t.Context(), new(Call), fronts[1].t, []byte("a"), nonce{7, 3}, nil, []*change{{kind: pb.MutationProto_INCREMENT, row: []byte("a")}})
 	if err != nil || !out.repeated {
 		t.Errorf("%+v, %v", out, err)
 	}

@@ -272,40 +272,66 @@ func (q *query) rows(r row.Range) []row.Range {
 
 // A rowReader takes the cells of one row, in order. It keeps those that the
 // families' rules and the query's columns and times let through: HBase's
-// filters see only these. The zero rowReader is ready for start.
+// filters see only these. With q and room it is ready for start.
 type rowReader struct {
 	q     *query
+	room  *room
 	cells []filter.Cell
 	arena []byte
 	key   []byte
+	err   error // of room: the row is not kept
 
 	fam   *family
 	name  string
 	qual  []byte
 	count int   // live versions of the column
 	last  int64 // timestamp of the one before
-	size  int
 }
 
 func (r *rowReader) start(key []byte) {
 	r.cells, r.arena = r.cells[:0], r.arena[:0]
 	r.fam, r.name, r.qual = nil, "", nil
-	r.size = 0
+	r.room.row = int64(cap(r.arena)) + int64(cap(r.cells))*cellBytes
 	r.key = r.copy(key)
 }
+
+// An arena grows from the smallest to the largest. A value of a quarter of that has
+// memory of its own, so that no more than a quarter is left over.
+const minArena, maxArena = 4 << 10, 1 << 20
 
 // copy keeps p until the next row. What the arena held before it grew is still
 // there for slices of it.
 func (r *rowReader) copy(p []byte) []byte {
 	if len(p) > cap(r.arena)-len(r.arena) {
-		r.arena = make([]byte, 0, max(2*cap(r.arena), len(p), 4096))
+		n := len(p)
+		if n < maxArena/4 {
+			n = max(min(2*cap(r.arena), maxArena), n, minArena)
+		}
+		if r.keep(int64(n)); r.err != nil {
+			return nil
+		}
+		if n == len(p) {
+			return append([]byte(nil), p...)
+		}
+		r.arena = make([]byte, 0, n)
 	}
 	n := len(r.arena)
 	r.arena = append(r.arena, p...)
 	return r.arena[n:len(r.arena):len(r.arena)]
 }
 
+// keep counts n bytes of the row. A row for which there is no room is let go.
+func (r *rowReader) keep(n int64) {
+	if r.err = r.room.read(n); r.err != nil {
+		r.cells, r.arena = nil, nil
+		r.room.forget()
+	}
+}
+
 func (r *rowReader) add(c *row.Cell) {
+	if r.err != nil {
+		return
+	}
 	if r.name != c.Family || r.fam == nil {
 		r.name = c.Family
 		if r.fam = r.q.family(c.Family); r.fam == nil {
@@ -332,8 +358,14 @@ func (r *rowReader) add(c *row.Cell) {
 		}
 		r.count++
 	}
-	r.cells = append(r.cells, filter.Cell{Row: r.key, Family: f.name, Qualifier: r.qual, Value: r.copy(c.Value), Timestamp: ts, Type: wire.TypePut})
-	r.size += len(c.Value)
+	value, n := r.copy(c.Value), cap(r.cells)
+	if r.err != nil {
+		return
+	}
+	r.cells = append(r.cells, filter.Cell{Row: r.key, Family: f.name, Qualifier: r.qual, Value: value, Timestamp: ts, Type: wire.TypePut})
+	if grown := cap(r.cells) - n; grown > 0 {
+		r.keep(int64(grown) * cellBytes)
+	}
 }
 
 // finish returns what the query leaves of a row. The result is valid until the

@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -41,6 +42,10 @@ type reader struct {
 	at      []byte // the last row that is behind the reader
 }
 
+func newReader(q *query, room *room, sink func(key []byte, cells []filter.Cell) (stop bool, err error)) *reader {
+	return &reader{rowReader: rowReader{q: q, room: room}, sink: sink}
+}
+
 func (r *reader) StartRow(key []byte) {
 	if !r.looking {
 		r.start(key)
@@ -64,6 +69,9 @@ func (r *reader) EndRow() (full bool, err error) {
 	if r.looking {
 		r.looking, r.stopped = false, true // there is one; at stays before it
 		return true, nil
+	}
+	if r.err != nil {
+		return false, r.err
 	}
 	r.seen++
 	r.at = append(r.at[:0], r.key...)
@@ -203,7 +211,7 @@ func checkRow(r *model.Region, key []byte) error {
 	return nil
 }
 
-// getBytes is what is reserved for a row, few of which are larger.
+// getBytes is what is reserved for a row and the answer with it, few of which are larger.
 const getBytes = 64 << 10
 
 func (s *Server) get(ctx context.Context, c *Call, req *pb.GetRequest) (*pb.GetResponse, error) {
@@ -245,21 +253,25 @@ func (s *Server) getRow(ctx context.Context, c *Call, region *model.Region, t *m
 	exists := false
 	sink := func(_ []byte, cells []filter.Cell) (bool, error) {
 		exists = len(cells) > 0
-		switch {
-		case get.GetExistenceOnly():
-		case block:
+		if get.GetExistenceOnly() {
+			return true, nil
+		}
+		n := cellsSize(cells)
+		if err := c.room.answered(n); err != nil {
+			return true, err
+		}
+		if block {
 			res.AssociatedCellCount = proto.Int32(int32(len(cells)))
-			c.Block = appendCells(c.Block, cells)
-		default:
+			c.Block = appendCells(slices.Grow(c.Block, int(n)), cells)
+		} else {
 			res.Cell = cellsProto(cells)
 		}
 		return true, nil
 	}
+	r := newReader(q, &c.room, sink)
 	if t == nil {
-		err = computed.get(q, get.GetRow(), sink)
+		err = computed.get(r, get.GetRow())
 	} else {
-		r := &reader{sink: sink}
-		r.q = q
 		_, err = s.read(ctx, t.Resource, q.rows(row.Single(get.GetRow())), false, r)
 	}
 	if err != nil {
@@ -271,6 +283,15 @@ func (s *Server) getRow(ctx context.Context, c *Call, region *model.Region, t *m
 		res.AssociatedCellCount = proto.Int32(0)
 	}
 	return res, nil
+}
+
+// cellsSize returns what appendCells appends.
+func cellsSize(cells []filter.Cell) (n int64) {
+	for i := range cells {
+		c := &cells[i]
+		n += int64(wire.CellSize(len(c.Row), len(c.Family), len(c.Qualifier), len(c.Value)))
+	}
+	return n
 }
 
 func appendCells(dst []byte, cells []filter.Cell) []byte {

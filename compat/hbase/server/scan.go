@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 )
@@ -29,13 +30,15 @@ type scanner struct {
 	opened int64 // ms
 	user   string
 
-	// running is 1 while a call uses what follows.
+	// running is 1 while a call uses what follows, and when the scanner is closed.
 	running  atomic.Int32
 	nextSeq  uint64
 	rest     []row.Range // unread
 	computed *table      // unread rows of a computed table
 	held     []filter.Cell
-	heldAt   int  // cells of held that were sent
+	heldAt   int   // cells of held that were sent
+	taken    int64 // by held, of Options.Memory and scanners.held
+	closed   bool
 	done     bool // no row is left, or wanted
 	limit    int  // of rows that the client still wants; -1: no limit
 
@@ -45,9 +48,11 @@ type scanner struct {
 // scanners are those that are open, and the ids of those that were a moment
 // ago.
 type scanners struct {
-	max   int
-	lease time.Duration
-	mu    struct {
+	max    int
+	lease  time.Duration
+	memory *budget.Budget
+	held   *budget.Budget // half of memory: requests go on whatever scanners keep
+	mu     struct {
 		sync.Mutex
 		open   map[uint64]*scanner
 		closed map[uint64]closedScanner
@@ -60,8 +65,8 @@ type closedScanner struct {
 	until   time.Time
 }
 
-func newScanners(n int, lease time.Duration) *scanners {
-	s := &scanners{max: n, lease: lease}
+func newScanners(n int, lease time.Duration, memory *budget.Budget) *scanners {
+	s := &scanners{max: n, lease: lease, memory: memory, held: budget.New(memory.Limit() / 2)}
 	s.mu.open, s.mu.closed = map[uint64]*scanner{}, map[uint64]closedScanner{}
 	// Ids of an earlier process are not ours.
 	s.mu.next = uint64(time.Now().UnixMilli()) << 20
@@ -76,12 +81,45 @@ func (s *scanners) add(sc *scanner) error {
 	}
 	s.mu.next++
 	sc.id = s.mu.next
+	sc.running.Store(1)
 	s.renew(sc)
 	s.mu.open[sc.id] = sc
 	return nil
 }
 
 func (s *scanners) renew(sc *scanner) { sc.lease.Store(time.Now().Add(s.lease).UnixNano()) }
+
+// rest ends a call of a scanner, which others may use then, unless it is closed.
+func (s *scanners) rest(sc *scanner) {
+	if !sc.closed {
+		s.renew(sc)
+		sc.running.Store(0)
+	}
+}
+
+// hold keeps cells of a row, the rest of an answer with the given room, for later calls.
+func (s *scanners) hold(sc *scanner, cells []filter.Cell, answer *room) error {
+	n := int64(len(cells[0].Row)) + int64(len(cells))*cellBytes
+	for i := range cells {
+		n += int64(len(cells[i].Qualifier) + len(cells[i].Value))
+	}
+	if !s.held.Try(n) {
+		return noRoom(s.held, n)
+	}
+	if err := answer.pass(n); err != nil {
+		s.held.Release(n)
+		return err
+	}
+	sc.held, sc.heldAt, sc.taken = copyCells(cells), 0, n
+	return nil
+}
+
+// drop lets go of what a scanner holds.
+func (s *scanners) drop(sc *scanner) {
+	s.held.Release(sc.taken)
+	s.memory.Release(sc.taken)
+	sc.held, sc.heldAt, sc.taken = nil, 0, 0
+}
 
 func (s *scanners) find(id uint64) (sc *scanner, closed *closedScanner) {
 	s.mu.Lock()
@@ -92,13 +130,13 @@ func (s *scanners) find(id uint64) (sc *scanner, closed *closedScanner) {
 	return s.mu.open[id], nil
 }
 
-// close ends a scanner. Its id is remembered if the client may still ask.
+// close ends a scanner that the caller runs. Its id is remembered if the client may
+// still ask.
 func (s *scanners) close(sc *scanner, remember bool) {
+	s.drop(sc)
+	sc.closed = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.mu.open[sc.id] != sc {
-		return
-	}
 	delete(s.mu.open, sc.id)
 	if remember && len(s.mu.closed) < 4*s.max {
 		s.mu.closed[sc.id] = closedScanner{sc.nextSeq, time.Now().Add(s.lease)}
@@ -109,8 +147,9 @@ func (s *scanners) expire(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, sc := range s.mu.open {
-		if sc.running.Load() == 0 && now.UnixNano() > sc.lease.Load() {
+		if now.UnixNano() > sc.lease.Load() && sc.running.CompareAndSwap(0, 1) {
 			delete(s.mu.open, id)
+			s.drop(sc)
 		}
 	}
 	for id, c := range s.mu.closed {
@@ -168,10 +207,7 @@ func (s *Server) scan(ctx context.Context, c *Call, req *pb.ScanRequest) (*pb.Sc
 	if !sc.running.CompareAndSwap(0, 1) {
 		return nil, wire.OutOfOrderScanner.New("scanner %d is in use by another call; the nextCallSeq got from client: %d", sc.id, req.GetNextCallSeq())
 	}
-	defer func() {
-		s.scanners.renew(sc)
-		sc.running.Store(0)
-	}()
+	defer s.scanners.rest(sc)
 	if sc.user != c.User+"\x00"+c.Certificate {
 		return nil, wire.AccessDenied.New("scanner %d is another user's", sc.id)
 	}
@@ -248,8 +284,7 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 	if err := s.scanners.add(sc); err != nil {
 		return nil, err
 	}
-	sc.running.Store(1)
-	defer sc.running.Store(0)
+	defer s.scanners.rest(sc)
 	resp := &pb.ScanResponse{ScannerId: proto.Uint64(sc.id), Ttl: proto.Uint32(uint32(s.scanners.lease.Milliseconds())),
 		MvccReadPoint: proto.Uint64(uint64(sc.opened))}
 	if err := s.fill(ctx, c, sc, req, resp); err != nil {
@@ -333,13 +368,13 @@ func (p *page) add(cells []filter.Cell, more bool) {
 
 func (p *page) full() bool { return p.results >= p.rows || p.size >= p.max || p.sc.limit == 0 }
 
-// take adds as much of a row as there is room for and returns how many cells
+// take adds as much of a row as the page has place for and returns how many cells
 // that was.
-func (p *page) take(cells []filter.Cell) int {
+func (p *page) take(cells []filter.Cell) (int, error) {
 	batch := int(min(p.sc.spec.GetBatchSize(), math.MaxInt32))
 	at := 0
 	for at < len(cells) && (at == 0 && p.results == 0 || !p.full()) {
-		n := 0
+		n, before := 0, p.size
 		for at+n < len(cells) && (batch == 0 || n < batch) {
 			if p.partial && n > 0 && p.size >= p.max {
 				break
@@ -348,10 +383,13 @@ func (p *page) take(cells []filter.Cell) int {
 			p.size += wire.CellSize(len(k.Row), len(k.Family), len(k.Qualifier), len(k.Value))
 			n++
 		}
+		if err := p.c.room.answered(int64(p.size - before)); err != nil {
+			return at, err
+		}
 		p.add(cells[at:at+n], at+n < len(cells))
 		at += n
 	}
-	return at
+	return at, nil
 }
 
 // fill reads what a call asks for into a response, and closes the scanner if
@@ -379,30 +417,33 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 	p.partial = req.GetClientHandlesPartials() && (sc.q.filter == nil || !sc.q.filter.HasRow())
 	heartbeat := req.GetClientHandlesPartials() && req.GetClientHandlesHeartbeats()
 
-	budget := min(s.scanners.lease/2, maxTime)
+	patience := min(s.scanners.lease/2, maxTime)
 	if c.Timeout > 0 {
-		budget = min(budget, c.Timeout/2)
+		patience = min(patience, c.Timeout/2)
 	}
-	deadline := time.Now().Add(budget)
+	deadline := time.Now().Add(patience)
 	var late bool
-	r := &reader{}
-	r.q = sc.q
+	r := newReader(sc.q, &c.room, nil)
 	r.sink = func(key []byte, cells []filter.Cell) (bool, error) {
-		if n := p.take(cells); n < len(cells) {
+		n, err := p.take(cells)
+		if err == nil && n < len(cells) {
 			// The rest is for later calls, when these bytes are others'.
-			sc.held, sc.heldAt = copyCells(cells[n:]), 0
+			err = s.scanners.hold(sc, cells[n:], &c.room)
 		}
 		r.ahead = r.ahead && len(sc.held) == 0 && sc.limit != 0
-		return p.full() || late, nil
+		return p.full() || late, err
 	}
 	r.pause = func() bool {
 		late = (time.Now().After(deadline) || s.isStopping()) && (heartbeat || p.results > 0)
 		return late
 	}
 	if sc.heldAt < len(sc.held) && p.rows > 0 {
-		sc.heldAt += p.take(sc.held[sc.heldAt:])
-		if sc.heldAt == len(sc.held) {
-			sc.held, sc.heldAt = nil, 0
+		n, err := p.take(sc.held[sc.heldAt:])
+		if err != nil {
+			return err
+		}
+		if sc.heldAt += n; sc.heldAt == len(sc.held) {
+			s.scanners.drop(sc)
 		}
 	}
 	// As in HBase, the response with the last piece of a region's last row says
@@ -415,7 +456,7 @@ func (s *Server) fill(ctx context.Context, c *Call, sc *scanner, req *pb.ScanReq
 	if len(sc.held) == 0 && !sc.done && p.rows > 0 && sc.limit != 0 && (!p.full() || r.looking) {
 		var err error
 		if sc.t == nil {
-			err = sc.computed.scan(sc.q, r)
+			err = sc.computed.scan(r)
 		} else {
 			sc.rest, err = s.read(ctx, sc.t.Resource, sc.rest, sc.spec.GetReversed(), r)
 		}

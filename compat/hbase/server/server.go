@@ -39,15 +39,15 @@ type Options struct {
 	// Observer is told of every call; nil: there is none.
 	Observer Observer
 
-	// Memory bounds the requests of all connections together. Nil means 768 MiB
-	// of their own.
+	// Memory bounds the requests of all connections together, and large rows that are
+	// read. Nil means 768 MiB of their own.
 	Memory *budget.Budget
 	// MaxRequestBytes bounds one request. Zero means 256 MiB. It is no more than
 	// Memory allows, which is a third of it.
 	MaxRequestBytes int
 	// ResponseMemory bounds the responses of reads that are being made or
-	// written, in bytes, by what the reads may return. A row that is larger
-	// counts as what was asked for. Zero means 512 MiB.
+	// written, in bytes, by what the reads may return. What a larger row takes beyond
+	// that is of Memory. Zero means 512 MiB.
 	ResponseMemory int64
 	// MaxCalls bounds the calls of one connection that are under way or not
 	// written yet. Zero means 256.
@@ -158,7 +158,7 @@ func New(catalog *model.Catalog, b backend.Backend, o Options) (*Server, error) 
 	s.answers = semaphore.NewWeighted(s.o.ResponseMemory)
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.mu.listeners, s.mu.conns = map[net.Listener]struct{}{}, map[*conn]struct{}{}
-	s.scanners = newScanners(s.o.MaxScanners, s.o.ScannerLease)
+	s.scanners = newScanners(s.o.MaxScanners, s.o.ScannerLease, s.o.Memory)
 	s.services["ClientService"] = s.clientService()
 	s.services["ClientMetaService"] = s.metaService()
 	for name, svc := range o.Services {

@@ -42,6 +42,7 @@ type Call struct {
 	Block []byte
 
 	reserved int64 // of Options.ResponseMemory
+	room     room
 	record   request.Record
 }
 
@@ -53,6 +54,7 @@ func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
 		return err
 	}
 	c.reserved = int64(n)
+	c.room.free += int64(n)
 	return nil
 }
 

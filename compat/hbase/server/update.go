@@ -62,6 +62,7 @@ type present struct {
 	t     *model.Table
 	now   int64
 	cells []row.Cell
+	room  *room
 }
 
 // newest returns the nth newest cell of a column, counted from 0, as a read
@@ -97,10 +98,14 @@ func (c *condition) holds(p *present) (ok bool, at int64, err error) {
 		if err != nil {
 			return false, 0, err
 		}
-		r := rowReader{q: q}
+		r := rowReader{q: q, room: p.room}
+		defer p.room.forget()
 		r.start(c.get.GetRow())
 		for i := range p.cells {
 			r.add(&p.cells[i])
+		}
+		if r.err != nil {
+			return false, 0, r.err
 		}
 		out, err := q.finish(r.cells)
 		return len(out) > 0, 0, err
@@ -164,7 +169,7 @@ type outcome struct {
 
 // update makes changes, which have been checked, of one row, if the condition
 // (nil: none) holds and they have not been made with the same nonce before.
-func (s *Server) update(ctx context.Context, t *model.Table, key []byte, n nonce, cond *condition, changes []*change) (outcome, error) {
+func (s *Server) update(ctx context.Context, c *Call, t *model.Table, key []byte, n nonce, cond *condition, changes []*change) (outcome, error) {
 	reads := cond != nil
 	for _, ch := range changes {
 		reads = reads || ch.reads()
@@ -184,7 +189,7 @@ func (s *Server) update(ctx context.Context, t *model.Table, key []byte, n nonce
 	repeated, err := s.b.(backend.RowUpdater).UpdateRow(ctx, t.Resource, key, n.token(), needs(cond, changes), func(cells []row.Cell) ([]row.Mutation, error) {
 		out = outcome{processed: true}
 		b.now, b.muts = time.Now().UnixMilli(), b.muts[:0]
-		p := &present{t, b.now, cells}
+		p := &present{t, b.now, cells, &c.room}
 		if cond != nil {
 			ok, at, err := cond.holds(p)
 			if err != nil || !ok {
@@ -284,12 +289,12 @@ func long(b []byte) (int64, error) {
 
 // once makes an increment or append that has a nonce once: a repetition returns
 // what is there now.
-func (s *Server) once(ctx context.Context, t *model.Table, region *model.Region, group uint64, cond *condition, ch *change) (outcome, error) {
+func (s *Server) once(ctx context.Context, c *Call, t *model.Table, region *model.Region, group uint64, cond *condition, ch *change) (outcome, error) {
 	n := nonce{group, ch.nonce}
 	if ch.kind != pb.MutationProto_INCREMENT && ch.kind != pb.MutationProto_APPEND {
 		n = nonce{}
 	}
-	out, err := s.update(ctx, t, ch.row, n, cond, []*change{ch})
+	out, err := s.update(ctx, c, t, ch.row, n, cond, []*change{ch})
 	if err != nil || !out.repeated || ch.quiet {
 		return out, err
 	}
@@ -301,11 +306,13 @@ func (s *Server) once(ctx context.Context, t *model.Table, region *model.Region,
 	if err != nil {
 		return outcome{}, err
 	}
-	r := &reader{sink: func(_ []byte, cells []filter.Cell) (bool, error) {
+	r := newReader(q, &c.room, func(_ []byte, cells []filter.Cell) (bool, error) {
+		if err := c.room.answered(cellsSize(cells)); err != nil {
+			return true, err
+		}
 		out.cells = copyCells(cells)
 		return true, nil
-	}}
-	r.q = q
+	})
 	_, err = s.read(ctx, t.Resource, []row.Range{row.Single(ch.row)}, false, r)
 	return out, err
 }
@@ -352,7 +359,7 @@ func (s *Server) mutate(ctx context.Context, c *Call, req *pb.MutateRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	out, err := s.once(ctx, t, region, req.GetNonceGroup(), cond, ch)
+	out, err := s.once(ctx, c, t, region, req.GetNonceGroup(), cond, ch)
 	if err != nil {
 		return nil, err
 	}
