@@ -104,6 +104,9 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	return Busy()
 }
 
+// Waited tells whether callers wait for bytes.
+func (b *Budget) Waited() bool { return b != nil && b.queue.Load() > 0 }
+
 // Release gives n bytes back.
 func (b *Budget) Release(n int64) {
 	if b == nil || n == 0 {

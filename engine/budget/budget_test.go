@@ -52,6 +52,9 @@ func TestBudgetRefuses(t *testing.T) {
 		waits = len(b.waiting) == 1
 		b.mu.Unlock()
 	}
+	if !b.Waited() {
+		t.Error("a caller that waits is not told of")
+	}
 	if b.Try(1) {
 		t.Error("Try passes somebody who waits, with more than a quarter in use")
 	}
@@ -65,6 +68,9 @@ func TestBudgetRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	b.Release(100)
+	if b.Waited() {
+		t.Error("told to be waited for in the end")
+	}
 	if b.Used() != 0 {
 		t.Errorf("%d bytes are used in the end", b.Used())
 	}

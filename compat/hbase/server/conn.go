@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"runtime/debug"
 	"sync"
 	"time"
@@ -218,7 +219,10 @@ func (c *conn) read(ctx context.Context) error {
 			return refusal(err)
 		}
 		if n > c.s.o.MaxRequestBytes {
-			return c.unread(n, wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes))
+			return c.unread(nil, n, wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes))
+		}
+		if err := c.begun(n); err != nil {
+			return err
 		}
 		select {
 		case c.slots <- struct{}{}:
@@ -232,13 +236,16 @@ func (c *conn) read(ctx context.Context) error {
 				if ctx.Err() != nil {
 					return err
 				}
-				return c.unread(n, wire.CallQueueTooBig.New("%v", err))
+				return c.unread(nil, n, wire.CallQueueTooBig.New("%v", err))
 			}
 		}
 		frame, err := c.body(n)
 		if err != nil {
 			c.s.o.Memory.Release(cost)
 			<-c.slots
+			if errors.Is(err, errLate) {
+				return c.unread(frame, n, wire.CallQueueTooBig.New("%v", err))
+			}
 			return err
 		}
 		req := new(wire.Request)
@@ -258,32 +265,116 @@ func (c *conn) read(ctx context.Context) error {
 	}
 }
 
-// body reads the frame of a call.
-func (c *conn) body(n int) ([]byte, error) {
-	_ = c.nc.SetReadDeadline(time.Now().Add(c.s.o.Transfer))
-	if c.s.isStopping() {
-		return nil, errDrained
+// begun waits for the first 64 KiB of a frame of n bytes, or all of it: what a client
+// only claims to send takes no memory.
+func (c *conn) begun(n int) error {
+	if n = min(n, c.r.Size()); c.r.Buffered() >= n {
+		return nil
 	}
-	frame, err := wire.ReadBody(c.r, n)
-	if err != nil {
-		if c.s.isStopping() {
-			err = errDrained
-		}
-		return nil, err
+	if err := c.until(time.Now().Add(c.s.o.Transfer)); err != nil {
+		return err
+	}
+	_, err := c.r.Peek(n)
+	return c.arrived(err)
+}
+
+// until sets the deadline of reads.
+func (c *conn) until(t time.Time) error {
+	if _ = c.nc.SetReadDeadline(t); c.s.isStopping() {
+		return errDrained
+	}
+	return nil
+}
+
+// arrived ends the deadline of reads, the last of which returned err.
+func (c *conn) arrived(err error) error {
+	if err != nil && c.s.isStopping() {
+		return errDrained
 	}
 	if _ = c.nc.SetReadDeadline(time.Time{}); c.s.isStopping() {
 		c.drain()
 	}
-	return frame, nil
+	return err
+}
+
+// body reads the frame of a call, the first bytes of which are here. With an error it
+// returns what it has of it.
+func (c *conn) body(n int) ([]byte, error) {
+	if n <= c.r.Buffered() {
+		return wire.ReadBody(c.r, n)
+	}
+	now := time.Now()
+	a := &arrival{c: c, end: now.Add(c.s.o.Transfer), piece: max(c.r.Size(), n/pieces)}
+	if err := a.renew(now); err != nil {
+		return nil, err
+	}
+	frame, err := wire.ReadBody(a, n)
+	return frame, c.arrived(err)
+}
+
+// A request that has its memory arrives in so many pieces at most. While others wait
+// for memory each has a second: a client that sends nothing is ended then, and one
+// that sends slowly before those that wait give up.
+const (
+	pieces   = 32
+	shortage = time.Second
+)
+
+var errLate = errors.New("the request did not arrive in time while others wait for memory, try again")
+
+// An arrival reads the bytes of a request.
+type arrival struct {
+	c     *conn
+	end   time.Time
+	piece int
+	left  int // of the piece
+}
+
+// renew begins a piece.
+func (a *arrival) renew(now time.Time) error {
+	a.left = a.piece
+	next := now.Add(shortage)
+	if a.end.Before(next) {
+		next = a.end
+	}
+	return a.c.until(next)
+}
+
+// Read implements io.Reader.
+func (a *arrival) Read(p []byte) (int, error) {
+	for {
+		n, err := a.c.r.Read(p)
+		if a.left -= n; n > 0 {
+			if a.left <= 0 {
+				err = a.renew(time.Now())
+			}
+			return n, err
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return 0, err
+		}
+		now := time.Now()
+		switch {
+		case !now.Before(a.end):
+			return 0, err
+		case a.c.s.o.Memory.Waited():
+			return 0, errLate
+		}
+		if err := a.renew(now); err != nil {
+			return 0, err
+		}
+	}
 }
 
 // unread answers a request of n bytes that will not be read with e. HBase reads
 // the header and answers that call; then, the rest being unread, the connection
-// ends.
-func (c *conn) unread(n int, e *wire.Exception) error {
-	// Its header is likely to be here, or soon.
-	_ = c.nc.SetReadDeadline(time.Now().Add(time.Second))
-	head, _ := c.r.Peek(min(n, c.r.Size(), 1024))
+// ends. head is what was read of it, if it is not in the buffer.
+func (c *conn) unread(head []byte, n int, e *wire.Exception) error {
+	if head == nil {
+		// Its header is likely to be here, or soon.
+		_ = c.nc.SetReadDeadline(time.Now().Add(time.Second))
+		head, _ = c.r.Peek(min(n, c.r.Size(), 1024))
+	}
 	var r wire.Request
 	_ = wire.ParseRequest(head, &r) // fails, as not all of it is there
 	id := r.Header.GetCallId()

@@ -365,3 +365,73 @@ func FuzzConn(f *testing.F) {
 		_ = c.nc.Close()
 	})
 }
+
+// TestSilentSenders: a request takes memory when its first 64 KiB are here, and keeps it
+// from others that wait only while it goes on arriving.
+func TestSilentSenders(t *testing.T) {
+	memory := budget.New(3 << 20)
+	f := newFixture(t, Options{Memory: memory})
+	region := f.rows("t", nil, 1).region
+	put := func() []byte {
+		m, block := mutation(pb.MutationProto_PUT, "P q="+strings.Repeat("v", 900<<10))
+		return frame(7, "Mutate", &pb.MutateRequest{Region: region, Mutation: m}, block)
+	}
+	answered := func(c *rawClient, class string) {
+		t.Helper()
+		if h, _ := c.receive(nil); h.GetCallId() != 7 || h.GetException().GetExceptionClassName() != class {
+			t.Errorf("%v, want %q", h, class)
+		}
+	}
+	held := func() {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); memory.Used() == 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal("a request that arrives takes no memory")
+			}
+		}
+	}
+	for range 4 {
+		f.dial("ClientService", nil).write([]byte{0, 15, 0, 0}) // what follows is 960 KiB
+	}
+	start := time.Now()
+	c := f.dial("ClientService", nil)
+	c.write(put())
+	answered(c, "")
+	if wait := time.Since(start); wait > 30*time.Second {
+		t.Errorf("requests that were only announced took memory for %v", wait)
+	}
+
+	// One that stops is ended when another waits, and told why.
+	silent := f.dial("ClientService", nil)
+	silent.write(put()[:100<<10])
+	held()
+	start = time.Now()
+	c.write(put())
+	answered(silent, wire.CallQueueTooBig.Name)
+	silent.closed()
+	answered(c, "")
+	if wait := time.Since(start); wait > 30*time.Second {
+		t.Errorf("a request that stopped took memory for %v", wait)
+	}
+
+	// One that goes on is not.
+	slow := f.dial("ClientService", nil)
+	rest := put()
+	next := func(n int) {
+		n = min(n, len(rest))
+		slow.write(rest[:n])
+		rest = rest[n:]
+	}
+	next(100 << 10)
+	held()
+	time.Sleep(1500 * time.Millisecond) // nor one that stops while no other waits
+	c.write(put())
+	for len(rest) > 0 {
+		next(70 << 10)
+		time.Sleep(100 * time.Millisecond)
+	}
+	answered(slow, "")
+	answered(c, "")
+	whole(t, "in the end", memory)
+	f.alive()
+}

@@ -51,7 +51,8 @@ func ReadLength(r io.Reader) (int, error) {
 const firstRead = 1 << 20
 
 // ReadBody reads the n bytes of a frame. Memory grows with what arrives, so
-// that a client that only claims to send much costs little.
+// that a client that only claims to send much costs little. With an error it
+// returns what has arrived.
 func ReadBody(r io.Reader, n int) ([]byte, error) {
 	b := make([]byte, min(n, firstRead))
 	for at := 0; ; {
@@ -60,7 +61,7 @@ func ReadBody(r io.Reader, n int) ([]byte, error) {
 			if errors.Is(err, io.EOF) {
 				err = io.ErrUnexpectedEOF
 			}
-			return nil, err
+			return b[:at], err
 		}
 		if at == n {
 			return b, nil
