@@ -8,6 +8,7 @@ import (
 // clientService is ClientService: rows.
 func (s *Server) clientService() Service {
 	noHFiles := wire.DoNotRetryIO.New("this server does not read HFiles: load rows with puts")
+	noService := Method{shape: shapeOf(coprocessorRequest()), request: coprocessorRequest, handle: refuseCoprocessor}
 	return Service{
 		"Get":                     Handle(s.get),
 		"Mutate":                  Handle(s.mutate),
@@ -16,7 +17,7 @@ func (s *Server) clientService() Service {
 		"BulkLoadHFile":           Refuse[pb.BulkLoadHFileRequest](noHFiles),
 		"PrepareBulkLoad":         Refuse[pb.PrepareBulkLoadRequest](noHFiles),
 		"CleanupBulkLoad":         Refuse[pb.CleanupBulkLoadRequest](noHFiles),
-		"ExecService":             Method{request: coprocessorRequest, handle: refuseCoprocessor},
-		"ExecRegionServerService": Method{request: coprocessorRequest, handle: refuseCoprocessor},
+		"ExecService":             noService,
+		"ExecRegionServerService": noService,
 	}
 }

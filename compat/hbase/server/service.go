@@ -7,6 +7,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/request"
 )
@@ -58,8 +59,13 @@ func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
 	return nil
 }
 
+// decodedBytes is what a request may take, decoded, beyond what was taken for its bytes:
+// that of some 400 gets.
+const decodedBytes = 256 << 10
+
 // A Method answers one kind of request.
 type Method struct {
+	shape   *shape
 	request func() proto.Message
 	handle  func(ctx context.Context, c *Call, req proto.Message) (proto.Message, error)
 }
@@ -74,6 +80,7 @@ func Handle[Req any, Resp proto.Message, M interface {
 	proto.Message
 }](f func(ctx context.Context, c *Call, req M) (Resp, error)) Method {
 	return Method{
+		shape:   shapeOf(M(new(Req))),
 		request: func() proto.Message { return M(new(Req)) },
 		handle: func(ctx context.Context, c *Call, req proto.Message) (proto.Message, error) {
 			resp, err := f(ctx, c, req.(M))
@@ -98,6 +105,16 @@ func (s Service) call(ctx context.Context, c *Call, param []byte) (proto.Message
 	m, ok := s[c.Method]
 	if !ok {
 		return nil, wire.DoNotRetryIO.New("%s has no method %q here", c.Service, shorten(c.Method))
+	}
+	if more := m.shape.size(param) - requestCost*int64(len(param)) - decodedBytes; more > 0 {
+		memory := c.room.memory
+		if !memory.Try(more) {
+			if more > memory.Limit() {
+				return nil, wire.RequestTooBig.New("The request has so many parts that it needs %d bytes of memory, of %d that requests have; see --memory", more, memory.Limit())
+			}
+			return nil, wire.CallQueueTooBig.New("%v", budget.Busy())
+		}
+		defer memory.Release(more)
 	}
 	req := m.request()
 	if err := proto.Unmarshal(param, req); err != nil {

@@ -30,6 +30,10 @@ const NoCall = math.MaxUint32
 // MaxHeader bounds a ConnectionHeader.
 const MaxHeader = 1 << 20
 
+// maxRequestHeader bounds the header of a request: its attributes are decoded before
+// anything is known of the caller.
+const maxRequestHeader = 64 << 10
+
 // MaxUser bounds the name of a user in bytes: what is kept of requests has it.
 const MaxUser = 1024
 
@@ -87,6 +91,9 @@ func ParseRequest(frame []byte, r *Request) error {
 	header, rest, err := delimited(frame)
 	if err != nil {
 		return err
+	}
+	if len(header) > maxRequestHeader {
+		return fault.New(fault.Invalid, "request header of %d bytes; at most %d are taken", len(header), maxRequestHeader)
 	}
 	if err := proto.Unmarshal(header, &r.Header); err != nil {
 		return fault.New(fault.Invalid, "malformed request header: %w", err)
