@@ -30,7 +30,8 @@ import (
 // so knows how much of them is held. When that is over the limit it refuses new
 // streams. Streams that have not sent their message yet are on a list. Those
 // that take too long are ended: after a second if memory is short, else after
-// the receive timeout.
+// the receive timeout. One that has memory of the budget is also ended if others
+// want that and it sends too little: see holder.
 //
 // Frames of at most 1 KiB do not come from the pool and are not counted.
 type gate struct {
@@ -39,6 +40,7 @@ type gate struct {
 	codec      *wire.Codec
 	limit      int64 // of held
 	timeout    time.Duration
+	born       time.Time
 	traced     bool // requests may be
 	keys       bool // row keys are kept for the log of slow requests
 	held       atomic.Int64
@@ -60,13 +62,18 @@ type gate struct {
 // short.
 const shortage = time.Second
 
+// silence is how long a stream that has memory of the budget may pause, while that
+// is short: 100 uploads in turn, frame by frame, have a pause of ten seconds at
+// 160 KiB/s.
+const silence = 10 * time.Second
+
 const (
 	minTier = 11 // 2 KiB
 	maxTier = 22 // 4 MiB; larger buffers are not pooled
 )
 
 func newGate(o Options) *gate {
-	g := &gate{memory: o.Memory, maxMessage: o.MaxRequestBytes, limit: o.RequestMemory, timeout: o.ReceiveTimeout,
+	g := &gate{memory: o.Memory, maxMessage: o.MaxRequestBytes, limit: o.RequestMemory, timeout: o.ReceiveTimeout, born: time.Now(),
 		traced: o.Tracer != nil, keys: o.SlowKeys && o.Slow > 0,
 		stop: make(chan struct{}), done: make(chan struct{})}
 	g.codec = wire.NewCodec(g, o.Memory)
@@ -221,15 +228,17 @@ func (g *gate) arrived(ctx context.Context) {
 	g.mu.Unlock()
 }
 
-// arriving puts the stream of ctx on the list again: its message may come.
-func (g *gate) arriving(ctx context.Context) {
+// holding puts the stream of ctx on the list, if it is not there: it has memory of
+// the budget for a message, and h tells how that arrives.
+func (g *gate) holding(ctx context.Context, h *holder) {
 	a, _ := ctx.Value(arrivalKey{}).(*arrival)
 	if a == nil {
 		return
 	}
 	g.mu.Lock()
+	a.holder = h
 	if a.next == nil {
-		a.seen = time.Time{}
+		a.seen = 0
 		g.mu.receiving.add(a)
 	}
 	g.mu.Unlock()
@@ -266,23 +275,25 @@ func (g *gate) sweepOnce(now time.Time) {
 	if g.short() {
 		patience = min(patience, shortage)
 	}
-	var late []*arrival
+	wanted := g.memory.Short()
+	var over []*arrival
 	g.mu.Lock()
 	for a := g.mu.receiving.root.next; a != &g.mu.receiving.root; {
 		next := a.next
+		late := a.holder.late(now, g.timeout, wanted)
 		switch {
 		case a.Err() != nil: // ended before any handler saw it
 			g.mu.receiving.remove(a)
-		case a.seen.IsZero():
-			a.seen = now
-		case now.Sub(a.seen) >= patience && (a.cancel != nil || a.stream != nil):
-			late = append(late, a)
+		case a.seen == 0:
+			a.seen = now.Sub(g.born)
+		case (late || now.Sub(g.born)-a.seen >= patience) && (a.cancel != nil || a.stream != nil):
+			over = append(over, a)
 			g.mu.receiving.remove(a)
 		}
 		a = next
 	}
 	g.mu.Unlock()
-	for _, a := range late { // without the lock: gRPC holds one of its own when it calls admit
+	for _, a := range over { // without the lock: gRPC holds one of its own when it calls admit
 		a.late.Store(true)
 		if a.cancel != nil {
 			a.cancel()
@@ -313,7 +324,8 @@ type arrival struct {
 	// begins.
 	cancel     context.CancelFunc
 	stream     ender
-	seen       time.Time // when a sweep first found it: most are gone before
+	seen       time.Duration // after the gate's birth, when a sweep first found it: most are gone before
+	holder     *holder       // nil if it has no memory of the budget
 	late       atomic.Bool
 	prev, next *arrival
 	// origin is what the answer names as its origin: see interceptor.served.
@@ -322,6 +334,34 @@ type arrival struct {
 	// record is what is measured of the request, parent the span that it is part of.
 	record request.Record
 	parent string
+}
+
+// A holder is a message that has memory of the budget and may not be here yet. It
+// belongs to the sweep.
+type holder struct {
+	size     int64
+	received func() int64 // bytes so far, with what came before
+	noted    int64        // of those
+	due      time.Time    // when more is to have arrived
+}
+
+// late tells whether too little has arrived by now, while memory is wanted. Each byte
+// puts off when more is due, by as much as brings the last one within timeout: a
+// client that is slow, but would be in time, is not late.
+func (h *holder) late(now time.Time, timeout time.Duration, wanted bool) bool {
+	if h == nil {
+		return false
+	}
+	if least := now.Add(shortage); !wanted && h.due.Before(least) {
+		h.due = least
+	}
+	n := h.received()
+	h.due = h.due.Add(time.Duration(float64(timeout) * float64(n-h.noted) / float64(h.size)))
+	if most := now.Add(silence); h.due.After(most) {
+		h.due = most
+	}
+	h.noted = n
+	return wanted && now.After(h.due)
 }
 
 func (a *arrival) Value(key any) any {

@@ -29,6 +29,8 @@ func TestGRPCGo(t *testing.T) {
 		{"gone callers", TestGoneCallersAreNoErrors},
 		{"ended transport", TestEndedTransportIsNoError},
 		{"memory of large requests", TestMemoryOfLargeRequests},
+		{"memory without credentials", TestMemoryWithoutCredentials},
+		{"silent client", TestSilentClient},
 		{"session", TestSessionPipeline},
 		{"session's deadlines", TestSessionHeartbeatAndDeadline},
 		{"cancelled session", TestSessionCancel},

@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"runtime"
+	"strings"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -29,6 +31,9 @@ const (
 	// messageCost is how many bytes a byte of a large message takes: as received,
 	// in the commit log's queue, and in the memtable beyond what that may have.
 	messageCost = 3
+	// openPrefix begins the methods that need no credentials: their messages have no
+	// memory of the budget.
+	openPrefix = "/grpc.health.v1.Health/"
 )
 
 // A rawStream is a stream below the messages, that of gateway/transport or of gRPC-Go. RecvMsg reads
@@ -38,7 +43,12 @@ type rawStream interface {
 	ReadMessageHeader([]byte) error
 	Read(n int) (mem.BufferSlice, error)
 	RecvCompress() string
+	Method() string
 }
+
+// A counter is a rawStream that tells how many bytes it has received. Of others, a
+// message's pieces are counted.
+type counter interface{ Received() int64 }
 
 // A receiver is gRPC's own RecvMsg, for what is not called over gRPC.
 type receiver interface{ RecvMsg(m any) error }
@@ -75,7 +85,8 @@ func (g *gate) receive(ctx context.Context, only bool, m any, in *incoming, fall
 	case err != nil:
 		return received(ctx, err)
 	}
-	data, err := g.body(ctx, s, head[0], int64(binary.BigEndian.Uint32(head[1:])))
+	n := int64(binary.BigEndian.Uint32(head[1:]))
+	data, err := g.body(ctx, s, head[0], n)
 	if err != nil {
 		return received(ctx, err)
 	}
@@ -87,6 +98,9 @@ func (g *gate) receive(ctx context.Context, only bool, m any, in *incoming, fall
 	case err != nil:
 		return status.Errorf(codes.Internal, "grpc: failed to unmarshal the received message: %v", err)
 	case !only:
+		if head[0] != 0 || n > streamWindow {
+			g.arrived(ctx)
+		}
 		return nil
 	}
 	switch err := s.ReadMessageHeader(head[:]); {
@@ -119,8 +133,12 @@ func received(ctx context.Context, err error) error {
 
 // body reads the n bytes of a message, and decompresses them.
 func (g *gate) body(ctx context.Context, s rawStream, format byte, n int64) (mem.BufferSlice, error) {
-	if n > int64(g.maxMessage) {
-		return nil, g.tooLong(n)
+	most := g.maxMessage
+	if strings.HasPrefix(s.Method(), openPrefix) {
+		most = min(most, streamWindow)
+	}
+	if n > int64(most) {
+		return nil, g.tooLong(n, most)
 	}
 	data, err := g.read(ctx, s, n)
 	if err != nil || format == 0 {
@@ -135,14 +153,14 @@ func (g *gate) body(ctx context.Context, s rawStream, format byte, n int64) (mem
 	if c == nil {
 		return nil, status.Errorf(codes.Unimplemented, "grpc: Decompressor is not installed for grpc-encoding %q", name)
 	}
-	return g.decompress(ctx, c, data)
+	return g.decompress(ctx, c, data, most)
 }
 
-func (g *gate) tooLong(n int64) error {
-	if int64(g.maxMessage) == g.memory.Limit()/messageCost {
-		return fault.New(fault.Exhausted, "The request is larger than the %d bytes that one may have; see --memory", g.maxMessage)
+func (g *gate) tooLong(n int64, most int) error {
+	if int64(most) == g.memory.Limit()/messageCost {
+		return fault.New(fault.Exhausted, "The request is larger than the %d bytes that one may have; see --memory", most)
 	}
-	return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", n, g.maxMessage)
+	return status.Errorf(codes.ResourceExhausted, "grpc: received message larger than max (%d vs. %d)", n, most)
 }
 
 // read reads n bytes, a large message into one buffer.
@@ -150,18 +168,23 @@ func (g *gate) read(ctx context.Context, s rawStream, n int64) (mem.BufferSlice,
 	if n <= streamWindow {
 		return s.Read(int(n))
 	}
-	whole, err := g.acquire(ctx, n)
+	var at atomic.Int64
+	received := at.Load
+	if c, ok := s.(counter); ok {
+		received = c.Received
+	}
+	whole, err := g.acquire(ctx, n, received)
 	if err != nil {
 		return nil, err
 	}
 	out := mem.BufferSlice{mem.NewBuffer(&whole.data, whole)}
-	for at := int64(0); at < n; {
-		piece, err := s.Read(int(min(n-at, pieceBytes)))
+	for at.Load() < n {
+		piece, err := s.Read(int(min(n-at.Load(), pieceBytes)))
 		if err != nil {
 			out.Free()
 			return nil, err
 		}
-		at += int64(piece.CopyTo(whole.data[at:]))
+		at.Add(int64(piece.CopyTo(whole.data[at.Load():])))
 		piece.Free()
 	}
 	return out, nil
@@ -170,13 +193,13 @@ func (g *gate) read(ctx context.Context, s rawStream, n int64) (mem.BufferSlice,
 // decompress returns what data decompresses to. How much that is is known at
 // the end only. The memory is asked for as for a message of the most that it
 // can be by then. A request that has some of it already does not wait for more.
-func (g *gate) decompress(ctx context.Context, c encoding.Compressor, data mem.BufferSlice) (mem.BufferSlice, error) {
-	n, err := decompressed(c, data, g.maxMessage)
+func (g *gate) decompress(ctx context.Context, c encoding.Compressor, data mem.BufferSlice, most int) (mem.BufferSlice, error) {
+	n, err := decompressed(c, data, most)
 	if err != nil {
 		return nil, err
 	}
-	if n > int64(g.maxMessage) {
-		return nil, g.tooLong(n)
+	if n > int64(most) {
+		return nil, g.tooLong(n, most)
 	}
 	r, err := c.Decompress(data.Reader())
 	if err != nil {
@@ -192,7 +215,7 @@ func (g *gate) decompress(ctx context.Context, c encoding.Compressor, data mem.B
 		}
 		whole = g.charge(n, messageCost*n)
 	default:
-		if whole, err = g.acquire(ctx, n); err != nil {
+		if whole, err = g.acquire(ctx, n, nothing); err != nil {
 			return nil, err
 		}
 	}
@@ -235,18 +258,20 @@ type charge struct {
 func (c *charge) release() { c.g.memory.Release(c.n.Swap(0)) }
 
 // acquire returns a buffer of n bytes that has its memory. A stream that waits
-// for that is not one that sends too slowly.
-func (g *gate) acquire(ctx context.Context, n int64) (*charged, error) {
+// for that is not one that sends too slowly. received tells what it has sent.
+func (g *gate) acquire(ctx context.Context, n int64, received func() int64) (*charged, error) {
 	if !g.memory.Try(messageCost * n) {
 		g.arrived(ctx)
-		err := g.memory.Acquire(ctx, messageCost*n)
-		g.arriving(ctx)
-		if err != nil {
+		if err := g.memory.Acquire(ctx, messageCost*n); err != nil {
 			return nil, err
 		}
 	}
+	g.holding(ctx, &holder{size: n, received: received, due: time.Now().Add(shortage)})
 	return g.charge(n, messageCost*n), nil
 }
+
+// nothing is received of a message that is here, but its end.
+func nothing() int64 { return 0 }
 
 // charge returns a buffer of n bytes that gives cost back when it is free, or
 // garbage: gRPC drops what a stream had received and the handler had not read.

@@ -8,9 +8,11 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
+	"golang.org/x/net/http2"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/engine/budget"
@@ -85,5 +87,131 @@ func TestMemoryOfLargeRequests(t *testing.T) {
 	_, err = f.raw.MutateRow(late, &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(make([]byte, size))})
 	if status.Code(err) != codes.DeadlineExceeded {
 		t.Errorf("a large request that waits: %v", err)
+	}
+}
+
+// A client that has announced a message and does not send it loses its memory to those that
+// want it, whatever the method and however it was announced.
+func TestSilentClient(t *testing.T) {
+	const size = 2 << 20
+	announce := func(method string) func(*testing.T, *fixture) {
+		return func(t *testing.T, f *fixture) {
+			conn := halfSent(t, f.addr, method, 1, size, 0)
+			t.Cleanup(func() { conn.Close() })
+		}
+	}
+	for name, begin := range map[string]func(*testing.T, *fixture){
+		"unary":         announce(bigtablepb.Bigtable_MutateRow_FullMethodName),
+		"streaming":     announce(bigtablepb.Bigtable_ReadRows_FullMethodName),
+		"bidirectional": announce("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"),
+		"compressed": func(t *testing.T, f *fixture) {
+			s, err := f.conn.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true}, bigtablepb.Bigtable_MutateRow_FullMethodName, grpc.UseCompressor("gzip"))
+			if err == nil { // all of the message, but not the end of the stream
+				err = s.SendMsg(&bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: setCell(make([]byte, size-1000))})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			memory := budget.New(messageCost * size)
+			f := newFixture(t, Options{Memory: memory, Reflection: true})
+			begin(t, f)
+			until(t, "has memory", func() bool { return memory.Used() >= messageCost*(size-2000) })
+			until(t, "scan", func() bool {
+				_, err := readAll(t.Context(), f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable})
+				if err != nil && status.Code(err) != codes.ResourceExhausted {
+					t.Fatal(err)
+				}
+				return err == nil
+			})
+			until(t, "all is given back", func() bool { return memory.Used() == 0 })
+		})
+	}
+}
+
+// until waits until what becomes true.
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within 30 s: %s", what)
+		}
+	}
+}
+
+// A client that sends slowly keeps its memory, also while others want it.
+func TestSlowClient(t *testing.T) {
+	const size, part = 1 << 20, 16 << 10
+	memory := budget.New(messageCost * size)
+	f := newFixture(t, Options{Memory: memory})
+	stop := make(chan struct{})
+	var refused sync.WaitGroup
+	refused.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(20 * time.Millisecond):
+				_, _ = readAll(t.Context(), f.raw, &bigtablepb.ReadRowsRequest{TableName: testTable})
+			}
+		}
+	})
+	defer refused.Wait()
+	defer close(stop)
+	conn := halfSent(t, f.addr, bigtablepb.Bigtable_MutateRow_FullMethodName, 1, size, part)
+	defer conn.Close()
+	fr := http2.NewFramer(conn, conn)
+	for range 8 { // at a rate that takes half a minute
+		time.Sleep(500 * time.Millisecond)
+		if err := fr.WriteData(1, false, make([]byte, part)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !memory.Short() || memory.Used() != messageCost*size {
+		t.Errorf("%d bytes are used, of %d; memory is short: %v", memory.Used(), memory.Limit(), memory.Short())
+	}
+}
+
+// How long a stream may pause that has memory which others want.
+func TestHolder(t *testing.T) {
+	const timeout = 300 * time.Second
+	sent := int64(0)
+	now := time.Now()
+	h := &holder{size: 300 << 10, received: func() int64 { return sent }, due: now.Add(shortage)}
+	after := func(d time.Duration, more int64, wanted, late bool) {
+		t.Helper()
+		now, sent = now.Add(d), sent+more
+		if got := h.late(now, timeout, wanted); got != late {
+			t.Errorf("late: %v, with %d bytes received", got, sent)
+		}
+	}
+	for range 60 { // nobody wants the memory
+		after(time.Second, 0, false, false)
+	}
+	for range 60 { // 1 KiB a second is just in time
+		after(time.Second, 1<<10, true, false)
+	}
+	after(900*time.Millisecond, 0, true, false)
+	after(200*time.Millisecond, 0, true, true)
+	after(time.Second, 16<<10, true, false) // a large frame puts it off by silence at most
+	after(silence, 0, true, false)
+	after(time.Millisecond, 0, true, true)
+	after(time.Second, 0, false, false)
+	after(900*time.Millisecond, 1, true, false) // a byte a second is too little
+	after(900*time.Millisecond, 1, true, true)
+}
+
+// Methods that need no credentials have no memory of the budget.
+func TestMemoryWithoutCredentials(t *testing.T) {
+	memory := budget.New(6 << 20)
+	f := newFixture(t, Options{Memory: memory})
+	hc := grpc_health_v1.NewHealthClient(f.conn)
+	for _, o := range [][]grpc.CallOption{nil, {grpc.UseCompressor("gzip")}} {
+		_, err := hc.Check(t.Context(), &grpc_health_v1.HealthCheckRequest{Service: strings.Repeat("x", 1<<20)}, o...)
+		if status.Code(err) != codes.ResourceExhausted || memory.Used() > 0 {
+			t.Errorf("%v; %d bytes are used", err, memory.Used())
+		}
 	}
 }

@@ -412,9 +412,9 @@ func TestRequestLimit(t *testing.T) {
 	}
 }
 
-// halfSent opens n streams on one connection, announces a large message on
+// halfSent opens n streams of a method on one connection, announces a large message on
 // each, and sends part of it.
-func halfSent(t *testing.T, addr string, n, announce, part int) net.Conn {
+func halfSent(t *testing.T, addr, method string, n, announce, part int) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", addr)
 	if err != nil {
@@ -433,7 +433,7 @@ func halfSent(t *testing.T, addr string, n, announce, part int) net.Conn {
 		id := uint32(2*i + 1)
 		var hb bytes.Buffer
 		enc := hpack.NewEncoder(&hb)
-		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", "/google.bigtable.v2.Bigtable/MutateRow"},
+		for _, h := range [][2]string{{":method", "POST"}, {":scheme", "http"}, {":path", method},
 			{":authority", "x"}, {"content-type", "application/grpc"}, {"te", "trailers"}} {
 			must(enc.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}))
 		}
@@ -472,7 +472,7 @@ func TestRequestMemory(t *testing.T) {
 	if err := small(); err != nil {
 		t.Fatal(err)
 	}
-	conn := halfSent(t, f.addr, 20, 1<<20, 48<<10)
+	conn := halfSent(t, f.addr, bigtablepb.Bigtable_MutateRow_FullMethodName, 20, 1<<20, 48<<10)
 	defer conn.Close()
 	f.waitHeld("half-sent", func(n int64) bool { return n > 300<<10 })
 	err := small()

@@ -19,9 +19,10 @@ const RetryAfter = time.Second
 // A Budget is a number of bytes. A nil Budget has no bound. It is safe for
 // concurrent use.
 type Budget struct {
-	limit int64
-	used  atomic.Int64
-	queue atomic.Int32 // len(waiting)
+	limit   int64
+	used    atomic.Int64
+	queue   atomic.Int32 // len(waiting)
+	refused atomic.Int64 // when Try found no room for the last time, Unix nanoseconds
 
 	mu      sync.Mutex
 	waiting []*waiter // first come, first served
@@ -52,7 +53,17 @@ func (b *Budget) Try(n int64) bool {
 	if b.queue.Load() > 0 {
 		most /= 4
 	}
-	return b.take(n, most)
+	if b.take(n, most) {
+		return true
+	}
+	b.refused.Store(time.Now().UnixNano())
+	return false
+}
+
+// Short tells whether bytes are wanted that are not there: callers wait, or one was refused
+// within two seconds, in which it may have tried again.
+func (b *Budget) Short() bool {
+	return b != nil && (b.queue.Load() > 0 || time.Since(time.Unix(0, b.refused.Load())) < 2*RetryAfter)
 }
 
 func (b *Budget) take(n, most int64) bool {
@@ -103,9 +114,6 @@ func (b *Budget) Acquire(ctx context.Context, n int64) error {
 	}
 	return Busy()
 }
-
-// Waited tells whether callers wait for bytes.
-func (b *Budget) Waited() bool { return b != nil && b.queue.Load() > 0 }
 
 // Release gives n bytes back.
 func (b *Budget) Release(n int64) {

@@ -38,11 +38,20 @@ func TestBudget(t *testing.T) {
 func TestBudgetRefuses(t *testing.T) {
 	b := New(100)
 	var f *fault.Error
+	if b.Short() {
+		t.Error("short, with no caller")
+	}
 	if err := b.Acquire(t.Context(), 101); !errors.As(err, &f) || f.Kind != fault.Exhausted || f.RetryAfter != 0 {
 		t.Errorf("more than there is: %v", err)
 	}
 	if !b.Try(80) || b.Try(21) {
 		t.Error("Try goes by something else than the room")
+	}
+	if !b.Short() {
+		t.Error("not short, with a caller refused")
+	}
+	if b.refused.Add(-int64(2 * RetryAfter)); b.Short() {
+		t.Error("short, with no caller for two seconds")
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -52,8 +61,8 @@ func TestBudgetRefuses(t *testing.T) {
 		waits = len(b.waiting) == 1
 		b.mu.Unlock()
 	}
-	if !b.Waited() {
-		t.Error("a caller that waits is not told of")
+	if !b.Short() {
+		t.Error("not short, with a caller that waits")
 	}
 	if b.Try(1) {
 		t.Error("Try passes somebody who waits, with more than a quarter in use")
@@ -68,9 +77,6 @@ func TestBudgetRefuses(t *testing.T) {
 		t.Error(err)
 	}
 	b.Release(100)
-	if b.Waited() {
-		t.Error("told to be waited for in the end")
-	}
 	if b.Used() != 0 {
 		t.Errorf("%d bytes are used in the end", b.Used())
 	}

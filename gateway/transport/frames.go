@@ -99,6 +99,7 @@ func (c *conn) data(h http2.FrameHeader) error {
 		return err
 	}
 	c.mu.Lock()
+	s.arrived += int64(n)
 	switch {
 	case s.closed || s.handled:
 		if b != nil {

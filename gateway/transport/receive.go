@@ -73,6 +73,13 @@ func (s *Stream) Read(n int) (mem.BufferSlice, error) {
 	return out, nil
 }
 
+// Received returns how many bytes of messages have arrived so far.
+func (s *Stream) Received() int64 {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	return s.arrived
+}
+
 // waitLocked waits until n bytes are here.
 func (s *Stream) waitLocked(n int) error {
 	for s.inBytes < n {

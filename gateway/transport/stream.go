@@ -45,6 +45,7 @@ type Stream struct {
 	cond    sync.Cond // of c.mu: bytes, a window, room, or the end
 	in      mem.BufferSlice
 	inBytes int
+	arrived int64 // bytes of messages, with those that were read
 	inEnd   bool  // the client sends no more
 	allowed int64 // bytes that the client may send unasked
 	window  int64 // bytes that the client takes

@@ -312,8 +312,8 @@ func (c *conn) body(n int) ([]byte, error) {
 	return frame, c.arrived(err)
 }
 
-// A request that has its memory arrives in so many pieces at most. While others wait
-// for memory each has a second: a client that sends nothing is ended then, and one
+// A request that has its memory arrives in so many pieces at most. While memory is short
+// each has a second: a client that sends nothing is ended then, and one
 // that sends slowly before those that wait give up.
 const (
 	pieces   = 32
@@ -357,7 +357,7 @@ func (a *arrival) Read(p []byte) (int, error) {
 		switch {
 		case !now.Before(a.end):
 			return 0, err
-		case a.c.s.o.Memory.Waited():
+		case a.c.s.o.Memory.Short():
 			return 0, errLate
 		}
 		if err := a.renew(now); err != nil {
