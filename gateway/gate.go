@@ -33,7 +33,9 @@ import (
 // the receive timeout. One that has memory of the budget is also ended if others
 // want that and it sends too little: see holder.
 //
-// Frames of at most 1 KiB do not come from the pool and are not counted.
+// Header lists above 4 KiB count as held too. What a stream may have beside is not counted:
+// headers up to that, and one frame of at most 1 KiB. Nor are headers, and such frames, that
+// gRPC-Go's transport reads.
 type gate struct {
 	memory     *budget.Budget // of messages above streamWindow
 	maxMessage int            // bytes of one
@@ -153,6 +155,9 @@ func (g *gate) repool(c *counted) {
 		g.pools[tier].Put(c)
 	}
 }
+
+// account counts memory beside the pool's, or with n below zero that it is free.
+func (g *gate) account(n int64) { g.held.Add(n) }
 
 // errBusy refuses a stream.
 var errBusy = wire.Status(context.Background(), slog.Default(), budget.Busy()).Err()

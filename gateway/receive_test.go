@@ -96,8 +96,7 @@ func TestSilentClient(t *testing.T) {
 	const size = 2 << 20
 	announce := func(method string) func(*testing.T, *fixture) {
 		return func(t *testing.T, f *fixture) {
-			conn := halfSent(t, f.addr, method, 1, size, 0)
-			t.Cleanup(func() { conn.Close() })
+			halfSent{method: method, streams: 1, announce: size}.begin(t, f.addr)
 		}
 	}
 	for name, begin := range map[string]func(*testing.T, *fixture){
@@ -160,8 +159,7 @@ func TestSlowClient(t *testing.T) {
 	})
 	defer refused.Wait()
 	defer close(stop)
-	conn := halfSent(t, f.addr, bigtablepb.Bigtable_MutateRow_FullMethodName, 1, size, part)
-	defer conn.Close()
+	conn := halfSent{streams: 1, announce: size, part: part}.begin(t, f.addr)
 	fr := http2.NewFramer(conn, conn)
 	for range 8 { // at a rate that takes half a minute
 		time.Sleep(500 * time.Millisecond)

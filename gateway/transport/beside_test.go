@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +14,7 @@ import (
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
@@ -254,6 +256,72 @@ func TestRequestCutShort(t *testing.T) {
 	s.stop(t)
 	if p.got.Load() != 1 || p.put.Load() != 1 {
 		t.Errorf("%d buffers were taken, %d given back", p.got.Load(), p.put.Load())
+	}
+}
+
+// Small frames and large headers count while there is a stream that has them, however it ends.
+func TestMemoryIsCounted(t *testing.T) {
+	for name, end := range map[string]func(*client, *fixture, *answer){
+		"read": func(c *client, s *fixture, a *answer) {
+			s.svc.call(c.t, "counted").release()
+			c.raw(http2.FrameData, endStream, a.id, nil)
+			c.done(a)
+		},
+		"reset":           func(c *client, _ *fixture, a *answer) { c.raw(http2.FrameRSTStream, 0, a.id, uint32s(8)) },
+		"connection lost": func(c *client, _ *fixture, _ *answer) { c.conn.Close() },
+		"connection failed": func(c *client, _ *fixture, _ *answer) {
+			c.raw(http2.FrameData, 0, 0, nil)
+			c.connError(errProtocol)
+		},
+		"ended by another caller": func(c *client, s *fixture, a *answer) {
+			_ = grpc.ServerTransportStreamFromContext(s.svc.call(c.t, "counted").ctx).(interface{ WriteStatus(*status.Status) error }).WriteStatus(status.New(codes.Aborted, ""))
+			c.done(a)
+		},
+		"refused": func(c *client, _ *fixture, _ *answer) {
+			c.done(c.open(hold, field{Name: "refuse", Value: strings.Repeat("x", 8<<10)}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := new(pool)
+			var headers atomic.Int64
+			s := start(t, kind{name: "own", own: true, make: func(config) server {
+				return transport.New(transport.Options{Codec: rawCodec{}, Buffers: p, Log: slog.New(slog.DiscardHandler),
+					Account: func(n int64) { headers.Add(n) },
+					Admit: func(ctx context.Context, _ string) (context.Context, error) {
+						if len(metadata.ValueFromIncomingContext(ctx, "refuse")) > 0 {
+							return nil, status.Error(codes.PermissionDenied, "")
+						}
+						return ctx, nil
+					}})
+			}}, config{})
+			c := s.client(t)
+			small := c.open(hold, field{Name: "key", Value: "small"})
+			c.raw(http2.FrameData, 0, small.id, message(make([]byte, 500)))
+			c.sync()
+			if n := headers.Load() + p.got.Load(); n != 0 {
+				t.Errorf("%d bytes and buffers of an ordinary request are counted", n)
+			}
+			a := c.open(hold, field{Name: "key", Value: "counted"}, field{Name: "large", Value: strings.Repeat("x", 8<<10)})
+			for b := range slices.Chunk(message(make([]byte, 10_000)), 1000) {
+				c.raw(http2.FrameData, 0, a.id, b)
+			}
+			c.sync()
+			if n := headers.Load(); n < 8<<10 || n > 9<<10 {
+				t.Errorf("%d bytes of headers are counted, of 8 KiB", n)
+			}
+			if n := p.got.Load(); n != 3 {
+				t.Errorf("%d buffers of the pool have 9 KiB", n)
+			}
+			end(c, s, a)
+			c.conn.Close()
+			s.stop(t)
+			if n := headers.Load(); n != 0 {
+				t.Errorf("%d bytes of headers are counted in the end", n)
+			}
+			if got, put := p.got.Load(), p.put.Load(); got != put {
+				t.Errorf("%d buffers were taken, %d given back", got, put)
+			}
+		})
 	}
 }
 

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"bytes"
 	"io"
 	"net"
 	"strings"
@@ -106,6 +107,7 @@ func (c *conn) data(h http2.FrameHeader) error {
 			b.Free()
 		}
 	case b != nil:
+		s.sealLocked()
 		s.in = append(s.in, b)
 		s.inBytes += n
 	case n > 0:
@@ -122,24 +124,40 @@ func (c *conn) data(h http2.FrameHeader) error {
 	return c.br.Discard(len(small) + int(max(pad-1, 0)))
 }
 
-// smallFrame bounds frames that take no buffer of the pool. Gathered, they take no more memory
-// than their bytes, of which the stream's window is the bound.
-const smallFrame = 1 << 10
+const (
+	// smallFrame bounds frames that take no buffer of the pool if there is nothing else to
+	// read: all that most messages have.
+	smallFrame = 1 << 10
+	// gatherBytes is the size of the buffers of the pool that other small frames gather in.
+	gatherBytes = 4 << 10
+)
 
 // addLocked adds the bytes of a small frame.
 func (s *Stream) addLocked(p []byte) {
 	s.inBytes += len(p)
-	room := len(p) // all that most messages have
-	if last := len(s.in) - 1; last >= 0 {
-		if b, ok := s.in[last].(mem.SliceBuffer); ok {
-			if cap(b)-len(b) >= len(p) {
-				s.in[last] = append(b, p...)
-				return
-			}
-			room = 4 * smallFrame
+	if len(s.in) == 0 && s.tail == nil {
+		s.in = append(s.in, mem.SliceBuffer(bytes.Clone(p)))
+		return
+	}
+	for len(p) > 0 {
+		if s.tail == nil {
+			s.tail = s.c.s.o.Buffers.Get(gatherBytes)
+			*s.tail = (*s.tail)[:0]
+		}
+		n := min(len(p), gatherBytes-len(*s.tail))
+		*s.tail = append(*s.tail, p[:n]...)
+		if p = p[n:]; len(*s.tail) == gatherBytes {
+			s.sealLocked()
 		}
 	}
-	s.in = append(s.in, append(make(mem.SliceBuffer, 0, room), p...))
+}
+
+// sealLocked adds the tail to what can be read.
+func (s *Stream) sealLocked() {
+	if s.tail != nil {
+		s.in = append(s.in, mem.NewBuffer(s.tail, s.c.s.o.Buffers))
+		s.tail = nil
+	}
 }
 
 // buffer reads n bytes of a message.
@@ -270,6 +288,9 @@ func (c *conn) refuse(id uint32, end bool, http string, st *status.Status) error
 	return nil
 }
 
+// smallHeaders bounds header lists that are not accounted for: a stream costs more than that.
+const smallHeaders = 4 << 10
+
 // open opens the stream of the request in c.head.
 func (c *conn) open(id uint32, end bool) error {
 	h, o := &c.head, &c.s.o
@@ -314,6 +335,10 @@ func (c *conn) open(id uint32, end bool) error {
 		_ = s.WriteStatus(st)
 		s.release()
 		return nil
+	}
+	if h.size > smallHeaders && o.Account != nil {
+		s.heading = uint32(h.size)
+		o.Account(int64(h.size))
 	}
 	if c.fresh = s; end {
 		c.dispatch()

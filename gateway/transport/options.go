@@ -16,8 +16,12 @@ import (
 type Options struct {
 	// Codec encodes and decodes messages.
 	Codec encoding.CodecV2
-	// Buffers has the memory that frames above a KiB are read into. Nil: gRPC's default.
+	// Buffers has the memory that frames are read into, but for one below a KiB that is all
+	// there is of a stream. Nil: gRPC's default.
 	Buffers mem.BufferPool
+	// Account is told of the bytes of a request's header list above 4 KiB once it is admitted,
+	// and of as many less when its handler has returned. Nil: nothing is.
+	Account func(bytes int64)
 	// Admit decides on a stream before anything of it is read, by its context, which has the
 	// metadata, and its full method. The handler gets the context that it returns. It is called
 	// on the goroutine that reads the connection. Nil admits all.

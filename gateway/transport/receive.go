@@ -80,7 +80,7 @@ func (s *Stream) Received() int64 {
 	return s.arrived
 }
 
-// waitLocked waits until n bytes are here.
+// waitLocked waits until n bytes are here, in s.in.
 func (s *Stream) waitLocked(n int) error {
 	for s.inBytes < n {
 		switch {
@@ -105,6 +105,7 @@ func (s *Stream) waitLocked(n int) error {
 		s.armLocked()
 		s.cond.Wait()
 	}
+	s.sealLocked()
 	return nil
 }
 
@@ -126,9 +127,13 @@ func (s *Stream) readLocked(n int) bool {
 func (s *Stream) release() {
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
+	s.sealLocked()
 	s.in.Free()
 	s.in, s.inBytes, s.handled = nil, 0, true
 	s.c.mu.handlers--
+	if s.heading > 0 {
+		s.c.s.o.Account(-int64(s.heading))
+	}
 }
 
 // RecvMsg reads the next message into m. A caller that accounts for memory reads messages

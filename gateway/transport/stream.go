@@ -44,11 +44,13 @@ type Stream struct {
 
 	cond    sync.Cond // of c.mu: bytes, a window, room, or the end
 	in      mem.BufferSlice
-	inBytes int
-	arrived int64 // bytes of messages, with those that were read
-	inEnd   bool  // the client sends no more
-	allowed int64 // bytes that the client may send unasked
-	window  int64 // bytes that the client takes
+	tail    *[]byte // of Buffers, behind in: small frames gather there
+	inBytes int     // with tail
+	arrived int64   // bytes of messages, with those that were read
+	inEnd   bool    // the client sends no more
+	heading uint32  // bytes of headers that are accounted for
+	allowed int64   // bytes that the client may send unasked
+	window  int64   // bytes that the client takes
 	heads   []metadata.MD
 	tails   []metadata.MD
 	begun   bool // headers were sent
