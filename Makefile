@@ -12,6 +12,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 # All is built in one way: trestle, tests, and what tests build share the cache.
 export CGO_ENABLED := 0
 export GOFLAGS += -trimpath
+# README has callers export it. The official client of a test would dial that server too.
+unexport BIGTABLE_EMULATOR_HOST
 
 # Packages tested at a time: tests wait for disks, processes and clocks more than half of theirs.
 AT_ONCE = $$((2 * $$(getconf _NPROCESSORS_ONLN)))
