@@ -49,8 +49,8 @@ type Process struct {
 type Exit struct {
 	When time.Time
 	Code int
-	// Last is the last line that it logged, and Log that and what came before, 2 KiB.
-	Last, Log string
+	// Last is the last line that it logged.
+	Last string
 }
 
 func newProcess(name, host, namespace, dir, ready, program string, env []string, args ...string) *Process {
@@ -129,7 +129,7 @@ func (p *Process) watch(cmd *exec.Cmd, out io.Reader) {
 	p.cond.Broadcast()
 	again := !p.rest && !p.shut
 	if again {
-		p.exits = append(p.exits, Exit{time.Now(), cmd.ProcessState.ExitCode(), p.lastLine(), p.Log(2 << 10)})
+		p.exits = append(p.exits, Exit{time.Now(), cmd.ProcessState.ExitCode(), p.lastLine()})
 	}
 	p.mu.Unlock()
 	if !again {
