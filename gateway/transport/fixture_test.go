@@ -29,6 +29,8 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/trestledb/trestle/engine/leaktest"
 )
 
 // bound limits how long a test waits for an event that must come.
@@ -197,15 +199,7 @@ func (s *fixture) stop(t testing.TB) {
 // there before.
 func noLeaks(t testing.TB) {
 	before := goleak.IgnoreCurrent()
-	t.Cleanup(func() {
-		var err error
-		for end := time.Now().Add(bound); time.Now().Before(end); {
-			if err = goleak.Find(before); err == nil {
-				return
-			}
-		}
-		t.Error(err)
-	})
+	t.Cleanup(func() { leaktest.None(t, before) })
 }
 
 func stacks() []byte {
