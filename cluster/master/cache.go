@@ -189,9 +189,6 @@ func (m *master) scan(ctx context.Context, v *view, came func()) error {
 	var rows []*tabletHint
 	err := m.meta.Scan(ctx, func(r *metadata.Row) error {
 		came()
-		if n := len(rows); n > 0 && rows[n-1].Table == r.Table && bytes.Equal(rows[n-1].End, r.End) {
-			rows = rows[:n-1] // read twice: METADATA was split meanwhile
-		}
 		h := hintOf(r)
 		if m.needs(v, h) == needsServer {
 			h.row = r // to change it
@@ -221,9 +218,6 @@ func (m *master) scanTable(ctx context.Context, table uint64, came func()) error
 	var rows []*tabletHint
 	err := m.meta.ScanTable(ctx, table, func(r *metadata.Row) error {
 		came()
-		if n := len(rows); n > 0 && bytes.Equal(rows[n-1].End, r.End) {
-			rows = rows[:n-1]
-		}
 		rows = append(rows, hintOf(r))
 		return nil
 	})

@@ -257,7 +257,7 @@ func (s *Store) Lookup(ctx context.Context, table uint64, key []byte, n int) ([]
 }
 
 // Scan calls each with the METADATA rows of all tables but METADATA itself, in
-// order of their keys.
+// order of their keys, and with none twice.
 func (s *Store) Scan(ctx context.Context, each func(*metadata.Row) error) error {
 	return s.scan(ctx, row.All, each)
 }
