@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -717,6 +718,46 @@ func TestChangeStreamRefusals(t *testing.T) {
 	alter(func(t *schema.Table) { t.EnableStream(24*time.Hour, enabled) })
 	check("another life, with a view", call(goOn(streamRequest(left), tokenOf(left, l))), codes.InvalidArgument, "element #0 : The token is of an earlier change stream")
 	check("before it was enabled, with a view", call(startAt(whole(), since)), codes.OutOfRange, "the earliest that the stream still has")
+}
+
+// TestStreamOfAStoreAhead: where commit times are ahead of the gateway's clock, a client who has
+// a stream enabled, and reads it from now on, gets what is written later, and no error.
+func TestStreamOfAStoreAhead(t *testing.T) {
+	f := newFixture(t, Options{})
+	tbl, ctx := f.table(), context.Background()
+	set := func(key string) {
+		t.Helper()
+		m := bigtable.NewMutation()
+		m.Set("cf", "q", 1000, []byte("v"))
+		if err := tbl.Apply(ctx, key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.enable() // the model counts where there is a stream
+	f.ahead.Store(int64(time.Minute))
+	set("before")
+	f.setStream(nil)
+	f.ahead.Store(0)
+	f.enable()
+	begin := time.Now()
+	set("after")
+	for _, req := range []*bigtablepb.ReadChangeStreamRequest{streamRequest(row.All), startAt(streamRequest(row.All), begin)} {
+		var keys []string
+		err := f.streamUntil(changecheck.New().Stream(row.All, time.Time{}), req, func(e changecheck.Event) bool {
+			if e.Record != nil {
+				keys = append(keys, string(e.Record.Key))
+			}
+			return len(keys) > 0
+		})
+		if err != nil || !slices.Equal(keys, []string{"after"}) {
+			t.Errorf("%q, %v", keys, err)
+		}
+	}
+	// What the retention has taken was there for clients.
+	f.ahead.Store(int64(48 * time.Hour))
+	if err := f.streamUntil(changecheck.New().Stream(row.All, time.Time{}), startAt(streamRequest(row.All), begin), nil); status.Code(err) != codes.OutOfRange {
+		t.Errorf("after the retention: %v", err)
+	}
 }
 
 // Heartbeats come, and their watermark follows the clock.

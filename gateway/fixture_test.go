@@ -63,6 +63,7 @@ type fixture struct {
 	raw    bigtablepb.BigtableClient
 	seen   *recorder
 	log    *logtest.Buffer
+	ahead  *atomic.Int64 // nanoseconds by which the store's clock is ahead
 }
 
 // strict makes a fixture outside emulator mode.
@@ -72,8 +73,8 @@ const strict = true
 // sums agg.
 func newFixture(t testing.TB, o Options, mode ...bool) *fixture {
 	t.Helper()
-	f := &fixture{t: t, stub: &stub{}, seen: &recorder{}, log: &logtest.Buffer{}}
-	m := model.New(model.Options{})
+	f := &fixture{t: t, stub: &stub{}, seen: &recorder{}, log: &logtest.Buffer{}, ahead: new(atomic.Int64)}
+	m := model.New(model.Options{Now: func() time.Time { return time.Now().Add(time.Duration(f.ahead.Load())) }})
 	f.stub.Backend, f.stub.ChangeStreamer = m, m
 	families := map[string]schema.Family{}
 	for _, n := range []string{"cf", "cf2"} {

@@ -24,6 +24,7 @@ const chunk = 8
 type stream struct {
 	log     []*changes.Record // in the order of stamps
 	dropped cell.Seq          // all up to it is gone
+	whole   bool              // or was never there
 	events  []event           // splits and merges, oldest first
 	wake    chan struct{}     // closed when there is more
 }
@@ -37,7 +38,7 @@ type event struct {
 // streamChanged begins and ends what is kept after the schema of t was set.
 func (t *table) streamChanged(old *schema.Table) {
 	if s := t.schema.Stream; s == nil || old == nil || old.Stream == nil || old.Stream.Life != s.Life {
-		t.stream.log, t.stream.events, t.stream.dropped = nil, nil, 0
+		t.stream.log, t.stream.events, t.stream.dropped, t.stream.whole = nil, nil, t.last, true
 	}
 	t.woken()
 }
@@ -250,7 +251,11 @@ func (b *Backend) changes(ctx context.Context, req *changes.Request, pos changes
 	}
 	now := b.now()
 	t.forget(now)
-	if pos.Through < t.stream.dropped {
+	switch {
+	case pos.Through >= t.stream.dropped:
+	case t.stream.whole:
+		return nil, changes.Begins(req.Table, t.stream.dropped)
+	default:
 		return nil, changes.Expired(req.Table, t.stream.dropped)
 	}
 	// What is committed from now on comes later.
@@ -334,7 +339,7 @@ func (t *table) forget(now time.Time) {
 	old := stamp.At(now.Add(-t.schema.Stream.Retention))
 	n := sort.Search(len(t.stream.log), func(i int) bool { return t.stream.log[i].Stamp >= old })
 	if n > 0 {
-		t.stream.dropped = t.stream.log[n-1].Stamp
+		t.stream.dropped, t.stream.whole = t.stream.log[n-1].Stamp, false
 		t.stream.log = slices.Delete(t.stream.log, 0, n)
 	}
 }

@@ -1,6 +1,8 @@
 package changes
 
 import (
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/trestledb/trestle/engine/cell"
@@ -70,6 +72,8 @@ func (p *Position) Watermark() cell.Seq { return p.Through }
 const (
 	ExpiredReason = "CHANGES_EXPIRED"
 	EarliestKey   = "earliest"
+
+	beginsKey = "begins" // of the metadata of Begins
 )
 
 // Expired returns the error of a read of changes that are no longer kept, or were
@@ -80,4 +84,26 @@ func Expired(table string, after cell.Seq) *fault.Error {
 	err.Reason = ExpiredReason
 	err.Metadata = map[string]string{EarliestKey: t}
 	return err
+}
+
+// Begins returns the Expired of a read from before the stream's begin, of which nothing
+// was let go. What was committed up to after was committed before the stream was
+// enabled, though the reader's clock may say otherwise: commit times run ahead where
+// there is more than a change each microsecond, and so does a server's clock.
+func Begins(table string, after cell.Seq) *fault.Error {
+	err := Expired(table, after)
+	err.Msg = fmt.Sprintf("The change stream of table %s begins at %s", table, err.Metadata[EarliestKey])
+	err.Metadata[beginsKey] = "true"
+	return err
+}
+
+// BeginOf returns where to read on for what Begins says: nothing that the stream has is
+// before. ok is false of other errors.
+func BeginOf(err error) (p Position, ok bool) {
+	var f *fault.Error
+	if !errors.As(err, &f) || f.Reason != ExpiredReason || f.Metadata[beginsKey] == "" {
+		return Position{}, false
+	}
+	t, err := time.Parse(time.RFC3339Nano, f.Metadata[EarliestKey])
+	return Position{Through: stamp.At(t) - 1}, err == nil
 }

@@ -18,6 +18,8 @@ type StreamState struct {
 	Life uint64
 	// Since says that every change with a larger stamp is kept.
 	Since cell.Seq
+	// Whole says that Since is where the stream began: nothing that was kept was let go of.
+	Whole bool `json:",omitempty"`
 	// Lost is the stamp at which the tablet last lost rows without a record: a damaged SSTable
 	// was dropped. What was made of the rows before that is to be made anew. 0: it never did.
 	Lost cell.Seq `json:",omitempty"`
@@ -112,6 +114,9 @@ func (s *StreamState) ForgetFiles(before cell.Seq) bool {
 		}
 		return false
 	})
+	if s.Since > since {
+		s.Whole = false
+	}
 	return len(s.Files) < n || s.Since > since
 }
 
@@ -133,6 +138,7 @@ func (s *StreamState) Ended(rows row.Range, after cell.Seq) *Event {
 func MergeStreams(a, b *StreamState) *StreamState {
 	m := a.Clone()
 	m.Since, m.Lost = max(a.Since, b.Since), max(a.Lost, b.Lost)
+	m.Whole = a.Whole && b.Whole && a.Since == b.Since
 	for _, f := range b.Files {
 		// Two children of one parent share its files.
 		if !slices.ContainsFunc(a.Files, func(o changes.Ref) bool { return o.Object == f.Object }) {

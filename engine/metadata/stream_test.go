@@ -47,7 +47,7 @@ func TestStream(t *testing.T) {
 	if e := s.Ended(rows("", ""), 12); e == nil || len(e.Children) != 2 || s.Ended(rows("", ""), 13) != nil || s.Ended(rows("", "m"), 0) != nil {
 		t.Error("what became of a partition")
 	}
-	if s.Forget(9) || s.Since != 5 || !s.Forget(12) || s.Since != 10 || len(s.Files) != 1 || len(s.Lineage) != 0 {
+	if s.Whole = true; s.Forget(9) || s.Since != 5 || !s.Whole || !s.Forget(12) || s.Since != 10 || s.Whole || len(s.Files) != 1 || len(s.Lineage) != 0 {
 		t.Errorf("%+v", s)
 	}
 	for n := range MaxLineage + 5 {
@@ -80,7 +80,23 @@ func TestMergeStreams(t *testing.T) {
 	split := Event{Stamp: 10, Parents: []row.Range{rows("", "")}, Children: []row.Range{rows("", "m"), rows("m", "")}}
 	a := &StreamState{Life: 1, Since: 3, Files: []changes.Ref{ref(1, 4, 9), ref(3, 15, 20)}, Lineage: []Event{split}}
 	b := &StreamState{Life: 1, Since: 2, Files: []changes.Ref{ref(1, 4, 9), ref(2, 11, 14)}, Lineage: []Event{split, {Stamp: 8}}}
+	for _, s := range []*StreamState{a, b} {
+		s.Whole = true
+		if m := MergeStreams(s, s.Clone()); !m.Whole {
+			t.Errorf("of tablets whose streams began together: %+v", m)
+		}
+	}
 	m := MergeStreams(a, b)
+	if m.Whole {
+		t.Error("nothing of what a tablet kept between its beginning and the other's is there, it says")
+	}
+	part := b.Clone()
+	if part.Since = 3; MergeStreams(a, part).Whole == false {
+		t.Error("both are whole")
+	}
+	if part.Whole = false; MergeStreams(a, part).Whole || MergeStreams(part, a).Whole {
+		t.Error("one is not whole")
+	}
 	var ids []uint64
 	for _, f := range m.Files {
 		ids = append(ids, f.ID)

@@ -86,7 +86,7 @@ func (t *Tablet) streamOf(r *metadata.Row) *metadata.StreamState {
 	}
 	for _, m := range slices.Backward(t.mu.version.mems) {
 		if m.life == s.Life {
-			return &metadata.StreamState{Life: s.Life, Since: m.since}
+			return &metadata.StreamState{Life: s.Life, Since: m.since, Whole: true}
 		}
 	}
 	return nil
@@ -389,8 +389,8 @@ func (t *Tablet) Lineage(rows row.Range, after cell.Seq) *metadata.Event {
 // last that it gave, and the stamp up to which everything was given if to took all
 // there is. A record is valid during the call. Nothing is held when it returns.
 //
-// It is FailedPrecondition if clients have no stream of the table, and changes.Expired if from
-// is before what is kept for them.
+// It is FailedPrecondition if clients have no stream of the table, changes.Expired if from is
+// before what is kept for them, and changes.Begins if it is before their stream.
 func (t *Tablet) ReadChanges(ctx context.Context, from changes.Position, within row.Range, to func(*changes.Record) (more bool, err error)) (next changes.Position, end cell.Seq, err error) {
 	return t.readChanges(ctx, from, within, false, to)
 }
@@ -427,6 +427,9 @@ func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within 
 	if state == nil || state.Life != s.Life {
 		return from, 0, fault.New(fault.Unavailable, "the change stream of table %s is being changed", t.schema().Name)
 	}
+	if !rows && from.Through < state.Since && state.Whole {
+		return from, 0, changes.Begins(t.schema().Name, state.Since)
+	}
 	// A reader of what clients have written reads on: what was lost has no record.
 	if from.Through < state.Since || rows && from.Through < state.Lost {
 		return from, 0, changes.Expired(t.schema().Name, max(state.Since, state.Lost))
@@ -440,7 +443,7 @@ func (t *Tablet) readChanges(ctx context.Context, from changes.Position, within 
 			if len(rec.Changes) == 0 {
 				// It was written when the tablet did not know yet that clients have a stream, and
 				// so was the rest of its chunk, in which records are in the order of rows.
-				return false, changes.Expired(t.schema().Name, max(rec.Stamp, rec.ChunkEnd))
+				return false, changes.Begins(t.schema().Name, max(rec.Stamp, rec.ChunkEnd))
 			}
 			return all(rec)
 		}

@@ -386,6 +386,62 @@ func TestReadChangesResumes(t *testing.T) {
 	}
 }
 
+// TestStreamBeginsAhead: stamps may be ahead of a clock, be it the tablet's own or a gateway's. A
+// client who reads a stream from the moment on at which it was enabled is told where it begins,
+// as long as nothing of it was let go, and finds all that came later.
+func TestStreamBeginsAhead(t *testing.T) {
+	s := newStreamed(t)
+	s.stream(nil)
+	set := func(key string) {
+		b := NewBatch([]byte(key))
+		b.Set(1, []byte("q"), 1, nil)
+		s.apply(b)
+	}
+	s.env.Now = func() time.Time { return time.Now().Add(time.Minute) }
+	set("before")
+	s.env.Now = time.Now
+	now := time.Now()
+	s.stream(&schema.Stream{Life: 2, Retention: time.Hour, Since: now})
+	from := changes.Position{Through: stamp.At(now)}
+	begin := func(what string) changes.Position {
+		t.Helper()
+		_, _, err := s.ReadChanges(t.Context(), from, row.All, nil)
+		p, ok := changes.BeginOf(err)
+		if !ok || p.Through <= from.Through {
+			t.Fatalf("%s: %v", what, err)
+		}
+		return p
+	}
+	reads := func(what string, from changes.Position) {
+		t.Helper()
+		if got, _ := s.all(from, row.All, -1, nil); !slices.Equal(got, []string{`"after" set 1:"q"@1=""`}) {
+			t.Errorf("%s: %q", what, got)
+		}
+	}
+	first := begin("before a change")
+	set("after")
+	reads("in memory", first)
+	s.flush()
+	reads("in a file", first)
+	reads("in a file, from where it is told to", begin("in a file"))
+	s.reopen()
+	reads("opened again", begin("opened again"))
+	// A view has a row that was written before.
+	if _, _, err := s.ReadChangedRows(t.Context(), from, row.All, nil); fault.KindOf(err) != fault.OutOfRange {
+		t.Errorf("a view is told %v", err)
+	} else if _, ok := changes.BeginOf(err); ok {
+		t.Error("a view is told to go on where the stream begins")
+	}
+	s.env.Now = func() time.Time { return time.Now().Add(2 * time.Hour) }
+	if err := s.TrimStream(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_, _, err := s.ReadChanges(t.Context(), from, row.All, nil)
+	if _, ok := changes.BeginOf(err); ok || fault.KindOf(err) != fault.OutOfRange {
+		t.Errorf("after the retention: %v", err)
+	}
+}
+
 // TestStreamLives: what is kept is of one life and as old as the retention at most; a
 // table without a stream keeps nothing.
 func TestStreamLives(t *testing.T) {

@@ -1,7 +1,6 @@
 package tablet
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/trestledb/trestle/engine/cell"
 	"github.com/trestledb/trestle/engine/changes"
-	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/schema"
 	"github.com/trestledb/trestle/engine/stamp"
@@ -92,15 +90,11 @@ func TestRowsForViews(t *testing.T) {
 					break
 				}
 				// It begins anew where it is told to, behind a whole file.
-				var f *fault.Error
-				if !errors.As(err, &f) || f.Reason != changes.ExpiredReason {
+				begin, ok := changes.BeginOf(err)
+				if !ok {
 					t.Fatalf("a client who reads what was kept for views gets %v", err)
 				}
-				begin, err := time.Parse(time.RFC3339Nano, f.Metadata[changes.EarliestKey])
-				if err != nil {
-					t.Fatal(err)
-				}
-				if from = (changes.Position{Through: stamp.At(begin) - 1}); told == files {
+				if from = begin; told == files {
 					t.Fatalf("a client is told more than once for each of %d files to begin later", files)
 				}
 				told++

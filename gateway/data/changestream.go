@@ -345,6 +345,10 @@ func (r *streamReader) run() error {
 		req := &changes.Request{Table: r.table.Name, Life: r.table.Stream.Life, Within: r.at[r.i].rows, Partition: &r.rows, From: r.at[r.i].at, Until: until, Every: r.heartbeat}
 		req.From.Row = bytes.Clone(req.From.Row) // as that of r.at goes on
 		c, err := r.b.ReadChanges(r.ctx, req, r)
+		if begin, ok := changes.BeginOf(err); ok && begin.Through > r.at[r.i].at.Through {
+			r.moved(begin) // a stream has all that came after it was enabled, and this is that
+			continue
+		}
 		if err != nil {
 			return r.explain(err)
 		}
