@@ -91,7 +91,15 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 		to catalog.Registration
 	}
 	var changes []change
-	hints := map[string][]rpc.TabletKey{} // by address
+	type call struct{ verb, addr string }
+	hints := map[call][]rpc.TabletKey{}
+	hint := func(addr string, r *tabletHint) {
+		c := call{"load", addr}
+		if r.Assignment.Log != 0 {
+			c.verb = "recover" // no other tablet waits for the replay of a log
+		}
+		hints[c] = append(hints[c], keyOf(r))
+	}
 	needs := make([]need, len(rows))
 	without := 0
 	for i, r := range rows {
@@ -99,10 +107,10 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 			without++
 		}
 	}
-	what, most := "load ", math.MaxInt
+	what, most := " ", math.MaxInt
 	if len(rows) > 0 && rows[0].Table == metastore.Table {
 		// Loads of other tablets may be waiting for these.
-		what = "load METADATA "
+		what = " METADATA "
 	} else {
 		most = m.start.most(v.servers, without, len(rows), m.o.Interval, time.Now())
 	}
@@ -122,7 +130,7 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 			changes = append(changes, change{i, to})
 		case needsHint:
 			if s, ok := v.servers[r.Assignment.Incarnation]; ok {
-				hints[s.Addr] = append(hints[s.Addr], keyOf(r))
+				hint(s.Addr, r)
 				hinted++
 			}
 		}
@@ -149,7 +157,7 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 			case err != nil && len(errs) < 8:
 				errs = append(errs, err)
 			case err == nil && r.Assignment != nil && r.Assignment.Incarnation == c.to.Incarnation:
-				hints[c.to.Addr] = append(hints[c.to.Addr], keyOf(r))
+				hint(c.to.Addr, r)
 			}
 		})
 	}
@@ -164,9 +172,9 @@ func (m *master) assignUnserved(ctx context.Context, v *view, rows []*tabletHint
 	m.o.Counters.Tablets.Store(int64(len(rows)))
 	m.o.Counters.Opening.Store(int64(opening))
 	m.o.Counters.Waiting.Store(int64(without - (opening - hinted)))
-	for addr, keys := range hints {
-		m.call(what+addr, func(ctx context.Context) error {
-			err := m.o.Dialer.Dial(addr).Load(ctx, keys)
+	for c, keys := range hints {
+		m.call(c.verb+what+c.addr, func(ctx context.Context) error {
+			err := m.o.Dialer.Dial(c.addr).Load(ctx, keys)
 			if err == nil {
 				m.noteOpened(keys)
 			}
