@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"sync"
 	"time"
@@ -23,6 +24,8 @@ const (
 	// saveEvery is how often the position is kept while nothing changes.
 	saveEvery = 10 * time.Second
 	heartbeat = 5 * time.Second
+	// lastWrite is how long a sink may take when the feed was asked to end.
+	lastWrite = 5 * time.Second
 )
 
 // A Feed reads the change stream of a table.
@@ -43,6 +46,7 @@ type Feed struct {
 	saved time.Time
 	wg    sync.WaitGroup
 	fail  context.CancelCauseFunc
+	sink  context.Context // of writes: it ends lastWrite after that of the feed
 }
 
 // Run reads from at, nil for Start, until End, until ctx is done, or until an error
@@ -51,6 +55,10 @@ func (f *Feed) Run(ctx context.Context, at *Position) error {
 	outer := ctx
 	ctx, f.fail = context.WithCancelCause(ctx)
 	defer f.fail(nil)
+	sink, cancel := context.WithCancel(context.WithoutCancel(outer))
+	defer cancel()
+	defer context.AfterFunc(outer, func() { time.AfterFunc(lastWrite, cancel) })()
+	f.sink = sink
 	if f.at = at; at == nil {
 		f.at = &Position{Table: f.Table}
 		if err := f.initial(ctx); err != nil {
@@ -59,7 +67,7 @@ func (f *Feed) Run(ctx context.Context, at *Position) error {
 	}
 	// Where it begins is kept before anything is written.
 	f.mu.Lock()
-	err := f.flush(ctx, true)
+	err := f.flush(true)
 	if err == nil {
 		f.begin(ctx)
 	}
@@ -78,11 +86,14 @@ func (f *Feed) Run(ctx context.Context, at *Position) error {
 			open = false
 		}
 		f.mu.Lock()
-		err := f.flush(context.WithoutCancel(ctx), !open)
+		err := f.flush(!open)
 		f.mu.Unlock()
 		if err != nil {
 			f.fail(err)
 			<-done
+			if outer.Err() != nil {
+				err = fmt.Errorf("it was asked to end, and what it had read last was not taken: %w", err)
+			}
 			return err
 		}
 	}
@@ -127,11 +138,11 @@ func (f *Feed) begin(ctx context.Context) {
 
 // flush gives the sink what there is; all says that it is the last time. mu is held,
 // so readers wait for a slow sink.
-func (f *Feed) flush(ctx context.Context, all bool) error {
+func (f *Feed) flush(all bool) error {
 	if len(f.lines) == 0 && (!f.moved || !all && time.Since(f.saved) < saveEvery) {
 		return nil
 	}
-	if err := f.Sink.Write(ctx, f.lines, f.at); err != nil {
+	if err := f.Sink.Write(f.sink, f.lines, f.at); err != nil {
 		return err
 	}
 	if cap(f.lines) > 4*flushBytes {
@@ -248,7 +259,7 @@ func (f *Feed) record(ctx context.Context, p *Partition, l *Line, token string) 
 	f.lines = append(append(f.lines, b...), '\n')
 	f.reached(p, token)
 	if len(f.lines) >= flushBytes {
-		if err := f.flush(context.WithoutCancel(ctx), false); err != nil {
+		if err := f.flush(false); err != nil {
 			f.fail(err)
 			return err
 		}

@@ -238,3 +238,74 @@ func TestWebhook(t *testing.T) {
 		t.Error("read a table that is not there")
 	}
 }
+
+// A webhook that answers with a redirect has taken nothing, unless it says that what is posted
+// is to be posted there.
+func TestWebhookRedirects(t *testing.T) {
+	m, client := serve(t)
+	begin := time.Now()
+	write(t, m, "a", []byte("one"))
+	for _, code := range []int{http.StatusMovedPermanently, http.StatusFound, http.StatusSeeOther, http.StatusTemporaryRedirect} {
+		again := code == http.StatusTemporaryRedirect // it is posted there, as it says
+		got := 0
+		hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/old" {
+				http.Redirect(w, r, "/new", code)
+				return
+			}
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			got += len(lines(t, b))
+		}))
+		w := &Webhook{URL: hook.URL + "/old", Path: filepath.Join(t.TempDir(), "position"), Warn: func(err error) { t.Log(err) }}
+		f := &Feed{Client: client, Table: table, Start: begin, End: time.Now(), Sink: w, Warn: w.Warn}
+		err := f.Run(t.Context(), nil)
+		hook.Close()
+		if again {
+			if err != nil || got != 1 {
+				t.Errorf("%d: %d lines, %v", code, got, err)
+			}
+			continue
+		}
+		if err == nil || !strings.Contains(err.Error(), "/new") {
+			t.Errorf("%d: %v", code, err)
+		}
+		at, err := Load(w.Path, table)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range at.Partitions {
+			if len(p.Tokens) > 0 || !p.From.Equal(begin) {
+				t.Errorf("%d: the position has gone on: %+v", code, p)
+			}
+		}
+	}
+}
+
+// A feed that is asked to end does so though its sink does not take anything.
+func TestEndsBesideStuckSink(t *testing.T) {
+	m, client := serve(t)
+	begin := time.Now()
+	write(t, m, "a", []byte("one"))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	hook := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		cancel()
+		w.WriteHeader(http.StatusServiceUnavailable)
+	}))
+	defer hook.Close()
+	w := &Webhook{URL: hook.URL, Path: filepath.Join(t.TempDir(), "position"), Warn: func(err error) { t.Log(err) }}
+	f := &Feed{Client: client, Table: table, Start: begin, Sink: w, Warn: w.Warn}
+	ended := make(chan error, 1)
+	go func() { ended <- f.Run(ctx, nil) }()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("it says that all was taken")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+	}
+}

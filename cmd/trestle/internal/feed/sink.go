@@ -139,7 +139,14 @@ func (w *Webhook) post(ctx context.Context, lines []byte) (retry bool, err error
 		h.Write(lines)
 		req.Header.Set(SignatureHeader, "sha256="+hex.EncodeToString(h.Sum(nil)))
 	}
-	resp, err := w.Client.Do(req)
+	client := w.Client
+	client.CheckRedirect = func(next *http.Request, via []*http.Request) error {
+		if next.Method != http.MethodPost || len(via) >= 10 {
+			return http.ErrUseLastResponse // a GET has no lines, and its answer says nothing of them
+		}
+		return nil
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return true, err
 	}
@@ -150,6 +157,8 @@ func (w *Webhook) post(ctx context.Context, lines []byte) (retry bool, err error
 		return false, nil
 	case s == http.StatusTooManyRequests, s == http.StatusRequestTimeout, s >= 500:
 		return true, fmt.Errorf("%s answers %s", w.URL, resp.Status)
+	case s >= 300 && s < 400:
+		return false, fmt.Errorf("%s answers %s, and is to be given by the address that takes what is posted: %s", w.URL, resp.Status, resp.Header.Get("Location"))
 	}
 	return false, fmt.Errorf("%s answers %s", w.URL, resp.Status)
 }
