@@ -17,8 +17,15 @@ import (
 	"time"
 )
 
-// TestProvider logs in with an OpenID Connect provider, and not with what others began.
+// TestProvider logs in with an OpenID Connect provider, and not with what others began. The
+// provider's name may end in a slash, and the flag may have it or not.
 func TestProvider(t *testing.T) {
+	for _, ends := range []struct{ name, flag string }{{"", ""}, {"/", "/"}, {"/", ""}, {"", "/"}} {
+		t.Run("of "+ends.name+" by "+ends.flag, func(t *testing.T) { testProvider(t, ends.name, ends.flag) })
+	}
+}
+
+func testProvider(t *testing.T, name, flag string) {
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +40,7 @@ func TestProvider(t *testing.T) {
 		_ = json.NewEncoder(w).Encode(v)
 	}
 	mux.HandleFunc("/.well-known/openid-configuration", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, object{"issuer": provider.URL, "authorization_endpoint": provider.URL + "/auth", "token_endpoint": provider.URL + "/token", "jwks_uri": provider.URL + "/keys", "id_token_signing_alg_values_supported": []string{"RS256"}})
+		answer(w, object{"issuer": provider.URL + name, "authorization_endpoint": provider.URL + "/auth", "token_endpoint": provider.URL + "/token", "jwks_uri": provider.URL + "/keys", "id_token_signing_alg_values_supported": []string{"RS256"}})
 	})
 	mux.HandleFunc("/keys", func(w http.ResponseWriter, _ *http.Request) {
 		answer(w, object{"keys": []object{{"kty": "RSA", "alg": "RS256", "use": "sig", "kid": "1", "n": url64(key.N.Bytes()), "e": url64(big.NewInt(int64(key.E)).Bytes())}}})
@@ -47,13 +54,13 @@ func TestProvider(t *testing.T) {
 		}
 		now := time.Now().Unix()
 		head, _ := json.Marshal(object{"alg": "RS256", "kid": "1"})
-		claims, _ := json.Marshal(object{"iss": provider.URL, "aud": "console", "sub": "17", "email": "ada@example.com", "email_verified": true, "nonce": nonce, "iat": now, "exp": now + 600})
+		claims, _ := json.Marshal(object{"iss": provider.URL + name, "aud": "console", "sub": "17", "email": "ada@example.com", "email_verified": true, "nonce": nonce, "iat": now, "exp": now + 600})
 		text := url64(head) + "." + url64(claims)
 		digest := sha256.Sum256([]byte(text))
 		sig, _ := rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
 		answer(w, object{"access_token": "x", "token_type": "Bearer", "id_token": text + "." + url64(sig)})
 	})
-	s := start(t, "--auth", "on", "--oidc-issuer", provider.URL, "--oidc-audience", "console")
+	s := start(t, "--auth", "on", "--oidc-issuer", provider.URL+flag, "--oidc-audience", "console")
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	get := func(path, cookie string) (http.Header, string) {
 		t.Helper()

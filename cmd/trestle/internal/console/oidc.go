@@ -48,7 +48,12 @@ func (p *Provider) at() (*oidc.Provider, error) {
 	}
 	// The provider keeps the context for the keys that it fetches later.
 	ctx := oidc.ClientContext(context.Background(), &http.Client{Timeout: askLimit})
-	found, err := oidc.NewProvider(ctx, strings.TrimSuffix(p.Issuer, "/"))
+	found, err := oidc.NewProvider(ctx, p.Issuer)
+	var other *oidc.IssuerMismatchError
+	if errors.As(err, &other) && strings.TrimSuffix(other.Discovered, "/") == strings.TrimSuffix(p.Issuer, "/") {
+		// Its tokens have the name with the slash, or without it, as it says itself.
+		found, err = oidc.NewProvider(ctx, other.Discovered)
+	}
 	if err != nil {
 		return nil, fault.New(fault.Unavailable, "the provider %s cannot be asked: %w", p.Issuer, err)
 	}
