@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -73,9 +74,11 @@ func (o *operator) directory(ctx context.Context, source bool) (transfer.Side, f
 		return transfer.Side{}, nil, err
 	}
 	if source {
-		if fresh, err := standalone.CheckFormat(vfs.Default, path); err != nil || fresh {
-			return transfer.Side{}, nil, errors.Join(err, fmt.Errorf("%s is no data directory: trestle serve never kept anything there", path))
+		if err := checkStopped(path); err != nil {
+			return transfer.Side{}, nil, err
 		}
+	} else if err := checkOwner(path, os.Geteuid()); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return transfer.Side{}, nil, err
 	}
 	free, used := datadir.Space(vfs.Default, path)
 	disk := free + used

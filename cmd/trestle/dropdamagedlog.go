@@ -87,6 +87,9 @@ func (p *process) dropDamagedLog(dir string, yes bool) int {
 		fmt.Fprintln(p.stdout, "The loss is for good. A copy of the files that is brought back to its place loses nothing. To give it up all the same, give --yes.")
 		return p.failed(errors.New("nothing was changed"))
 	}
+	if err := checkStopped(dir); err != nil {
+		return p.failed(err)
+	}
 	var aside string
 	err = p.telling("write the log of "+dir+" anew", func(*progress) (err error) {
 		aside, err = standalone.DropDamagedLog(ctx, vfs.Default, dir)

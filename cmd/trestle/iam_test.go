@@ -202,6 +202,18 @@ func TestLoginWithoutTLS(t *testing.T) {
 	p.exit()
 }
 
+// TestIAMOfNoDirectory: a directory that is none of a server is refused, and left as it is.
+func TestIAMOfNoDirectory(t *testing.T) {
+	dir := t.TempDir()
+	var out, errs strings.Builder
+	if code := run(&process{&out, &errs, nil}, []string{"trestle", "iam", "service-accounts", "create", "app", "--project", "p", "--data-dir", dir}); code != exitFailure || !strings.Contains(errs.String(), "is no data directory") {
+		t.Errorf("exit code %d, %s%s", code, out.String(), errs.String())
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+		t.Error(left, err)
+	}
+}
+
 func TestIAMUsage(t *testing.T) {
 	for _, args := range [][]string{{}, {"what"}, {"keys"}, {"keys", "what"}, {"policy", "get"}, {"policy", "get", "a", "b"}, {"keys", "list", "x"}, {"keys", "list", "--what"}} {
 		var out, errs strings.Builder

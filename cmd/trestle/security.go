@@ -12,6 +12,7 @@ import (
 	"slices"
 	"sync/atomic"
 
+	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -227,11 +228,24 @@ func httpRoutes(m *ops.Metrics, h *ops.Health, admin *ops.Admin, token, rest htt
 		ops.Route{Pattern: "/v1/", For: ops.LoggedIn, Handler: rest}, ops.Route{Pattern: "/v2/", For: ops.LoggedIn, Handler: rest})
 }
 
+// checkStopped returns an error unless dir is a data directory, and one that the caller may
+// change while its server is stopped.
+func checkStopped(dir string) error {
+	fresh, err := standalone.CheckFormat(vfs.Default, dir)
+	if err != nil {
+		return err
+	}
+	if fresh {
+		return fmt.Errorf("%s is no data directory: trestle serve never kept anything there", dir)
+	}
+	return checkOwner(filepath.Join(dir, standalone.FormatName), os.Geteuid())
+}
+
 // offline returns a connection to a server over the data directory of one that
 // is stopped. Its caller owns the directory, and so may do everything.
 func offline(ctx context.Context, dir, tokenURI string) (*grpc.ClientConn, func() error, error) {
-	if _, err := os.Stat(dir); err != nil {
-		return nil, nil, fmt.Errorf("open the data directory: %w", err)
+	if err := checkStopped(dir); err != nil {
+		return nil, nil, err
 	}
 	quiet := slog.New(slog.DiscardHandler)
 	store, err := standalone.Open(ctx, standalone.Options{Dir: dir, Logger: quiet, TabletServer: tabletserver.Options{CacheBytes: 16 << 20, MemtableBytes: 8 << 20}})
