@@ -435,6 +435,46 @@ func TestEmulatorOnUnixSocket(t *testing.T) {
 	}
 }
 
+// TestSocketThatIsLeft: a server takes the place of a socket that nobody listens on, as one that
+// was killed leaves it; not that of a server that listens, nor of a file.
+func TestSocketThatIsLeft(t *testing.T) {
+	dir := t.TempDir()
+	left := filepath.Join(dir, "left.sock")
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: left, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	if other, err := listen(left); err == nil {
+		t.Error("the socket of a server that listens was taken")
+		_ = other.Close()
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	again, err := listen(left)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	if conn, err := net.Dial("unix", left); err != nil {
+		t.Error(err)
+	} else {
+		_ = conn.Close()
+	}
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, []byte("data"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if other, err := listen(file); err == nil {
+		t.Error("a file was taken for a socket")
+		_ = other.Close()
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "data" {
+		t.Error(string(b), err)
+	}
+}
+
 // A port that is taken is named, before any data directory is made.
 func TestPortTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

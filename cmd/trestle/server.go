@@ -313,10 +313,30 @@ func serveHTTP(h httpListener, certificates *servertls.Server, log *slog.Logger)
 
 // listen listens on HOST:PORT, or on a unix socket if addr has a slash.
 func listen(addr string) (net.Listener, error) {
-	if strings.Contains(addr, "/") {
-		return net.Listen("unix", addr)
+	if !strings.Contains(addr, "/") {
+		return net.Listen("tcp", addr)
 	}
-	return net.Listen("tcp", addr)
+	l, err := net.Listen("unix", addr)
+	if !errors.Is(err, syscall.EADDRINUSE) {
+		return l, err
+	}
+	// A process that was killed leaves its socket, which then refuses everybody.
+	left, statErr := os.Lstat(addr)
+	if statErr != nil || left.Mode().Type() != os.ModeSocket {
+		return nil, err
+	}
+	conn, refused := net.Dial("unix", addr)
+	if refused == nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	// Another process may have found it, too, and listen there by now.
+	if now, statErr := os.Lstat(addr); statErr != nil || !os.SameFile(left, now) || !errors.Is(refused, syscall.ECONNREFUSED) {
+		return nil, err
+	}
+	if err := os.Remove(addr); err != nil {
+		return nil, err
+	}
+	return net.Listen("unix", addr)
 }
 
 // untilSignal returns a context that ends with the first SIGINT or SIGTERM. From
