@@ -13,8 +13,8 @@ import (
 )
 
 // A stream is a plan whose rows come in the order of one scan, so that it can go on
-// behind any of them: Filter, Project, Keep and Unnest over a Scan, perhaps under one
-// Limit.
+// behind any of them: Filter, Project, Keep and Unnest over a Scan, perhaps with one
+// Limit, which has no Unnest over it.
 type stream struct {
 	scan   *algebra.Scan
 	limit  *algebra.Limit
@@ -62,8 +62,8 @@ func streamOf(r algebra.Rel) *stream {
 			s.unnest = true
 			r = t.Input
 		case *algebra.Limit:
-			if s.limit != nil {
-				return nil
+			if s.limit != nil || s.unnest {
+				return nil // the rows that a limit passes are counted, not what is made of them
 			}
 			s.limit = t
 			r = t.Input

@@ -86,8 +86,22 @@ func TestResume(t *testing.T) {
 			}
 		}
 	}
-	if stmt := prepare(t, c, "SELECT _key FROM t ORDER BY a['q']", false); Streams(stmt.Query) {
-		t.Error("a sorted query has positions")
+	for _, sql := range []string{
+		"SELECT _key FROM t ORDER BY a['q']",
+		"SELECT _key, e FROM (SELECT _key FROM t LIMIT 2000), UNNEST(GENERATE_ARRAY(1, 1500)) AS e",
+		"SELECT _key, e.key, e.value FROM (SELECT _key, a FROM t LIMIT 100), UNNEST(MAP_ENTRIES(a)) AS e",
+	} {
+		stmt := prepare(t, c, sql, false)
+		if !Streams(stmt.Query) {
+			continue
+		}
+		t.Errorf("%s: has positions", sql)
+		all, at := rest(t, b, stmt, nil)
+		for n, p := range at {
+			if got, _ := rest(t, b, stmt, p); len(got) != len(all)-n {
+				t.Fatalf("%s: %d rows behind row %d, want %d", sql, len(got), n, len(all)-n)
+			}
+		}
 	}
 }
 
