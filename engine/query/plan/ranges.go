@@ -365,13 +365,21 @@ func keyRange(k *algebra.KeySchema, prefix [][]byte, part row.Range) row.Range {
 	out.Start = append(start[:len(start):len(start)], part.Start...)
 	if len(part.End) > 0 {
 		end := append(start[:len(start):len(start)], part.End...)
-		// A field that is a prefix of the end sorts behind it if the delimiter does.
-		for i := len(start); i < len(end); i++ {
-			if end[i] <= separator[0] {
-				return row.Range{Start: out.Start, End: row.Prefix(append(end[:i:i], separator...)).End}
+		out.End = end
+		// Of fields that are a prefix of the end the whole key can be behind it, as the
+		// delimiter follows. None of them has a delimiter in it, and longer ones than the
+		// first by more than a delimiter sort before that one.
+		last := len(end)
+		for i := len(start); i < last; i++ {
+			if bytes.Compare(end[i:], separator) > 0 && !bytes.HasPrefix(end[i:], separator) {
+				continue
+			}
+			last = min(last, i+len(separator))
+			behind := row.Prefix(append(end[:i:i], separator...)).End
+			if len(behind) == 0 || len(out.End) > 0 && bytes.Compare(behind, out.End) > 0 {
+				out.End = behind
 			}
 		}
-		out.End = end
 	}
 	return out
 }
