@@ -62,6 +62,8 @@ func TestResults(t *testing.T) {
 		{"SELECT i = 2 OR DIV(6, i - 2) > 0 FROM n", "false;true;true"},
 		{"SELECT COALESCE(x, DIV(1, i - 2)) FROM n WHERE x IS NOT NULL", "10;30"},
 		{"SELECT IFERROR(DIV(6, i - 2), -1), ISERROR(DIV(6, i - 2)), NULLIFERROR(DIV(6, i - 2)), SAFE.DIV(6, i - 2) FROM n", "-6,false,-6,-6;-1,true,NULL,NULL;6,false,6,6"},
+		{"SELECT IFERROR(IF(DIV(6, i - 2) != 0, MAP_KEYS(MAP_FROM_ARRAY([(i, x)])), NULL), [0]), NULLIFERROR(MAP_VALUES(MAP_FROM_ARRAY([(1, DIV(6, i - 2))]))) FROM n", "[1],[-6];[0],NULL;[3],[6]"},
+		{"SELECT IFERROR([(DIV(6, MOD(i, 2) - 1), i)], MAP_ENTRIES(MAP_FROM_ARRAY([(i, x)]))) FROM n", "[[1 10]];[[-6 2]];[[3 30]]"},
 		{"SELECT DIV(6, i - 2) FROM n", "division by zero: 6 / 0"},
 		{"SELECT CASE i WHEN 1 THEN 'a' WHEN 2 THEN 'b' END, NULLIF(i, 3), IFNULL(x, 0) FROM n", "a,1,10;b,2,0;NULL,NULL,30"},
 		// Three-valued logic.

@@ -460,15 +460,25 @@ func (o *onError) eval(b *types.Batch, sel []int32) (*types.Vector, error) {
 				o.out.Ints[one[0]] = 1
 			}
 		case err == nil:
-			copyRows(&o.out, v, one)
+			o.keep(v, int(one[0]))
 		case o.other == nil:
 			o.out.SetNull(int(one[0]))
 		default:
 			if v, err = o.other.eval(b, one); err != nil {
 				return nil, err
 			}
-			copyRows(&o.out, v, one)
+			o.keep(v, int(one[0]))
 		}
 	}
 	return &o.out, nil
+}
+
+// keep makes the value of row i in v that of out. A list may lie in memory that is used
+// again for the next row, which is evaluated by itself.
+func (o *onError) keep(v *types.Vector, i int) {
+	x := v.Value(i)
+	if x.List != nil {
+		x = x.Clone()
+	}
+	o.out.Set(i, x)
 }
