@@ -43,7 +43,7 @@ type spool struct {
 
 	mu     sync.Mutex
 	cancel context.CancelFunc // of the stream that has the turn
-	timer  *time.Timer        // while no stream has
+	timer  *time.Timer        // drops it if no stream has
 }
 
 // spools are those of a Service.
@@ -89,8 +89,8 @@ func (s *spools) add(run context.Context, o *Service, execution hash, now time.T
 }
 
 // take returns a spool with its turn, or nil if it is gone. A stream that has the turn
-// is ended.
-func (s *spools) take(ctx context.Context, id string, execution hash) (*spool, error) {
+// is ended. Without the turn the spool is kept for hold from then on.
+func (s *spools) take(ctx context.Context, id string, execution hash, hold time.Duration) (*spool, error) {
 	s.mu.Lock()
 	sp := s.byID[id]
 	s.mu.Unlock()
@@ -111,8 +111,10 @@ func (s *spools) take(ctx context.Context, id string, execution hash) (*spool, e
 	select {
 	case sp.turn <- struct{}{}:
 	case <-wait.C:
+		s.keep(sp, hold)
 		return nil, fault.New(fault.Unavailable, "Another stream still reads this result")
 	case <-ctx.Done():
+		s.keep(sp, hold)
 		return nil, ctx.Err()
 	}
 	if sp.gone {
@@ -129,20 +131,28 @@ func (s *spools) leave(sp *spool, keep bool, hold time.Duration) {
 	} else {
 		sp.mu.Lock()
 		sp.cancel = nil
-		if sp.timer != nil {
-			sp.timer.Stop()
-		}
-		sp.timer = time.AfterFunc(hold, func() {
-			select {
-			case sp.turn <- struct{}{}:
-				s.drop(sp)
-				<-sp.turn
-			default: // a stream goes on with it
-			}
-		})
 		sp.mu.Unlock()
+		s.keep(sp, hold)
 	}
 	<-sp.turn
+}
+
+// keep drops a spool after a while, unless a stream has the turn then: that one calls
+// keep when it leaves.
+func (s *spools) keep(sp *spool, hold time.Duration) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if sp.timer != nil {
+		sp.timer.Stop()
+	}
+	sp.timer = time.AfterFunc(hold, func() {
+		select {
+		case sp.turn <- struct{}{}:
+			s.drop(sp)
+			<-sp.turn
+		default: // a stream goes on with it
+		}
+	})
 }
 
 // drop removes a spool whose turn the caller has.
@@ -237,7 +247,7 @@ func (sp *spool) read(offset int64) (batch []byte, sum uint32, next int64, err e
 
 // respool goes on with a spool that another stream began.
 func (e *execution) respool(ctx context.Context) error {
-	sp, err := e.s.spools.take(ctx, string(e.from.spool), e.id)
+	sp, err := e.s.spools.take(ctx, string(e.from.spool), e.id, e.s.o.HoldFor)
 	if err != nil {
 		return err
 	}
