@@ -182,17 +182,24 @@ func result(t testing.TB, e *Engine, p *Prepared) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		for i := range b.Len {
-			if b.Sel != nil && !slices.Contains(b.Sel, int32(i)) {
-				continue
-			}
-			var cols []string
-			for k, v := range b.Cols {
-				cols = append(cols, valueText(p.Columns()[k].Type, v.Value(i)))
-			}
-			out = append(out, strings.Join(cols, " | "))
-		}
+		out = append(out, batchText(p, b)...)
 	}
+}
+
+// batchText returns rows of p as text.
+func batchText(p *Prepared, b *types.Batch) []string {
+	var out []string
+	for i := range b.Len {
+		if b.Sel != nil && !slices.Contains(b.Sel, int32(i)) {
+			continue
+		}
+		var cols []string
+		for k, v := range b.Cols {
+			cols = append(cols, valueText(p.Columns()[k].Type, v.Value(i)))
+		}
+		out = append(out, strings.Join(cols, " | "))
+	}
+	return out
 }
 
 func valueText(t *types.Type, v types.Value) string {

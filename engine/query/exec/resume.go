@@ -16,9 +16,10 @@ import (
 // behind any of them: Filter, Project, Keep and Unnest over a Scan, perhaps with one
 // Limit, which has no Unnest over it.
 type stream struct {
-	scan   *algebra.Scan
-	limit  *algebra.Limit
-	unnest bool
+	scan  *algebra.Scan
+	limit *algebra.Limit
+	// unnests are the Unnests, with their operators.
+	unnests map[*algebra.Unnest]*unnest
 
 	// from is where the run begins.
 	from position
@@ -30,6 +31,7 @@ type stream struct {
 	batches int64
 	counted int64 // the batch of which rows is about
 	rows    int64 // given out of it
+	partly  bool  // more of it comes from the scan, as rows without keys
 	limiter *limit
 }
 
@@ -59,10 +61,13 @@ func streamOf(r algebra.Rel) *stream {
 		case *algebra.Keep:
 			r = t.Input
 		case *algebra.Unnest:
-			s.unnest = true
+			if s.unnests == nil {
+				s.unnests = map[*algebra.Unnest]*unnest{}
+			}
+			s.unnests[t] = nil
 			r = t.Input
 		case *algebra.Limit:
-			if s.limit != nil || s.unnest {
+			if s.limit != nil || s.unnests != nil {
 				return nil // the rows that a limit passes are counted, not what is made of them
 			}
 			s.limit = t
@@ -108,12 +113,15 @@ func parsePosition(in []byte) (p position, err error) {
 	return p, nil
 }
 
-// position returns where the run is, behind the last batch that it gave out.
+// position returns where the run is, behind the last batch that it gave out. Within a
+// batch of the scan it counts rows, which others may change until the query goes on: then
+// as many of those that follow are missing, or come twice. So that is for places only that
+// have no key.
 func (s *stream) position() []byte {
 	p := s.from
 	switch {
 	case s.batches == 0:
-	case s.unnest:
+	case s.within():
 		p = position{key: s.before, set: s.before != nil, rows: s.rows}
 	default:
 		p = position{key: s.last, set: true}
@@ -123,6 +131,16 @@ func (s *stream) position() []byte {
 		p.left, p.skip = s.limiter.left, s.limiter.skip
 	}
 	return p.appendTo(make([]byte, 0, 1+3*binary.MaxVarintLen64+len(p.key)))
+}
+
+// within tells whether more is to come of the scan's batch.
+func (s *stream) within() bool {
+	for _, u := range s.unnests {
+		if u.within() {
+			return true
+		}
+	}
+	return s.partly
 }
 
 // given counts rows that were made of the scan's batch.
@@ -154,6 +172,7 @@ func (t tracked) Next(ctx context.Context) (*types.Batch, error) {
 
 // advance notes that the scan has given a batch, of which key is that of the last row.
 func (s *stream) advance(key []byte) {
+	s.partly = false
 	spare := s.spare
 	s.spare = nil
 	if s.batches > 1 {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"slices"
 	"sync"
 
 	"github.com/trestledb/trestle/engine/fault"
@@ -29,8 +30,10 @@ type fragmentScan struct {
 	rest  string // of a piece: batches to be given out
 	batch types.Batch
 	busy  bool // chain has a batch
-	// stream is told how far the scan is, if it is that of one.
+	// stream is told how far the scan is, if it is that of one. key is the column of a piece
+	// that has the row key, -1 if there is none.
 	stream *stream
+	key    int
 }
 
 // buildFragment returns the operator of r if it is a fragment, nil if it is none.
@@ -68,8 +71,7 @@ func (x *execution) buildFragment(r algebra.Rel, outer *frame) (Operator, error)
 		return b
 	})
 	if st := x.stream; st != nil && st.scan == f.Scan {
-		s.stream = st
-		st.unnest = true // what a server returns at once is of several batches
+		s.stream, s.key = st, keyColumn(f)
 		s.scan.position, s.scan.after, s.scan.resumed = true, st.from.key, st.from.set
 	}
 	agg, isAggregate := r.(*algebra.Aggregate)
@@ -98,6 +100,16 @@ func (x *execution) buildFragment(r algebra.Rel, outer *frame) (Operator, error)
 		s.merge = top.(*aggregate).mergeStates
 	}
 	return top, err
+}
+
+// keyColumn returns which column of what f gives has the row key, -1 if none has.
+func keyColumn(f *fragment.Fragment) int {
+	t := f.Scan.Table
+	return slices.IndexFunc(f.Rel.Columns(), func(c algebra.Column) bool {
+		return slices.ContainsFunc(f.Scan.Uses, func(u algebra.ScanColumn) bool {
+			return u.ID == c.ID && !u.Existence && t.Columns[u.Index].Kind == algebra.RowKeyColumn
+		})
+	})
 }
 
 func (x *execution) setLeaf(r algebra.Rel, op Operator) {
@@ -177,6 +189,7 @@ func (s *fragmentScan) Next(ctx context.Context) (*types.Batch, error) {
 				return nil, err
 			}
 			if s.merge == nil {
+				s.passed()
 				return &s.batch, nil
 			}
 			if err := s.merge(&s.batch); err != nil {
@@ -187,18 +200,29 @@ func (s *fragmentScan) Next(ctx context.Context) (*types.Batch, error) {
 			if err != nil {
 				return nil, err
 			}
-			if s.stream != nil {
-				s.stream.advance(s.scan.lastKey())
-			}
 			if b.piece == nil {
 				s.in.set(&b.batch)
 				s.busy = true
-				continue
-			}
-			if s.rest, err = openPiece(b.piece); err != nil {
+			} else if s.rest, err = openPiece(b.piece); err != nil {
 				return nil, err
 			}
+			if s.stream != nil && (s.key < 0 || s.rest == "") {
+				s.stream.advance(s.scan.lastKey())
+			}
 		}
+	}
+}
+
+// passed tells the stream how far batch is, which is of a piece.
+func (s *fragmentScan) passed() {
+	switch {
+	case s.stream == nil:
+	case s.key < 0:
+		s.stream.partly = s.rest != ""
+	case s.rest == "":
+		s.stream.advance(s.scan.lastKey())
+	case s.batch.Len > 0:
+		s.stream.advance(bytesOf(s.batch.Cols[s.key].Strs[s.batch.Len-1]))
 	}
 }
 

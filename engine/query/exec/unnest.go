@@ -51,7 +51,17 @@ func newUnnest(x *execution, r *algebra.Unnest, outer *frame) (Operator, error) 
 	}
 	u.vecs = make([]*types.Vector, len(u.arrays))
 	u.out.Cols = newVectors(columnTypes(r.Columns()))
+	if st := x.stream; st != nil {
+		if _, ok := st.unnests[r]; ok {
+			st.unnests[r] = u
+		}
+	}
 	return u, nil
+}
+
+// within tells whether more may come of the batch in work.
+func (u *unnest) within() bool {
+	return u.batch != nil && (u.k < u.batch.Rows() || u.left && len(u.on) > 0)
 }
 
 func (u *unnest) Open(ctx context.Context) error {
