@@ -22,7 +22,8 @@
 // Parameters are named. One without a name is called p1, p2 and so on by its
 // place. Its type is that of its Go value: bool, any integer (INT64), float32,
 // float64, string, []byte (BYTES), time.Time (TIMESTAMP), Date, and slices of
-// these. NULL needs a type too: a nil pointer or slice has one, and sql.Null.
+// these. A driver.Valuer is sent as what its Value returns. NULL needs a type too: a
+// nil pointer or slice has one, and sql.Null.
 //
 // Columns are scanned as int64, float64, bool, string, []byte and time.Time; a
 // DATE is a time.Time at midnight UTC. Arrays and structs are []any, maps

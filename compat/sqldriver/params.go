@@ -2,6 +2,7 @@ package sqldriver
 
 import (
 	"database/sql/driver"
+	"errors"
 	"fmt"
 	"reflect"
 	"time"
@@ -35,29 +36,16 @@ var (
 	valuerType   = reflect.TypeFor[driver.Valuer]()
 )
 
+var errUntyped = errors.New("bigtable: a parameter that is nil has no type: use a nil pointer, such as (*int64)(nil)")
+
 // param returns a Go value as a parameter.
 func param(v any) (sqlclient.Param, error) {
 	if v == nil {
-		return sqlclient.Param{}, fmt.Errorf("bigtable: a parameter that is nil has no type: use a nil pointer, such as (*int64)(nil)")
+		return sqlclient.Param{}, errUntyped
 	}
-	r := reflect.ValueOf(v)
-	valid := true
-	if r.Kind() == reflect.Struct && r.Type().Implements(valuerType) && r.Type() != timeType {
-		// sql.Null, NullInt64 and the like: their first field is the value.
-		valid = r.FieldByName("Valid").IsValid() && r.FieldByName("Valid").Bool()
-		if f := r.FieldByName("V"); f.IsValid() {
-			r = f
-		} else {
-			r = r.Field(0)
-		}
-	}
-	for r.Kind() == reflect.Pointer {
-		if r.IsNil() {
-			valid = false
-			r = reflect.Zero(r.Type().Elem())
-			continue
-		}
-		r = r.Elem()
+	r, valid, err := plain(reflect.ValueOf(v))
+	if err != nil {
+		return sqlclient.Param{}, err
 	}
 	t := r.Type()
 	if t.Kind() == reflect.Slice && t != bytesType {
@@ -84,6 +72,47 @@ func param(v any) (sqlclient.Param, error) {
 		p.Value = scalar(r)
 	}
 	return p, nil
+}
+
+// plain follows pointers, and takes the value of what is a driver.Valuer. valid says that it
+// is no NULL.
+func plain(r reflect.Value) (value reflect.Value, valid bool, err error) {
+	valid = true
+	for {
+		t := r.Type()
+		switch {
+		case t.Kind() == reflect.Pointer && (t.Elem().Implements(valuerType) || !t.Implements(valuerType)):
+			if valid = valid && !r.IsNil(); valid {
+				r = r.Elem()
+			} else {
+				r = reflect.Zero(t.Elem())
+			}
+		case nullable(t) && (t.PkgPath() == "database/sql" || !valid || !r.FieldByName("Valid").Bool()):
+			// Value makes an untyped nil of a NULL, and a float64 of a float32.
+			valid = valid && r.FieldByName("Valid").Bool()
+			r = r.Field(0)
+		case t.Implements(valuerType) && !valid:
+			return r, false, errUntyped
+		case t.Implements(valuerType):
+			v, err := r.Interface().(driver.Valuer).Value()
+			if err == nil && v == nil {
+				err = errUntyped
+			}
+			return reflect.ValueOf(v), true, err
+		default:
+			return r, valid, nil
+		}
+	}
+}
+
+// nullable tells whether a type is like sql.Null, NullInt64 and so on: its first field is the
+// value, and Valid tells whether it has one.
+func nullable(t reflect.Type) bool {
+	if t.Kind() != reflect.Struct || !t.Implements(valuerType) || t.NumField() == 0 || !t.Field(0).IsExported() {
+		return false
+	}
+	f, ok := t.FieldByName("Valid")
+	return ok && len(f.Index) == 1 && f.Type.Kind() == reflect.Bool
 }
 
 // scalarType returns the type of a parameter of a Go type, or of a pointer to it.

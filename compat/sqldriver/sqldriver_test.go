@@ -3,6 +3,8 @@ package sqldriver_test
 import (
 	"context"
 	"database/sql"
+	"database/sql/driver"
+	"errors"
 	"fmt"
 	"reflect"
 	"strings"
@@ -130,6 +132,31 @@ func TestDriver(t *testing.T) {
 	}
 }
 
+// Values of other packages.
+type (
+	userID   struct{ s string }
+	status   int
+	optional struct { // as those of drivers of other databases
+		Float32 float32
+		Valid   bool
+	}
+	nothing struct{}
+	broken  struct{ Valid bool }
+	secret  struct{ s string }
+)
+
+func (u userID) Value() (driver.Value, error) { return u.s, nil }
+func (s status) Value() (driver.Value, error) { return fmt.Sprintf("status %d", s), nil }
+func (o optional) Value() (driver.Value, error) {
+	if !o.Valid {
+		return nil, nil
+	}
+	return float64(o.Float32), nil
+}
+func (nothing) Value() (driver.Value, error)   { return nil, nil }
+func (broken) Value() (driver.Value, error)    { return nil, errors.New("broken") }
+func (s *secret) Value() (driver.Value, error) { return "sealed " + s.s, nil }
+
 func TestValues(t *testing.T) {
 	db, ctx := open(t), t.Context()
 	now := time.Now().UTC().Truncate(time.Microsecond)
@@ -145,6 +172,9 @@ func TestValues(t *testing.T) {
 		{sqldriver.Date{Year: 2024, Month: 2, Day: 29}, "DATE", time.Date(2024, 2, 29, 0, 0, 0, 0, time.UTC)},
 		{[]string{"a", ""}, "ARRAY", []any{"a", ""}}, {[]*int{&five, nil}, "ARRAY", []any{int64(5), nil}}, {[][]byte{[]byte("x"), nil}, "ARRAY", []any{[]byte("x"), nil}},
 		{[]int(nil), "ARRAY", nil}, {sql.NullInt64{Int64: 3, Valid: true}, "INT64", int64(3)}, {sql.NullString{}, "STRING", nil}, {sql.Null[float64]{V: 1, Valid: true}, "FLOAT64", 1.0},
+		{sql.Null[float32]{V: 1, Valid: true}, "FLOAT32", 1.0}, {sql.Null[float32]{}, "FLOAT32", nil}, {&sql.NullBool{Bool: true, Valid: true}, "BOOL", true}, {(*sql.NullBool)(nil), "BOOL", nil},
+		{userID{"x"}, "STRING", "x"}, {&userID{"x"}, "STRING", "x"}, {sql.Null[userID]{V: userID{"x"}, Valid: true}, "STRING", "x"}, {status(7), "STRING", "status 7"}, {&secret{"x"}, "STRING", "sealed x"},
+		{optional{Float32: 0.5, Valid: true}, "FLOAT64", 0.5}, {optional{}, "FLOAT32", nil},
 	} {
 		rows, err := db.QueryContext(ctx, "SELECT @v", sql.Named("v", tc.in))
 		if err != nil {
@@ -161,7 +191,7 @@ func TestValues(t *testing.T) {
 		}
 		_ = rows.Close()
 	}
-	for _, v := range []any{nil, struct{}{}, map[string]int{}, uint64(1), [][]string{{"a"}}} {
+	for _, v := range []any{nil, struct{}{}, map[string]int{}, uint64(1), [][]string{{"a"}}, nothing{}, broken{true}, secret{"x"}, (*userID)(nil), sql.Null[userID]{}} {
 		if _, err := db.QueryContext(ctx, "SELECT @v", sql.Named("v", v)); err == nil {
 			t.Errorf("%#v is a parameter", v)
 		}
