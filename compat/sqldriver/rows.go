@@ -40,12 +40,12 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	r := &rows{cancel: cancel, values: make(chan []*bigtablepb.Value, ahead)}
-	began := make(chan struct{})
+	began := make(chan error, 1) // the first that is sent counts
 	go func() {
 		defer close(r.values)
 		r.err = c.client.Query(ctx, query, params, func(cols sqlclient.Columns) error {
 			r.columns = cols
-			close(began)
+			began <- nil
 			return nil
 		}, func(v []*bigtablepb.Value) error {
 			select {
@@ -55,14 +55,16 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 				return ctx.Err()
 			}
 		})
+		select {
+		case began <- r.err:
+		default: // it had begun
+		}
 	}()
-	select {
-	case <-began:
-		return r, nil
-	case <-r.values: // closed: it failed before that
+	if err := <-began; err != nil {
 		cancel()
-		return nil, r.err
+		return nil, err
 	}
+	return r, nil
 }
 
 // Columns implements driver.Rows.
