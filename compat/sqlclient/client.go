@@ -65,8 +65,9 @@ const retries = 5
 
 // Query runs a statement. begin is called once, before the rows. Rows that were
 // given out do not come again when a stream breaks. A statement that Writes is run once: if
-// it is Unavailable, it may have written all its rows, some or none. Errors are gRPC statuses,
-// and those of begin and row as they are.
+// it is Unavailable, it may have written all its rows, some or none. If the columns change
+// behind begin, before any row came, it is Aborted. Errors are gRPC statuses, and those of
+// begin and row as they are.
 func (c *Client) Query(ctx context.Context, text string, params Params, begin func(Columns) error, row Row) error {
 	ctx = metadata.AppendToOutgoingContext(ctx, "x-goog-request-params", "name="+url.QueryEscape(c.Instance)+"&app_profile_id="+url.QueryEscape(c.Profile),
 		"google-cloud-resource-prefix", c.Instance)
@@ -79,13 +80,15 @@ func (c *Client) Query(ctx context.Context, text string, params Params, begin fu
 			if err != nil {
 				return err
 			}
-			first := s.prepared == nil
-			s.prepared, s.columns = p.GetPreparedQuery(), p.GetMetadata().GetProtoSchema().GetColumns()
-			if first {
-				if err := begin(s.columns); err != nil {
+			columns := p.GetMetadata().GetProtoSchema().GetColumns()
+			if s.prepared == nil {
+				if err := begin(columns); err != nil {
 					return err
 				}
+			} else if !slices.EqualFunc(columns, s.columns, func(a, b *bigtablepb.ColumnMetadata) bool { return proto.Equal(a, b) }) {
+				return status.Error(codes.Aborted, "the columns of the result have changed; run the statement again")
 			}
+			s.prepared, s.columns = p.GetPreparedQuery(), columns
 		}
 		s.last = s.run(ctx)
 		again := expired(s.last) && s.token == nil || status.Code(s.last) == codes.Unavailable && (s.token != nil || !Writes(text))
