@@ -22,6 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
 	"github.com/trestledb/trestle/cluster/client"
@@ -223,6 +224,70 @@ func TestMaterializedViewRights(t *testing.T) {
 		if err != nil || time.Now().After(end) {
 			t.Fatalf("after the definer has no rights: %d, %v", n, err)
 		}
+	}
+}
+
+// TestUseOfViewsByRights: a statement which a materialized view can answer has the plan of its
+// caller, whoever sent the same text before.
+func TestUseOfViewsByRights(t *testing.T) {
+	f := withViews(t)
+	ctx := t.Context()
+	op, err := adminpb.NewBigtableInstanceAdminClient(f.connect(f.root.token(nil))).CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{
+		Parent: instance, MaterializedViewId: "v", MaterializedView: &adminpb.MaterializedView{Query: viewQuery}})
+	for err == nil && !op.GetDone() {
+		op, err = longrunningpb.NewOperationsClient(f.connect(f.root.token(nil))).GetOperation(ctx, &longrunningpb.GetOperationRequest{Name: op.GetName()})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	both, one := f.account("reader-of-both", false), f.account("reader-of-one", false)
+	f.grant(instance, "roles/trestle.queryUser "+both.member(), "roles/trestle.queryUser "+one.member())
+	f.grant(table, "roles/bigtable.reader "+both.member(), "roles/bigtable.reader "+one.member())
+	f.grant(instance+"/materializedViews/v", "roles/bigtable.reader "+both.member())
+	c := map[*account]bigtablepb.BigtableClient{both: bigtablepb.NewBigtableClient(f.connect(both.token(nil))), one: bigtablepb.NewBigtableClient(f.connect(one.token(nil)))}
+	// lines has the plan as text, by a prepared query or by the text of one.
+	lines := func(a *account, req *bigtablepb.ExecuteQueryRequest) (string, error) {
+		req.InstanceName = instance
+		s, err := c[a].ExecuteQuery(ctx, req)
+		var out []byte
+		for err == nil {
+			var m *bigtablepb.ExecuteQueryResponse
+			m, err = s.Recv()
+			out = append(out, m.GetResults().GetProtoRowsBatch().GetBatchData()...)
+		}
+		if errors.Is(err, io.EOF) {
+			err = nil
+		}
+		return string(out), err
+	}
+	check := func(who, way string, a *account, req *bigtablepb.ExecuteQueryRequest) {
+		t.Helper()
+		if got, err := lines(a, req); err != nil || strings.Contains(got, "answered by v") != (a == both) {
+			t.Errorf("%s, %s: %q, %v", who, way, got, err)
+		}
+	}
+	const text = "EXPLAIN @{use_materialized_views=true} SELECT a['q'] AS k, COUNT(*) AS n FROM t WHERE a['q'] IS NOT NULL GROUP BY k"
+	var tokens [][]byte
+	for _, a := range []*account{both, one, both, one} {
+		who := "the reader of both"
+		if a == one {
+			who = "the reader of the table"
+		}
+		p, err := c[a].PrepareQuery(ctx, &bigtablepb.PrepareQueryRequest{InstanceName: instance, Query: text,
+			DataFormat: &bigtablepb.PrepareQueryRequest_ProtoFormat{ProtoFormat: &bigtablepb.ProtoFormat{}}})
+		if err != nil {
+			t.Errorf("%s prepares: %v", who, err)
+			continue
+		}
+		tokens = append(tokens, p.GetPreparedQuery())
+		check(who, "prepared", a, &bigtablepb.ExecuteQueryRequest{PreparedQuery: p.GetPreparedQuery()})
+		req := new(bigtablepb.ExecuteQueryRequest).ProtoReflect()
+		req.Set(req.Descriptor().Fields().ByName("query"), protoreflect.ValueOfString(text))
+		check(who, "by its text", a, req.Interface().(*bigtablepb.ExecuteQueryRequest))
+	}
+	// The plan of another is not given to who may not read all of it.
+	if _, err := lines(one, &bigtablepb.ExecuteQueryRequest{PreparedQuery: tokens[0]}); status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("the plan of another: %v", err)
 	}
 }
 

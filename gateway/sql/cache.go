@@ -21,6 +21,9 @@ type plan struct {
 	text     string
 	// instance is what it was prepared for.
 	instance string
+	// lacks says that other callers may have materialized views for it that its caller
+	// does not. It is not kept for the statement, only for its token.
+	lacks bool
 }
 
 // bytes is about what a plan takes: it grows with the text that it is made of.

@@ -63,6 +63,8 @@ type analysis struct {
 	mu     sync.Mutex
 	deps   []dependency
 	tables []*schema.Table // that were looked at, in that order
+	// lacks says that there are materialized views which the caller may not read.
+	lacks bool
 }
 
 func newCatalog(s *Service, instance string) *catalog {

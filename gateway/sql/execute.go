@@ -140,7 +140,7 @@ func (s *Service) unprepared(ctx context.Context, req *Request, declared map[str
 		}
 	}
 	p, err := s.analyze(ctx, req.GetInstanceName(), req.text(), declared)
-	if err == nil {
+	if err == nil && !p.lacks {
 		s.plans.put(cachedPlan{key: string(key[:]), plan: p, statement: key})
 	}
 	return p, key, err

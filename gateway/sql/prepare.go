@@ -67,7 +67,9 @@ func (s *Service) Prepare(ctx context.Context, req *bigtablepb.PrepareQueryReque
 			return nil, err
 		}
 		cached.expires = expires
-		s.plans.put(cached)
+		if !cached.plan.lacks {
+			s.plans.put(cached)
+		}
 		s.plans.put(cachedPlan{key: string(cached.token), plan: cached.plan, statement: sha256.Sum256(cached.token), expires: expires})
 	}
 	return &bigtablepb.PrepareQueryResponse{Metadata: cached.plan.metadata, PreparedQuery: cached.token, ValidUntil: timestamppb.New(now.Add(tokenLife))}, nil
@@ -109,18 +111,23 @@ func (s *Service) analyze(ctx context.Context, instance, text string, params map
 	if len(q.Columns()) == 0 {
 		return nil, fault.New(fault.Internal, "a statement without columns: %q", text)
 	}
-	p := &plan{prepared: q, declared: params, deps: c.deps, text: text, instance: instance}
+	p := &plan{prepared: q, declared: params, deps: c.deps, text: text, instance: instance, lacks: c.lacks}
 	if p.metadata, p.encoded, err = columnsOf(q.Columns()); err != nil {
 		return nil, fault.New(fault.Internal, "describe a result: %w", err)
 	}
 	return p, nil
 }
 
-// lookAll tells what has become of what a statement depends on.
+// lookAll tells what has become of what a statement depends on. What the caller may not read
+// counts as replaced: it may be a materialized view, without which the statement has another
+// plan, and what else the caller is to be told an analysis tells.
 func (s *Service) lookAll(ctx context.Context, deps []dependency) (state, error) {
 	all := unchanged
 	for i := range deps {
 		st, err := s.look(ctx, &deps[i])
+		if fault.KindOf(err) == fault.PermissionDenied {
+			return replaced, nil
+		}
 		if err != nil {
 			return 0, err
 		}

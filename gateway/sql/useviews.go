@@ -21,7 +21,14 @@ func (c *catalog) Views(ctx context.Context, t *algebra.Table) ([]*schema.View, 
 	for _, of := range t.Schema.Views {
 		rows, err := c.s.o.Tables.Table(ctx, of.Name)
 		switch k := fault.KindOf(err); {
-		case k == fault.NotFound || k == fault.PermissionDenied:
+		case k == fault.PermissionDenied:
+			if c.definer == "" {
+				c.mu.Lock()
+				c.lacks = true
+				c.mu.Unlock()
+			}
+			continue
+		case k == fault.NotFound:
 			continue
 		case err != nil:
 			return nil, err
