@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"github.com/trestledb/trestle/conformance/streamcheck"
+	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/query/algebra"
 	"github.com/trestledb/trestle/engine/query/types"
@@ -642,6 +643,70 @@ func TestSQLViewsByName(t *testing.T) {
 		last = id
 	}
 	t.Error("twenty views on top of each other")
+}
+
+// Long statements, and the views that statements expand, are analyzed if there is memory.
+func TestSQLMemoryOfAnalysis(t *testing.T) {
+	memory := budget.New(64 << 20)
+	f, ctx := sqlFixtureOf(t, Options{Memory: memory, SQL: sql.Options{Dir: t.TempDir()}}), t.Context()
+	list := func(n int) string { return "SELECT [1" + strings.Repeat(",1", n-1) + "] AS a" }
+	prepare := func(text string) error {
+		_, err := f.prepare(text)
+		return err
+	}
+	unprepared := func(text string) error {
+		_, err := f.execute(ctx, deprecated(new(bigtablepb.ExecuteQueryRequest), text, false), nil)
+		return err
+	}
+	create := func(id, text string) error {
+		_, err := adminpb.NewBigtableInstanceAdminClient(f.conn).CreateLogicalView(ctx, &adminpb.CreateLogicalViewRequest{Parent: testInstance, LogicalViewId: id, LogicalView: &adminpb.LogicalView{Query: text}})
+		return err
+	}
+	materialize := func(text string) error {
+		_, err := adminpb.NewBigtableInstanceAdminClient(f.conn).CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{Parent: testInstance, MaterializedViewId: "m", MaterializedView: &adminpb.MaterializedView{Query: text}})
+		return err
+	}
+	if err := create("v", list(20_000)); err != nil {
+		t.Fatal(err)
+	}
+	views := "SELECT * FROM v" + strings.Repeat(" UNION ALL SELECT * FROM v", 2)
+	all := map[string]func() error{
+		"prepared":          func() error { return prepare(list(50_000)) },
+		"unprepared":        func() error { return unprepared(list(50_001)) },
+		"over views":        func() error { return prepare(views) },
+		"of a view":         func() error { return create("w", list(50_002)) },
+		"of rows of a view": func() error { return materialize(list(50_003)) },
+	}
+	const others = 48 << 20
+	if !memory.Try(others) {
+		t.Fatal("no memory for others")
+	}
+	for what, try := range all {
+		err := try()
+		if status.Code(err) != codes.ResourceExhausted || detail[*errdetails.RetryInfo](err).GetRetryDelay().AsDuration() <= 0 {
+			t.Errorf("%s without memory: %v", what, err)
+		}
+	}
+	if err := prepare(list(2000)); err != nil {
+		t.Errorf("a short one without memory: %v", err)
+	}
+	memory.Release(others)
+	for what, try := range all {
+		if err := try(); err != nil && what != "of rows of a view" || status.Code(err) == codes.ResourceExhausted {
+			t.Errorf("%s with memory: %v", what, err)
+		}
+	}
+	if err := prepare("SELECT '" + strings.Repeat("鍵", 300_000) + "'"); err != nil {
+		t.Errorf("a long literal: %v", err)
+	}
+	if err := prepare(list(200_000)); status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "see --memory") {
+		t.Errorf("one that needs more than there is: %v", err)
+	}
+	for end := time.Now().Add(time.Minute); memory.Used() > 0; sleepABit() {
+		if time.Now().After(end) {
+			t.Fatalf("%d bytes were not given back", memory.Used())
+		}
+	}
 }
 
 // A value of each type arrives as it is.

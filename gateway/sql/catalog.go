@@ -65,6 +65,10 @@ type analysis struct {
 	tables []*schema.Table // that were looked at, in that order
 	// lacks says that there are materialized views which the caller may not read.
 	lacks bool
+	// text is how many bytes are analyzed, due what that takes, and taken what the budget
+	// gave for it.
+	text       int
+	due, taken int64
 }
 
 func newCatalog(s *Service, instance string) *catalog {
@@ -164,6 +168,9 @@ func (c *catalog) view(ctx context.Context, name string) (*algebra.Table, error)
 		return nil, fault.New(fault.Invalid, "More than %d logical views are on top of each other", maxViewDepth)
 	}
 	c.note(dependency{kind: onView, name: full, incarnation: v.Incarnation, version: v.Etag, definer: c.definer})
+	if err := c.charge(v.Query); err != nil {
+		return nil, err
+	}
 	inner := &catalog{analysis: c.analysis, definer: cmp.Or(v.Definer, c.definer), path: append(slices.Clip(c.path), full)}
 	return &algebra.Table{Name: name, FullName: full, View: &algebra.View{Query: v.Query, Definer: v.Definer, Etag: v.Etag, Catalog: inner}}, nil
 }

@@ -34,8 +34,12 @@ func (c *catalog) materialized(ctx context.Context, name string) (*algebra.Table
 	}
 	cells.Definer = c.definer
 	c.note(dependencyOf(t, c.definer))
+	query := cellsQuery(t.View)
+	if err := c.charge(query); err != nil {
+		return nil, err
+	}
 	return &algebra.Table{Name: name, FullName: t.Name, View: &algebra.View{
-		Query: cellsQuery(t.View), Etag: fmt.Sprint(t.View.Life), Definer: c.definer, Catalog: oneTable{c, cells}}}, nil
+		Query: query, Etag: fmt.Sprint(t.View.Life), Definer: c.definer, Catalog: oneTable{c, cells}}}, nil
 }
 
 // cellsName is what the query of cellsQuery calls the table of cells.
@@ -166,6 +170,10 @@ var errNoBundles = fault.New(fault.Invalid, "The query of a materialized view ca
 func (s *Service) CompileView(ctx context.Context, instance, definer, query string) (*schema.View, error) {
 	c := newCatalog(s, instance)
 	c.definer = definer
+	defer c.release()
+	if err := c.charge(query); err != nil {
+		return nil, err
+	}
 	v, err := materialize.Compile(ctx, viewCatalog{c}, query)
 	if err != nil {
 		return nil, err

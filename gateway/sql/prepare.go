@@ -99,6 +99,10 @@ func statementKey(instance, text string, params map[string]*types.Type) hash {
 // analyze makes a plan of a statement.
 func (s *Service) analyze(ctx context.Context, instance, text string, params map[string]*types.Type) (*plan, error) {
 	c := newCatalog(s, instance)
+	defer c.release()
+	if err := c.charge(text); err != nil {
+		return nil, err
+	}
 	q, err := s.o.Engine.Prepare(ctx, c, text, params)
 	if f, ok := errors.AsType[*fault.Error](err); ok && f.Kind == fault.Invalid && f.Field == "" {
 		e := *f

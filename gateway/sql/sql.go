@@ -85,7 +85,8 @@ type Options struct {
 	// ReadView tells whether the caller may read a logical view: nil, or
 	// PermissionDenied. A nil func allows it.
 	ReadView func(ctx context.Context, name string) error
-	// Budget bounds the memory of results on their way to clients.
+	// Budget bounds the memory of results on their way to clients, and of the analysis of
+	// long statements.
 	Budget *budget.Budget
 	// CacheBytes bounds the plans that are kept. Zero means 32 MiB.
 	CacheBytes int64
@@ -177,6 +178,10 @@ func (s *Service) readView(ctx context.Context, name string) error {
 func (s *Service) CheckView(ctx context.Context, instance, name, definer, query string) error {
 	c := newCatalog(s, instance)
 	c.refused, c.definer, c.path = name, definer, []string{name}
+	defer c.release()
+	if err := c.charge(query); err != nil {
+		return err
+	}
 	p, err := s.o.Engine.Prepare(ctx, c, query, nil)
 	if err != nil {
 		return err
