@@ -72,7 +72,8 @@ func DirectoryViews(ctx context.Context, fs vfs.FS, dir string, evaluators func(
 	return v.CheckAll(ctx, all, report)
 }
 
-// unbuiltViews returns the lives of views of which a part has not looked at all rows yet.
+// unbuiltViews returns the lives of views of which a part has not looked at all rows yet, or has
+// to look at them again.
 func unbuiltViews(ctx context.Context, s *standalone.Server) (lives []uint64, err error) {
 	err = s.Rows(ctx, func(r *metadata.Row) error {
 		t, err := s.TabletServer().Schemas().ByID(r.Table)
@@ -82,7 +83,15 @@ func unbuiltViews(ctx context.Context, s *standalone.Server) (lives []uint64, er
 		if err != nil {
 			return err
 		}
-		if v := t.Schema().View; v != nil && v.State && r.Followed == nil {
+		v := t.Schema().View
+		if v == nil || !v.State {
+			return nil
+		}
+		source, err := s.TabletServer().Schemas().ByID(v.SourceID)
+		if err != nil && !errors.Is(err, fault.NotFound) {
+			return err
+		}
+		if r.Followed == nil || err == nil && r.Followed.Life != source.Schema().ViewLife() {
 			lives = append(lives, v.Life)
 		}
 		return nil

@@ -385,7 +385,7 @@ func (c *Client) caughtUp(ctx context.Context, name string, v *schema.View, begi
 	caught := true
 	err = c.tabletStatuses(ctx, state, row.All, func(r *metadata.Row, s *rpc.TabletStatus) error {
 		// A worker that begins anew has told nothing yet of what it shows.
-		if s == nil || s.View == nil || source.Schema().Stream == nil || s.View.Life != source.Schema().Stream.Life {
+		if s == nil || s.View == nil || source.Schema().Stream == nil || s.View.Life != source.Schema().ViewLife() {
 			caught = false
 			return nil
 		}

@@ -240,7 +240,8 @@ type TabletStatus struct {
 // ViewProgress says how far a tablet of a materialized view's contributions is.
 type ViewProgress struct {
 	// Through is the stamp up to which the view's rows show all changes of the source's rows
-	// that the tablet knows; 0 while it looks at all rows. Life is the stream's.
+	// that the tablet knows; 0 while it looks at all rows. Life is the schema.Table.ViewLife
+	// that it is of.
 	Through cell.Seq `json:",omitempty"`
 	Life    uint64   `json:",omitempty"`
 	// Lag is for how long the oldest change has waited that the view does not show.

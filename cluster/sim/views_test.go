@@ -27,7 +27,8 @@ const simView = "projects/p/instances/i/materializedViews/v"
 
 // stormView returns how a view differs from its source after a storm: servers die, tablets of
 // source, contributions and rows are split, merged and moved, and workers are stopped between
-// any two steps. Clients have a stream of the source now and then.
+// any two steps. Clients have a stream of the source now and then, and a family of it is dropped
+// that the view does not name.
 func stormView(t *testing.T, seed uint64, mistake views.Mistake) (diff error) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, rnd := t.Context(), rand.New(rand.NewPCG(seed, 7))
@@ -65,8 +66,11 @@ func stormView(t *testing.T, seed uint64, mistake views.Mistake) (diff error) {
 				key := fmt.Appendf(nil, "r%02d", rnd.IntN(100))
 				muts := []row.Mutation{{Op: row.SetCell, Family: viewstest.Family, Qualifier: viewstest.Group, Timestamp: 1000, Value: fmt.Appendf(nil, "g%d", rnd.IntN(5))},
 					{Op: row.SetCell, Family: viewstest.Family, Qualifier: viewstest.Value, Timestamp: 1000, Value: binary.BigEndian.AppendUint64(nil, rnd.Uint64N(1000))}}
-				if rnd.IntN(4) == 0 {
+				switch rnd.IntN(8) {
+				case 0, 1:
 					muts = []row.Mutation{{Op: row.DeleteRow}}
+				case 2, 3:
+					muts = []row.Mutation{{Op: row.AddToCell, Family: viewstest.Sums, Qualifier: viewstest.Value, Timestamp: 1000, Input: row.Input{Kind: row.IntInput, Int: 1}}}
 				}
 				return cl.MutateRow(ctx, tableName, &row.Entry{Key: key, Mutations: muts})
 			})
@@ -74,15 +78,21 @@ func stormView(t *testing.T, seed uint64, mistake views.Mistake) (diff error) {
 		for range 100 {
 			write()
 		}
-		if _, err := cl.CreateView(ctx, viewstest.Groups(simView, source), nil); err != nil {
+		view := viewstest.Groups(simView, source)
+		view.Families = []string{viewstest.Family} // the other one is dropped
+		if _, err := cl.CreateView(ctx, view, nil); err != nil {
 			t.Fatal(err)
 		}
 		for round := range 6 {
 			// What is kept says rows alone while clients have no stream.
 			_ = within(ctx, func(ctx context.Context) error {
 				_, err := cl.UpdateTable(ctx, tableName, func(t *schema.Table) error {
-					if t.DisableStream(); round%3 == 1 {
+					switch t.DisableStream(); round % 3 {
+					case 1:
 						t.EnableStream(time.Hour, time.Now())
+					case 2:
+						delete(t.Families, viewstest.Sums)
+						t.AddFamily(schema.Family{Name: viewstest.Sums, Aggregate: schema.Sum})
 					}
 					return nil
 				})

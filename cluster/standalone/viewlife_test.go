@@ -212,6 +212,54 @@ func TestViewWait(t *testing.T) {
 	caughtUp("after a split of contributions")
 }
 
+// TestViewDroppedFamily: a family that a view does not name can be dropped, again and again. What
+// its cells meant to the view, as the rows that count which have others or none, leaves it.
+func TestViewDroppedFamily(t *testing.T) {
+	w := newViewWorld(t, views.Options{})
+	defer func() { w.close() }()
+	ctx := t.Context()
+	for range 100 {
+		w.change()
+	}
+	source, err := w.s.Table(ctx, table)
+	if err != nil {
+		t.Fatal(err)
+	}
+	view := viewstest.Groups(viewName, source)
+	view.Families = []string{viewstest.Family}
+	if _, err := w.s.CreateView(ctx, view, nil); err != nil {
+		t.Fatal(err)
+	}
+	w.check()
+	for i, crashed := range []bool{false, true, false} {
+		if _, err := w.s.UpdateTable(ctx, table, func(t *schema.Table) error {
+			t.DisableStream()
+			if delete(t.Families, viewstest.Sums); i == 2 {
+				t.EnableStream(time.Hour, time.Now())
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if crashed {
+			w.crash()
+		}
+		w.check()
+		if _, err := w.s.UpdateTable(ctx, table, func(t *schema.Table) error {
+			t.AddFamily(schema.Family{Name: viewstest.Sums, Aggregate: schema.Sum})
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		w.changeAll()
+		for range 100 {
+			w.change()
+		}
+		w.split(matview.StateName(viewName), fmt.Sprintf("row%03d", 50*(3-i)))
+		w.check()
+	}
+}
+
 // split splits the first tablet of a table.
 func (w *viewWorld) split(name, at string) {
 	w.t.Helper()

@@ -258,7 +258,7 @@ func (r *run) read(ctx context.Context, readers *sync.WaitGroup, in *intake, p *
 	in.mu.Lock()
 	at := in.at[p]
 	in.mu.Unlock()
-	req := &changes.Request{Table: r.source.Name, Life: r.life, Within: p.rows, Partition: &p.partition,
+	req := &changes.Request{Table: r.source.Name, Life: r.source.Stream.Life, Within: p.rows, Partition: &p.partition,
 		From: changes.Position{Through: at, Born: p.born}, Every: r.o.Watermark, Rows: true}
 	closed, err := r.o.Cluster.ReadChanges(ctx, req, &taker{in: in, p: p, ctx: ctx})
 	if err != nil {
@@ -312,6 +312,9 @@ func (r *run) evaluateChanges(ctx context.Context, in *intake, others *sync.Wait
 			continue
 		case <-ctx.Done():
 			return context.Cause(ctx)
+		}
+		if err := r.again(); err != nil {
+			return err
 		}
 		if err := r.linger(ctx, in); err != nil {
 			return err

@@ -149,6 +149,9 @@ func New(o *Options, t *tablet.Tablet, table *catalog.Table, all *catalog.Schema
 // errGone ends an attempt: there is no view any more.
 var errGone = errors.New("the materialized view is gone")
 
+// errAgain ends an attempt: the next one looks at all rows of the source again.
+var errAgain = errors.New("the source of the materialized view has lost cells of which no change tells")
+
 // Run works until ctx ends, or the tablet is closed.
 func (w *Worker) Run(ctx context.Context) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
@@ -161,6 +164,7 @@ func (w *Worker) Run(ctx context.Context) {
 			return
 		case errors.Is(err, errGone):
 			// So it seems. If it is, the tablet goes too.
+		case errors.Is(err, errAgain):
 		default:
 			w.failed(err)
 		}
@@ -264,7 +268,7 @@ func (w *Worker) attempt(ctx context.Context) (err error) {
 	}
 	out := newOutbox(st.entries, w.o.Memory.entries)
 	defer out.close()
-	r := &run{Worker: w, sch: sch, view: sch.View, source: source, eval: eval, store: st, ended: newSweeper(), out: out, deltas: matview.NewDeltas(sch.View), life: source.Stream.Life}
+	r := &run{Worker: w, sch: sch, view: sch.View, source: source, eval: eval, store: st, ended: newSweeper(), out: out, deltas: matview.NewDeltas(sch.View), life: source.ViewLife()}
 	w.mu.Lock()
 	w.out, w.oldest = out, 0
 	w.progress.Stopped = false
@@ -303,7 +307,7 @@ type run struct {
 	ended  sweeper
 	out    *outbox
 	deltas *matview.Deltas
-	life   uint64
+	life   uint64   // schema.Table.ViewLife of source
 	look   *look    // at all rows; nil: that was done
 	next   cell.Seq // the least number of the next entry of the outbox
 }
@@ -338,6 +342,16 @@ func (r *run) work(ctx context.Context) error {
 		r.t.Follow(nil)
 	}
 	return err
+}
+
+// again ends the attempt if all rows of the source are to be looked at again.
+func (r *run) again() error {
+	t, err := r.all.ByID(r.source.ID)
+	if err != nil || t.Schema().ViewLife() == r.life {
+		return nil // what reads changes finds out whether the table is gone
+	}
+	r.o.Log.Info("a materialized view looks at all rows of its source again: a column family was dropped, or changes are kept anew", "view", r.view.Name, "tablet", r.t.Name())
+	return errAgain
 }
 
 func least(from []Begin) cell.Seq {

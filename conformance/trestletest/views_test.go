@@ -196,3 +196,68 @@ func TestMaterializedView(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestMaterializedViewOfAllRows: a view that counts rows whatever cells they have loses those of
+// a family that is dropped, which it does not name.
+func TestMaterializedViewOfAllRows(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	srv, err := trestletest.NewServer("localhost:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer srv.Close()
+	conn, err := grpc.NewClient(srv.Addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	admin, err := bigtable.NewAdminClient(ctx, "p", "inst-1", option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := bigtable.NewClientWithConfig(ctx, "p", "inst-1", bigtable.ClientConfig{MetricsProvider: bigtable.NoopMetricsProvider{}}, option.WithGRPCConn(conn))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := admin.CreateTableFromConf(ctx, &bigtable.TableConf{TableID: "t", ColumnFamilies: map[string]bigtable.Family{"f": {}, "g": {}}}); err != nil {
+		t.Fatal(err)
+	}
+	for key, families := range map[string]string{"a": "f", "b": "g", "c": "fg", "d": "g"} {
+		m := bigtable.NewMutation()
+		for _, f := range families {
+			m.Set(string(f), "q", bigtable.Now(), []byte("x"))
+		}
+		if err := client.Open("t").Apply(ctx, key, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inst := adminpb.NewBigtableInstanceAdminClient(conn)
+	if _, err := inst.CreateMaterializedView(ctx, &adminpb.CreateMaterializedViewRequest{Parent: "projects/p/instances/inst-1", MaterializedViewId: "v", MaterializedView: &adminpb.MaterializedView{
+		Query: "SELECT '*' AS _key, COUNT(*) AS n FROM t GROUP BY _key"}}); err != nil {
+		t.Fatal(err)
+	}
+	counts := func(want uint64) {
+		t.Helper()
+		for {
+			r, err := client.OpenMaterializedView("v").ReadRow(ctx, "*")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var n uint64
+			for _, it := range r["default"] {
+				if it.Column == "default:n" {
+					n = binary.BigEndian.Uint64(it.Value)
+				}
+			}
+			if n == want {
+				return
+			}
+		}
+	}
+	counts(4)
+	if err := admin.DeleteColumnFamily(ctx, "t", "g"); err != nil {
+		t.Fatal(err)
+	}
+	counts(2)
+}

@@ -9,7 +9,7 @@ import (
 // Followed says up to where the changes of a table are known to a tablet of a materialized
 // view.
 type Followed struct {
-	// Life is that of the table's schema.Stream.
+	// Life is the schema.Table.ViewLife of the table.
 	Life uint64
 	// Through says that all changes with stamps up to it are known, of the rows between
 	// the tablet's Start and End.

@@ -88,6 +88,19 @@ func (t *Table) KeepForViews(now time.Time) {
 	}
 }
 
+// ViewLife is another number, which is greater, each time that the views of the table have to
+// look at all its rows again: when changes begin to be kept anew, and when a family is dropped.
+// A row may have had cells of that family alone, and no change says that it is gone. It grows
+// when a lost lock service is recovered, too, as that leaves out ids of families. It is 0 if no
+// changes are kept.
+func (t *Table) ViewLife() uint64 {
+	if t.Stream == nil {
+		return 0
+	}
+	// A family that is added counts on both sides; one that is dropped keeps its id.
+	return t.Stream.Life + uint64(t.NextFamily) - uint64(len(t.Families))
+}
+
 // AddView notes a view of the table: NotFound of a family that it lacks, AlreadyExists
 // if there is one of the name.
 func (t *Table) AddView(v ViewOf) error {

@@ -82,3 +82,35 @@ func TestStreamsOfATableWithViews(t *testing.T) {
 		t.Errorf("%+v is kept for no view", sch.Stream)
 	}
 }
+
+// TestViewLife: it grows with each life of the stream and with each family that is dropped, and
+// with nothing else that is done to a table.
+func TestViewLife(t *testing.T) {
+	sch := &Table{Name: "t", Version: 4, Families: map[string]Family{}}
+	if sch.ViewLife() != 0 {
+		t.Errorf("%d without a stream", sch.ViewLife())
+	}
+	var last uint64
+	for i, c := range []struct {
+		grows  bool
+		change func()
+	}{
+		{true, func() { sch.Views = []ViewOf{{Name: "v"}} }},
+		{false, func() { sch.AddFamily(Family{Name: "f"}); sch.AddFamily(Family{Name: "g"}) }},
+		{true, func() { delete(sch.Families, "g") }},
+		{false, func() { sch.AddFamily(Family{Name: "g"}) }},
+		{false, func() { sch.EnableStream(time.Hour, time.Unix(1e9, 0)) }},
+		{true, func() { delete(sch.Families, "g"); sch.AddFamily(Family{Name: "g"}) }},
+		{false, func() { sch.DisableStream() }},
+		{true, func() { delete(sch.Families, "f"); delete(sch.Families, "g") }},
+		{true, func() { sch.Stream = nil }},
+	} {
+		c.change()
+		sch.Version++
+		sch.KeepForViews(time.Unix(1e9, 0))
+		if life := sch.ViewLife(); life < last || life > last != c.grows {
+			t.Errorf("change %d: %d follows %d", i, life, last)
+		}
+		last = sch.ViewLife()
+	}
+}
