@@ -530,6 +530,85 @@ func TestPromiseBeforeChange(t *testing.T) {
 	}
 }
 
+// A heldLog tells of what is durable when it is released.
+type heldLog struct {
+	commitlog.Writer
+	mu   sync.Mutex
+	held []func()
+}
+
+func (l *heldLog) Append(r commitlog.Reservation, tablet, firstSeq uint64, recs commitlog.Records, sink commitlog.Sink) commitlog.Pos {
+	return l.Writer.Append(r, tablet, firstSeq, recs, heldSink{l, sink})
+}
+
+func (l *heldLog) release() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, tell := range l.held {
+		tell()
+	}
+	l.held = nil
+}
+
+type heldSink struct {
+	l    *heldLog
+	sink commitlog.Sink
+}
+
+func (s heldSink) Durable(last uint64) {
+	s.l.mu.Lock()
+	defer s.l.mu.Unlock()
+	s.l.held = append(s.l.held, func() { s.sink.Durable(last) })
+}
+
+// TestChangesBegin: while something is on its way to the log there is a stamp from which on it
+// will be read, and before which everything is that was acknowledged. There is none while
+// something is on its way that the stream does not have.
+func TestChangesBegin(t *testing.T) {
+	s := newStreamed(t)
+	write := func(key string) {
+		t.Helper()
+		b := NewBatch([]byte(key))
+		b.Set(1, []byte("q"), 1, nil)
+		s.apply(b)
+	}
+	write("a")
+	log := &heldLog{Writer: s.env.Commit}
+	s.env.Commit = log
+	write("b")
+	begin, seen := s.ChangesBegin(), s.content()
+	if begin == 0 || begin != s.Visible() || len(seen) != 1 {
+		t.Errorf("changes begin at %v, with %v visible, and %v", begin, s.Visible(), seen)
+	}
+	write("c")
+	if again := s.ChangesBegin(); again != begin {
+		t.Errorf("changes begin at %v, and now at %v", begin, again)
+	}
+	log.release()
+	want := []string{`"b" set 1:"q"@1=""`, `"c" set 1:"q"@1=""`}
+	if got, _ := s.all(changes.Position{Through: begin}, row.All, -1, nil); !slices.Equal(got, want) {
+		t.Errorf("read are %v, and then %q", seen, got)
+	}
+	if now := s.ChangesBegin(); now <= begin {
+		t.Errorf("at rest changes begin at %v, before at %v", now, begin)
+	}
+
+	s.stream(nil)
+	write("d")
+	s.stream(&schema.Stream{Life: 2, Retention: time.Hour, Since: time.Now()})
+	if begin := s.ChangesBegin(); begin != 0 {
+		t.Errorf("changes begin at %v, with %v visible and one below the stream on its way", begin, s.Visible())
+	}
+	write("e")
+	if begin := s.ChangesBegin(); begin != 0 {
+		t.Errorf("changes begin at %v, with %v visible and one below the stream on its way", begin, s.Visible())
+	}
+	log.release()
+	if begin := s.ChangesBegin(); begin != s.Visible() || len(s.content()) != 5 {
+		t.Errorf("at rest changes begin at %v, with %v visible, and %v", begin, s.Visible(), s.content())
+	}
+}
+
 // TestStreamSplitMerge: children have their parent's changes, and know of what they came.
 func TestStreamSplitMerge(t *testing.T) {
 	s := newStreamed(t)

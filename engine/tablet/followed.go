@@ -43,15 +43,16 @@ func (t *Tablet) SaveFollowed(ctx context.Context) error {
 func (t *Tablet) Visible() cell.Seq { return cell.Seq(t.visible.Load()) }
 
 // ChangesBegin returns a stamp from which on ReadChanges gives all that a read which
-// begins now does not see; 0 if there is none at this moment, as something is on its way to
-// the log, or the table has no stream.
+// begins now does not see. Everything that was acknowledged is below. It is 0 if there is none
+// at this moment, or the table has no stream: something is on its way to the log that was
+// written before its stream, or what was collected is on its way to files.
 func (t *Tablet) ChangesBegin() cell.Seq {
 	if t.schema().Stream == nil {
 		return 0
 	}
 	t.write.Lock()
 	defer t.write.Unlock()
-	if t.write.closed || t.visible.Load() < uint64(t.write.logged) || t.write.gate != 0 {
+	if t.write.closed || t.write.gate != 0 {
 		return 0
 	}
 	t.recordLocked()
@@ -59,7 +60,14 @@ func (t *Tablet) ChangesBegin() cell.Seq {
 	if s == nil {
 		return 0
 	}
-	return max(cell.Seq(t.visible.Load()), s.Since, s.Lost)
+	// Of a tablet that is written to all the time, something is always on its way. Reads do not
+	// see that yet, and ReadChanges gives it when it is durable.
+	visible := cell.Seq(t.visible.Load())
+	begin := max(visible, s.Since, s.Lost)
+	if begin > visible && visible < t.write.logged {
+		return 0
+	}
+	return begin
 }
 
 // Latest returns the state of a row with every change that was applied, durable or not.
