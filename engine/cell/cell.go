@@ -332,11 +332,17 @@ func AppendSticky(dst []byte, rs ...TimeRange) []byte {
 	return append(AppendRanges(dst, rs...), stickyMark)
 }
 
+// IsSticky tells whether a marker with that value is of AppendSticky.
+func IsSticky(value []byte) bool {
+	n := len(value)
+	return n%16 == 1 && value[n-1] == stickyMark
+}
+
 // ParseMarker decodes the value of a column marker, or of a family marker if it
 // is not empty, into dst.
 func ParseMarker(dst []TimeRange, value []byte) (rs []TimeRange, sticky bool, err error) {
-	if n := len(value); n%16 == 1 && value[n-1] == stickyMark {
-		value, sticky = value[:n-1], true
+	if sticky = IsSticky(value); sticky {
+		value = value[:len(value)-1]
 	}
 	rs, err = ParseRanges(dst, value)
 	return rs, sticky, err

@@ -64,6 +64,9 @@ type GC struct {
 	// Collected counts the cells that went by rule, and Ended those that had an end of their
 	// own and are past it: they go once nothing older can hide behind them.
 	Collected, Ended int64
+	// Uncovered counts the sticky markers that went: a cell that was written after one, and that
+	// it hid, is there again.
+	Uncovered int64
 }
 
 // Decide judges the next entry.
@@ -98,6 +101,8 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 			return Keep, nil
 		case e.Kind == cell.SetUntil:
 			g.Ended++
+		case s.Shape != cell.Cell && cell.IsSticky(e.Value):
+			g.Uncovered++
 		}
 		return Drop, nil
 	}

@@ -160,7 +160,7 @@ var errStreamBegan = errors.New("a change stream has begun meanwhile")
 // tells tells whether what was collected was kept as readers of the stream want it.
 func (o *output) tells(s *schema.Stream) bool {
 	switch c := o.removed; {
-	case s == nil || o.gc.Collected+o.gc.Ended == 0:
+	case s == nil || o.gc.Collected+o.gc.Ended+o.gc.Uncovered == 0:
 		return true
 	case c == nil || c.life != s.Life:
 		return false

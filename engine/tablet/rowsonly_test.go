@@ -103,6 +103,44 @@ func TestRowsForViews(t *testing.T) {
 	}
 }
 
+// TestUncoveredForViews: a row has changed for views when a compaction forgets a deletion of HBase
+// that hid a cell which was written after it.
+func TestUncoveredForViews(t *testing.T) {
+	s, from := oneVersion(t)
+	s.stream(&schema.Stream{Life: 1, Hidden: true, Retention: time.Hour, Since: s.sch.Load().Stream.Since})
+	set := func(ts int64) {
+		b := NewBatch([]byte("row"))
+		b.Set(1, []byte("q"), ts, []byte("v"))
+		s.apply(b)
+	}
+	set(1000)
+	s.flush()
+	b := NewBatch([]byte("row"))
+	b.CoverColumn(1, []byte("q"), cell.TimeRange{End: 9000}, true)
+	s.apply(b)
+	s.flush()
+	set(5000)
+	if got := s.content(); len(got) != 0 {
+		t.Fatalf("the deletion leaves %v", got)
+	}
+	from.Through = s.Visible()
+	s.RequestMajor()
+	if more, err := s.Compact(t.Context()); err != nil || !more {
+		t.Fatal(more, err)
+	}
+	if got := s.content(); len(got) != 1 {
+		t.Fatalf("when the deletion is forgotten there is %v", got)
+	}
+	s.Promise(s.write.seq)
+	var got []string
+	if _, _, err := s.ReadChangedRows(t.Context(), from, row.All, func(r *changes.Record) (bool, error) {
+		got = append(got, fmt.Sprint(string(r.Key), " ", r.Collected))
+		return true, nil
+	}); err != nil || !slices.Equal(got, []string{"row true"}) {
+		t.Errorf("views are told of %q, %v", got, err)
+	}
+}
+
 // TestStreamBeginsWhileCollected: clients who get a stream while garbage collection runs are told
 // what it took, and not that a cell is gone that was written again. It is so whether changes were
 // kept for views before, for clients with a stream of another life, or for nobody.
