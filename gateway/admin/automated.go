@@ -135,6 +135,14 @@ func (a *Admin) makeAutomated(ctx context.Context, in string, t *schema.Table, p
 		}
 		switch err := a.makeOne(ctx, first, b); fault.KindOf(err) {
 		case fault.AlreadyExists: // a crash came before it was noted
+			_, err := a.b.Backup(ctx, b.Name)
+			if fault.KindOf(err) == fault.NotFound {
+				// Its name alone is taken: it may yet fail, and stays due until it is there.
+				err = fault.New(fault.Unavailable, "backup %s is being made by another server, or was when that ended", b.Name)
+			}
+			if err != nil {
+				return err
+			}
 		case fault.NotFound: // the table or cluster was deleted
 			continue
 		default:

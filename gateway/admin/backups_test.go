@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"sync"
@@ -750,6 +751,53 @@ func TestAutomatedBackups(t *testing.T) {
 	c.add(3 * day)
 	if l := list(); len(l) != 0 {
 		t.Errorf("expired: %v", l)
+	}
+}
+
+// reserving is a backend with names of backups that somebody else is about to make.
+type reserving struct {
+	backend.Backend
+	taken bool
+}
+
+func (r *reserving) CreateBackup(ctx context.Context, table string, b *schema.Backup) (*schema.Backup, error) {
+	if r.taken {
+		return nil, fault.New(fault.AlreadyExists, "Backup already exists: %s", b.Name)
+	}
+	return r.Backend.CreateBackup(ctx, table, b)
+}
+
+// A backup that somebody else is about to make stays due until it is there: its
+// maker may fail.
+func TestAutomatedBackupsOfAnother(t *testing.T) {
+	c := newClock()
+	b := &reserving{Backend: modelAt(c), taken: true}
+	s := strictAt(t, c, b)
+	ctx := t.Context()
+	must(s.UpdateTable(ctx, &adminpb.UpdateTableRequest{
+		Table: &adminpb.Table{Name: testTable, AutomatedBackupConfig: &adminpb.Table_AutomatedBackupPolicy_{
+			AutomatedBackupPolicy: &adminpb.Table_AutomatedBackupPolicy{RetentionPeriod: durationpb.New(3 * day)}}},
+		UpdateMask: mask("automated_backup_policy"),
+	}))(t)
+	first := c.now()
+	for range 3 {
+		s.admin.maintain(ctx)
+		c.add(time.Minute)
+	}
+	key := fmt.Sprintf("%s%s#%d", schedulePrefix, testTable, must(b.Table(ctx, testTable))(t).ID)
+	var next schedule
+	if noted, _, err := b.GetRecord(ctx, key); err != nil {
+		t.Fatal(err)
+	} else if err := json.Unmarshal(noted, &next); err != nil {
+		t.Fatal(err)
+	}
+	if !next.Next.Equal(first) {
+		t.Errorf("the backup of %v is taken for made: the next is due at %v", first, next.Next)
+	}
+	b.taken = false
+	s.admin.maintain(ctx)
+	if l := must(s.ListBackups(ctx, &adminpb.ListBackupsRequest{Parent: testInstance + "/clusters/-"}))(t).Backups; len(l) != 2 {
+		t.Errorf("once the name is free: %v", l)
 	}
 }
 
