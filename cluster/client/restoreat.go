@@ -308,11 +308,14 @@ func (w *restoreWriter) Record(rec *changes.Record, _ changes.Position) (bool, e
 	e := &w.entries[i]
 	for j := range rec.Changes {
 		m, err := w.r.mutation(&rec.Changes[j])
-		if err != nil {
+		switch {
+		case errors.Is(err, errFamilyGone):
+			return false, fault.New(fault.FailedPrecondition, "A family of table %s that was added after backup %s was made, and is no more or has the name of one that the backup has, was written at %s. The backup can be brought to a time before that, and later backups to later times",
+				w.r.source.Name, w.r.b.Name, format(stamp.Time(rec.Stamp)))
+		case err != nil:
 			return false, fault.New(fault.Corruption, "change of row %q at %s: %w", rec.Key, format(stamp.Time(rec.Stamp)), err)
-		}
-		if m == nil {
-			continue // of a family that was dropped
+		case m == nil:
+			continue
 		}
 		if (m.Op == row.AddToCell || m.Op == row.MergeToCell) && len(e.Token.Token) == 0 {
 			// Once, however often it is sent. The number is of no other entry of the table.
@@ -325,14 +328,23 @@ func (w *restoreWriter) Record(rec *changes.Record, _ changes.Position) (bool, e
 	return w.bytes >= restoreBytes || w.n >= restoreChanges, nil
 }
 
-// mutation returns what makes a change once more, nil if its family is no more.
+// errFamilyGone says that a change wrote to a family that came after the backup, and is no
+// more or has the name of one that the backup has. It cannot be given back then, and without
+// it the table would not be what it was.
+var errFamilyGone = errors.New("the family of the change has no place in the restored table")
+
+// mutation returns what makes a change once more, nil if nothing is restored of its family.
 func (r *restoreAt) mutation(c *changes.Change) (*row.Mutation, error) {
 	if c.Op == changes.DeleteRow {
 		return &row.Mutation{Op: row.DeleteRow}, nil
 	}
 	name := r.names[c.Family]
-	if name == "" {
+	switch {
+	case name != "":
+	case uint32(c.Family) < r.b.Table.NextFamily, c.Op == changes.DeleteColumn, c.Op == changes.DeleteFamily:
 		return nil, nil
+	default:
+		return nil, errFamilyGone
 	}
 	m := &row.Mutation{Family: name, Qualifier: bytes.Clone(c.Qualifier), Timestamp: c.Timestamp}
 	switch c.Op {

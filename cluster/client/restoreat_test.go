@@ -329,6 +329,85 @@ func restoreRefusals(t *testing.T, c *client.Client, sch *schema.Table, first st
 	}
 }
 
+// TestRestoreAtFamilyMadeAgain: what was written to a family that took the place of one of
+// the backup, or that came and went since, is refused rather than left out.
+func TestRestoreAtFamilyMadeAgain(t *testing.T) {
+	n := newNetwork(t, 1)
+	ctx := t.Context()
+	c := n.client()
+	sch := streamTable(t, c, nil)
+	write := func(family, value string) {
+		t.Helper()
+		err := c.MutateRow(ctx, sch.Name, &row.Entry{Key: []byte("r"), Mutations: []row.Mutation{{Op: row.SetCell, Family: family, Timestamp: 1000, Value: []byte(value)}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	families := func(change func(*schema.Table)) {
+		t.Helper()
+		if _, err := c.UpdateTable(ctx, sch.Name, func(t *schema.Table) error { change(t); return nil }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := func(name string) { families(func(t *schema.Table) { delete(t.Families, name) }) }
+	added := func(name string) { families(func(t *schema.Table) { t.AddFamily(schema.Family{Name: name}) }) }
+	restored := 0
+	restore := func(from *schema.Backup, at time.Time) (string, error) {
+		t.Helper()
+		restored++
+		name := fmt.Sprintf("%s/tables/at-%d", restoreParent, restored)
+		if _, err := c.RestoreTableAt(ctx, from.Name, name, at, func(*schema.Table) error { return nil }); err != nil {
+			return "", err
+		}
+		return cellsOf(t, c, name), nil
+	}
+	backup := func(name string) *schema.Backup {
+		t.Helper()
+		b, err := c.CreateBackup(ctx, sch.Name, &schema.Backup{Name: restoreParent + "/clusters/c/backups/" + name, ExpireTime: time.Now().Add(time.Hour)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+
+	first := backup("first")
+	write("f", "a")
+	made := time.Now()
+	time.Sleep(2 * time.Microsecond)
+	gone("f")
+	added("f")
+	write("f", "b")
+	if got, err := restore(first, time.Now()); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), "has the name of one that the backup has") {
+		t.Errorf("of a family that was made again there is %q, %v", got, err)
+	}
+	if got, err := restore(first, made); err != nil || got != "r f:@1000=61" {
+		t.Errorf("before it was dropped: %q, %v", got, err)
+	}
+	second := backup("second")
+	write("f", "c")
+	if got, err := restore(second, time.Now()); err != nil || got != "r f:@1000=63" {
+		t.Errorf("a later backup gives %q, %v", got, err)
+	}
+
+	// A family that the backup lacks, and the table by now.
+	added("g")
+	before := time.Now()
+	time.Sleep(2 * time.Microsecond)
+	write("g", "d")
+	gone("g")
+	if got, err := restore(second, time.Now()); fault.KindOf(err) != fault.FailedPrecondition || !strings.Contains(err.Error(), "is no more") {
+		t.Errorf("without the family that came and went: %q, %v", got, err)
+	}
+	if got, err := restore(second, before); err != nil || got != "r f:@1000=63" {
+		t.Errorf("before it was written: %q, %v", got, err)
+	}
+	third := backup("third")
+	write("f", "e")
+	if got, err := restore(third, time.Now()); err != nil || got != "r f:@1000=65" {
+		t.Errorf("with a backup that was made after it: %q, %v", got, err)
+	}
+}
+
 // TestRestoreAtExpired: changes that are no longer kept are not passed over.
 func TestRestoreAtExpired(t *testing.T) {
 	n := newNetwork(t, 1)

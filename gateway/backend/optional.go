@@ -65,8 +65,9 @@ type TimeRestorer interface {
 	// microsecond. The families are those of the backup, and those that came since.
 	// Nobody sees the table before it is complete, and what is left of a call that
 	// fails is removed. OutOfRange if backup and changes do not cover the time,
-	// FailedPrecondition if no changes are kept; the message says what can be had. It
-	// costs as much as writing the changes once more.
+	// FailedPrecondition if no changes are kept, or if those of a family cannot be given
+	// back because it is no more; the message says what can be had. It costs as much as
+	// writing the changes once more.
 	RestoreTableAt(ctx context.Context, backup, name string, at time.Time, change func(*schema.Table) error) (*schema.Table, error)
 }
 
