@@ -105,9 +105,10 @@ func (c *Client) abandonBackup(ctx context.Context, b *catalog.Backup) {
 	}
 }
 
-// CreateBackup implements backend.Backups. It takes one flush of the table's memtables and
-// a pause of its writes for about one round trip to its servers. Then it writes a durable
-// METADATA row for each tablet.
+// CreateBackup implements backend.Backups. It takes three flushes of the table's memtables,
+// of which the later ones have only what came during the one before. Between the last two,
+// writes pause for about one round trip to the table's servers. Then it writes a durable METADATA
+// row for each tablet.
 func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Backup) (*schema.Backup, error) {
 	start := c.o.Now()
 	if _, err := c.o.Schemas.Named(ctx, name); err != nil {
@@ -216,9 +217,13 @@ func (c *Client) tryCut(ctx context.Context, name string) ([]*metadata.Row, *sch
 		doing.Wait()
 		return errors.Join(errs...)
 	}
-	// The bulk of it before anything waits.
-	if err := each(func(addr string, tablets []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Flush(ctx, tablets) }); err != nil {
-		return nil, nil, err
+	// The bulk of it before anything waits, and then what came meanwhile. What comes during
+	// that is flushed after the cut, when writes go on: pauses that wait for flushes would not
+	// overlap.
+	for range 2 {
+		if err := each(func(addr string, tablets []metadata.TabletID) error { return c.o.Dialer.Dial(addr).Flush(ctx, tablets) }); err != nil {
+			return nil, nil, err
+		}
 	}
 	number := rand.Uint64()
 	err = each(func(addr string, tablets []metadata.TabletID) error {

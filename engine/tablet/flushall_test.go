@@ -98,11 +98,36 @@ func TestFlushAllEnds(t *testing.T) {
 	if err := one.FlushAll(ctx); err != nil || m.changes != 3 {
 		t.Errorf("%d memtables were flushed, of 3: %v", m.changes, err)
 	}
-	m.changes = 0
+}
+
+// TestPauseFlushesNothing: a pause has to overlap with others', so it comes before
+// what is in memory is flushed. That is in what the tablet is found to have held.
+func TestPauseFlushesNothing(t *testing.T) {
+	one, write := flushable(t)
+	ctx := t.Context()
+	m := &busyMeta{fill: func() {}}
+	one.env.Meta = m
+	for range 3 {
+		write()
+		one.Rotate()
+	}
+	write()
 	p, err := Pause(ctx, []*Tablet{one})
-	if err != nil || m.changes >= enough {
-		t.Fatalf("a pause came after %d flushes: %v", m.changes, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Release()
+	if m.changes != 0 {
+		t.Errorf("a pause came after %d flushes", m.changes)
 	}
 	p.Cut()
-	p.Release()
+	write()
+	held, err := p.Freeze(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files := len(held[0].Row().Files); files != 4 || m.changes != 4 {
+		t.Errorf("%d files of 4 memtables are held after %d flushes", files, m.changes)
+	}
+	held[0].Release()
 }

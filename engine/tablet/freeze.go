@@ -28,24 +28,20 @@ func (f *Frozen) Release() { f.v.release() }
 // What Pause, Cut and Freeze return of them is what all held at one instant. Of
 // two writes of which one began after the other was acknowledged, the second is
 // held only if the first is. No data is copied: what is in memory is flushed,
-// most of it before anything is locked, and the rest is SSTables already.
+// and the rest is SSTables already.
 //
 // The caller sees to it that none of the tablets is split or merged, and that
-// no other caller pauses them.
+// no other caller pauses them. It has most of what is in memory flushed before:
+// Freeze keeps the tablets from flushes of what comes meanwhile.
 type Paused struct {
 	ts     []*Tablet
 	behind []int // how many memtables each has to flush, once they were cut
 }
 
-// Pause holds up the writes of ts, which ascend, once most of what they have in
-// memory is flushed. Tablets of several servers that are all paused at one
-// instant hold what they would if they were of one.
+// Pause holds up the writes of ts, which ascend. Tablets of several servers that
+// are all paused at one instant hold what they would if they were of one. So
+// Pause flushes nothing: the others' writes would wait for that.
 func Pause(ctx context.Context, ts []*Tablet) (*Paused, error) {
-	for _, t := range ts {
-		if err := t.FlushAll(ctx); err != nil {
-			return nil, err
-		}
-	}
 	p := &Paused{ts: ts}
 	for _, t := range ts {
 		t.change.Lock()
