@@ -68,9 +68,11 @@ type Result struct {
 }
 
 // Run copies everything from one side to the other, which is empty, or goes on with a
-// transfer between the two that was interrupted. It is fault.FailedPrecondition if a
-// process serves either side, the target holds something else, or the source was given
-// away for good. It is fault.Corruption if something of the source is damaged.
+// transfer between the two that was interrupted. One that was interrupted on its way to
+// another target is given up, and that target is never served. It is
+// fault.FailedPrecondition if a process serves either side, the target holds something
+// else, or the source was given away for good. It is fault.Corruption if something of the
+// source is damaged.
 func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 	o = o.withDefaults()
 	from, to = from.withDefaults(), to.withDefaults()
@@ -114,12 +116,12 @@ func Run(ctx context.Context, from, to Side, o Options) (r Result, err error) {
 		if err := checkEmpty(ctx, to); err != nil {
 			return r, err
 		}
+		// Always of a new ID: a target that an earlier transfer has begun to fill is given up
+		// for this one, which the source's mark names.
 		now := time.Now().UTC()
-		if source.ID == "" {
-			source = catalog.Transfer{ID: rand.Text(), Source: true, State: catalog.TransferUnderWay, Peer: to.Name, Command: o.Command, Begun: now}
-			if sourceVersion, err = catalog.WriteTransfer(ctx, from.Lock, source, sourceVersion); err != nil {
-				return r, fmt.Errorf("note the transfer in %s: %w", from.Name, err)
-			}
+		source = catalog.Transfer{ID: rand.Text(), Source: true, State: catalog.TransferUnderWay, Peer: to.Name, Command: o.Command, Begun: now}
+		if sourceVersion, err = catalog.WriteTransfer(ctx, from.Lock, source, sourceVersion); err != nil {
+			return r, fmt.Errorf("note the transfer in %s: %w", from.Name, err)
 		}
 		target = catalog.Transfer{ID: source.ID, State: catalog.TransferUnderWay, Peer: from.Name, Command: o.Command, Begun: now}
 		if targetVersion, err = catalog.WriteTransfer(ctx, to.Lock, target, targetVersion); err != nil {

@@ -440,24 +440,10 @@ func TestAbandon(t *testing.T) {
 	_, err = Abandon(t.Context(), from)
 	refused(t, err, fault.FailedPrecondition, "is not being transferred")
 	// It breaks off on a damaged SSTable.
-	damaged := ""
-	look, err := standalone.OpenMetadata(t.Context(), fs, "a")
-	must(t, err)
-	must(t, look.Rows(t.Context(), func(r *metadata.Row) error {
-		if len(r.Files) > 0 && r.Assignment != nil && r.Table != metastore.Table {
-			damaged = r.Files[0].Object
-		}
-		return nil
-	}))
-	end(t, look, true)
-	good, err := from.Objects.Get(t.Context(), damaged)
-	must(t, err)
-	replace(t, from.Objects, damaged, func(b []byte) { b[len(b)/3] ^= 1 })
-	_, err = Run(t.Context(), from, to, Options{Command: again})
-	refused(t, err, fault.Corruption, "SSTable "+damaged+" is damaged in data directory a")
+	mend := breakOff(t, fs, "a", from, to)
 	refused(t, catalog.CheckTransfer(t.Context(), to.Lock), fault.FailedPrecondition, "is being filled from data directory a")
 	refused(t, catalog.CheckTransfer(t.Context(), from.Lock), fault.FailedPrecondition, "is being copied to cluster c")
-	replace(t, from.Objects, damaged, func(b []byte) { copy(b, good) })
+	mend()
 	_, err = Abandon(t.Context(), from)
 	must(t, err)
 	release()
@@ -479,6 +465,61 @@ func TestAbandon(t *testing.T) {
 	refused(t, err, fault.FailedPrecondition, "for good")
 	release()
 	c := serveCluster(t, to)
+	same(t, "the cluster's tables", contents(t, c.Client), want)
+	c.close(t, false)
+}
+
+// breakOff has a transfer from the directory dir break off on an SSTable that is damaged
+// until mend is called.
+func breakOff(t testing.TB, fs vfs.FS, dir string, from, to Side) (mend func()) {
+	t.Helper()
+	damaged := ""
+	look, err := standalone.OpenMetadata(t.Context(), fs, dir)
+	must(t, err)
+	must(t, look.Rows(t.Context(), func(r *metadata.Row) error {
+		if len(r.Files) > 0 && r.Assignment != nil && r.Table != metastore.Table {
+			damaged = r.Files[0].Object
+		}
+		return nil
+	}))
+	end(t, look, true)
+	good, err := from.Objects.Get(t.Context(), damaged)
+	must(t, err)
+	replace(t, from.Objects, damaged, func(b []byte) { b[len(b)/3] ^= 1 })
+	_, err = Run(t.Context(), from, to, Options{Command: again})
+	refused(t, err, fault.Corruption, "SSTable "+damaged+" is damaged in "+from.Name)
+	return func() { replace(t, from.Objects, damaged, func(b []byte) { copy(b, good) }) }
+}
+
+// TestAnotherTarget: a target that was given up half-way for another one is never served,
+// and the source's mark names the one that has everything.
+func TestAnotherTarget(t *testing.T) {
+	fs := vfs.NewMem()
+	s, err := serve(t, fs, "a")
+	must(t, err)
+	fill(t, s.Client)
+	want := contents(t, s.Client)
+	end(t, s, false)
+	from, release := directory(t, fs, "a")
+	half, whole := clusterOf(t, fs, "c1", memory.New().Client(nil, nil)), clusterOf(t, fs, "c2", memory.New().Client(nil, nil))
+	mend := breakOff(t, fs, "a", from, half)
+	_, err = Run(t.Context(), from, whole, Options{Command: again})
+	refused(t, err, fault.Corruption, "is damaged")
+	// Neither has everything, and the second is the one that is being filled.
+	refused(t, catalog.CheckTransfer(t.Context(), from.Lock), fault.FailedPrecondition, "is being copied to cluster c2")
+	_, err = Run(t.Context(), from, half, Options{Command: again})
+	refused(t, err, fault.FailedPrecondition, "cluster c1 is not empty")
+	mend()
+	_, err = Run(t.Context(), from, whole, Options{Command: again})
+	must(t, err)
+	_, err = Run(t.Context(), from, half, Options{Command: again})
+	refused(t, err, fault.FailedPrecondition, "cluster c1 does not know of that transfer")
+	refused(t, catalog.CheckTransfer(t.Context(), half.Lock), fault.FailedPrecondition, "is being filled from data directory a")
+	refused(t, Done(t.Context(), from, half), fault.FailedPrecondition, "does not have everything")
+	must(t, Done(t.Context(), from, whole))
+	refused(t, catalog.CheckTransfer(t.Context(), from.Lock), fault.FailedPrecondition, "it was given to cluster c2 for good")
+	release()
+	c := serveCluster(t, whole)
 	same(t, "the cluster's tables", contents(t, c.Client), want)
 	c.close(t, false)
 }
