@@ -56,10 +56,14 @@ const (
 	copiesKept = 8
 )
 
-// transient tells whether an item goes with a session.
-func transient(i lock.Item) bool {
-	return i.Key == MasterKey || i.Key == copyKey || strings.HasPrefix(i.Key, ServersPrefix) || strings.HasPrefix(i.Key, AppliedPrefix) ||
-		strings.HasPrefix(i.Key, DrainingPrefix) && len(i.Value) == 0
+// transient tells whether an item goes with a session, or numbers the copies.
+func transient(key string, value []byte) bool {
+	return key == copyKey || ClassOf(key) == EphemeralItem || strings.HasPrefix(key, DrainingPrefix) && len(value) == 0
+}
+
+// inCopies tells whether copies have an item.
+func inCopies(key string, value []byte) bool {
+	return !transient(key, value) && !strings.HasPrefix(key, SecretsPrefix)
 }
 
 // copyName names copies so that they are listed in their order.
@@ -172,7 +176,7 @@ func newCopy(ctx context.Context, l lock.Service) (*Copy, lock.Item, error) {
 		if i.Key == copyKey {
 			number = i
 		}
-		if !transient(i) && !strings.HasPrefix(i.Key, SecretsPrefix) {
+		if inCopies(i.Key, i.Value) {
 			cp.Items[i.Key] = i.Value
 		}
 	}
@@ -285,7 +289,8 @@ func unmarshalCopy(b []byte) (*Copy, error) {
 	if err := metadata.DecodeChecked(b, "a copy of the lock service", c); err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(c.Items, func(key string, _ []byte) bool { return strings.HasPrefix(key, SecretsPrefix) })
+	// Earlier versions copied more.
+	maps.DeleteFunc(c.Items, func(key string, value []byte) bool { return !inCopies(key, value) })
 	return c, nil
 }
 
@@ -335,7 +340,7 @@ func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 	have := map[string]lock.Item{}
 	for _, i := range items {
 		have[i.Key] = i
-		if _, ok := cp.Items[i.Key]; !ok && !transient(i) {
+		if _, ok := cp.Items[i.Key]; !ok && !transient(i.Key, i.Value) {
 			if err := c.Lock.Delete(ctx, i.Key, i.Version); err != nil {
 				return fmt.Errorf("delete item %s: %w", i.Key, err)
 			}

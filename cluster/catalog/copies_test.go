@@ -203,6 +203,60 @@ func TestAge(t *testing.T) {
 	look(fault.Corruption)
 }
 
+// TestCopiesHaveNoSessions: what goes with a session is in no copy, nor is it restored from
+// one that an earlier version took. Nobody would ever delete it.
+func TestCopiesHaveNoSessions(t *testing.T) {
+	ctx := t.Context()
+	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const table = TablesPrefix + "t"
+	held := []string{MasterKey, ServersPrefix + "1", AppliedKey(1), HBasePrefix + "host,16020,1", DrainingPrefix + "s"}
+	l := memory.New().Client(nil, nil)
+	session, err := l.NewSession(ctx, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(context.WithoutCancel(ctx))
+	for _, key := range held {
+		if _, err := session.Hold(ctx, key, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(t, l, table, "v")
+	if err := (&Copier{Lock: l, Store: store}).Take(ctx, time.Unix(1000, 0)); err != nil {
+		t.Fatal(err)
+	}
+	earlier := Copy{Number: 2, Taken: time.Unix(1001, 0), Items: map[string][]byte{table: []byte("v")}}
+	for _, key := range held {
+		earlier.Items[key] = nil
+	}
+	for _, of := range []string{"this", "an earlier"} {
+		if of != "this" {
+			if err := store.PutIfAbsent(ctx, copyName(earlier.Number), earlier.marshal()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		lost := &Copier{Lock: memory.New().Client(nil, nil), Store: store}
+		cp, err := lost.Newest(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := lost.Restore(ctx, cp); err != nil {
+			t.Fatal(err)
+		}
+		for _, key := range held {
+			if _, err := lost.Lock.Get(ctx, key); !errors.Is(err, fault.NotFound) {
+				t.Errorf("%s is restored from a copy of %s version: %v", key, of, err)
+			}
+		}
+		if _, err := lost.Lock.Get(ctx, table); err != nil {
+			t.Errorf("%s is not restored from a copy of %s version: %v", table, of, err)
+		}
+	}
+}
+
 // TestCopiesHaveNoSecrets: what authenticates tokens is in no copy, nor is it
 // restored from one that an earlier version took; those are deleted, and what they
 // tell is worth nothing any more.
