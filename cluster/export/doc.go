@@ -8,5 +8,6 @@
 //	MANIFEST.json  everything else, with sizes and checksums, put last
 //
 // Without a manifest it is not an export. Nothing in it is ever overwritten: an
-// interrupted export is continued, and files of another backup are refused.
+// interrupted export is continued, and files of another backup are refused. The exception
+// is an SSTable whose size is not what the manifest says, which is copied again.
 package export

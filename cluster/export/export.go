@@ -48,8 +48,10 @@ const (
 
 // Export copies a backup to an empty part of a store, or goes on where an earlier attempt
 // was interrupted. SSTables that are there and sound stay. Each is read back once it is
-// written, so a completed export is known to be readable. A complete export is left
-// unchanged.
+// written, so a completed export is known to be readable.
+//
+// Of a complete export only what is missing, or of another size than its manifest says, is
+// copied again. The manifest stays.
 //
 // It is fault.AlreadyExists if there is something else at that place, and fault.Corruption
 // if an SSTable is damaged. It is fault.NotFound if there is no such backup, or if it is
@@ -63,9 +65,6 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 	if err != nil {
 		return nil, err
 	}
-	if _, ok := there[manifestName]; ok {
-		return Read(ctx, to)
-	}
 	m := &Manifest{Format: Format, Program: c.Program, Backup: b.Clone(), Tablets: rows}
 	m.Backup.Extra = nil // the gateway's notes on the backup belong to that store
 	infos := map[string]*sstable.Info{}
@@ -78,13 +77,37 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 			}
 		}
 	}
+	_, complete := there[manifestName]
+	if complete {
+		if m, err = Read(ctx, to); fault.KindOf(err) == fault.Corruption {
+			err = fault.New(fault.Corruption, "%w; delete it, and export the backup again", err)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 	count := c.counter(m.Bytes())
 	err = inParallel(ctx, len(m.Files), func(ctx context.Context, i int) error {
 		f := &m.Files[i]
 		name, info := filesPrefix+f.Object, infos[f.Object]
-		_, have := there[name]
+		size, have := there[name]
+		if complete {
+			if have && size == f.Size {
+				count(f.Size)
+				return nil
+			}
+			if info == nil || info.Size != f.Size {
+				return fault.New(fault.Corruption, "%s of the export is missing or has another size, and the backup does not have that SSTable: delete the export, and export the backup again", name)
+			}
+			if have {
+				if err := to.Delete(ctx, name); err != nil {
+					return err
+				}
+				have = false
+			}
+		}
 		if !have {
-			_, err := copyObject(ctx, c.Objects, f.Object, f.Size, to, name, "", count)
+			_, err := copyObject(ctx, c.Objects, f.Object, f.Size, to, name, f.SHA256, count)
 			if fault.KindOf(err) == fault.Corruption {
 				return damagedInStore(f.Object, err)
 			}
@@ -95,6 +118,9 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 			count(f.Size)
 		}
 		sum, err := c.verify(ctx, to, name, info)
+		if err == nil && complete && sum != f.SHA256 {
+			err = fault.New(fault.Corruption, "its SHA-256 is %s instead of %s", sum, f.SHA256)
+		}
 		if fault.KindOf(err) != fault.Corruption {
 			f.SHA256 = sum
 			return err
@@ -108,12 +134,15 @@ func (c *Copier) Export(ctx context.Context, backup string, to objectstore.Store
 	})
 	if errors.Is(err, fault.NotFound) {
 		if _, _, gone := c.Tables.FrozenBackup(ctx, backup); errors.Is(gone, fault.NotFound) {
-			return nil, fault.New(fault.NotFound, "backup %s was deleted, or has expired, while it was exported: the export is incomplete and has no %s", backup, manifestName)
+			return nil, fault.New(fault.NotFound, "backup %s was deleted, or has expired, while it was exported: the export is incomplete", backup)
 		}
 		return nil, fault.New(fault.Corruption, "an SSTable of backup %s is missing: %w", backup, errors.New(err.Error()))
 	}
 	if err != nil {
 		return nil, err
+	}
+	if complete {
+		return m, nil
 	}
 	m.Exported = c.now()
 	data, err := encodeChecked(m)

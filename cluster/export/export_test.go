@@ -325,6 +325,76 @@ func TestDamagedExport(t *testing.T) {
 	}
 }
 
+// TestRepairedExport: what a complete export has lost, or has only a part of, is copied
+// again from the backup, and is what the manifest says. Else an export fails, and names
+// what is missing.
+func TestRepairedExport(t *testing.T) {
+	ctx := t.Context()
+	fs, x := vfs.NewMem(), vfs.NewMem()
+	out := place(t, x)
+	s := source(t, fs)
+	want := restored(t, s, backup, table+"-here")
+	m := must(copier(s).Export(ctx, backup, out))(t)
+	whole := map[string][]byte{}
+	for _, name := range files(t, x) {
+		whole[name] = readFile(t, x, name)
+	}
+	name := func(i int) string { return "x/e/" + filesPrefix + m.Files[i].Object }
+	remove := func(i int) {
+		t.Helper()
+		if err := x.Remove(name(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	remove(0)
+	writeFile(t, x, name(1), whole[name(1)][:100])
+	writeFile(t, x, name(2), append(bytes.Clone(whole[name(2)]), 0))
+	must(copier(s).Export(ctx, backup, out))(t)
+	for name, b := range whole {
+		if !bytes.Equal(readFile(t, x, name), b) {
+			t.Errorf("%s is not what it was", name)
+		}
+	}
+	d := openServer(t, vfs.NewMem())
+	must(copier(d).Import(ctx, out, m, &schema.Backup{Name: backup}))(t)
+	if got := restored(t, d, backup, table+"-there"); got != want {
+		t.Errorf("restored\n%s\ninstead of\n%s", got, want)
+	}
+
+	refused := func(what, file, todo string) {
+		t.Helper()
+		if _, err := copier(s).Export(ctx, backup, out); fault.KindOf(err) != fault.Corruption || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), todo) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	object := m.Files[0].Object
+	b := readFile(t, fs, "d/sst/"+object)
+	bad := bytes.Clone(b)
+	bad[len(bad)/3] ^= 1
+	remove(0)
+	writeFile(t, fs, "d/sst/"+object, bad)
+	refused("damaged in the store too", object, "is damaged in the store")
+	if slices.Contains(files(t, x), name(0)) {
+		t.Error("the damaged SSTable was copied")
+	}
+	writeFile(t, fs, "d/sst/"+object, b)
+	// One that is not the backup's.
+	other := *m
+	other.Files = slices.Clone(m.Files)
+	other.Files[0].Object = "other.sst"
+	for _, r := range other.Tablets {
+		for i := range r.Files {
+			if r.Files[i].Object == object {
+				r.Files[i].Object = "other.sst"
+			}
+		}
+	}
+	writeFile(t, x, "x/e/"+manifestName, must(encodeChecked(&other))(t))
+	refused("not in the backup", filesPrefix+"other.sst", "delete the export")
+	writeFile(t, x, "x/e/"+manifestName, []byte("{}"))
+	refused("a damaged manifest", manifestName, "delete it, and export the backup again")
+}
+
 // TestDamagedSource: a backup with a damaged SSTable is not exported, the message
 // names it, and the damage is not copied.
 func TestDamagedSource(t *testing.T) {
