@@ -340,7 +340,7 @@ func (c *Copier) Restore(ctx context.Context, cp *Copy) error {
 	have := map[string]lock.Item{}
 	for _, i := range items {
 		have[i.Key] = i
-		if _, ok := cp.Items[i.Key]; !ok && !transient(i.Key, i.Value) {
+		if _, ok := cp.Items[i.Key]; !ok && !i.Held && i.Key != copyKey {
 			if err := c.Lock.Delete(ctx, i.Key, i.Version); err != nil {
 				return fmt.Errorf("delete item %s: %w", i.Key, err)
 			}

@@ -239,6 +239,7 @@ func TestCopiesHaveNoSessions(t *testing.T) {
 			}
 		}
 		lost := &Copier{Lock: memory.New().Client(nil, nil), Store: store}
+		put(t, lost.Lock, HBasePrefix+"host,16020,1", "of an earlier recovery")
 		cp, err := lost.Newest(ctx)
 		if err != nil {
 			t.Fatal(err)

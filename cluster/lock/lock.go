@@ -16,6 +16,8 @@ type Item struct {
 	Version int64
 	// Created is the Version with which the item came into being.
 	Created int64
+	// Held says that it vanishes with a session.
+	Held bool
 }
 
 // Clone returns the item with a Value of its own.

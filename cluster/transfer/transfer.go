@@ -262,7 +262,9 @@ func (s Side) waitUntilStopped(ctx context.Context) error {
 		}
 		living := ""
 		for _, i := range items {
-			if catalog.ClassOf(i.Key) == catalog.EphemeralItem && i.Key != catalog.MasterKey {
+			// A recovery of an earlier version left items of HBase servers, which no session
+			// holds, and no process.
+			if i.Held && catalog.ClassOf(i.Key) == catalog.EphemeralItem && i.Key != catalog.MasterKey {
 				living = i.Key
 			}
 		}

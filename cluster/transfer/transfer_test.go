@@ -534,6 +534,36 @@ func replace(t testing.TB, s objectstore.Store, name string, change func([]byte)
 	must(t, s.PutIfAbsent(t.Context(), name, b))
 }
 
+// TestRecoveredItems: what a recovery of an earlier version left of HBase servers, without a
+// session, does not count as a process that serves. One with a session does.
+func TestRecoveredItems(t *testing.T) {
+	fs := vfs.NewMem()
+	s, err := serve(t, fs, "a")
+	must(t, err)
+	fill(t, s.Client)
+	end(t, s, false)
+	from, release := directory(t, fs, "a")
+	to := clusterOf(t, fs, "c", memory.New().Client(nil, nil))
+	_, err = Run(t.Context(), from, to, Options{Command: again})
+	must(t, err)
+	want := everything(t, to)
+	release()
+	_, err = to.Lock.Put(t.Context(), catalog.HBasePrefix+"gone,16020,1", []byte("{}"), 0)
+	must(t, err)
+	back, releaseBack := directory(t, fs, "b")
+	defer releaseBack()
+	session, err := to.Lock.NewSession(t.Context(), patient)
+	must(t, err)
+	_, err = session.Hold(t.Context(), catalog.HBasePrefix+"lives,16020,2", []byte("{}"))
+	must(t, err)
+	_, err = runShort(t, to, back)
+	refused(t, err, fault.FailedPrecondition, "cluster c is served (hbase/lives,16020,2)")
+	must(t, session.Close(t.Context()))
+	_, err = runShort(t, to, back)
+	must(t, err)
+	same(t, "the second directory", everything(t, back), want)
+}
+
 // TestNotEmpty: what is there is not written over.
 func TestNotEmpty(t *testing.T) {
 	fs := vfs.NewMem()

@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -17,8 +19,50 @@ import (
 	"github.com/tsuna/gohbase/filter"
 	"github.com/tsuna/gohbase/hrpc"
 
+	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock/memory"
+	"github.com/trestledb/trestle/cluster/node"
+	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/engine/loopback"
 )
+
+// TestHBaseServersForgotten: a process that serves HBase clients deletes the items of such
+// processes that no session holds, and those of living ones stay.
+func TestHBaseServersForgotten(t *testing.T) {
+	ctx := t.Context()
+	l := memory.New().Client(nil, nil)
+	item := func(start uint64, port uint32) (string, []byte) {
+		p := model.Place{Server: model.Server{Host: "h", Port: port, StartCode: start}}
+		value, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return catalog.HBasePrefix + p.String(), value
+	}
+	gone, value := item(1, 1)
+	if _, err := l.Put(ctx, gone, value, 0); err != nil {
+		t.Fatal(err)
+	}
+	session, err := l.NewSession(ctx, time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer session.Close(context.WithoutCancel(ctx))
+	living, value := item(2, 2)
+	if _, err := session.Hold(ctx, living, value); err != nil {
+		t.Fatal(err)
+	}
+	var got []model.Place
+	join := joinHBase(&node.Node{Lock: l}, "", time.Minute, slog.New(slog.DiscardHandler))
+	leave, err := join(ctx, model.Server{Host: "h", Port: 3, StartCode: 3}, func(places []model.Place) { got = places })
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer leave()
+	if len(got) != 2 || got[0].Port != 2 || got[1].Port != 3 {
+		t.Errorf("the servers are %v", got)
+	}
+}
 
 // hbaseMeta returns where the regions of a table are, as hbase:meta has it, and
 // how many each server has.

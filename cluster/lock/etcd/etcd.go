@@ -50,8 +50,8 @@ func failed(err error) error {
 	return fault.New(fault.Unavailable, "etcd: %w", err)
 }
 
-func (s *Service) item(key []byte, value []byte, version, created int64) lock.Item {
-	return lock.Item{Key: strings.TrimPrefix(string(key), s.prefix), Value: value, Version: version, Created: created}
+func (s *Service) item(key []byte, value []byte, version, created, lease int64) lock.Item {
+	return lock.Item{Key: strings.TrimPrefix(string(key), s.prefix), Value: value, Version: version, Created: created, Held: lease != 0}
 }
 
 // Get implements lock.Service.
@@ -66,7 +66,7 @@ func (s *Service) Get(ctx context.Context, key string) (lock.Item, error) {
 		return lock.Item{}, fault.New(fault.NotFound, "item %s does not exist", key)
 	}
 	kv := r.Kvs[0]
-	return s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision), nil
+	return s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision, kv.Lease), nil
 }
 
 // List implements lock.Service. It reads pages of one revision.
@@ -89,7 +89,7 @@ func (s *Service) List(ctx context.Context, prefix string) ([]lock.Item, int64, 
 			revision = r.Header.Revision
 		}
 		for _, kv := range r.Kvs {
-			out = append(out, s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision))
+			out = append(out, s.item(kv.Key, kv.Value, kv.ModRevision, kv.CreateRevision, kv.Lease))
 		}
 		if !r.More {
 			return out, revision, nil
@@ -166,7 +166,7 @@ func (s *Service) watchAt(ctx context.Context, m *member, prefix string, revisio
 			return revision, errors.Is(context.Cause(ctx), errSilent), failed(err)
 		}
 		for _, e := range r.Events {
-			event := lock.Event{Item: s.item(e.Kv.Key, e.Kv.Value, e.Kv.ModRevision, e.Kv.CreateRevision), Deleted: e.Type == clientv3.EventTypeDelete}
+			event := lock.Event{Item: s.item(e.Kv.Key, e.Kv.Value, e.Kv.ModRevision, e.Kv.CreateRevision, e.Kv.Lease), Deleted: e.Type == clientv3.EventTypeDelete}
 			if event.Deleted {
 				event.Value, event.Created = nil, 0
 			}
@@ -363,7 +363,7 @@ func (l *session) Hold(ctx context.Context, key string, value []byte) (lock.Item
 	if err != nil {
 		return lock.Item{}, err
 	}
-	return lock.Item{Key: key, Value: value, Version: v, Created: v}, nil
+	return lock.Item{Key: key, Value: value, Version: v, Created: v, Held: true}, nil
 }
 
 // Deadline implements lock.Session.

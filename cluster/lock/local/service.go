@@ -176,6 +176,7 @@ func (s *Service) put(ctx context.Context, key string, value []byte, version int
 	if old.Version != 0 {
 		e.Created, e.holder = old.Created, old.holder
 	}
+	e.Held = e.holder != nil
 	if e.holder == nil {
 		if err := s.makeDurable(ctx, func(ctx context.Context) error { return s.items.put(ctx, e.Item) }); err != nil {
 			return lock.Item{}, err

@@ -68,7 +68,7 @@ func items(t *testing.T, s lock.Service) {
 	refused(t, "Put over an old version", err, fault.Aborted)
 	i, err := s.Get(ctx, "a")
 	must(t, err)
-	if i.Key != "a" || string(i.Value) != "2" || i.Version != v2 || i.Created != v1 {
+	if i.Key != "a" || string(i.Value) != "2" || i.Version != v2 || i.Created != v1 || i.Held {
 		t.Errorf("got %+v", i)
 	}
 	refused(t, "Delete of an old version", s.Delete(ctx, "a", v1), fault.Aborted)
@@ -216,6 +216,13 @@ func session(t *testing.T, s lock.Service, ttl time.Duration) {
 	time.Sleep(2 * ttl)
 	if got, err := s.Get(ctx, "held"); err != nil || string(got.Value) != "2" || got.Version != v {
 		t.Fatalf("after two ttl: %+v, %v", got, err)
+	}
+	got, err := s.Get(ctx, "held")
+	must(t, err)
+	listed, _, err := s.List(ctx, "held")
+	must(t, err)
+	if !i.Held || !got.Held || len(listed) != 1 || !listed[0].Held {
+		t.Errorf("a session holds %+v, %+v and %+v", i, got, listed)
 	}
 	if !a.Deadline().After(time.Now()) {
 		t.Error("a session that is kept is at its end")

@@ -130,6 +130,7 @@ func (s *Service) put(key string, value []byte, version int64, owner *session) (
 	if old != nil {
 		e.Created, e.session = old.Created, old.session
 	}
+	e.Held = e.session != nil
 	s.items[key] = e
 	s.changeLocked(lock.Event{Item: e.Item})
 	return e.Item, nil
