@@ -68,6 +68,12 @@ func TestLoad(t *testing.T) {
 			})
 		}, "sum to"},
 		"moves": {func(l *Load, c *cluster) {
+			b := l.banks[0] // of which there is something to lose
+			for b.mu.Lock(); b.acked == 0; b.mu.Lock() {
+				b.mu.Unlock()
+				time.Sleep(time.Millisecond)
+			}
+			b.mu.Unlock()
 			apply(l, c, workBank, l.banks[0].row, func(m *bigtable.Mutation) { m.DeleteRow() })
 		}, "were acknowledged before"},
 		"lost node": {func(l *Load, c *cluster) {
