@@ -230,6 +230,18 @@ func fill(t testing.TB, c *client.Client) {
 	put(t, c, "a", "last", "g", "q", "in the log alone", 5000)
 }
 
+// filled makes a directory with tables, whose server has ended, and returns their contents; now
+// leaves to the logs what is in them.
+func filled(t testing.TB, fs vfs.FS, dir string, now bool) string {
+	t.Helper()
+	s, err := serve(t, fs, dir)
+	must(t, err)
+	fill(t, s.Client)
+	want := contents(t, s.Client)
+	end(t, s, now)
+	return want
+}
+
 // contents are the cells of all tables, as readers see them.
 func contents(t testing.TB, c *client.Client) string {
 	t.Helper()
@@ -356,11 +368,7 @@ func refused(t testing.TB, err error, kind fault.Kind, text string) {
 // be.
 func TestThereAndBack(t *testing.T) {
 	fs := vfs.NewMem()
-	s, err := serve(t, fs, "a")
-	must(t, err)
-	fill(t, s.Client)
-	want := contents(t, s.Client)
-	end(t, s, true)
+	want := filled(t, fs, "a", true)
 
 	service := memory.New()
 	from, release := directory(t, fs, "a")
@@ -416,7 +424,7 @@ func TestThereAndBack(t *testing.T) {
 	refused(t, catalog.CheckTransfer(t.Context(), to.Lock), fault.FailedPrecondition, "it was given to data directory b for good")
 	releaseBack()
 	checked(t, fs, "b")
-	s, err = serve(t, fs, "b")
+	s, err := serve(t, fs, "b")
 	must(t, err)
 	same(t, "the second directory's tables", contents(t, s.Client), want)
 	put(t, s.Client, "gone", "x", "f", "q", "v", 1000)
@@ -429,15 +437,11 @@ func TestThereAndBack(t *testing.T) {
 // copy of it any more.
 func TestAbandon(t *testing.T) {
 	fs := vfs.NewMem()
-	s, err := serve(t, fs, "a")
-	must(t, err)
-	fill(t, s.Client)
-	want := contents(t, s.Client)
-	end(t, s, false)
+	want := filled(t, fs, "a", false)
 	from, release := directory(t, fs, "a")
 	to := clusterOf(t, fs, "c", memory.New().Client(nil, nil))
 	refused(t, Done(t.Context(), from, to), fault.FailedPrecondition, "does not have everything")
-	_, err = Abandon(t.Context(), from)
+	_, err := Abandon(t.Context(), from)
 	refused(t, err, fault.FailedPrecondition, "is not being transferred")
 	// It breaks off on a damaged SSTable.
 	mend := breakOff(t, fs, "a", from, to)
@@ -447,9 +451,8 @@ func TestAbandon(t *testing.T) {
 	_, err = Abandon(t.Context(), from)
 	must(t, err)
 	release()
-	if s, err = serve(t, fs, "a"); err != nil {
-		t.Fatal(err)
-	}
+	s, err := serve(t, fs, "a")
+	must(t, err)
 	same(t, "after it was abandoned", contents(t, s.Client), want)
 	put(t, s.Client, "a", "new", "g", "q", "v", 1000)
 	want = contents(t, s.Client)
@@ -495,15 +498,11 @@ func breakOff(t testing.TB, fs vfs.FS, dir string, from, to Side) (mend func()) 
 // and the source's mark names the one that has everything.
 func TestAnotherTarget(t *testing.T) {
 	fs := vfs.NewMem()
-	s, err := serve(t, fs, "a")
-	must(t, err)
-	fill(t, s.Client)
-	want := contents(t, s.Client)
-	end(t, s, false)
+	want := filled(t, fs, "a", false)
 	from, release := directory(t, fs, "a")
 	half, whole := clusterOf(t, fs, "c1", memory.New().Client(nil, nil)), clusterOf(t, fs, "c2", memory.New().Client(nil, nil))
 	mend := breakOff(t, fs, "a", from, half)
-	_, err = Run(t.Context(), from, whole, Options{Command: again})
+	_, err := Run(t.Context(), from, whole, Options{Command: again})
 	refused(t, err, fault.Corruption, "is damaged")
 	// Neither has everything, and the second is the one that is being filled.
 	refused(t, catalog.CheckTransfer(t.Context(), from.Lock), fault.FailedPrecondition, "is being copied to cluster c2")
@@ -538,13 +537,10 @@ func replace(t testing.TB, s objectstore.Store, name string, change func([]byte)
 // session, does not count as a process that serves. One with a session does.
 func TestRecoveredItems(t *testing.T) {
 	fs := vfs.NewMem()
-	s, err := serve(t, fs, "a")
-	must(t, err)
-	fill(t, s.Client)
-	end(t, s, false)
+	filled(t, fs, "a", false)
 	from, release := directory(t, fs, "a")
 	to := clusterOf(t, fs, "c", memory.New().Client(nil, nil))
-	_, err = Run(t.Context(), from, to, Options{Command: again})
+	_, err := Run(t.Context(), from, to, Options{Command: again})
 	must(t, err)
 	want := everything(t, to)
 	release()
@@ -567,10 +563,7 @@ func TestRecoveredItems(t *testing.T) {
 // TestNotEmpty: what is there is not written over.
 func TestNotEmpty(t *testing.T) {
 	fs := vfs.NewMem()
-	s, err := serve(t, fs, "a")
-	must(t, err)
-	fill(t, s.Client)
-	end(t, s, false)
+	filled(t, fs, "a", false)
 	from, release := directory(t, fs, "a")
 	defer release()
 	for name, spoil := range map[string]func(Side) error{
@@ -592,7 +585,7 @@ func TestNotEmpty(t *testing.T) {
 		refused(t, err, fault.FailedPrecondition, name)
 		must(t, catalog.CheckTransfer(t.Context(), from.Lock))
 	}
-	_, err = from.Lock.Put(t.Context(), "unheard-of", nil, 0)
+	_, err := from.Lock.Put(t.Context(), "unheard-of", nil, 0)
 	must(t, err)
 	_, err = Run(t.Context(), from, clusterOf(t, fs, "c", memory.New().Client(nil, nil)), Options{Command: again})
 	refused(t, err, fault.FailedPrecondition, "item unheard-of, which this version of trestle does not know")
@@ -674,11 +667,7 @@ func TestCrash(t *testing.T) {
 
 func testCrash(t *testing.T, adopt bool) {
 	base := datadirtest.NewCrashableMem()
-	s, err := serve(t, base, "a")
-	must(t, err)
-	fill(t, s.Client)
-	want := contents(t, s.Client)
-	end(t, s, true)
+	want := filled(t, base, "a", true)
 	var items []lock.Item
 	var epochs int64
 	if !adopt {
