@@ -56,14 +56,10 @@ const (
 	copiesKept = 8
 )
 
-// transient tells whether an item goes with a session, or numbers the copies.
-func transient(key string, value []byte) bool {
-	return key == copyKey || ClassOf(key) == EphemeralItem || strings.HasPrefix(key, DrainingPrefix) && len(value) == 0
-}
-
-// inCopies tells whether copies have an item.
+// inCopies tells whether copies have an item: not if it goes with a session, numbers the copies,
+// or is secret.
 func inCopies(key string, value []byte) bool {
-	return !transient(key, value) && !strings.HasPrefix(key, SecretsPrefix)
+	return key != copyKey && ClassOf(key) != EphemeralItem && !(strings.HasPrefix(key, DrainingPrefix) && len(value) == 0) && !strings.HasPrefix(key, SecretsPrefix)
 }
 
 // copyName names copies so that they are listed in their order.
