@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"github.com/trestledb/trestle/cluster/membership"
 	"github.com/trestledb/trestle/cluster/node"
 	"github.com/trestledb/trestle/compat/hbase/model"
-	"github.com/trestledb/trestle/engine/fault"
 )
 
 // joinHBase returns how a process tells the others that it serves HBase clients,
@@ -27,9 +25,6 @@ func joinHBase(n *node.Node, tablets string, ttl time.Duration, log *slog.Logger
 		value, err := json.Marshal(here)
 		if err != nil {
 			return nil, err
-		}
-		if err := forgetRecovered(ctx, n.Lock); err != nil {
-			return nil, fmt.Errorf("forget HBase servers that are gone: %w", err)
 		}
 		leave, err = membership.Join(ctx, membership.Options{
 			Lock: n.Lock, Prefix: catalog.HBasePrefix, Key: catalog.HBasePrefix + here.String(), Value: value, TTL: ttl, Log: log,
@@ -48,29 +43,14 @@ func joinHBase(n *node.Node, tablets string, ttl time.Duration, log *slog.Logger
 	}
 }
 
-// forgetRecovered deletes the items of HBase servers that no session holds. Earlier
-// versions restored them when they recovered a lock service; their processes are gone.
-func forgetRecovered(ctx context.Context, l lock.Service) error {
-	items, _, err := l.List(ctx, catalog.HBasePrefix)
-	if err != nil {
-		return err
-	}
-	for _, i := range items {
-		if i.Held {
-			continue
-		}
-		if err := l.Delete(ctx, i.Key, i.Version); err != nil && !errors.Is(err, fault.Aborted) {
-			return err
-		}
-	}
-	return nil
-}
-
 // hbasePlaces returns the servers of HBase clients by name, of which this process is
 // one whatever the items say.
 func hbasePlaces(items []lock.Item, here model.Place) ([]model.Place, error) {
 	newest := map[string]model.Place{} // by address: of a process that was killed the item is still there
 	for _, i := range items {
+		if !i.Held {
+			continue // a recovery of an earlier version left it: its process is gone
+		}
 		var p model.Place
 		if err := json.Unmarshal(i.Value, &p); err != nil {
 			return nil, fmt.Errorf("item %s: %w", i.Key, err)
