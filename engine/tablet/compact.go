@@ -248,7 +248,11 @@ func (t *Tablet) instantOf(v *version, w *work) metadata.Instant {
 }
 
 // holdsOnly tells whether the SSTables and range tombstones of v are all there is.
+// While the tablet is replayed there is more in the log.
 func (t *Tablet) holdsOnly(v *version) bool {
+	if !t.started.Load() {
+		return false
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.mu.version == v && !slices.ContainsFunc(v.mems, func(m *mem) bool { return !m.Empty() })
