@@ -65,8 +65,9 @@ func (t *Tablet) compact(ctx context.Context, polite bool) (bool, error) {
 
 // A work is one compaction.
 type work struct {
-	from *version
-	now  time.Time // when it began
+	from    *version         // after the choice without memtables
+	now     time.Time        // when it began
+	instant metadata.Instant // see instantOf
 	// files are those of from that it may rewrite, and after the choice those that
 	// it does. jobs.mu guards it.
 	files []*metadata.FileRef
@@ -137,6 +138,9 @@ func (t *Tablet) begin(ctx context.Context, polite bool) (_ *work, err error) {
 		}
 	}
 	t.jobs.narrow(w, files)
+	w.instant = t.instantOf(v, w)
+	w.from = v.onFiles()
+	v.release()
 	return w, nil
 }
 
@@ -297,7 +301,7 @@ func (t *Tablet) rewrite(ctx context.Context, w *work) error {
 		}
 	}
 	w.progress.total.Store(rawBytes(job, files))
-	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, t.instantOf(v, w))
+	out := t.newOutput(v, w.layout, v.runs[job.Runs[0]].id, w.instant)
 	w.out, out.progress = out, &w.progress
 	out.gc.CollectNothing = out.removed != nil && !out.removed.rows && !w.hasNewest()
 	out.pace = t.env.Pace.compaction(t.env.Options.CompactionShare, &w.progress)

@@ -77,6 +77,58 @@ func TestFlushGivesMemoryBack(t *testing.T) {
 	}
 }
 
+// TestLongWorkGivesMemoryBack: a compaction and a check of all files, which may take minutes,
+// keep no memtable that is flushed meanwhile.
+func TestLongWorkGivesMemoryBack(t *testing.T) {
+	one, write := flushable(t)
+	ctx := t.Context()
+	one.env.Meta = &busyMeta{fill: func() {}}
+	flushed := func() weak.Pointer[memtable.Memtable] {
+		write()
+		m := weak.Make(one.write.mem.Memtable)
+		one.Rotate()
+		if err := one.FlushAll(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	gone := func(work string, m weak.Pointer[memtable.Memtable]) {
+		t.Helper()
+		for n := 0; m.Value() != nil && n < 3; n++ {
+			runtime.GC()
+		}
+		if m.Value() != nil {
+			t.Errorf("%s keeps a memtable that was flushed", work)
+		}
+	}
+	for range 2 {
+		flushed()
+	}
+	one.RequestMajor()
+	w, err := one.begin(ctx, false)
+	if w == nil || err != nil {
+		t.Fatal("no compaction began", err)
+	}
+	gone("a compaction", flushed())
+	if err := one.rewrite(ctx, w); err != nil {
+		t.Fatal(err)
+	}
+	if err := one.replace(ctx, w, w.out); err != nil {
+		t.Fatal(err)
+	}
+	one.end(w)
+	files := 0
+	err = one.Verify(ctx, func(_ string, _ int64, err error) error {
+		if files++; files == 1 {
+			gone("a check", flushed())
+		}
+		return err
+	})
+	if err != nil || files != 2 {
+		t.Errorf("%d files were checked, of 2: %v", files, err)
+	}
+}
+
 // TestFlushAllEnds: who has a tablet flushed waits for what it held then, not for
 // what is written while it is flushed.
 func TestFlushAllEnds(t *testing.T) {

@@ -49,10 +49,12 @@ func (t *Tablet) State() (s State, ok bool) {
 // checks all checksums. It calls each with every object and what is wrong with
 // it, or nil; an error of each ends it.
 func (t *Tablet) Verify(ctx context.Context, each func(object string, bytes int64, err error) error) error {
-	v := t.pin()
-	if v == nil {
+	now := t.pin()
+	if now == nil {
 		return t.gone()
 	}
+	v := now.onFiles()
+	now.release()
 	defer v.release()
 	for _, u := range v.runs {
 		for _, f := range u.files {

@@ -229,6 +229,14 @@ func newVersion(env *Env, r *metadata.Row, mems []*mem) *version {
 	return v
 }
 
+// onFiles returns v without its memtables, for work of minutes on the SSTables. These
+// are flushed meanwhile, and their memory is given to other writers. The caller releases both.
+func (v *version) onFiles() *version {
+	f := newVersion(v.env, v.row, nil)
+	f.state = v.state
+	return f
+}
+
 // depth returns how many of runs a read of one group looks into at most. Runs of
 // an earlier layout are of all groups.
 func depth(runs []run) int {
