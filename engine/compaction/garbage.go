@@ -11,9 +11,10 @@ import (
 
 // Garbage estimates how many bytes of a file, other than tombstones, a major
 // compaction at time now (microseconds) would drop, under the rules of the
-// families that exist. It knows one file only: cells that newer files shadow do
-// not count, nor versions whose newer ones are elsewhere. Timestamps are taken
-// to be spread evenly between the least and the largest.
+// families that exist and the ends of cells that have their own. It knows one file
+// only: cells that newer files shadow do not count, nor versions whose newer ones
+// are elsewhere. Times are taken to be spread evenly between the least and the
+// largest.
 func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int64) int64 {
 	if info.RawBytes == 0 || info.Entries == 0 {
 		return 0
@@ -31,6 +32,12 @@ func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int
 		}
 		raw += Collectable(rule, f, now) * float64(f.Bytes)
 	}
+	switch {
+	case info.EndBytes > 0:
+		raw += below(now+1, info.MinEnd, info.MaxEnd) * float64(info.EndBytes)
+	case info.Ends > 0:
+		raw++ // when they end was not noted: the next major compaction does so
+	}
 	// Bytes before compression, as a part of the file.
 	return int64(math.Ceil(float64(info.Size) * min(1, raw/float64(info.RawBytes))))
 }
@@ -45,13 +52,7 @@ func Collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 
 		return float64(f.OlderThan(int(rule.MaxVersions))) / float64(f.Cells)
 	case rule.MaxAge > 0:
 		limit := now - int64(rule.MaxAge/time.Microsecond) // older goes
-		if f.MaxTS < limit {
-			return 1
-		}
-		if f.MinTS >= limit {
-			return 0
-		}
-		return (float64(limit) - float64(f.MinTS)) / (float64(f.MaxTS) - float64(f.MinTS) + 1)
+		return below(limit, f.MinTS, f.MaxTS)
 	case len(rule.Union) > 0:
 		part := 0.0
 		for _, r := range rule.Union {
@@ -66,4 +67,16 @@ func Collectable(rule *schema.GCRule, f *sstable.FamilyInfo, now int64) float64 
 		return part
 	}
 	return 0
+}
+
+// below returns the part of times from least to largest, evenly spread, that are
+// below limit, 0 to 1.
+func below(limit, least, largest int64) float64 {
+	switch {
+	case largest < limit:
+		return 1
+	case least >= limit:
+		return 0
+	}
+	return (float64(limit) - float64(least)) / (float64(largest) - float64(least) + 1)
 }

@@ -47,6 +47,17 @@ func TestGarbage(t *testing.T) {
 	if got := Garbage(&info, nil, now); got != 500 {
 		t.Errorf("dropped family: %d bytes, want all 500", got)
 	}
+	info.Ends, info.EndBytes, info.MinEnd, info.MaxEnd = 50, 500, now-hour, now+hour-1
+	for until, want := range map[int64]int64{now - 2*hour: 0, now: 125, now + 2*hour: 250} {
+		if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, until); got < want || got > want+1 {
+			t.Errorf("cells that end, at %d h: %d bytes, want %d", (until-now)/hour, got, want)
+		}
+	}
+	info.EndBytes, info.MinEnd, info.MaxEnd = 0, 0, 0
+	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, now); got != 1 {
+		t.Errorf("cells whose ends were not noted: %d bytes, want 1: a rewrite, in its time", got)
+	}
+	info.Ends = 0
 	info.Shadowed = 20
 	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, now); got != 100 {
 		t.Errorf("shadowed entries: %d bytes, want 100", got)

@@ -66,6 +66,9 @@ func (r *Reader) check(ctx context.Context, info *Info) (Verdict, error) {
 			got.Entries, got.MinSeq, got.MaxSeq, says.Entries, says.MinSeq, says.MaxSeq)
 	case says.Ends != 0 && got.Ends != says.Ends:
 		wrong = fmt.Sprintf("holds %d cells that come to an end of their own and says it holds %d", got.Ends, says.Ends)
+	case says.EndBytes != 0 && (got.EndBytes != says.EndBytes || got.MinEnd != says.MinEnd || got.MaxEnd != says.MaxEnd):
+		wrong = fmt.Sprintf("holds %d bytes of cells that end from %d to %d and says it holds %d from %d to %d",
+			got.EndBytes, got.MinEnd, got.MaxEnd, says.EndBytes, says.MinEnd, says.MaxEnd)
 	case says.PlainRows && !got.PlainRows:
 		wrong = "says that no row key has a byte 00, and has one that does"
 	}
@@ -126,7 +129,7 @@ func readEntries(ctx context.Context, r *Reader) (got Info, wrong string, err er
 			got.Tombstones++
 		}
 		if e.Kind == cell.SetUntil {
-			got.Ends++
+			got.addEnd(e)
 		}
 		got.Entries++
 		got.RawBytes += uint64(len(e.Key) + len(e.Value))

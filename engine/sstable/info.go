@@ -19,6 +19,11 @@ type Info struct {
 	Shadowed   uint64 `json:",omitempty"`
 	// Ends counts the entries of kind SetUntil. A file from before it was counted has 0.
 	Ends uint64 `json:",omitempty"`
+	// EndBytes is the length of their keys and values before compression. MinEnd and MaxEnd
+	// bound the times until which they live, in microseconds. A file from before that was
+	// noted has 0 in all three.
+	EndBytes       uint64 `json:",omitempty"`
+	MinEnd, MaxEnd int64  `json:",omitempty"`
 	// PlainRows says that no row key has a byte 00, which would be escaped.
 	PlainRows bool `json:",omitempty"`
 	// FilterColumns says that the Bloom filter holds columns, beside rows.
@@ -107,6 +112,18 @@ func (f *FamilyInfo) add(size int, ts int64, rank int) {
 		}
 		f.Older[i]++ // until sum adds what comes behind
 	}
+}
+
+// addEnd counts an entry of kind SetUntil.
+func (i *Info) addEnd(e *cell.Entry) {
+	until, _ := e.Until()
+	if i.Ends == 0 {
+		i.MinEnd, i.MaxEnd = until, until
+	} else {
+		i.MinEnd, i.MaxEnd = min(i.MinEnd, until), max(i.MaxEnd, until)
+	}
+	i.Ends++
+	i.EndBytes += uint64(len(e.Key) + len(e.Value))
 }
 
 // sum turns counts per range of ranks into counts of that range and above.

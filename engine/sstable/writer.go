@@ -240,7 +240,7 @@ func (w *Writer) add(e *cell.Entry) error {
 		in.Tombstones++
 	}
 	if e.Kind == cell.SetUntil {
-		in.Ends++
+		in.addEnd(e)
 	}
 	if isCell {
 		if in.MaxTS < in.MinTS {

@@ -53,3 +53,34 @@ func TestCompactionBesideReplay(t *testing.T) {
 		t.Errorf("%d entries are left of %d once it was replayed", n, before)
 	}
 }
+
+// TestEndedCellsGo: cells that are past their end go with the next major compaction, also
+// from a file that nothing overlaps.
+func TestEndedCellsGo(t *testing.T) {
+	one, _ := flushable(t)
+	ctx := t.Context()
+	one.env.Meta = &busyMeta{fill: func() {}}
+	now := time.Now()
+	one.env.Now = func() time.Time { return now }
+	for i := range 4 {
+		b := NewBatch([]byte{'a' + byte(i)})
+		b.SetUntil(0, []byte("q"), now.UnixMicro(), []byte("v"), now.Add(time.Duration(1+i/2)*time.Hour).UnixMicro())
+		if err := applyAndWait(ctx, one, b); err != nil {
+			t.Fatal(err)
+		}
+		b.Free()
+	}
+	for i, want := range []uint64{4, 2, 0} { // of each hour
+		if err := one.CompactMajor(ctx); err != nil {
+			t.Fatal(err)
+		}
+		var n uint64
+		for _, f := range one.Row().Files {
+			n += f.Ends
+		}
+		if n != want {
+			t.Errorf("after %d hours %d cells are left, not %d", i, n, want)
+		}
+		now = now.Add(time.Hour + time.Minute)
+	}
+}
