@@ -111,13 +111,23 @@ func (w *blocking) Cell(c *row.Cell) {
 }
 
 // TestUnsortedRowsAreHeld: a row whose families are not in the order of their
-// names is copied by whoever reads it. That has a bound for all readers together,
+// names is copied by each reader. That has a bound for all readers together,
 // and is given back.
-func TestUnsortedRowsAreHeld(t *testing.T) {
+func TestUnsortedRowsAreHeld(t *testing.T) { testHeldRows(t, "ba", nil) }
+
+// TestHeldBackRowsAreHeld: so it is for a row that a condition holds back to its end.
+func TestHeldBackRowsAreHeld(t *testing.T) {
+	all := &filter.Node{Op: filter.PassAll}
+	testHeldRows(t, "ab", &filter.Node{Op: filter.Condition,
+		Children: []*filter.Node{{Op: filter.ValueRegex, Pattern: []byte("neither")}, all, all}})
+}
+
+// testHeldRows reads rows of families that are made in that order.
+func testHeldRows(t *testing.T, families string, f *filter.Node) {
 	s := mustOpen(t, Options{Dir: t.TempDir(), NoBackground: true, MemtableBytes: 1 << 30, RowCacheBytes: -1, LargeBlockBytes: 16 << 20})
 	defer mustClose(t, s)
-	table := mustCreate(t, s, newSchema("unsorted", 1000, "b"))
-	if _, err := s.UpdateTable(ctx, table, func(t *schema.Table) error { t.AddFamily(schema.Family{Name: "a"}); return nil }); err != nil {
+	table := mustCreate(t, s, newSchema("rows", 1000, families[:1]))
+	if _, err := s.UpdateTable(ctx, table, func(t *schema.Table) error { t.AddFamily(schema.Family{Name: families[1:]}); return nil }); err != nil {
 		t.Fatal(err)
 	}
 	const value = 100 << 10 // less than a large block
@@ -136,7 +146,7 @@ func TestUnsortedRowsAreHeld(t *testing.T) {
 	put("larger", 200, value) // 20 MiB
 	put("cells", 4000, 1)     // their cells are what needs memory
 	read := func(key string, w scan.Writer) (int64, error) {
-		st, err := s.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte(key))}}, w)
+		st, err := s.ReadRows(ctx, &scan.Request{Table: table, Filter: f, Ranges: []row.Range{row.Single([]byte(key))}}, w)
 		return st.CellsReturned, err
 	}
 	for range 3 { // each gives back what it held
@@ -150,7 +160,7 @@ func TestUnsortedRowsAreHeld(t *testing.T) {
 			t.Fatalf("%d cells, %v", n, err)
 		}
 	}
-	if got, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte("large"))}}); err != nil || len(got) != 1 ||
+	if got, err := readRows(s, &scan.Request{Table: table, Filter: f, Ranges: []row.Range{row.Single([]byte("large"))}}); err != nil || len(got) != 1 ||
 		!slices.IsSortedFunc(got[0].Cells, func(a, b row.Cell) int { return strings.Compare(a.Family, b.Family) }) {
 		t.Errorf("the row is not in the order of families: %v", err)
 	}

@@ -83,7 +83,8 @@ func abuse(t *testing.T, bin, mib string) {
 	loads := []struct {
 		name string
 		run  func(context.Context, *testing.T, []*grpc.ClientConn) string
-	}{{"2,000 stripped scans", scans}, {"16 reads of a row of 96 MiB", largeReads}, {"16 MutateRows of 100 MiB", largeWrites},
+	}{{"2,000 stripped scans", scans}, {"16 reads of a row of 96 MiB", largeReads(nil)},
+		{"16 reads of it behind a condition", largeReads(condition)}, {"16 MutateRows of 100 MiB", largeWrites},
 		{"10,500 change streams", streams},
 		// Last: it makes more than a change a microsecond, which puts commit times ahead of the
 		// clock. A change stream that is enabled then has nothing of now.
@@ -303,17 +304,28 @@ func setStream(ctx context.Context, t *testing.T, c *grpc.ClientConn, retention 
 	}
 }
 
-func largeReads(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {
-	return sixteen(conns, func(c *grpc.ClientConn) error {
-		s, err := bigtablepb.NewBigtableClient(c).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: table, Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("large")}}})
-		for err == nil {
-			_, err = s.Recv()
-		}
-		if err == io.EOF {
-			return nil
-		}
-		return err
-	})
+// condition is known at the end of a row only: all of the row is held back until then.
+var condition = func() *bigtablepb.RowFilter {
+	all := &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_PassAllFilter{PassAllFilter: true}}
+	return &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_Condition_{Condition: &bigtablepb.RowFilter_Condition{
+		PredicateFilter: &bigtablepb.RowFilter{Filter: &bigtablepb.RowFilter_ValueRegexFilter{ValueRegexFilter: []byte("no such value")}},
+		TrueFilter:      all, FalseFilter: all}}}
+}()
+
+func largeReads(filter *bigtablepb.RowFilter) func(context.Context, *testing.T, []*grpc.ClientConn) string {
+	return func(ctx context.Context, _ *testing.T, conns []*grpc.ClientConn) string {
+		return sixteen(conns, func(c *grpc.ClientConn) error {
+			s, err := bigtablepb.NewBigtableClient(c).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: table, Filter: filter,
+				Rows: &bigtablepb.RowSet{RowKeys: [][]byte{[]byte("large")}}})
+			for err == nil {
+				_, err = s.Recv()
+			}
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		})
+	}
 }
 
 func largeWrites(ctx context.Context, t *testing.T, conns []*grpc.ClientConn) string {

@@ -39,6 +39,16 @@ type Pipeline struct {
 	_      [64]byte
 }
 
+// HoldBy makes the Pipeline ask h for the memory of what it holds back of a row, beyond
+// 256 KiB. An error of h is that of EndRow. Reset gives back what is held.
+func (pl *Pipeline) HoldBy(h Holder) { pl.store.holder = h }
+
+// Reset drops the row that was begun.
+func (pl *Pipeline) Reset() {
+	pl.want = false
+	pl.store.reset()
+}
+
 // Pipeline returns a pipeline that pushes to out. rng returns numbers in
 // [0, 1), on which RowSample decides; nil means math/rand.
 func (p *Program) Pipeline(out Writer, rng func() float64) *Pipeline {
@@ -101,10 +111,10 @@ func (pl *Pipeline) Cell(c *row.Cell) Next {
 	return next
 }
 
-// EndRow ends the row and pushes what was held back. It fails, with a
-// fault.FailedPrecondition, only when the filter would have held back more than
-// MaxRowBuffer or its patterns would have taken more than MaxRowEffort. The
-// output of the row is then not to be used.
+// EndRow ends the row and pushes what was held back. It fails only when the filter
+// would have held back more than MaxRowBuffer, or its patterns would have taken more
+// than MaxRowEffort, both with a fault.FailedPrecondition, or when there was no memory
+// to hold it back. The output of the row is then not to be used.
 func (pl *Pipeline) EndRow() error {
 	if !pl.want {
 		return nil
@@ -117,7 +127,11 @@ func (pl *Pipeline) EndRow() error {
 	if pl.sorter != nil {
 		pl.sorter.end()
 	}
-	return pl.err()
+	err := pl.err()
+	if pl.store.held > 0 {
+		pl.store.reset()
+	}
+	return err
 }
 
 func (pl *Pipeline) err() error {

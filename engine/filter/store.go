@@ -19,6 +19,9 @@ const (
 	indexBytes = 4
 	firstChunk = 4 << 10
 	maxChunk   = 1 << 20
+	// ownBytes is what a store holds before it asks for more, heldPart at a time.
+	ownBytes = 256 << 10
+	heldPart = 1 << 20
 	// keepCells and maxChunk limit what a store keeps for the next row.
 	keepCells = 16 << 10
 )
@@ -32,6 +35,10 @@ type store struct {
 	bytes int
 	limit int
 	err   error
+	// holder is the Pipeline's. What it gave is held bytes, until releases are called.
+	holder   Holder
+	held     int
+	releases []func()
 
 	// current is the cell being passed on. It is cells[at]; at is -1 as long as
 	// it is not stored. Cells that stages derive from it are not compared, as
@@ -43,9 +50,18 @@ type store struct {
 	labels           []string
 }
 
+// A Holder sets n bytes more aside for a row that needs total by now, until release is
+// called.
+type Holder interface {
+	Hold(n, total int64) (release func(), err error)
+}
+
 type copied struct{ from, to []byte }
 
 func (s *store) reset() {
+	if s.held > 0 {
+		s.release()
+	}
 	clear(s.cells)
 	if cap(s.cells) > keepCells {
 		s.cells = nil
@@ -55,6 +71,16 @@ func (s *store) reset() {
 	s.bytes = 0
 	s.err = nil
 	s.qualifier, s.value = copied{}, copied{}
+}
+
+// release gives back what was held, and the memory for which it was. What the next row
+// may use again is that of a small one.
+func (s *store) release() {
+	s.cells, s.chunk = nil, nil
+	for _, release := range s.releases {
+		release()
+	}
+	s.held, s.releases = 0, nil
 }
 
 // enter makes c, whose bytes are the feeder's, the current cell.
@@ -142,14 +168,27 @@ func (s *store) clone(b []byte) []byte {
 	return out
 }
 
-// charge counts n bytes and tells whether they are within the limit.
+// charge counts n bytes and tells whether they are within the limit, and there is memory.
 func (s *store) charge(n int) bool {
 	s.bytes += n
-	if s.bytes > s.limit && s.err == nil {
+	if s.err != nil {
+		return false
+	}
+	if s.bytes > s.limit {
 		s.err = fault.New(fault.FailedPrecondition,
 			"The row filter would hold back more than %d bytes of one row; narrow the input of its conditions", s.limit)
+		return false
 	}
-	return s.err == nil
+	if short := s.bytes - ownBytes - s.held; short > 0 && s.holder != nil {
+		part := max(short, heldPart)
+		release, err := s.holder.Hold(int64(part), int64(s.held+part))
+		if err != nil {
+			s.err = err
+			return false
+		}
+		s.held, s.releases = s.held+part, append(s.releases, release)
+	}
+	return true
 }
 
 // held are the indexes of stored cells that one stage holds back.

@@ -168,7 +168,7 @@ func (c *Cache) Hold(n, total int64) (release func(), err error) {
 		return release, nil
 	case total > c.held.Limit():
 		return nil, fault.New(fault.Exhausted,
-			"The row needs more than the %d bytes of memory for large cells and rows; see --memory. Families that are made in the order of their names need none", c.held.Limit())
+			"The row needs more than the %d bytes of memory for large cells and rows; see --memory. It needs none if its families were made in the order of their names, and no condition of a filter holds it back", c.held.Limit())
 	}
 	return nil, errHeld
 }

@@ -309,6 +309,9 @@ func (r *reader) close() error {
 		request.From(r.ctx).AddRead(n, r.blockBytes, r.cachedBytes)
 	}
 	r.version.release()
+	if r.pipe != nil {
+		r.pipe.Reset()
+	}
 	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
 	r.out = emitter{}
 	r.cell = row.Cell{}
@@ -337,6 +340,7 @@ func (r *reader) countBlocks() {
 func (r *reader) setPipeline() {
 	if r.passAll = r.query.program.IsPassAll() && r.query.inOrder; !r.passAll {
 		r.pipe = r.query.program.Pipeline(&r.out, rand.Float64)
+		r.pipe.HoldBy(r.version.env.Cache)
 	}
 }
 

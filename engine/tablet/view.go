@@ -74,6 +74,7 @@ func (v *View) Read(q *Query, emit func(*row.Cell)) (err error) {
 	}
 	defer v.t.closeReader(r, &err)
 	r.pipe = q.program.Pipeline(cellFunc(emit), rand.Float64)
+	r.pipe.HoldBy(r.version.env.Cache)
 	prefix := cell.AppendRow(nil, v.key)
 	if !r.seekRow(prefix, prefix) {
 		return r.it.Error()
