@@ -203,32 +203,47 @@ func (m *Master) disableTable(ctx context.Context, c *server.Call, req *pb.Disab
 	return &pb.DisableTableResponse{ProcId: id}, nil
 }
 
-// modify makes a table's descriptor what change makes of the one it has.
-func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model.Name, change func(*pb.TableSchema) error) (*uint64, error) {
+// An alteration makes a descriptor another one. began is the table as it was when the
+// call began. It may run several times.
+type alteration func(d *pb.TableSchema, began *model.Table) error
+
+// on returns what the alteration makes of a table's descriptor: with the families of
+// s, and with what given says beside them.
+func (a alteration) on(began *model.Table, s *schema.Table, given *pb.TableSchema) (*pb.TableSchema, map[string]model.Family, error) {
+	now := *began
+	now.Schema, now.Descriptor = s, given
+	d := descriptor(&now)
+	if err := a(d, began); err != nil {
+		return nil, nil, err
+	}
+	d.TableName = began.Name.Proto()
+	families, err := checkDescriptor(d)
+	if err != nil {
+		return nil, nil, err
+	}
+	if granularity(d) != granularity(given) {
+		return nil, nil, insane("%s of a table cannot be changed", model.AttrTimestampUnit)
+	}
+	return d, families, nil
+}
+
+// modify alters a table. Other processes and APIs may change it at the same time, so
+// that the alteration is made of the very schema that it replaces.
+func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model.Name, alter alteration) (*uint64, error) {
 	return m.change(ctx, c, n, toModify, "HBase table modified", name, func(ctx context.Context) error {
 		t, err := m.changeable(ctx, name)
 		if err != nil {
 			return err
 		}
-		d := descriptor(t)
-		if err := change(d); err != nil {
-			return err
-		}
-		d.TableName = t.Name.Proto()
-		families, err := checkDescriptor(d)
-		if err != nil {
-			return err
-		}
-		if granularity(d) != granularity(t.Descriptor) {
-			return insane("%s of a table cannot be changed", model.AttrTimestampUnit)
-		}
-		stored, err := proto.MarshalOptions{Deterministic: true}.Marshal(d)
-		if err != nil {
-			return err
-		}
+		var was *schema.Table
 		made, err := m.b.UpdateTable(ctx, t.Resource, func(s *schema.Table) error {
 			if s.ID != t.Schema.ID {
 				return fault.New(fault.Aborted, "table %s was made anew", name)
+			}
+			was = s.Clone()
+			_, families, err := alter.on(t, was, t.Descriptor)
+			if err != nil {
+				return err
 			}
 			for n := range s.Families {
 				if _, ok := families[n]; !ok {
@@ -253,16 +268,38 @@ func (m *Master) modify(ctx context.Context, c *server.Call, n nonce, name model
 			return err
 		}
 		return m.catalog.Update(ctx, made, func(s *model.Stored) error {
-			s.Descriptor = stored
-			return nil
+			given := &pb.TableSchema{}
+			if err := proto.Unmarshal(s.Descriptor, given); err != nil {
+				return err
+			}
+			d, _, err := alter.on(t, was, given)
+			if err != nil {
+				return err
+			}
+			// A family that is in neither of the two that this call began with was added
+			// after this alteration, by another one that has come here first.
+			for _, f := range given.GetColumnFamilies() {
+				if _, ok := was.Families[string(f.GetName())]; !ok && familyIndex(t.Descriptor, f.GetName()) < 0 && familyIndex(d, f.GetName()) < 0 {
+					d.ColumnFamilies = append(d.ColumnFamilies, f)
+				}
+			}
+			s.Descriptor, err = proto.MarshalOptions{Deterministic: true}.Marshal(d)
+			return err
 		})
 	})
 }
 
 func (m *Master) modifyTable(ctx context.Context, c *server.Call, req *pb.ModifyTableRequest) (*pb.ModifyTableResponse, error) {
-	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema) error {
+	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema, began *model.Table) error {
+		now := d.GetColumnFamilies()
 		proto.Reset(d)
 		proto.Merge(d, req.GetTableSchema())
+		// The client cannot have meant to delete a family that came after its call.
+		for _, f := range now {
+			if _, ok := began.Schema.Families[string(f.GetName())]; !ok && familyIndex(d, f.GetName()) < 0 {
+				d.ColumnFamilies = append(d.ColumnFamilies, f)
+			}
+		}
 		return nil
 	})
 	if err != nil {
@@ -277,7 +314,7 @@ func familyIndex(d *pb.TableSchema, name []byte) int {
 
 func (m *Master) addColumn(ctx context.Context, c *server.Call, req *pb.AddColumnRequest) (*pb.AddColumnResponse, error) {
 	f := req.GetColumnFamilies()
-	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema) error {
+	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema, _ *model.Table) error {
 		if familyIndex(d, f.GetName()) >= 0 {
 			return wire.InvalidFamily.New("Column family '%s' in table '%s' already exists so cannot be added", f.GetName(), model.NameOf(d.GetTableName()))
 		}
@@ -292,7 +329,7 @@ func (m *Master) addColumn(ctx context.Context, c *server.Call, req *pb.AddColum
 
 func (m *Master) modifyColumn(ctx context.Context, c *server.Call, req *pb.ModifyColumnRequest) (*pb.ModifyColumnResponse, error) {
 	f := req.GetColumnFamilies()
-	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema) error {
+	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema, _ *model.Table) error {
 		i := familyIndex(d, f.GetName())
 		if i < 0 {
 			return wire.InvalidFamily.New("Family '%s' does not exist, so it cannot be modified", f.GetName())
@@ -307,7 +344,7 @@ func (m *Master) modifyColumn(ctx context.Context, c *server.Call, req *pb.Modif
 }
 
 func (m *Master) deleteColumn(ctx context.Context, c *server.Call, req *pb.DeleteColumnRequest) (*pb.DeleteColumnResponse, error) {
-	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema) error {
+	id, err := m.modify(ctx, c, nonce{req.GetNonceGroup(), req.GetNonce()}, model.NameOf(req.GetTableName()), func(d *pb.TableSchema, _ *model.Table) error {
 		i := familyIndex(d, req.GetColumnName())
 		switch {
 		case i < 0:
