@@ -154,6 +154,10 @@ func (c *Catalog) table(ctx context.Context, name Name, age time.Duration) (*Tab
 		return nil, fault.New(fault.NotFound, "table %s is computed", name)
 	}
 	resource := c.mapping.Resource(name)
+	if n, ok := c.mapping.Name(resource); !ok || n != name {
+		// What is known of the table, and its regions, would get this name for all callers.
+		return nil, fault.New(fault.NotFound, "no namespace %s has table %s", name.Namespace, name)
+	}
 	s, err := c.b.Table(ctx, resource)
 	if errors.Is(err, fault.NotFound) {
 		if v, viewErr := c.b.Table(ctx, viewOf(resource)); viewErr == nil {

@@ -194,3 +194,33 @@ func TestCatalog(t *testing.T) {
 		t.Errorf("table %+v, %v", table, err)
 	}
 }
+
+// TestOneName: a table has the name that its instance has as a namespace, and the instance
+// of the namespace "default" is no namespace.
+func TestOneName(t *testing.T) {
+	ctx := context.Background()
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(ctx)
+	m := Mapping{Project: "p", Instance: "main"}
+	c, err := Open(ctx, store, m, Server{Host: "h", Port: 1, StartCode: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := ParseName("t")
+	if _, err := store.CreateTable(ctx, &schema.Table{Name: m.Resource(name), Granularity: 1000}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Table(ctx, ParseName("main:t")); !errors.Is(err, fault.NotFound) {
+		t.Errorf("by its instance: %v, %v", got, err)
+	}
+	table, err := c.Table(ctx, name)
+	if err != nil || table.Name != name {
+		t.Fatalf("%v, %v", table, err)
+	}
+	if regions, err := c.Regions(ctx, table); err != nil || len(regions) != 1 || regions[0].Table != name {
+		t.Errorf("regions %v, %v", regions, err)
+	}
+}
