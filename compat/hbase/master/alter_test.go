@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -108,5 +109,40 @@ func TestAlterAmidChanges(t *testing.T) {
 				t.Errorf("rule of f: %v, %v", ruleText(s.Families["f"].GC), err)
 			}
 		})
+	}
+}
+
+// TestAlterKeepsDeletes: a table that was made through Bigtable keeps its kind of deletes
+// when it is altered, unless the alteration names another one.
+func TestAlterKeepsDeletes(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	for i, attributes := range []map[string]string{nil, {"OWNER": "x"}, {model.AttrDeletes: model.DeletesLikeHBase}} {
+		name := model.ParseName(fmt.Sprint("t", i))
+		if _, err := f.store.CreateTable(ctx, &schema.Table{Name: f.catalog.Mapping().Resource(name), Granularity: 1000,
+			Families: map[string]schema.Family{"f": {Name: "f", ID: 1}}, NextFamily: 2}, nil); err != nil {
+			t.Fatal(err)
+		}
+		d := f.describe(name.String())
+		for k, v := range attributes {
+			d.Attributes = setAttribute(d.Attributes, k, v)
+		}
+		if _, err := f.modifyTable(ctx, f.c, &pb.ModifyTableRequest{TableName: name.Proto(), TableSchema: d}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.modifyColumn(ctx, f.c, &pb.ModifyColumnRequest{TableName: name.Proto(), ColumnFamilies: fam("f", "VERSIONS", "3")}); err != nil {
+			t.Fatal(err)
+		}
+		table, err := f.catalog.Table(ctx, name)
+		if err != nil || table.Sticky != (attributes[model.AttrDeletes] == model.DeletesLikeHBase) || table.Attribute("OWNER") != attributes["OWNER"] {
+			t.Errorf("%v: %+v, %v", attributes, table, err)
+		}
+	}
+	f.create(tableSchema("h", fam("f")))
+	if _, err := f.modifyColumn(ctx, f.c, &pb.ModifyColumnRequest{TableName: tn("h"), ColumnFamilies: fam("f", "VERSIONS", "3")}); err != nil {
+		t.Fatal(err)
+	}
+	if table, err := f.catalog.Table(ctx, model.ParseName("h")); err != nil || !table.Sticky {
+		t.Errorf("made through HBase: %+v, %v", table, err)
 	}
 }

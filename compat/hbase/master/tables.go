@@ -217,6 +217,11 @@ func (a alteration) on(began *model.Table, s *schema.Table, given *pb.TableSchem
 		return nil, nil, err
 	}
 	d.TableName = began.Name.Proto()
+	if _, ok := attribute(d.GetAttributes(), model.AttrDeletes); !ok && proto.Size(given) == 0 {
+		// The table was made through another API. That it has a descriptor now would
+		// say that it was not.
+		d.Attributes = setAttribute(d.Attributes, model.AttrDeletes, model.DeletesLikeBigtable)
+	}
 	families, err := checkDescriptor(d)
 	if err != nil {
 		return nil, nil, err
