@@ -3,8 +3,10 @@ package master
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -18,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
@@ -214,6 +217,44 @@ func TestTableLifeCycle(t *testing.T) {
 	f.create(tableSchema("t", fam("f")))
 	if got := f.describe("t"); len(got.GetColumnFamilies()) != 1 || len(got.GetAttributes()) != 0 {
 		t.Errorf("got %v", got)
+	}
+}
+
+// TestUndelete: a table that HBase clients delete comes back as it was, and enabled.
+func TestUndelete(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	d := tableSchema("t", fam("f", "VERSIONS", "3", "X", "y"))
+	d.Attributes = setAttribute(nil, model.AttrTimestampUnit, model.TimestampUnitRaw)
+	f.create(proto.Clone(d).(*pb.TableSchema), "m")
+	name := model.ParseName("t")
+	was, err := f.catalog.Table(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before, err := f.catalog.Regions(ctx, was)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.disable("t")
+	if _, err := f.deleteTable(ctx, f.c, &pb.DeleteTableRequest{TableName: tn("t")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.catalog.Table(ctx, name); !errors.Is(err, fault.NotFound) {
+		t.Errorf("deleted: %v", err)
+	}
+	if _, err := f.store.UndeleteTable(ctx, was.Resource); err != nil {
+		t.Fatal(err)
+	}
+	now, err := f.catalog.Table(ctx, name)
+	if err != nil || now.Unit != model.Raw || !now.Sticky || !now.Enabled() {
+		t.Errorf("undeleted: %+v, %v", now, err)
+	}
+	if got := f.describe("t"); !proto.Equal(got, d) {
+		t.Errorf("got  %v\nwant %v", got, d)
+	}
+	if after, err := f.catalog.Regions(ctx, now); err != nil || !reflect.DeepEqual(after, before) {
+		t.Errorf("regions %v, were %v, %v", after, before, err)
 	}
 }
 

@@ -120,7 +120,9 @@ func (m *Master) deleteTable(ctx context.Context, c *server.Call, req *pb.Delete
 		if err := m.b.DeleteTable(ctx, t.Resource); err != nil {
 			return err
 		}
-		return m.catalog.Remove(ctx, t.Schema.ID)
+		// What is stored of it stays: it may be undeleted. It is served then, as it was
+		// disabled for the deletion.
+		return m.setState(ctx, t, pb.TableState_ENABLED)
 	})
 	if err != nil {
 		return nil, err
