@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -35,6 +36,9 @@ type conn struct {
 	slots chan struct{} // of calls under way
 	out   chan response
 	calls sync.WaitGroup
+	// writing is when the client was given the piece of a response that it has not taken
+	// yet, in nanoseconds; 0 if there is none.
+	writing atomic.Int64
 }
 
 // A response is a frame on its way to the client: the cell block comes behind b.
@@ -177,8 +181,8 @@ func (c *conn) header() error {
 	if n := len(h.GetUserInfo().GetEffectiveUser()); n > wire.MaxUser {
 		return wire.FatalConnection.New("effective user of %d bytes; at most %d are taken", n, wire.MaxUser)
 	}
-	c.client = Client{User: h.GetUserInfo().GetEffectiveUser(), Certificate: c.client.Certificate, Expires: c.client.Expires, Addr: c.nc.RemoteAddr().String(),
-		Service: h.GetServiceName(), Versioned: h.GetVersionInfo() != nil, Blocks: h.GetCellBlockCodecClass() != ""}
+	c.client.User, c.client.Addr, c.client.Service = h.GetUserInfo().GetEffectiveUser(), c.nc.RemoteAddr().String(), h.GetServiceName()
+	c.client.Versioned, c.client.Blocks = h.GetVersionInfo() != nil, h.GetCellBlockCodecClass() != ""
 	if c.service = c.s.services[h.GetServiceName()]; c.service == nil {
 		return wire.FatalConnection.New("unknown service %q", shorten(h.GetServiceName()))
 	}
@@ -475,10 +479,33 @@ func (c *conn) handle(ctx context.Context, call *Call, req *wire.Request) (resp 
 	return c.service.call(ctx, call, req.Param)
 }
 
+// Responses are written in pieces. While others wait for the memory that responses have, a
+// client takes each within this time: one that reads nothing is ended long before those
+// that wait give up, and one that pauses for a moment is not.
+const (
+	pieceBytes = 64 << 10
+	stall      = 5 * time.Second
+)
+
+// A departure writes pieces, and notes since when the client has had one to take.
+type departure struct{ c *conn }
+
+// Write implements io.Writer.
+func (d departure) Write(p []byte) (n int, err error) {
+	for n < len(p) && err == nil {
+		d.c.writing.Store(time.Now().UnixNano())
+		var m int
+		m, err = d.c.nc.Write(p[n:min(n+pieceBytes, len(p))])
+		n += m
+	}
+	d.c.writing.Store(0)
+	return n, err
+}
+
 // write writes responses until out is closed. Those that wait for one another
 // go out together.
 func (c *conn) write() error {
-	w := bufio.NewWriterSize(c.nc, 64<<10)
+	w := bufio.NewWriterSize(departure{c}, pieceBytes)
 	var failed error
 	for r := range c.out {
 		if failed == nil {

@@ -181,6 +181,33 @@ func (s *Server) reap() {
 			return
 		case now := <-tick.C:
 			s.scanners.expire(now)
+			s.endStalled(now)
+		}
+	}
+}
+
+// endStalled ends the connections of clients that do not take their responses while
+// others wait for memory that these may hold.
+func (s *Server) endStalled(now time.Time) {
+	type stalled struct {
+		c       *conn
+		waiting int32
+	}
+	var list []stalled
+	var waiting int32
+	s.mu.Lock()
+	for c := range s.mu.conns {
+		n := c.client.waiting.Load()
+		waiting += n
+		if since := c.writing.Load(); since != 0 && now.Sub(time.Unix(0, since)) >= stall {
+			list = append(list, stalled{c, n})
+		}
+	}
+	s.mu.Unlock()
+	for _, x := range list {
+		if waiting > x.waiting || s.o.Memory.Short() {
+			s.o.Log.Info("HBase client does not take its responses while others wait for memory: connection ended", "client", x.c.nc.RemoteAddr().String())
+			_ = x.c.nc.Close()
 		}
 	}
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,8 @@ type Client struct {
 	Versioned bool
 	// Blocks tells whether it takes cells in cell blocks.
 	Blocks bool
+
+	waiting atomic.Int32 // calls that wait for Options.ResponseMemory
 }
 
 // A Call is one call of a method, beside its message.
@@ -51,8 +54,13 @@ type Call struct {
 // back when the response is written. A call reserves once.
 func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
 	n = int(min(int64(n), s.o.ResponseMemory))
-	if err := s.answers.Acquire(ctx, int64(n)); err != nil {
-		return err
+	if !s.answers.TryAcquire(int64(n)) {
+		c.waiting.Add(1)
+		err := s.answers.Acquire(ctx, int64(n))
+		c.waiting.Add(-1)
+		if err != nil {
+			return err
+		}
 	}
 	c.reserved = int64(n)
 	c.room.free += int64(n)
