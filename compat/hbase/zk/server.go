@@ -24,8 +24,8 @@ type Options struct {
 	// for. Zero means 4 s and 2 min. A client that is silent for that long is
 	// disconnected.
 	MinTimeout, MaxTimeout time.Duration
-	// Log gets a line about each client that is turned away, at DEBUG. Nil means
-	// none.
+	// Log gets a line about each client that is turned away, at DEBUG, and one when
+	// none can be accepted, at WARN. Nil means none.
 	Log *slog.Logger
 }
 
@@ -99,6 +99,7 @@ func (s *Server) Serve(l net.Listener) error {
 	}
 	s.mu.ls[l] = struct{}{}
 	s.mu.Unlock()
+	pause := 5 * time.Millisecond
 	for {
 		nc, err := l.Accept()
 		if err != nil {
@@ -108,11 +109,16 @@ func (s *Server) Serve(l net.Listener) error {
 			if closed {
 				return nil
 			}
-			if ne, ok := errors.AsType[net.Error](err); ok && ne.Timeout() {
-				continue
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("accept ZooKeeper clients: %w", err)
 			}
-			return fmt.Errorf("accept ZooKeeper clients: %w", err)
+			// Out of file descriptors, most likely: others will be closed.
+			s.o.Log.LogAttrs(context.Background(), slog.LevelWarn, "accept ZooKeeper client", slog.String("error", err.Error()))
+			time.Sleep(pause)
+			pause = min(2*pause, time.Second)
+			continue
 		}
+		pause = 5 * time.Millisecond
 		s.start(nc)
 	}
 }

@@ -6,8 +6,10 @@ import (
 	"errors"
 	"io"
 	"net"
+	"os"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -470,6 +472,46 @@ func TestDeafClient(t *testing.T) {
 		t.Errorf("200 publications took %v", d)
 	}
 	c.Close()
+}
+
+// A scarce listener has no file descriptor for a while.
+type scarce struct {
+	net.Listener
+	left int
+}
+
+func (l *scarce) Accept() (net.Conn, error) {
+	if l.left--; l.left >= 0 {
+		return nil, &net.OpError{Op: "accept", Net: "tcp", Err: os.NewSyscallError("accept4", syscall.EMFILE)}
+	}
+	return l.Listener.Accept()
+}
+
+// TestOutOfFiles: clients are served again when there are file descriptors.
+func TestOutOfFiles(t *testing.T) {
+	s := NewServer(Options{})
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	go func() { done <- s.Serve(&scarce{Listener: l, left: 3}) }()
+	nc, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := nc.Write([]byte("ruok")); err != nil {
+		t.Error(err)
+	}
+	if b, err := io.ReadAll(nc); string(b) != "imok" {
+		t.Errorf("%q, %v", b, err)
+	}
+	s.Close()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 func TestFourLetterWords(t *testing.T) {
