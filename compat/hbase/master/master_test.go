@@ -814,6 +814,33 @@ func TestAuthorize(t *testing.T) {
 	}
 }
 
+// TestListingWithoutPolicies: a list leaves out the namespaces that the caller may not see,
+// and fails while it cannot be told which these are.
+func TestListingWithoutPolicies(t *testing.T) {
+	f := start(t)
+	ctx := t.Context()
+	if _, err := f.createNamespace(ctx, f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte("ns")}}); err != nil {
+		t.Fatal(err)
+	}
+	f.create(tableSchema("t", fam("f")))
+	f.create(tableSchema("ns:t", fam("f")))
+	var refusal error
+	f.o.Authorize = func(ctx context.Context, _ *server.Call, _, resource string) (context.Context, error) {
+		if strings.HasSuffix(resource, "/ns") {
+			return ctx, refusal
+		}
+		return ctx, nil
+	}
+	refusal = fault.New(fault.PermissionDenied, "no")
+	if l, err := f.getTableNames(ctx, f.c, &pb.GetTableNamesRequest{}); err != nil || len(l.GetTableNames()) != 1 {
+		t.Errorf("%v, %v", l, err)
+	}
+	refusal = fault.New(fault.Unavailable, "no policies")
+	if l, err := f.getTableNames(ctx, f.c, &pb.GetTableNamesRequest{}); !errors.Is(err, fault.Unavailable) {
+		t.Errorf("%v, %v", l, err)
+	}
+}
+
 // TestSnapshotsOfHiddenTables: to a caller that may not know of a table, a snapshot of it is
 // not there.
 func TestSnapshotsOfHiddenTables(t *testing.T) {

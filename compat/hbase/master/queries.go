@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -11,6 +12,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/compat/hbase/wire"
+	"github.com/trestledb/trestle/engine/fault"
 )
 
 // computedTables are there without having been created.
@@ -33,10 +35,10 @@ func (m *Master) tables(ctx context.Context, c *server.Call, namespace string) (
 			continue
 		}
 		ctx, err := m.authorize(ctx, c, toList, m.catalog.Mapping().InstanceName(ns))
+		if namespace == "" && errors.Is(err, fault.PermissionDenied) {
+			continue // those that the caller may not see are not there
+		}
 		if err != nil {
-			if namespace == "" {
-				continue // those that the caller may not see are not there
-			}
 			return nil, err
 		}
 		list, err := m.catalog.Tables(ctx, ns)
