@@ -56,8 +56,8 @@ type Options struct {
 	// Version is shown as HBase's version of the cluster. Empty means
 	// "2.6.0-trestle".
 	Version string
-	// Log gets a line for each change, and for a compaction that fails. Nil means
-	// none.
+	// Log gets a line for each change, and for work in the background that fails.
+	// Nil means none.
 	Log *slog.Logger
 }
 
@@ -70,7 +70,7 @@ type Master struct {
 	backups backend.Backups // or nil
 	started time.Time
 
-	// ctx ends with Close; compactions run in it.
+	// ctx ends with Close; compactions and sweep run in it.
 	ctx    context.Context
 	cancel context.CancelFunc
 	work   sync.WaitGroup
@@ -94,10 +94,27 @@ func New(catalog *model.Catalog, o Options) *Master {
 	m.ctx, m.cancel = context.WithCancel(context.Background())
 	m.procs.init(catalog.Server().StartCode)
 	m.compactions.running = map[string]int{}
+	m.work.Go(m.sweep)
 	return m
 }
 
-// Close ends the compactions that clients asked for, and waits for them.
+// sweep has the catalog forget tables that are gone: soon after the start, and from then
+// on once an hour.
+func (m *Master) sweep() {
+	for wait := time.Minute; ; wait = time.Hour {
+		select {
+		case <-m.ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		if err := m.catalog.Sweep(m.ctx); err != nil && m.ctx.Err() == nil {
+			m.o.Log.LogAttrs(m.ctx, slog.LevelWarn, "records of deleted HBase tables not forgotten", slog.String("error", err.Error()))
+		}
+	}
+}
+
+// Close ends the compactions that clients asked for, and other work in the background,
+// and waits for it.
 func (m *Master) Close() {
 	m.cancel()
 	m.work.Wait()

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -313,6 +314,42 @@ func (c *Catalog) Remove(ctx context.Context, id uint64) error {
 			return err
 		}
 	}
+}
+
+// Sweep forgets what was stored of tables that can no longer be undeleted. No request
+// finds it any more: ids are not used again.
+func (c *Catalog) Sweep(ctx context.Context) error {
+	gone := map[uint64]bool{}
+	for _, prefix := range []string{recordTables, recordRegions} {
+		err := c.b.ListRecords(ctx, prefix, func(key string, _ []byte, _ uint64) error {
+			if id, err := strconv.ParseUint(strings.TrimPrefix(key, prefix), 16, 64); err == nil {
+				gone[id] = true
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	c.mu.Lock()
+	for id := range c.mu.layouts {
+		gone[id] = true
+	}
+	c.mu.Unlock()
+	// After all that: the table of each was there before it.
+	there, err := c.b.TableIDs(ctx)
+	if err != nil {
+		return err
+	}
+	for _, id := range there {
+		delete(gone, id)
+	}
+	for id := range gone {
+		if err := c.Remove(ctx, id); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Catalog) forget() {

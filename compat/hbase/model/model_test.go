@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"reflect"
+	"slices"
 	"testing"
 	"time"
 
@@ -222,5 +223,71 @@ func TestOneName(t *testing.T) {
 	}
 	if regions, err := c.Regions(ctx, table); err != nil || len(regions) != 1 || regions[0].Table != name {
 		t.Errorf("regions %v, %v", regions, err)
+	}
+}
+
+// A purger is a store in which a table can no longer be undeleted.
+type purger struct {
+	*standalone.Server
+	purged uint64
+}
+
+func (p *purger) TableIDs(ctx context.Context) ([]uint64, error) {
+	ids, err := p.Server.TableIDs(ctx)
+	return slices.DeleteFunc(ids, func(id uint64) bool { return id == p.purged }), err
+}
+
+// TestSweep: what is stored of a table stays as long as it can be undeleted.
+func TestSweep(t *testing.T) {
+	ctx := context.Background()
+	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close(ctx)
+	p := &purger{Server: store}
+	m := Mapping{Project: "p", Instance: "i"}
+	c, err := Open(ctx, p, m, Server{Host: "h", Port: 1, StartCode: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ids := map[string]uint64{}
+	for _, n := range []string{"live", "deleted", "purged"} {
+		name := ParseName(n)
+		s, err := store.CreateTable(ctx, &schema.Table{Name: m.Resource(name), Granularity: 1000}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[n] = s.ID
+		if err := c.Update(ctx, s, func(*Stored) error { return nil }); err != nil {
+			t.Fatal(err)
+		}
+		table, err := c.Table(ctx, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.Regions(ctx, table); err != nil {
+			t.Fatal(err)
+		}
+		if n == "live" {
+			continue
+		}
+		if err := store.DeleteTable(ctx, s.Name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.purged = ids["purged"]
+	if err := c.Sweep(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for n, id := range ids {
+		for _, key := range []string{recordOf(id), regionsOf(id)} {
+			if _, _, err := store.GetRecord(ctx, key); errors.Is(err, fault.NotFound) != (n == "purged") {
+				t.Errorf("%s: %s: %v", n, key, err)
+			}
+		}
+		if _, ok := c.mu.layouts[id]; ok == (n == "purged") {
+			t.Errorf("%s: layout: %v", n, ok)
+		}
 	}
 }
