@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"io"
 	"log/slog"
@@ -193,5 +194,45 @@ func TestSameVersion(t *testing.T) {
 	}
 	if value, v, err := b.record(ctx, key); err != nil || v != future+1 || string(value) != "first" {
 		t.Errorf("%q of version %d, %v", value, v, err)
+	}
+}
+
+// TestLeaseBeginsWithTheLock: a caller that has waited for a lock has it for as long as one that has not, and
+// is told to end before the lease does.
+func TestLeaseBeginsWithTheLock(t *testing.T) {
+	b := open(t, startOurs(t))
+	ctx := context.Background()
+	freed := make(chan time.Time, 1)
+	second := make(chan error, 1)
+	err := b.locked(ctx, "x", func(context.Context) error {
+		go func() {
+			second <- b.locked(ctx, "x", func(ctx context.Context) error {
+				value, _, err := b.record(ctx, lockRecord+"x")
+				if err != nil {
+					return err
+				}
+				var l lease
+				if err := json.Unmarshal(value, &l); err != nil {
+					return err
+				}
+				released := <-freed
+				if l.Until.Before(released.Add(leaseTime)) {
+					t.Errorf("the lease ends %v after the lock was free", l.Until.Sub(released))
+				}
+				if end, ok := ctx.Deadline(); !ok || end.After(l.Until.Add(-leaseSpare)) {
+					t.Errorf("the work may go on until %v, the lease until %v", end, l.Until)
+				}
+				return nil
+			})
+		}()
+		time.Sleep(300 * time.Millisecond)
+		freed <- time.Now()
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	if err := <-second; err != nil {
+		t.Error(err)
 	}
 }

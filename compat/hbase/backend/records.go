@@ -194,18 +194,18 @@ func (b *Backend) ListRecords(ctx context.Context, prefix string, emit func(key 
 type lease struct{ Until time.Time }
 
 // leaseTime is how long a lock is held at most: what is done under it is given
-// up before.
-const leaseTime = 2 * time.Minute
+// up leaseSpare before.
+const (
+	leaseTime  = 2 * time.Minute
+	leaseSpare = 10 * time.Second
+)
 
 // locked calls f while no other gateway changes what name stands for. HBase has
 // no compare-and-set for descriptors.
 func (b *Backend) locked(ctx context.Context, name string, f func(ctx context.Context) error) error {
 	key := lockRecord + name
-	mine, err := json.Marshal(lease{time.Now().Add(leaseTime)})
-	if err != nil {
-		return err
-	}
 	var version uint64
+	var until time.Time
 	pause := 5 * time.Millisecond
 	for {
 		value, was, err := b.record(ctx, key)
@@ -214,8 +214,13 @@ func (b *Backend) locked(ctx context.Context, name string, f func(ctx context.Co
 		}
 		var l lease
 		if was == 0 || json.Unmarshal(value, &l) != nil || time.Now().After(l.Until) {
-			version, err = b.setRecord(ctx, key, mine, was, false)
-			if err == nil {
+			// Not before: the others may have taken longer than a lease.
+			until = time.Now().Add(leaseTime)
+			mine, err := json.Marshal(lease{until})
+			if err != nil {
+				return err
+			}
+			if version, err = b.setRecord(ctx, key, mine, was, false); err == nil {
 				break
 			}
 			if !errors.Is(err, fault.Aborted) {
@@ -227,14 +232,14 @@ func (b *Backend) locked(ctx context.Context, name string, f func(ctx context.Co
 		}
 		pause = min(2*pause, 200*time.Millisecond)
 	}
-	held, cancel := context.WithTimeout(ctx, leaseTime-10*time.Second)
+	held, cancel := context.WithDeadline(ctx, until.Add(-leaseSpare))
 	defer cancel()
-	err = f(held)
+	err := f(held)
 	if held.Err() != nil && ctx.Err() == nil {
 		err = fault.New(fault.Unavailable, "HBase's master takes too long: %v", err)
 	}
 	// Also if the caller has gone: others wait.
-	free, done := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	free, done := context.WithTimeout(context.WithoutCancel(ctx), leaseSpare)
 	defer done()
 	if _, ferr := b.setRecord(free, key, nil, version, true); ferr != nil {
 		b.o.Log.Warn("a lock stays until it expires", "lock", name, "error", ferr)
