@@ -49,6 +49,12 @@ func startOurs(t testing.TB) string {
 
 func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 	t.Helper()
+	return startChanged(t, func(l net.Listener) net.Listener { return l })
+}
+
+// startChanged is startStore with another listener in place of the server's own.
+func startChanged(t testing.TB, change func(net.Listener) net.Listener) (quorum string, store *standalone.Server) {
+	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
 	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir(), Logger: quiet})
@@ -70,7 +76,7 @@ func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go s.Serve(l)
+	go s.Serve(change(l))
 	zs := zk.NewServer(zk.Options{})
 	name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
 	zs.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())

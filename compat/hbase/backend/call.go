@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/tsuna/gohbase"
@@ -26,6 +27,9 @@ type call struct {
 	answer  func() proto.Message
 	// block is the cell block of the answer.
 	block []byte
+	// sent is how often gohbase has sent the call, or tried to. It may try still when
+	// the caller has given up.
+	sent atomic.Int32
 
 	region  hrpc.RegionInfo
 	results chan hrpc.RPCResult
@@ -55,7 +59,10 @@ func (c *call) Region() hrpc.RegionInfo { return c.region }
 func (c *call) SetRegion(r hrpc.RegionInfo) { c.region = r }
 
 // ToProto implements hrpc.Call.
-func (c *call) ToProto() proto.Message { return c.request(c.region) }
+func (c *call) ToProto() proto.Message {
+	c.sent.Add(1)
+	return c.request(c.region)
+}
 
 // NewResponse implements hrpc.Call.
 func (c *call) NewResponse() proto.Message { return c.answer() }

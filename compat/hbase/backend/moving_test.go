@@ -1,10 +1,12 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -171,6 +173,84 @@ func TestForeign(t *testing.T) {
 	w := &backendtest.Collector{}
 	if _, err := b.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.All}}, w); err != nil || len(w.Rows) != 0 {
 		t.Errorf("after a deletion: %+v, %v", w.Rows, err)
+	}
+}
+
+// A loser is a listener that loses the answer to one Multi: its connection ends instead.
+type loser struct {
+	net.Listener
+	armed atomic.Bool
+}
+
+// Accept implements net.Listener.
+func (l *loser) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	return &losingConn{Conn: c, l: l}, err
+}
+
+type losingConn struct {
+	net.Conn
+	l     *loser
+	loses atomic.Bool
+}
+
+// Read implements net.Conn.
+func (c *losingConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if bytes.Contains(p[:n], []byte("\x05Multi")) && c.l.armed.CompareAndSwap(true, false) {
+		c.loses.Store(true)
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *losingConn) Write(p []byte) (int, error) {
+	if c.loses.Load() {
+		_ = c.Close()
+		return 0, net.ErrClosed
+	}
+	return c.Conn.Write(p)
+}
+
+// TestOneBranchIsCarriedOut: when HBase's answer to CheckAndMutateRow is lost, the other branch
+// is not carried out as well, and no caller is told that the wrong one was.
+func TestOneBranchIsCarriedOut(t *testing.T) {
+	for _, c := range []struct {
+		name, first     string
+		then, otherwise []row.Mutation
+		want            string
+	}{
+		{"Both", "old", setCell("new"), setCell("failed"), "new"},
+		{"Then", "old", setCell("new"), nil, "new"},
+		{"Otherwise", "other", nil, setCell("old"), "old"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l := &loser{}
+			quorum, _ := startChanged(t, func(inner net.Listener) net.Listener { l.Listener = inner; return l })
+			b := open(t, quorum)
+			ctx := t.Context()
+			if err := gohbase.NewAdminClient(quorum).CreateTable(hrpc.NewCreateTable(ctx, []byte("foreign"), map[string]map[string]string{"f": {}})); err != nil {
+				t.Fatal(err)
+			}
+			const table = "projects/p/instances/i/tables/foreign"
+			key := []byte("r")
+			isOld := chain(keep("f"), qualifier("q"), newest(), valued("old"))
+			if err := b.MutateRow(ctx, table, &row.Entry{Key: key, Mutations: setCell(c.first)}); err != nil {
+				t.Fatal(err)
+			}
+			l.armed.Store(true)
+			matched, err := b.CheckAndMutateRow(ctx, table, key, isOld, c.then, c.otherwise)
+			if l.armed.Load() {
+				t.Fatal("no answer was lost")
+			}
+			if !errors.Is(err, fault.Unavailable) {
+				t.Errorf("matched %v, %v", matched, err)
+			}
+			w := &backendtest.Collector{}
+			if _, err := b.ReadRows(ctx, &scan.Request{Table: table, Ranges: []row.Range{row.All}}, w); err != nil || len(w.Rows) != 1 || string(w.Rows[0].Cells[0].Value) != c.want {
+				t.Errorf("rows %+v, %v", w.Rows, err)
+			}
+		})
 	}
 }
 

@@ -440,7 +440,7 @@ func (b *Backend) modifyNatively(ctx context.Context, t *table, key []byte, rule
 		muts = append(muts, mutation(key, pb.MutationProto_APPEND, appends))
 	}
 	muts[0].Nonce = nonce()
-	r, err := b.multi(ctx, t, key, muts, nil)
+	r, _, err := b.multi(ctx, t, key, muts, nil)
 	if err != nil {
 		if strings.Contains(err.Error(), "not a long") {
 			return nil, fault.New(fault.FailedPrecondition, "Cannot increment a value that is not 64 bits long: %v", err)
@@ -547,9 +547,13 @@ func (b *Backend) checkNatively(ctx context.Context, t *table, key []byte, predi
 			if changes[i].empty() {
 				continue
 			}
-			processed, err := b.atomic(ctx, t, key, changes[i].actions(t, key, nil, nil), condition)
-			if err != nil || processed {
+			r, resent, err := b.multi(ctx, t, key, changes[i].actions(t, key, nil, nil), condition)
+			if err != nil || r.GetProcessed() {
 				return i == 0, err
+			}
+			if resent {
+				// The condition may be false because the first call made the change.
+				return false, fault.New(fault.Unavailable, "HBase's answer was lost: the row may have been changed, or not")
 			}
 		}
 		if changes[0].empty() || changes[1].empty() {

@@ -80,12 +80,13 @@ func (b *Backend) write(ctx context.Context, t *table, key []byte, c *change) er
 // atomic applies mutations of one row, on a condition if there is one, which is
 // what processed tells. It goes on until the row's region answers.
 func (b *Backend) atomic(ctx context.Context, t *table, key []byte, muts []*pb.MutationProto, condition *pb.Condition) (processed bool, err error) {
-	r, err := b.multi(ctx, t, key, muts, condition)
+	r, _, err := b.multi(ctx, t, key, muts, condition)
 	return r.GetProcessed(), err
 }
 
-// multi is atomic that returns HBase's answer.
-func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.MutationProto, condition *pb.Condition) (*pb.RegionActionResult, error) {
+// multi is atomic that returns HBase's answer. resent tells that gohbase has sent a call
+// twice: an earlier one, whose answer was lost, may have made the change.
+func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.MutationProto, condition *pb.Condition) (r *pb.RegionActionResult, resent bool, err error) {
 	if len(muts) == 1 && condition == nil && muts[0].GetMutateType() >= pb.MutationProto_PUT {
 		// One message less for the server to take apart.
 		c := &call{name: "Mutate", table: t.key(), key: key,
@@ -94,7 +95,7 @@ func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.Mu
 			},
 			answer: func() proto.Message { return new(pb.MutateResponse) }}
 		_, err := send[*pb.MutateResponse](ctx, b.client(), b.o.Timeout, c)
-		return &pb.RegionActionResult{Processed: proto.Bool(true)}, err
+		return &pb.RegionActionResult{Processed: proto.Bool(true)}, c.sent.Load() > 1, err
 	}
 	actions := make([]*pb.Action, len(muts))
 	for i, m := range muts {
@@ -109,11 +110,12 @@ func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.Mu
 			},
 			answer: func() proto.Message { return new(pb.MultiResponse) }}
 		resp, err := send[*pb.MultiResponse](ctx, b.client(), b.o.Timeout, c)
+		resent = resent || c.sent.Load() > 1
 		if err != nil {
-			return nil, err
+			return nil, resent, err
 		}
 		if len(resp.GetRegionActionResult()) != 1 {
-			return nil, fault.New(fault.Corruption, "HBase answered %d results for one region", len(resp.GetRegionActionResult()))
+			return nil, resent, fault.New(fault.Corruption, "HBase answered %d results for one region", len(resp.GetRegionActionResult()))
 		}
 		r := resp.GetRegionActionResult()[0]
 		err = resultError(r)
@@ -122,13 +124,13 @@ func (b *Backend) multi(ctx context.Context, t *table, key []byte, muts []*pb.Mu
 				r.Processed = resp.Processed
 			}
 			attachCells(r, c.block)
-			return r, nil
+			return r, resent, nil
 		}
 		if attempt == retries || !moving(err) {
-			return nil, err
+			return nil, resent, err
 		}
 		if err := b.awaitServing(ctx, t, key, attempt); err != nil {
-			return nil, err
+			return nil, resent, err
 		}
 	}
 }
