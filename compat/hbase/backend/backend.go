@@ -95,6 +95,7 @@ type Backend struct {
 	master  gohbase.RPCClient
 	// background are the goroutines that no call waits for.
 	background sync.WaitGroup
+	stop       context.CancelFunc // ends the sweeps
 
 	mu struct {
 		sync.Mutex
@@ -124,6 +125,8 @@ func Open(ctx context.Context, o Options) (*Backend, error) {
 	o = o.WithDefaults()
 	b := &Backend{o: o, place: place{o.Project, o.Instance}}
 	b.mu.tables = map[string]*table{}
+	swept, stop := context.WithCancel(context.WithoutCancel(ctx))
+	b.stop = stop
 	options := []gohbase.Option{gohbase.ZookeeperRoot(o.Root), gohbase.FlushInterval(0), gohbase.EffectiveUser("trestle")}
 	for range o.Connections {
 		b.clients = append(b.clients, gohbase.NewClient(o.Quorum, options...))
@@ -133,11 +136,13 @@ func Open(ctx context.Context, o Options) (*Backend, error) {
 		b.Close()
 		return nil, fmt.Errorf("open HBase at %s: %w", o.Quorum, err)
 	}
+	b.background.Go(func() { b.sweep(swept) })
 	return b, nil
 }
 
 // Close closes the connections. Calls under way fail.
 func (b *Backend) Close() {
+	b.stop()
 	b.background.Wait()
 	for _, c := range b.clients {
 		c.Close()

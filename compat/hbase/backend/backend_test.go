@@ -20,6 +20,7 @@ import (
 	"github.com/trestledb/trestle/compat/hbase/model"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/compat/hbase/server"
+	"github.com/trestledb/trestle/compat/hbase/wire"
 	"github.com/trestledb/trestle/compat/hbase/zk"
 	"github.com/trestledb/trestle/conformance/backendtest"
 	"github.com/trestledb/trestle/engine/fault"
@@ -49,11 +50,24 @@ func startOurs(t testing.TB) string {
 
 func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 	t.Helper()
-	return startChanged(t, func(l net.Listener) net.Listener { return l })
+	return startChanged(t, changes{})
 }
 
-// startChanged is startStore with another listener in place of the server's own.
-func startChanged(t testing.TB, change func(net.Listener) net.Listener) (quorum string, store *standalone.Server) {
+// changes of the server that startStore starts.
+type changes struct {
+	// listener returns what is listened on in place of the server's own; nil changes nothing.
+	listener func(net.Listener) net.Listener
+	// refused are methods of the master that answer an exception.
+	refused []string
+}
+
+// refuse is a method that answers an exception, to any request.
+func refuse(context.Context, *server.Call, *pb.GetCompletedSnapshotsRequest) (*pb.GetCompletedSnapshotsResponse, error) {
+	return nil, wire.DoNotRetryIO.New("refused by the test")
+}
+
+// startChanged is startStore with changes.
+func startChanged(t testing.TB, change changes) (quorum string, store *standalone.Server) {
 	t.Helper()
 	ctx := context.Background()
 	quiet := slog.New(slog.DiscardHandler)
@@ -72,11 +86,19 @@ func startChanged(t testing.TB, change func(net.Listener) net.Listener) (quorum 
 	}
 	m := master.New(catalog, master.Options{Tablets: store, Backups: store, Log: quiet,
 		Ensure: func(context.Context, string) error { return nil }})
-	s, err := server.New(catalog, store, server.Options{Log: quiet, Services: m.Services()})
+	services := m.Services()
+	for _, name := range change.refused {
+		services["MasterService"][name] = server.Handle(refuse)
+	}
+	s, err := server.New(catalog, store, server.Options{Log: quiet, Services: services})
 	if err != nil {
 		t.Fatal(err)
 	}
-	go s.Serve(change(l))
+	served := l
+	if change.listener != nil {
+		served = change.listener(l)
+	}
+	go s.Serve(served)
 	zs := zk.NewServer(zk.Options{})
 	name := zk.ServerName{Host: me.Host, Port: uint16(me.Port), StartCode: int64(me.StartCode)}
 	zs.Publish(zk.Cluster{ID: catalog.ClusterID(), Master: name, Meta: name, Servers: []zk.ServerName{name}}.Tree())
@@ -149,13 +171,8 @@ func wipe(t testing.TB, b *Backend) {
 			t.Fatal(err)
 		}
 	}
-	r, err := ask[*pb.GetCompletedSnapshotsResponse](ctx, b, "GetCompletedSnapshots", &pb.GetCompletedSnapshotsRequest{},
-		func() proto.Message { return new(pb.GetCompletedSnapshotsResponse) })
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, s := range r.GetSnapshots() {
-		if err := b.dropSnapshot(ctx, s.GetName()); err != nil {
+	for _, s := range snapshots(t, b) {
+		if err := b.dropSnapshot(ctx, s); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -174,6 +191,20 @@ func wipe(t testing.TB, b *Backend) {
 			t.Fatal(err)
 		}
 	}
+}
+
+// snapshots returns the names of the snapshots that HBase has.
+func snapshots(t testing.TB, b *Backend) (names []string) {
+	t.Helper()
+	r, err := ask[*pb.GetCompletedSnapshotsResponse](context.Background(), b, "GetCompletedSnapshots", &pb.GetCompletedSnapshotsRequest{},
+		func() proto.Message { return new(pb.GetCompletedSnapshotsResponse) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range r.GetSnapshots() {
+		names = append(names, s.GetName())
+	}
+	return names
 }
 
 func prefixRange(p string) row.Range { return row.Prefix([]byte(p)) }

@@ -51,31 +51,102 @@ func decodeBackup(name string, value []byte) (*schema.Backup, string, error) {
 	return s, x.Snapshot, nil
 }
 
-// storeBackup writes a backup's record over that of a version. One that has
-// expired counts as absent.
-func (b *Backend) storeBackup(ctx context.Context, s *schema.Backup, snapshot string, version uint64) error {
+// storeBackup writes a backup's record over that of a version, and returns the new one.
+func (b *Backend) storeBackup(ctx context.Context, s *schema.Backup, snapshot string, version uint64) (uint64, error) {
 	value, err := json.Marshal(backup{s.Marshal(), snapshot})
-	if err == nil {
-		_, err = b.setRecord(ctx, backupRecord+s.Name, value, version, false)
+	if err != nil {
+		return 0, err
 	}
+	return b.setRecord(ctx, backupRecord+s.Name, value, version, false)
+}
+
+// dropBackup removes a backup. First it expires, so that a sweep ends what this call does
+// not come to.
+func (b *Backend) dropBackup(ctx context.Context, s *schema.Backup, snapshot string, version uint64) error {
+	if now := time.Now(); !s.Expired(now) {
+		gone := s.Clone()
+		gone.ExpireTime = now
+		var err error
+		if version, err = b.storeBackup(ctx, gone, snapshot, version); err != nil {
+			return err
+		}
+	}
+	users := 0
+	err := b.records(ctx, row.Prefix([]byte(backupRecord)), func(key string, value []byte, _ uint64) error {
+		_, other, err := decodeBackup(key[1:], value)
+		if other == snapshot {
+			users++
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return b.removeBackup(ctx, backupRecord+s.Name, snapshot, version, users > 1)
+}
+
+// removeBackup removes the record of a backup that has expired, and before it the snapshot,
+// unless that is shared with another backup.
+func (b *Backend) removeBackup(ctx context.Context, key, snapshot string, version uint64, shared bool) error {
+	if !shared {
+		if err := b.dropSnapshot(ctx, snapshot); err != nil {
+			return err
+		}
+	}
+	_, err := b.setRecord(ctx, key, nil, version, true)
 	return err
 }
 
-// dropBackup removes a backup's record, and the snapshot if no other has it.
-func (b *Backend) dropBackup(ctx context.Context, name, snapshot string, version uint64) error {
-	if _, err := b.setRecord(ctx, backupRecord+name, nil, version, true); err != nil {
-		return err
+// sweepEvery is how often expired backups are removed, and how long they stay at least:
+// a table may still be made of one, or HBase may still take the snapshot of one that failed.
+const sweepEvery = time.Hour
+
+// sweep removes expired backups until ctx ends.
+func (b *Backend) sweep(ctx context.Context) {
+	// The first time soon: a gateway may never run for an hour.
+	for pause := time.Minute; sleep(ctx, pause) == nil; pause = sweepEvery {
+		if err := b.sweepBackups(ctx, time.Now()); err != nil && ctx.Err() == nil {
+			b.o.Log.Warn("expired backups stay for now", "error", err)
+		}
 	}
-	shared := false
-	err := b.records(ctx, row.Prefix([]byte(backupRecord)), func(key string, value []byte, _ uint64) error {
-		_, other, err := decodeBackup(key[1:], value)
-		shared = shared || other == snapshot
-		return err
+}
+
+// sweepBackups removes the backups that had expired sweepEvery before now.
+func (b *Backend) sweepBackups(ctx context.Context, now time.Time) error {
+	return b.locked(ctx, backupsLock, func(ctx context.Context) error {
+		type record struct {
+			key, snapshot string
+			version       uint64
+		}
+		var expired []record
+		users := map[string]int{} // by snapshot
+		err := b.records(ctx, row.Prefix([]byte(backupRecord)), func(key string, value []byte, version uint64) error {
+			s, snapshot, err := decodeBackup(key[1:], value)
+			if err != nil {
+				return err
+			}
+			users[snapshot]++
+			if s.Expired(now.Add(-sweepEvery)) {
+				expired = append(expired, record{key, snapshot, version})
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		var failed []error // one that cannot be removed does not keep the others
+		for _, r := range expired {
+			if ctx.Err() != nil {
+				break
+			}
+			if err := b.removeBackup(ctx, r.key, r.snapshot, r.version, users[r.snapshot] > 1); err != nil {
+				failed = append(failed, err)
+				continue
+			}
+			users[r.snapshot]--
+		}
+		return errors.Join(failed...)
 	})
-	if err != nil || shared {
-		return err
-	}
-	return b.dropSnapshot(ctx, snapshot)
 }
 
 // free makes sure that a backup's name is not taken: an expired one goes.
@@ -87,7 +158,7 @@ func (b *Backend) free(ctx context.Context, name string) error {
 	case err != nil:
 		return err
 	case old.Expired(time.Now()):
-		return b.dropBackup(ctx, name, snapshot, version)
+		return b.dropBackup(ctx, old, snapshot, version)
 	}
 	return fault.New(fault.AlreadyExists, "Backup already exists: %s", name)
 }
@@ -114,11 +185,24 @@ func (b *Backend) CreateBackup(ctx context.Context, resource string, want *schem
 		out.CreateTime = time.Now()
 		out.StartTime = out.CreateTime
 		snapshot := fmt.Sprintf("trestle-backup-%016x", out.ID)
+		// Until it is made, it is one that has expired, so that a sweep finds the snapshot.
+		unmade := out.Clone()
+		unmade.Name, unmade.ExpireTime = "\x00"+snapshot, out.CreateTime
+		version, err := b.storeBackup(ctx, unmade, snapshot, 0)
+		if err != nil {
+			return err
+		}
 		if err := b.takeSnapshot(ctx, t.name, snapshot, 0, pb.SnapshotDescription_FLUSH); err != nil {
 			return err
 		}
 		out.EndTime = time.Now()
-		return b.storeBackup(ctx, out, snapshot, 0)
+		if _, err := b.storeBackup(ctx, out, snapshot, 0); err != nil {
+			return err
+		}
+		if err := b.removeBackup(ctx, backupRecord+unmade.Name, snapshot, version, true); err != nil {
+			b.o.Log.Warn("the record of a backup's making stays for now", "backup", out.Name, "error", err)
+		}
+		return nil
 	})
 	return out, err
 }
@@ -137,7 +221,8 @@ func (b *Backend) CopyBackup(ctx context.Context, source string, want *schema.Ba
 		out = from.Clone()
 		out.Name, out.ExpireTime, out.Extra = want.Name, want.ExpireTime, slices.Clone(want.Extra)
 		out.ID, out.CreateTime = random()>>1|1, time.Now()
-		return b.storeBackup(ctx, out, snapshot, 0)
+		_, err = b.storeBackup(ctx, out, snapshot, 0)
+		return err
 	})
 	return out, err
 }
@@ -190,7 +275,8 @@ func (b *Backend) UpdateBackup(ctx context.Context, name string, change func(*sc
 		}
 		out = s.Clone()
 		out.ExpireTime, out.Extra = c.ExpireTime, c.Extra
-		return b.storeBackup(ctx, out, snapshot, version)
+		_, err = b.storeBackup(ctx, out, snapshot, version)
+		return err
 	})
 	if err != nil {
 		return nil, err
@@ -205,7 +291,7 @@ func (b *Backend) DeleteBackup(ctx context.Context, name string) error {
 		if err != nil {
 			return err
 		}
-		if err := b.dropBackup(ctx, name, snapshot, version); err != nil {
+		if err := b.dropBackup(ctx, s, snapshot, version); err != nil {
 			return err
 		}
 		if s.Expired(time.Now()) {

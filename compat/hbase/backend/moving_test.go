@@ -226,7 +226,7 @@ func TestOneBranchIsCarriedOut(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			l := &loser{}
-			quorum, _ := startChanged(t, func(inner net.Listener) net.Listener { l.Listener = inner; return l })
+			quorum, _ := startChanged(t, changes{listener: func(inner net.Listener) net.Listener { l.Listener = inner; return l }})
 			b := open(t, quorum)
 			ctx := t.Context()
 			if err := gohbase.NewAdminClient(quorum).CreateTable(hrpc.NewCreateTable(ctx, []byte("foreign"), map[string]map[string]string{"f": {}})); err != nil {
