@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"testing"
@@ -57,8 +58,8 @@ func startStore(t testing.TB) (quorum string, store *standalone.Server) {
 type changes struct {
 	// listener returns what is listened on in place of the server's own; nil changes nothing.
 	listener func(net.Listener) net.Listener
-	// refused are methods of the master that answer an exception.
-	refused []string
+	// methods stand in place of the master's of these names.
+	methods map[string]server.Method
 }
 
 // refuse is a method that answers an exception, to any request.
@@ -87,9 +88,7 @@ func startChanged(t testing.TB, change changes) (quorum string, store *standalon
 	m := master.New(catalog, master.Options{Tablets: store, Backups: store, Log: quiet,
 		Ensure: func(context.Context, string) error { return nil }})
 	services := m.Services()
-	for _, name := range change.refused {
-		services["MasterService"][name] = server.Handle(refuse)
-	}
+	maps.Copy(services["MasterService"], change.methods)
 	s, err := server.New(catalog, store, server.Options{Log: quiet, Services: services})
 	if err != nil {
 		t.Fatal(err)
@@ -164,7 +163,7 @@ func wipe(t testing.TB, b *Backend) {
 	}
 	for _, d := range list {
 		n := model.NameOf(d.GetTableName())
-		if err := b.disable(ctx, n); err != nil {
+		if _, err := b.disable(ctx, n); err != nil {
 			t.Fatal(err)
 		}
 		if err := b.remove(ctx, n); err != nil {

@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/compat/hbase/server"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -82,7 +83,7 @@ func TestDeletedBackupsGo(t *testing.T) {
 // TestUnmadeBackupsGo: of a backup that fails when HBase has been asked for its snapshot, a
 // sweep leaves nothing.
 func TestUnmadeBackupsGo(t *testing.T) {
-	quorum, _ := startChanged(t, changes{refused: []string{"IsSnapshotDone"}})
+	quorum, _ := startChanged(t, changes{methods: map[string]server.Method{"IsSnapshotDone": server.Handle(refuse)}})
 	b := open(t, quorum)
 	ctx := t.Context()
 	if _, err := b.CreateBackup(ctx, made(t, b, "t"), backupOf("b", time.Time{})); err == nil {

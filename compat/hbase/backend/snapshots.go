@@ -93,22 +93,21 @@ func (b *Backend) DeleteTable(ctx context.Context, resource string) error {
 		if t.schema.DeletionProtection {
 			return fault.New(fault.FailedPrecondition, "Cannot delete table %s: deletion protection is on", resource)
 		}
-		if err := b.disable(ctx, t.name); err != nil {
-			return err
-		}
-		d := deleted{ID: t.schema.ID, Snapshot: fmt.Sprintf("trestle-deleted-%016x", random()), Time: time.Now()}
-		if err := b.takeSnapshot(ctx, t.name, d.Snapshot, schema.UndeleteWindow, pb.SnapshotDescription_DISABLED); err != nil {
-			return err
-		}
-		value, err := json.Marshal(d)
-		if err != nil {
-			return err
-		}
-		key := fmt.Sprintf("%s%s\x00%016x", deletedRecord, resource, d.Time.UnixNano())
-		if _, err := b.setRecord(ctx, key, value, 0, false); err != nil {
-			return err
-		}
-		return b.remove(ctx, t.name)
+		return b.whileDisabled(ctx, t.name, func() error {
+			d := deleted{ID: t.schema.ID, Snapshot: fmt.Sprintf("trestle-deleted-%016x", random()), Time: time.Now()}
+			if err := b.takeSnapshot(ctx, t.name, d.Snapshot, schema.UndeleteWindow, pb.SnapshotDescription_DISABLED); err != nil {
+				return err
+			}
+			value, err := json.Marshal(d)
+			if err != nil {
+				return err
+			}
+			key := fmt.Sprintf("%s%s\x00%016x", deletedRecord, resource, d.Time.UnixNano())
+			if _, err := b.setRecord(ctx, key, value, 0, false); err != nil {
+				return err
+			}
+			return b.remove(ctx, t.name)
+		})
 	})
 	b.remember(resource, nil)
 	return err

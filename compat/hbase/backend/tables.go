@@ -137,11 +137,43 @@ func (b *Backend) modify(ctx context.Context, d *pb.TableSchema) error {
 		func() proto.Message { return new(pb.ModifyTableResponse) })
 }
 
-func (b *Backend) disable(ctx context.Context, n model.Name) error {
-	err := procedure[*pb.DisableTableResponse](ctx, b, "DisableTable", &pb.DisableTableRequest{TableName: n.Proto(), NonceGroup: nonce(), Nonce: nonce()},
+// disable disables a table. was tells whether it was enabled, or whether it may have been
+// if err is not nil.
+func (b *Backend) disable(ctx context.Context, n model.Name) (was bool, err error) {
+	err = procedure[*pb.DisableTableResponse](ctx, b, "DisableTable", &pb.DisableTableRequest{TableName: n.Proto(), NonceGroup: nonce(), Nonce: nonce()},
 		func() proto.Message { return new(pb.DisableTableResponse) })
 	if is(err, "TableNotEnabledException") {
+		return false, nil
+	}
+	return true, err
+}
+
+// enable enables a table, if there is one and it is disabled.
+func (b *Backend) enable(ctx context.Context, n model.Name) error {
+	err := procedure[*pb.EnableTableResponse](ctx, b, "EnableTable", &pb.EnableTableRequest{TableName: n.Proto(), NonceGroup: nonce(), Nonce: nonce()},
+		func() proto.Message { return new(pb.EnableTableResponse) })
+	if is(err, "TableNotDisabledException", "TableNotFoundException") {
 		return nil
+	}
+	return err
+}
+
+// whileDisabled calls f, which removes a table or enables it, with the table disabled. If
+// that fails, the table is enabled again, unless it was disabled before.
+func (b *Backend) whileDisabled(ctx context.Context, n model.Name, f func() error) error {
+	was, err := b.disable(ctx, n)
+	if err == nil {
+		err = f()
+	}
+	if err == nil || !was {
+		return err
+	}
+	// Also if the caller has gone. HBase makes the changes of a table one after the other: if
+	// it is still at ours, this comes after it.
+	again, done := context.WithTimeout(context.WithoutCancel(ctx), b.o.Timeout)
+	defer done()
+	if eerr := b.enable(again, n); eerr != nil {
+		b.o.Log.Warn("a table may stay disabled", "table", n.String(), "error", eerr)
 	}
 	return err
 }
@@ -356,12 +388,11 @@ func (b *Backend) DropRowRange(ctx context.Context, resource string, prefix []by
 	}
 	if len(prefix) == 0 {
 		return b.locked(ctx, resource, func(ctx context.Context) error {
-			if err := b.disable(ctx, t.name); err != nil {
-				return err
-			}
-			return procedure[*pb.TruncateTableResponse](ctx, b, "truncateTable",
-				&pb.TruncateTableRequest{TableName: t.name.Proto(), PreserveSplits: proto.Bool(true), NonceGroup: nonce(), Nonce: nonce()},
-				func() proto.Message { return new(pb.TruncateTableResponse) })
+			return b.whileDisabled(ctx, t.name, func() error {
+				return procedure[*pb.TruncateTableResponse](ctx, b, "truncateTable",
+					&pb.TruncateTableRequest{TableName: t.name.Proto(), PreserveSplits: proto.Bool(true), NonceGroup: nonce(), Nonce: nonce()},
+					func() proto.Message { return new(pb.TruncateTableResponse) })
+			})
 		})
 	}
 	d := &dropper{ctx: ctx, b: b, t: t}
