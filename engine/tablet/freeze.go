@@ -32,10 +32,11 @@ func (f *Frozen) Release() { f.v.release() }
 //
 // The caller sees to it that none of the tablets is split or merged, and that
 // no other caller pauses them. It has most of what is in memory flushed before:
-// Freeze keeps the tablets from flushes of what comes meanwhile.
+// Freeze keeps each tablet from flushes of what comes meanwhile, until it has
+// flushed that one.
 type Paused struct {
-	ts     []*Tablet
-	behind []int // how many memtables each has to flush, once they were cut
+	ts     []*Tablet // those not let go yet
+	behind []int     // how many memtables each has to flush, once they were cut
 }
 
 // Pause holds up the writes of ts, which ascend. Tablets of several servers that
@@ -43,6 +44,9 @@ type Paused struct {
 // Pause flushes nothing: the others' writes would wait for that.
 func Pause(ctx context.Context, ts []*Tablet) (*Paused, error) {
 	p := &Paused{ts: ts}
+	for _, t := range ts {
+		t.pauses.Add(1) // before any is waited for
+	}
 	for _, t := range ts {
 		t.change.Lock()
 	}
@@ -79,12 +83,13 @@ func (p *Paused) Cut() {
 }
 
 // Freeze flushes what was cut and returns what the tablets held then, in their
-// order.
+// order. It lets each go as soon as that is known, as it may take long for all.
 func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 	var out []*Frozen
-	for i, t := range p.ts {
+	for len(p.ts) > 0 {
+		t := p.ts[0]
 		// Not one more: newer memtables may have come, with what came later.
-		for range p.behind[i] {
+		for range p.behind[0] {
 			if _, err = t.flushLocked(ctx, false); err != nil {
 				break
 			}
@@ -97,6 +102,8 @@ func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 		r := t.Row().Clone()
 		r.Version, r.Redo, r.Op, r.Assignment, r.Stream = 0, commitlog.Pos{}, nil, nil, nil
 		out = append(out, Hold(t.env, r))
+		t.letGo()
+		p.ts, p.behind = p.ts[1:], p.behind[1:]
 	}
 	if err != nil {
 		for _, f := range out {
@@ -107,7 +114,7 @@ func (p *Paused) Freeze(ctx context.Context) (_ []*Frozen, err error) {
 	return out, nil
 }
 
-// Release lets the tablets go.
+// Release lets the tablets go that Freeze has not.
 func (p *Paused) Release() {
 	if p.behind == nil {
 		for _, t := range p.ts {
@@ -115,6 +122,19 @@ func (p *Paused) Release() {
 		}
 	}
 	for _, t := range p.ts {
-		t.change.Unlock()
+		t.letGo()
 	}
 }
+
+// letGo ends the pause of a tablet whose writes go on already, and asks for the
+// work that was left out meanwhile.
+func (t *Tablet) letGo() {
+	t.change.Unlock()
+	t.pauses.Add(-1)
+	t.env.Work(t)
+}
+
+// Paused tells whether Flush and Compact would wait until a pause is over. That takes
+// as long as flushes of many tablets. A caller that leaves out work for it is asked for it
+// again by Env.Work.
+func (t *Tablet) Paused() bool { return t.pauses.Load() > 0 }

@@ -223,6 +223,8 @@ type Tablet struct {
 
 	// change is held during a change of the METADATA row.
 	change mutex.Mutex
+	// pauses is how many Paused hold the change lock, or wait for it.
+	pauses atomic.Int32
 	jobs   jobs
 	// replaced says that the tablet was split or merged.
 	replaced atomic.Bool

@@ -31,7 +31,8 @@ type Options struct {
 // flushes, others compact. A flush waits while there are as many runs as there
 // should be at most and compactions leave fewer, unless room is short: in memory,
 // or in the commit log. There is always a goroutine for short compactions; those
-// that end first have half of the processors, the others little time.
+// that end first have half of the processors, the others little time. None waits for
+// a tablet that is paused: the others' memtables would fill up.
 type Worker struct {
 	o   Options
 	env *tablet.Env
@@ -203,6 +204,9 @@ func (w *Worker) loop(q *queue, work func(*tablet.Tablet) error) {
 
 func (w *Worker) flush(t *tablet.Tablet) error {
 	for {
+		if t.Paused() {
+			return nil // others need not wait for it
+		}
 		if !t.Room() && !w.short() {
 			w.compactions.put(t)
 			return nil
@@ -223,6 +227,9 @@ func (w *Worker) short() bool {
 }
 
 func (w *Worker) compact(t *tablet.Tablet) error {
+	if t.Paused() {
+		return nil
+	}
 	more, err := t.Compact(w.ctx)
 	if more {
 		w.compactions.put(t)

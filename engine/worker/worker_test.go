@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -121,6 +122,91 @@ func TestRelieves(t *testing.T) {
 	defer p.Release()
 	s.write(s.tablets[1], "row", make([]byte, 600<<10))
 	happens(t, "the large memtable is flushed", flushes)
+}
+
+// TestPausedTabletsHoldUpNoOthers: while tablets are paused and one of them takes long to be
+// frozen, others are flushed and compacted, those that are frozen already as well. What was left
+// out is done afterwards.
+func TestPausedTabletsHoldUpNoOthers(t *testing.T) {
+	// More than goroutines compact.
+	var rows []*metadata.Row
+	for i := range 3 + runtime.GOMAXPROCS(0) {
+		rows = append(rows, &metadata.Row{Tablet: metadata.TabletID(i + 1)})
+	}
+	s := newServer(t, time.Hour, 1<<30, rows...)
+	first, slow, other := s.tablets[0], s.tablets[1], s.tablets[len(rows)-1]
+	paused := s.tablets[:len(rows)-1]
+	freezes, release := make(chan struct{}), make(chan struct{})
+	var begun sync.Once
+	var mu sync.Mutex
+	changes := map[metadata.TabletID]chan struct{}{}
+	changed := func(one *tablet.Tablet) chan struct{} {
+		mu.Lock()
+		defer mu.Unlock()
+		if changes[one.ID()] == nil {
+			changes[one.ID()] = make(chan struct{}, 100)
+		}
+		return changes[one.ID()]
+	}
+	s.meta.before = func(r *metadata.Row) {
+		if r.Tablet == slow.ID() {
+			begun.Do(func() { close(freezes) })
+			<-release
+		}
+		changed(s.tablets[r.Tablet-1]) <- struct{}{}
+	}
+	flush := func(one *tablet.Tablet, what string) {
+		t.Helper()
+		s.write(one, "row", []byte("newer"))
+		one.Rotate()
+		happens(t, what, changed(one))
+	}
+	s.Start()
+	defer s.Stop()
+	var once sync.Once
+	open := func() { once.Do(func() { close(release) }) }
+	defer open()
+	for _, one := range paused {
+		s.write(one, "row", []byte("v"))
+	}
+	p, err := tablet.Pause(t.Context(), paused)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Cut()
+	type result struct {
+		held []*tablet.Frozen
+		err  error
+	}
+	frozen := make(chan result, 1)
+	go func() {
+		defer p.Release()
+		held, err := p.Freeze(t.Context())
+		frozen <- result{held, err}
+	}()
+	happens(t, "what was cut of the slow tablet is flushed", freezes)
+	happens(t, "what was cut of the first tablet is flushed", changed(first))
+	flush(other, "another tablet is flushed")
+	flush(first, "the first tablet is flushed again")
+	flush(other, "another tablet is flushed again")
+	other.RequestMajor()
+	s.Add(other)
+	happens(t, "another tablet is compacted", changed(other))
+	s.write(slow, "row", []byte("newer"))
+	slow.Rotate()
+	open()
+	got := <-frozen
+	if got.err != nil {
+		t.Fatal(got.err)
+	}
+	for i, f := range got.held {
+		if files := len(f.Row().Files); files != 1 {
+			t.Errorf("tablet %d held %d files, want what was cut", i+1, files)
+		}
+		f.Release()
+	}
+	happens(t, "what was cut of the slow tablet is flushed", changed(slow))
+	happens(t, "the slow tablet is flushed again", changed(slow))
 }
 
 // TestWorkerRetries: a tablet whose work fails is tried again later, and holds
