@@ -127,7 +127,14 @@ func (c *Client) CreateBackup(ctx context.Context, name string, want *schema.Bac
 }
 
 func (c *Client) fillBackup(ctx context.Context, b *catalog.Backup, name string) error {
-	rows, sch, err := c.consistentCut(ctx, b, name)
+	var rows []*metadata.Row
+	var sch *schema.Table
+	// Flushes of many tablets take longer than a reservation lasts. If the name is lost
+	// nonetheless, they come to their end, which does no harm.
+	err := c.whileRenewing(ctx, b, func(context.Context) (err error) {
+		rows, sch, err = c.consistentCut(ctx, name)
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -148,7 +155,7 @@ func (c *Client) fillBackup(ctx context.Context, b *catalog.Backup, name string)
 // consistentCut returns what all tablets of a table held at one instant, and the schema
 // that the table had. When tablets are split, merged or moved meanwhile, or
 // pauses do not overlap, it begins again.
-func (c *Client) consistentCut(ctx context.Context, b *catalog.Backup, name string) ([]*metadata.Row, *schema.Table, error) {
+func (c *Client) consistentCut(ctx context.Context, name string) ([]*metadata.Row, *schema.Table, error) {
 	end := time.Now().Add(maxServingWait)
 	for attempt := 0; ; attempt++ {
 		rows, sch, err := c.tryCut(ctx, name)
@@ -161,9 +168,6 @@ func (c *Client) consistentCut(ctx context.Context, b *catalog.Backup, name stri
 			return nil, nil, err
 		case time.Now().After(end):
 			return nil, nil, fault.New(fault.Unavailable, "the tablets of %s could not be paused together: %w", name, err)
-		}
-		if err := c.renewReservation(ctx, b); err != nil {
-			return nil, nil, err
 		}
 		if err := c.backoff(ctx, attempt); err != nil {
 			return nil, nil, err
