@@ -21,6 +21,10 @@ import (
 // time that it tries.
 const maxPause = time.Second
 
+// leastCuts is how often a backup is tried at least, if its tablets keep changing. An attempt
+// may take longer than maxServingWait for flushes alone.
+const leastCuts = 5
+
 // backup returns a backup by name.
 func (c *Client) backup(ctx context.Context, name string) (*catalog.Backup, error) {
 	b, err := catalog.ReadBackup(ctx, c.o.Lock, name)
@@ -154,7 +158,7 @@ func (c *Client) fillBackup(ctx context.Context, b *catalog.Backup, name string)
 
 // consistentCut returns what all tablets of a table held at one instant, and the schema
 // that the table had. When tablets are split, merged or moved meanwhile, or
-// pauses do not overlap, it begins again.
+// pauses do not overlap, it begins again: for maxServingWait, and leastCuts times at least.
 func (c *Client) consistentCut(ctx context.Context, name string) ([]*metadata.Row, *schema.Table, error) {
 	end := time.Now().Add(maxServingWait)
 	for attempt := 0; ; attempt++ {
@@ -166,7 +170,7 @@ func (c *Client) consistentCut(ctx context.Context, name string) ([]*metadata.Ro
 			return nil, nil, context.Cause(ctx)
 		case !errors.Is(err, fault.Unavailable) && !errors.Is(err, fault.Aborted):
 			return nil, nil, err
-		case time.Now().After(end):
+		case attempt+1 >= leastCuts && time.Now().After(end):
 			return nil, nil, fault.New(fault.Unavailable, "the tablets of %s could not be paused together: %w", name, err)
 		}
 		if err := c.backoff(ctx, attempt); err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/rpc"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/schema"
 )
@@ -67,5 +68,36 @@ func TestSlowBackupKeepsItsName(t *testing.T) {
 		if _, err := g.admin.Backup(ctx, name); err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// TestSlowBackupIsTriedAgain: a backup whose tablets take long to be flushed comes though one of
+// them is split meanwhile.
+func TestSlowBackupIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := startSlowFlushes(t)
+		defer func() {
+			g.Close()
+			time.Sleep(time.Minute)
+		}()
+		split := make(chan struct{})
+		go func() {
+			defer close(split)
+			time.Sleep(slowFlush + slowFlush/2)
+			middle := g.of("k")
+			g.ask("server-2", func(ctx context.Context, s rpc.TabletServer) {
+				if err := s.Split(ctx, middle.Tablet, []byte("l")); err != nil {
+					t.Error(err)
+				}
+			})
+		}()
+		start := time.Now()
+		if _, err := g.admin.CreateBackup(t.Context(), tableName, &schema.Backup{Name: "backups/b"}); err != nil {
+			t.Errorf("the backup: %v", err)
+		}
+		if took := time.Since(start); took < 4*slowFlush {
+			t.Errorf("the backup took %v: the split did not disturb it", took)
+		}
+		<-split
 	})
 }
