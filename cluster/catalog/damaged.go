@@ -2,6 +2,7 @@ package catalog
 
 import (
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -22,8 +23,16 @@ type DamagedLog struct {
 	// Server is the name of the log's owner, empty if it is not known.
 	Server  string
 	Tablets []WaitingTablet
+	// More says that there are others that wait, too many to name them all. Tablets has at
+	// least one for each segment that is waited for.
+	More    bool `json:",omitempty"`
 	version int64
 }
+
+// mostWaiting bounds the names of the tablets that wait for a log, in bytes: every process
+// reads them again and again, and etcd takes no more than 1.5 MiB. The first tablets of
+// segments that are not named yet may take as much again.
+const mostWaiting = 256 << 10
 
 // A WaitingTablet is a tablet that was to be opened.
 type WaitingTablet struct {
@@ -39,6 +48,12 @@ type WaitingTablet struct {
 // Name returns the name that logs and errors give the tablet.
 func (t WaitingTablet) Name() metadata.TabletName {
 	return metadata.TabletName{Table: t.Table, Tablet: t.Tablet, Start: t.Start, End: t.End}
+}
+
+// size returns how many bytes of an item it takes, about.
+func (t WaitingTablet) size() int {
+	const others = 200 // names of fields, the number, the time
+	return len(t.Table) + len(t.Object) + len(t.Error) + base64.StdEncoding.EncodedLen(len(t.Start)) + base64.StdEncoding.EncodedLen(len(t.End)) + others
 }
 
 // DamagedPrefix is where the lock service has the items of damaged logs. A server that
@@ -76,15 +91,25 @@ func DamagedLogs(ctx context.Context, l lock.Service) ([]DamagedLog, error) {
 	return out, nil
 }
 
-// NoteWaiting notes that tablets wait for a log.
+// NoteWaiting notes that tablets wait for a log. Those that it has no room for it notes when
+// it is called again and others have been opened.
 func NoteWaiting(ctx context.Context, l lock.Service, id commitlog.ID, tablets []WaitingTablet) error {
 	return changeDamaged(ctx, l, id, func(d *DamagedLog) bool {
-		changed := false
+		changed, size := false, 0
+		for _, t := range d.Tablets {
+			size += t.size()
+		}
 		for _, t := range tablets {
 			at := slices.IndexFunc(d.Tablets, func(x WaitingTablet) bool { return x.Tablet == t.Tablet })
 			switch {
+			case at < 0 && !d.hasRoom(size, t):
+				if d.More {
+					continue
+				}
+				d.More = true
 			case at < 0:
 				d.Tablets = append(d.Tablets, t)
+				size += t.size()
 			case d.Tablets[at].Object == t.Object && d.Tablets[at].Error == t.Error:
 				continue
 			default:
@@ -101,12 +126,22 @@ func NoteWaiting(ctx context.Context, l lock.Service, id commitlog.ID, tablets [
 	})
 }
 
+// hasRoom tells whether t can be added to tablets of a size.
+func (d *DamagedLog) hasRoom(size int, t WaitingTablet) bool {
+	size += t.size()
+	return size <= mostWaiting || size <= 2*mostWaiting && !slices.ContainsFunc(d.Tablets, func(x WaitingTablet) bool { return x.Object == t.Object })
+}
+
 // NoteOpened removes tablets, or all if none is named, from those that wait for a log.
 func NoteOpened(ctx context.Context, l lock.Service, id commitlog.ID, tablets ...metadata.TabletID) error {
 	return changeDamaged(ctx, l, id, func(d *DamagedLog) bool {
 		n := len(d.Tablets)
 		d.Tablets = slices.DeleteFunc(d.Tablets, func(x WaitingTablet) bool { return len(tablets) == 0 || slices.Contains(tablets, x.Tablet) })
-		return len(d.Tablets) < n
+		if len(d.Tablets) == n {
+			return false
+		}
+		d.More = false // those that still wait are noted again
+		return true
 	})
 }
 
@@ -142,10 +177,20 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// StillWaiting leaves of damaged logs the tablets whose rows say that they wait.
+// StillWaiting leaves of damaged logs the tablets whose rows say that they wait, and More where
+// rows say that of others.
 func StillWaiting(logs []DamagedLog, rows map[metadata.TabletID]*metadata.Row) (out []DamagedLog) {
 	for _, d := range logs {
 		d.Tablets = slices.DeleteFunc(slices.Clone(d.Tablets), func(t WaitingTablet) bool { return !WaitsFor(rows[t.Tablet], d.Log) })
+		if d.More {
+			waiting := 0
+			for _, r := range rows {
+				if WaitsFor(r, d.Log) {
+					waiting++
+				}
+			}
+			d.More = waiting > len(d.Tablets)
+		}
 		if len(d.Tablets) > 0 {
 			out = append(out, d)
 		}

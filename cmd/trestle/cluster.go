@@ -160,6 +160,8 @@ type clusterStatus struct {
 	// Damaged are segments of commit logs of servers that are gone, which tablets
 	// wait for.
 	Damaged []damagedStatus `json:"damaged,omitempty"`
+	// DamagedMore says that more tablets wait than Damaged names.
+	DamagedMore bool `json:"damaged_more,omitempty"`
 }
 
 type damagedStatus struct {
@@ -251,6 +253,7 @@ func (o *operator) status(ctx context.Context, _ []string) error {
 		damaged = catalog.StillWaiting(damaged, rows)
 	}
 	for _, d := range damaged {
+		out.DamagedMore = out.DamagedMore || d.More
 		for _, t := range d.Tablets {
 			out.Damaged = append(out.Damaged, damagedStatus{Object: t.Object, Server: d.Server, Error: t.Error, Since: t.Since, Table: t.Table,
 				Tablet: t.Tablet.String(), Start: ops.EscapeKey(t.Start), End: ops.EscapeKey(t.End)})
@@ -305,6 +308,9 @@ func (c *clusterStatus) print(out io.Writer, tablets bool) error {
 		fmt.Fprint(w, "\nnot served: a segment of the commit log of a server that is gone is damaged"+wrong+"\nTABLET\tSTART\tEND\tTABLE\tSERVER\tSEGMENT\n")
 		for _, d := range c.Damaged {
 			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s%s\n", d.Tablet, d.Start, d.End, d.Table, d.Server, d.Object, wrong)
+		}
+		if c.DamagedMore {
+			fmt.Fprintln(w, "More tablets wait than are named here.")
 		}
 		fmt.Fprintf(w, "Bring the segment back to its place in the store (log/%s), or ask what it costs to give it up: trestle log drop-damaged %[1]s\n", c.Damaged[0].Object)
 	}

@@ -109,7 +109,8 @@ func (c damageCollector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// damageWarnings has a line for each damaged segment that tablets wait for. They are for
+// damageWarnings has a line for each damaged segment that tablets wait for, and for each log
+// that has more than are named. They are for
 // everybody, so they name no rows.
 func damageWarnings(logs []catalog.DamagedLog) (lines []string) {
 	for _, d := range logs {
@@ -131,6 +132,9 @@ func damageWarnings(logs []catalog.DamagedLog) (lines []string) {
 				line += fmt.Sprintf("tablet %v of %s", t.Tablet, t.Table)
 			}
 			lines = append(lines, line)
+		}
+		if d.More {
+			lines = append(lines, fmt.Sprintf("more tablets wait for commit log %v of %s than are counted here", d.Log, cmp.Or(d.Server, "a server that is gone")))
 		}
 	}
 	return lines

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -137,6 +138,23 @@ func TestReadyNamesNoRows(t *testing.T) {
 	}
 	if w.Code != http.StatusOK || strings.Contains(body, "secret") {
 		t.Errorf("%d\n%s", w.Code, body)
+	}
+}
+
+// TestMoreTabletsWait: where more tablets wait for a damaged log than are noted, readers of
+// it is told so.
+func TestMoreTabletsWait(t *testing.T) {
+	for _, more := range []bool{false, true} {
+		logs := []catalog.DamagedLog{{Log: 6, Server: "s", Tablets: []catalog.WaitingTablet{{Table: "t", Tablet: 9, Object: "l/1", Error: "a checksum"}}, More: more}}
+		warnings := strings.Join(damageWarnings(logs), "\n")
+		if strings.Contains(warnings, "more tablets wait for commit log 0000000000000006 of s") != more {
+			t.Errorf("more: %v, and the warnings are\n%s", more, warnings)
+		}
+		var out bytes.Buffer
+		status := clusterStatus{Damaged: []damagedStatus{{Table: "t", Tablet: "9", Object: "l/1"}}, DamagedMore: more}
+		if err := status.print(&out, false); err != nil || strings.Contains(out.String(), "More tablets wait") != more {
+			t.Errorf("more: %v, and the status is\n%s, %v", more, out.String(), err)
+		}
 	}
 }
 
