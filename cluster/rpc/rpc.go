@@ -160,7 +160,7 @@ type TabletKey struct {
 // rows decide.
 type Control interface {
 	// Load opens the tablets whose METADATA rows name this server. Those that it
-	// serves already are no error.
+	// serves already are no error. It waits for those that another call is opening.
 	Load(ctx context.Context, keys []TabletKey) error
 	// Unload writes everything of the tablets to the store and gives them up,
 	// cleanly.

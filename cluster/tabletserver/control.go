@@ -60,13 +60,39 @@ func (s *Server) translateShutdown(err error) error {
 // Load implements rpc.Control. The tablets that need the log of one former
 // owner are recovered together, by one replay.
 func (s *Server) Load(ctx context.Context, keys []rpc.TabletKey) error {
-	if err := s.alive(); err != nil {
-		return err
+	for {
+		if err := s.alive(); err != nil {
+			return err
+		}
+		var others []beingLoaded
+		err := s.runDetached(ctx, func(ctx context.Context) (err error) {
+			others, err = s.load(ctx, keys)
+			return err
+		})
+		if err != nil || len(others) == 0 {
+			return err
+		}
+		keys = nil
+		for _, o := range others {
+			select {
+			case <-o.done:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+			keys = append(keys, o.key) // the other call may have failed
+		}
 	}
-	return s.runDetached(ctx, func(ctx context.Context) error { return s.load(ctx, keys) })
 }
 
-func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
+// A beingLoaded is a tablet that another call of Load is opening. done is closed when that
+// has succeeded or failed.
+type beingLoaded struct {
+	key  rpc.TabletKey
+	done <-chan struct{}
+}
+
+// load opens tablets. It returns those that it left to other calls.
+func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) (others []beingLoaded, err error) {
 	byLog := map[uint64][]*metadata.Row{}
 	var errs []error
 	for _, k := range keys {
@@ -77,11 +103,18 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 		}
 		// A row that says Open is of a tablet that is served here already, or is being
 		// split or merged. Its log is this server's own and must not be sealed.
-		if !s.isAssignedHere(r) || r.Assignment.State == metadata.Open || !s.claim(r) {
+		if !s.isAssignedHere(r) || r.Assignment.State == metadata.Open {
 			continue
 		}
-		log := r.Assignment.Log
-		byLog[log] = append(byLog[log], r)
+		claimed, done, err := s.claim(r)
+		switch {
+		case err != nil:
+			errs = append(errs, err)
+		case claimed:
+			byLog[r.Assignment.Log] = append(byLog[r.Assignment.Log], r)
+		case done != nil:
+			others = append(others, beingLoaded{k, done})
+		}
 	}
 	for log, rows := range byLog {
 		err := s.recoverUndamaged(ctx, commitlog.ID(log), rows)
@@ -90,23 +123,29 @@ func (s *Server) load(ctx context.Context, keys []rpc.TabletKey) error {
 		}
 		s.mu.Lock()
 		for _, r := range rows {
+			close(s.loading[r.Tablet])
 			delete(s.loading, r.Tablet)
 		}
 		s.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	return others, errors.Join(errs...)
 }
 
-// claim notes that a tablet is being loaded. It returns false if it is, or is
-// served.
-func (s *Server) claim(r *metadata.Row) bool {
+// claim notes that a tablet is being loaded, unless it is served. If another call loads it
+// already, done is closed when that ends.
+func (s *Server) claim(r *metadata.Row) (claimed bool, done <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.logGroupOf(r.Table).closed || s.loading[r.Tablet] || s.tablets[r.Tablet] != nil {
-		return false
+	switch {
+	case s.tablets[r.Tablet] != nil:
+		return false, nil, nil
+	case s.loading[r.Tablet] != nil:
+		return false, s.loading[r.Tablet], nil
+	case s.logGroupOf(r.Table).closed:
+		return false, nil, rpc.ErrNotServing // it never will be
 	}
-	s.loading[r.Tablet] = true
-	return true
+	s.loading[r.Tablet] = make(chan struct{})
+	return true, nil, nil
 }
 
 // recover opens tablets whose newest changes are in the log of a former owner,

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2/vfs"
 
 	"github.com/trestledb/trestle/cluster/catalog"
+	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/cluster/lock/memory"
 	"github.com/trestledb/trestle/cluster/metastore"
 	"github.com/trestledb/trestle/cluster/rpc"
@@ -23,11 +24,16 @@ import (
 // startServer starts a server of a cluster of one table.
 func startServer(t *testing.T, d rpc.Dialer) (*Server, *catalog.Table) {
 	t.Helper()
+	return startServerOn(t, d, memory.New().Client(nil, nil))
+}
+
+// startServerOn starts such a server on a lock service.
+func startServerOn(t *testing.T, d rpc.Dialer, l lock.Service) (*Server, *catalog.Table) {
+	t.Helper()
 	store, err := objectstore.OpenLocal(vfs.NewMem(), "store", objectstore.LocalOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := memory.New().Client(nil, nil)
 	if _, err := catalog.WriteName(t.Context(), l, "t", catalog.Name{{Table: &schema.Table{Name: "t", ID: 5, Version: 1}}}, 0); err != nil {
 		t.Fatal(err)
 	}

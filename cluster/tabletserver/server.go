@@ -201,7 +201,7 @@ type Server struct {
 
 	mu      sync.RWMutex
 	tablets map[metadata.TabletID]*served
-	loading map[metadata.TabletID]bool
+	loading map[metadata.TabletID]chan struct{} // closed when that ends
 	damaged map[commitlog.ID]*damagedLog
 	pauses  pauses
 	// clock guards the times of commits, and of promises.
@@ -260,7 +260,7 @@ type served struct {
 func Start(ctx context.Context, o Options) (_ *Server, err error) {
 	o = o.WithDefaults()
 	begin := time.Now()
-	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]bool{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
+	s := &Server{o: o, tablets: map[metadata.TabletID]*served{}, loading: map[metadata.TabletID]chan struct{}{}, damaged: map[commitlog.ID]*damagedLog{}, failed: make(chan struct{}), stopped: make(chan struct{})}
 	s.promise.wake = make(chan struct{}, 1)
 	s.promise.until.Store(unbound)
 	// From here on the clock is watched: before the first change, and the first reader.
