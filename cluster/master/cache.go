@@ -127,6 +127,13 @@ func (m *master) refresh(ctx context.Context, patience time.Duration, v *view) (
 	stale, loaded := k.stale, k.loaded
 	k.stale, k.loaded = nil, nil
 	k.mu.Unlock()
+	defer func() {
+		if err != nil {
+			k.mu.Lock()
+			defer k.mu.Unlock()
+			k.stale, k.loaded = append(stale, k.stale...), append(loaded, k.loaded...)
+		}
+	}()
 	due := k.scanned.IsZero() || time.Since(k.scanned) >= max(10*m.o.Interval, 20*k.took)
 	for n := range k.servers {
 		if _, ok := v.servers[n]; !ok {
@@ -162,13 +169,15 @@ func (m *master) refresh(ctx context.Context, patience time.Duration, v *view) (
 			}
 		}
 	}
-	for n, key := range stale {
+	loaded = nil
+	for len(stale) > 0 {
 		came()
+		key := stale[0]
 		r, err := m.meta.Get(ctx, key)
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			k.invalidate(stale[n:]...)
 			return false, err
 		}
+		stale = stale[1:]
 		i, ok := k.find(key)
 		switch {
 		case ok && err != nil:
