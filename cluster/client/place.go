@@ -107,12 +107,12 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 	if err != nil {
 		return err
 	}
-	here, err := c.livingServer(ctx, left.Assignment.Server)
-	if err != nil {
+	here := left.Assignment.Server
+	if err := c.requireLiving(ctx, here); err != nil {
 		return err
 	}
 	// Neither may be moved away meanwhile.
-	if err := c.pin(ctx, left.Tablet, here.Name); err != nil {
+	if err := c.pin(ctx, left.Tablet, here); err != nil {
 		return err
 	}
 	err = c.moveAndWait(ctx, right, here)
@@ -125,32 +125,31 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 // Move moves a tablet to the server of a name, and returns when it is served there. With
 // stay the master leaves it there until another Move.
 func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay bool) error {
-	to, err := c.livingServer(ctx, server)
-	if err != nil {
+	if err := c.requireLiving(ctx, server); err != nil {
 		return err
 	}
-	err = c.moveAndWait(ctx, r, to)
+	err := c.moveAndWait(ctx, r, server)
 	if !stay || err != nil {
 		err = errors.Join(err, c.unpin(ctx, r.Tablet))
 	}
 	return err
 }
 
-// livingServer returns the living server of a name.
-func (c *Client) livingServer(ctx context.Context, name string) (catalog.Registration, error) {
+// requireLiving is NotFound, with the names that there are, if no living server has a name.
+func (c *Client) requireLiving(ctx context.Context, name string) error {
 	servers, _, err := catalog.Servers(ctx, c.o.Lock)
 	if err != nil {
-		return catalog.Registration{}, err
+		return err
 	}
 	var names []string
 	for _, s := range servers {
 		if s.Name == name {
-			return s, nil
+			return nil
 		}
 		names = append(names, s.Name)
 	}
 	slices.Sort(names)
-	return catalog.Registration{}, fault.New(fault.NotFound, "no living server is called %q; there are: %s", name, strings.Join(names, ", "))
+	return fault.New(fault.NotFound, "no living server is called %q; there are: %s", name, strings.Join(names, ", "))
 }
 
 // pin names the server that is to serve a tablet.
@@ -257,27 +256,45 @@ func removeItem(ctx context.Context, l lock.Service, key string) (bool, error) {
 	}
 }
 
-// moveAndWait moves a tablet and waits until it is served there.
-func (c *Client) moveAndWait(ctx context.Context, r *metadata.Row, to catalog.Registration) error {
-	if err := c.pin(ctx, r.Tablet, to.Name); err != nil {
+// moveAndWait moves a tablet to the server of a name and waits until it is served there.
+func (c *Client) moveAndWait(ctx context.Context, r *metadata.Row, server string) error {
+	if err := c.pin(ctx, r.Tablet, server); err != nil {
 		return err
 	}
 	for {
-		now, err := c.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
-		switch {
-		case err == nil && now.Tablet != r.Tablet, errors.Is(err, fault.NotFound):
-			return fault.New(fault.Aborted, "tablet %v was split or merged meanwhile", r.Tablet)
-		case err == nil:
-			if a := now.Assignment; a != nil && a.State == metadata.Open && a.Incarnation == to.Incarnation {
-				return nil
-			}
-		case !errors.Is(err, fault.Unavailable):
+		there, err := c.isServedAt(ctx, r, server)
+		if there || err != nil && !errors.Is(err, fault.Unavailable) {
 			return err
 		}
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("move tablet %v to %v: it was not done in time (is there a master?): %w", r.Tablet, to.ServerName(), context.Cause(ctx))
+			return fmt.Errorf("move tablet %v to %s: it was not done in time (is there a master?): %w", r.Tablet, server, context.Cause(ctx))
 		}
 	}
+}
+
+// isServedAt tells whether a tablet is served by the living server of a name, which may
+// have been started again since it was given the tablet. It is FailedPrecondition if the
+// tablet will not come there, and Aborted if there is no such tablet any more.
+func (c *Client) isServedAt(ctx context.Context, r *metadata.Row, server string) (bool, error) {
+	now, err := c.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
+	switch {
+	case err == nil && now.Tablet != r.Tablet, errors.Is(err, fault.NotFound):
+		return false, fault.New(fault.Aborted, "tablet %v was split or merged meanwhile", r.Tablet)
+	case err != nil:
+		return false, err
+	}
+	servers, _, err := catalog.Servers(ctx, c.o.Lock)
+	if err != nil {
+		return false, err
+	}
+	if a := now.Assignment; a != nil && a.State == metadata.Open && servers[a.Incarnation].Name == server {
+		return true, nil
+	}
+	drained, err := catalog.Drained(ctx, c.o.Lock)
+	if err == nil && drained[server] {
+		err = fault.New(fault.FailedPrecondition, "tablet server %s is being drained, so it gets no tablet", server)
+	}
+	return false, err
 }

@@ -220,6 +220,67 @@ func TestOperateCancelled(t *testing.T) {
 	}
 }
 
+// TestMoveToDrainedServer: a tablet that is to go to a server that gets none is refused at
+// once, and so is one that is on its way when the drain begins.
+func TestMoveToDrainedServer(t *testing.T) {
+	c := start(t, Options{}, 2)
+	defer c.Close()
+	b := clientOf(t, c, "client")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	create(t, b, upkeepTable)
+	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
+		t.Fatal(err)
+	}
+	c.StopMaster("master-1")
+	moved := make(chan error, 1)
+	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
+	select {
+	case err := <-moved:
+		t.Fatalf("a move without a master: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := b.Drain(ctx, "server-2"); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-moved; fault.KindOf(err) != fault.FailedPrecondition {
+		t.Errorf("a move to a server that is drained meanwhile: %v", err)
+	}
+	if err := b.MoveAt(ctx, upkeepTable, nil, "server-2"); fault.KindOf(err) != fault.FailedPrecondition {
+		t.Errorf("a move to a drained server: %v", err)
+	}
+}
+
+// TestMoveToServerStartedAgain: a move ends when the tablet is where it was to go, though
+// that server was started again meanwhile.
+func TestMoveToServerStartedAgain(t *testing.T) {
+	c := start(t, Options{}, 2)
+	defer c.Close()
+	b := clientOf(t, c, "client")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	create(t, b, upkeepTable)
+	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
+		t.Fatal(err)
+	}
+	c.StopMaster("master-1")
+	moved := make(chan error, 1)
+	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
+	select {
+	case err := <-moved:
+		t.Fatalf("a move without a master: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	c.KillServer("server-2")
+	if _, err := c.StartServer(ctx, "server-2"); err != nil {
+		t.Fatal(err)
+	}
+	c.StartMaster("master-1")
+	if err := <-moved; err != nil {
+		t.Error(err)
+	}
+}
+
 // TestGroups: locality groups are set in one place, known everywhere, carried out
 // by all servers and kept by those that take over.
 func TestGroups(t *testing.T) {
