@@ -112,14 +112,25 @@ func (c *Client) Merge(ctx context.Context, left *metadata.Row) error {
 		return err
 	}
 	// Neither may be moved away meanwhile.
-	if err := c.pin(ctx, left.Tablet, here); err != nil {
-		return err
+	var pins []pin
+	for _, r := range []*metadata.Row{left, right} {
+		var p pin
+		if p, err = c.pin(ctx, r.Tablet, here); err != nil {
+			break
+		}
+		pins = append(pins, p)
 	}
-	err = c.moveAndWait(ctx, right, here)
+	if err == nil {
+		err = c.awaitServedAt(ctx, right, here)
+	}
 	if err == nil {
 		err = s.Merge(ctx, left.Tablet, right.Tablet)
 	}
-	return errors.Join(err, c.unpin(ctx, left.Tablet), c.unpin(ctx, right.Tablet))
+	errs := []error{err}
+	for _, p := range pins {
+		errs = append(errs, c.unpin(ctx, p, err != nil))
+	}
+	return errors.Join(errs...)
 }
 
 // Move moves a tablet to the server of a name, and returns when it is served there. With
@@ -128,9 +139,13 @@ func (c *Client) Move(ctx context.Context, r *metadata.Row, server string, stay 
 	if err := c.requireLiving(ctx, server); err != nil {
 		return err
 	}
-	err := c.moveAndWait(ctx, r, server)
+	p, err := c.pin(ctx, r.Tablet, server)
+	if err != nil {
+		return err
+	}
+	err = c.awaitServedAt(ctx, r, server)
 	if !stay || err != nil {
-		err = errors.Join(err, c.unpin(ctx, r.Tablet))
+		err = errors.Join(err, c.unpin(ctx, p, err != nil))
 	}
 	return err
 }
@@ -152,26 +167,50 @@ func (c *Client) requireLiving(ctx context.Context, name string) error {
 	return fault.New(fault.NotFound, "no living server is called %q; there are: %s", name, strings.Join(names, ", "))
 }
 
+// A pin names the server that is to serve a tablet.
+type pin struct {
+	key, server string
+	before      []byte // the server that was named before; nil if none was
+}
+
 // pin names the server that is to serve a tablet.
-func (c *Client) pin(ctx context.Context, id metadata.TabletID, server string) error {
-	key := catalog.PinKey(id)
+func (c *Client) pin(ctx context.Context, id metadata.TabletID, server string) (pin, error) {
+	p := pin{key: catalog.PinKey(id), server: server}
 	for {
-		i, err := c.o.Lock.Get(ctx, key)
+		i, err := c.o.Lock.Get(ctx, p.key)
 		if err != nil && !errors.Is(err, fault.NotFound) {
-			return err
+			return p, err
 		}
-		if _, err := c.o.Lock.Put(ctx, key, []byte(server), i.Version); !errors.Is(err, fault.Aborted) {
-			return err
+		p.before = i.Value
+		switch _, err := c.o.Lock.Put(ctx, p.key, []byte(server), i.Version); {
+		case err == nil:
+			return p, nil
+		case !errors.Is(err, fault.Aborted):
+			return p, errors.Join(err, c.unpin(ctx, p, true)) // it may have been done
 		}
 	}
 }
 
-// unpin ends that.
-func (c *Client) unpin(ctx context.Context, id metadata.TabletID) error {
+// unpin ends that, or undoes it, unless another caller has named another server meanwhile.
+func (c *Client) unpin(ctx context.Context, p pin, undo bool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_, err := removeItem(ctx, c.o.Lock, catalog.PinKey(id))
-	return err
+	for {
+		i, err := c.o.Lock.Get(ctx, p.key)
+		switch {
+		case errors.Is(err, fault.NotFound), err == nil && string(i.Value) != p.server:
+			return nil
+		case err != nil:
+			return err
+		case undo && p.before != nil:
+			_, err = c.o.Lock.Put(ctx, p.key, p.before, i.Version)
+		default:
+			err = c.o.Lock.Delete(ctx, p.key, i.Version)
+		}
+		if !errors.Is(err, fault.Aborted) {
+			return err
+		}
+	}
 }
 
 // Drain has the master move all tablets away from the server of a name, and give
@@ -256,11 +295,8 @@ func removeItem(ctx context.Context, l lock.Service, key string) (bool, error) {
 	}
 }
 
-// moveAndWait moves a tablet to the server of a name and waits until it is served there.
-func (c *Client) moveAndWait(ctx context.Context, r *metadata.Row, server string) error {
-	if err := c.pin(ctx, r.Tablet, server); err != nil {
-		return err
-	}
+// awaitServedAt waits until a tablet that is pinned to the server of a name is served there.
+func (c *Client) awaitServedAt(ctx context.Context, r *metadata.Row, server string) error {
 	for {
 		there, err := c.isServedAt(ctx, r, server)
 		if there || err != nil && !errors.Is(err, fault.Unavailable) {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestledb/trestle/cluster/catalog"
 	"github.com/trestledb/trestle/cluster/client"
 	"github.com/trestledb/trestle/cluster/master"
 	"github.com/trestledb/trestle/engine/fault"
@@ -278,6 +279,53 @@ func TestMoveToServerStartedAgain(t *testing.T) {
 	c.StartMaster("master-1")
 	if err := <-moved; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestFailedMovesLeavePins: a merge or move that fails leaves tablets pinned as they were.
+func TestFailedMovesLeavePins(t *testing.T) {
+	for _, pinned := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pinned=%v", pinned), func(t *testing.T) {
+			c := start(t, Options{}, 2)
+			defer c.Close()
+			b := clientOf(t, c, "client")
+			ctx := t.Context()
+			create(t, b, upkeepTable, "m")
+			for key, server := range map[string]string{"a": "server-2", "x": "server-1"} {
+				if err := b.MoveTablet(ctx, upkeepTable, []byte(key), server, pinned); err != nil {
+					t.Fatal(err)
+				}
+			}
+			pins := func() string {
+				t.Helper()
+				items, _, err := c.Lock("test").List(ctx, catalog.PinsPrefix)
+				if err != nil {
+					t.Fatal(err)
+				}
+				var s strings.Builder
+				for _, i := range items {
+					fmt.Fprintf(&s, "%s=%s ", i.Key, i.Value)
+				}
+				return s.String()
+			}
+			before := pins()
+			c.StopMaster("master-1")
+			if err := b.Drain(ctx, "server-2"); err != nil {
+				t.Fatal(err)
+			}
+			if err := b.MergeAt(ctx, upkeepTable, []byte("a")); fault.KindOf(err) != fault.FailedPrecondition {
+				t.Errorf("a merge on a drained server: %v", err)
+			}
+			if after := pins(); after != before {
+				t.Errorf("pins after a merge that failed: %q, before: %q", after, before)
+			}
+			if err := b.MoveAt(ctx, upkeepTable, []byte("x"), "server-2"); fault.KindOf(err) != fault.FailedPrecondition {
+				t.Errorf("a move to a drained server: %v", err)
+			}
+			if after := pins(); after != before {
+				t.Errorf("pins after a move that failed: %q, before: %q", after, before)
+			}
+		})
 	}
 }
 
