@@ -368,11 +368,20 @@ func (s *tableServer) ListBackups(ctx context.Context, req *adminpb.ListBackupsR
 // parseOrder reads an order_by: fields, each perhaps followed by desc. It returns
 // a function that gives each backup a text; they compare as the backups do.
 func parseOrder(s string) (func(*adminpb.Backup) string, error) {
+	if err := checkListingText("order_by", s); err != nil {
+		return nil, err
+	}
 	type by struct {
 		field string
 		desc  bool
 	}
 	var order []by
+	add := func(field string, desc bool) {
+		// A field that is there again decides nothing, and keys would have it twice.
+		if !slices.ContainsFunc(order, func(o by) bool { return o.field == field }) {
+			order = append(order, by{field, desc})
+		}
+	}
 	if strings.TrimSpace(s) == "" {
 		s = "start_time desc"
 	}
@@ -382,9 +391,9 @@ func parseOrder(s string) (func(*adminpb.Backup) string, error) {
 		if !ok || !isOneOf(words[0], backupFields.roots...) {
 			return nil, refuse(fault.Invalid, "order_by", "Error in field 'order_by' : Expected fields of a backup with an optional 'desc', separated by commas, but found '%s'", part)
 		}
-		order = append(order, by{words[0], len(words) == 2 && strings.EqualFold(words[1], "desc")})
+		add(words[0], len(words) == 2 && strings.EqualFold(words[1], "desc"))
 	}
-	order = append(order, by{field: "name"})
+	add("name", false)
 	return func(b *adminpb.Backup) string {
 		var key []byte
 		for _, o := range order {

@@ -359,6 +359,7 @@ func TestListBackups(t *testing.T) {
 		{all, "", "expire_time", "z exactly exact howl"},
 		{all, "", "size_bytes desc,name", "exact z exactly howl"},
 		{all, "", "state, end_time", "howl exact exactly z"},
+		{all, "", "name desc, name", "z howl exactly exact"},
 		{all, `name:"exact"`, "", "exact"},
 		{all, `name:EXACT`, "", "exactly exact"},
 		{all, `name = ` + testCluster + `/backups/exact`, "", "exact"},
@@ -386,6 +387,8 @@ func TestListBackups(t *testing.T) {
 	checkRefusals(t, s, []refusal{
 		{"filter", bad(&adminpb.ListBackupsRequest{Parent: all, Filter: "nothing:1"}), codes.InvalidArgument, "unknown field", "filter"},
 		{"half a filter", bad(&adminpb.ListBackupsRequest{Parent: all, Filter: "(name:x"}), codes.InvalidArgument, "missing", "filter"},
+		{"long filter", bad(&adminpb.ListBackupsRequest{Parent: all, Filter: strings.Repeat("name:x ", 1<<18)}), codes.InvalidArgument, "at most 16384 bytes", "filter"},
+		{"long order", bad(&adminpb.ListBackupsRequest{Parent: all, OrderBy: strings.Repeat("name,", 1<<18) + "name"}), codes.InvalidArgument, "at most 16384 bytes", "order_by"},
 		{"order", bad(&adminpb.ListBackupsRequest{Parent: all, OrderBy: "name up"}), codes.InvalidArgument, "Expected", "order_by"},
 		{"order by nothing", bad(&adminpb.ListBackupsRequest{Parent: all, OrderBy: "name,"}), codes.InvalidArgument, "Expected", "order_by"},
 		{"token", bad(&adminpb.ListBackupsRequest{Parent: all, PageToken: "x"}), codes.InvalidArgument, "Not a token", "page_token"},
@@ -891,6 +894,15 @@ func FuzzStoredBackup(f *testing.F) {
 			t.Fatal(err)
 		}
 	})
+}
+
+// However often an order repeats a field, keys have it once.
+func TestOrderKeysStayShort(t *testing.T) {
+	b := &adminpb.Backup{Name: strings.Repeat("n", 100)}
+	key := must(parseOrder(strings.Repeat("name,", 1000) + "name desc"))(t)
+	if n := len(key(b)); n > 250 {
+		t.Errorf("a name of 100 bytes has a key of %d", n)
+	}
 }
 
 func FuzzOrder(f *testing.F) {

@@ -130,6 +130,7 @@ func TestOperations(t *testing.T) {
 		{"list nothing", list(&longrunningpb.ListOperationsRequest{Name: "operations/projects/"}), invalid, "When parsing", "name"},
 		{"list negative", list(&longrunningpb.ListOperationsRequest{PageSize: -1}), invalid, "Must not be negative", "page_size"},
 		{"list garbage", list(&longrunningpb.ListOperationsRequest{PageToken: "x"}), invalid, "Not a token", "page_token"},
+		{"list with a long filter", list(&longrunningpb.ListOperationsRequest{Filter: strings.Repeat("done:1 ", 1<<18)}), invalid, "at most 16384 bytes", "filter"},
 		{"token of another filter", list(&longrunningpb.ListOperationsRequest{PageToken: token, Filter: "done=true"}), invalid, "Not a token", "page_token"},
 	}
 	for filter, text := range map[string]string{

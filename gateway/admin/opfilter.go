@@ -29,8 +29,21 @@ type filterFields struct {
 
 var operationFields = filterFields{roots: []string{"name", "done", "error", "response", "metadata"}}
 
-// maxFilterDepth bounds the nesting of parentheses and NOTs.
-const maxFilterDepth = 50
+const (
+	// maxFilterDepth bounds the nesting of parentheses and NOTs.
+	maxFilterDepth = 50
+	// maxListingText bounds a filter or an order_by, in bytes. What is made of either
+	// takes twenty times the memory, and a stack as deep as the filter has terms.
+	maxListingText = 16 << 10
+)
+
+// checkListingText refuses a filter or an order_by that is longer than callers write.
+func checkListingText(field, s string) error {
+	if len(s) > maxListingText {
+		return refuse(fault.Invalid, field, "Error in field '%s' : Must be at most %d bytes long, but is %d", field, maxListingText, len(s))
+	}
+	return nil
+}
 
 // parseFilter reads the filter of a listing, the common subset of AIP-160:
 //
@@ -43,6 +56,9 @@ const maxFilterDepth = 50
 // ":" asks whether a text contains the value; ":*" whether the field is set.
 // Words compare without case.
 func parseFilter(s string, fields filterFields) (filter, error) {
+	if err := checkListingText("filter", s); err != nil {
+		return nil, err
+	}
 	p := &filterParser{in: s, fields: fields}
 	if p.next(); p.tok == "" && p.err == "" {
 		return func(protoreflect.Message) bool { return true }, nil
