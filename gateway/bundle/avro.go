@@ -18,11 +18,11 @@ type schema struct {
 	kind    string // a primitive type, "record", "enum", "fixed", "array", "map" or "union"
 	name    string // full name of a record, enum or fixed
 	aliases []string
-	fields  []*field  // of a record
-	of      []*schema // branches of a union; the one of an array's items or a map's values
-	symbols []string  // of an enum
-	dflt    bool      // an enum that has a default
-	size    int64     // of a fixed
+	fields  []*field        // of a record
+	of      []*schema       // branches of a union; the one of an array's items or a map's values
+	symbols map[string]bool // of an enum
+	dflt    bool            // an enum that has a default
+	size    int64           // of a fixed
 }
 
 type field struct {
@@ -40,8 +40,9 @@ func ParseAvro(schemas []string) (*Avro, error) {
 		return nil, errors.New("there is no schema")
 	}
 	a := new(Avro)
+	var p avroParser
 	for i, s := range schemas {
-		r, err := parseAvro(s)
+		r, err := p.document(s)
 		if err != nil {
 			return nil, fmt.Errorf("Error in element #%d : not a valid Avro schema: %w", i, err)
 		}
@@ -50,7 +51,8 @@ func ParseAvro(schemas []string) (*Avro, error) {
 	return a, nil
 }
 
-func parseAvro(s string) (*schema, error) {
+// document reads a schema that is complete by itself.
+func (p *avroParser) document(s string) (*schema, error) {
 	d := json.NewDecoder(strings.NewReader(s))
 	d.UseNumber()
 	var v any
@@ -60,11 +62,18 @@ func parseAvro(s string) (*schema, error) {
 	if _, err := d.Token(); err != io.EOF {
 		return nil, errors.New("more than one JSON value")
 	}
-	p := avroParser{names: map[string]*schema{}}
+	p.names = map[string]*schema{}
 	return p.parse(v, "")
 }
 
-type avroParser struct{ names map[string]*schema }
+// maxSteps bounds what the checks of a bundle's defaults look at. Nested unions of records
+// offer each level of a default in two ways and more, so that all ways may have no end.
+const maxSteps = 5_000_000
+
+type avroParser struct {
+	names map[string]*schema
+	steps int // of accepts, in all schemas
+}
 
 // parse reads a schema that stands inside of namespace.
 func (p *avroParser) parse(v any, namespace string) (*schema, error) {
@@ -219,7 +228,10 @@ func (p *avroParser) record(s *schema, v map[string]any, namespace string) error
 			return fmt.Errorf("field %q: the order %v is unknown", f.name, order)
 		}
 		if d, ok := o["default"]; ok {
-			if !f.schema.accepts(d) {
+			if !p.accepts(f.schema, d) {
+				if p.steps > maxSteps {
+					return fmt.Errorf("field %q: the default is too complex to tell whether it is a %s", f.name, f.schema)
+				}
 				return fmt.Errorf("field %q: the default is no %s", f.name, f.schema)
 			}
 			f.dflt = true
@@ -234,20 +246,19 @@ func (s *schema) enum(v map[string]any) error {
 	if !ok {
 		return errors.New("there are no symbols")
 	}
-	seen := map[string]bool{}
+	s.symbols = make(map[string]bool, len(list))
 	for _, x := range list {
 		name, _ := x.(string)
 		switch {
 		case !isAvroName(name):
 			return fmt.Errorf("%v is no name", x)
-		case seen[name]:
+		case s.symbols[name]:
 			return fmt.Errorf("symbol %q is there twice", name)
 		}
-		seen[name] = true
-		s.symbols = append(s.symbols, name)
+		s.symbols[name] = true
 	}
 	if d, ok := v["default"]; ok {
-		if name, _ := d.(string); !seen[name] {
+		if name, _ := d.(string); !s.symbols[name] {
 			return fmt.Errorf("the default %v is no symbol", d)
 		}
 		s.dflt = true
@@ -304,8 +315,11 @@ func (s *schema) String() string {
 	return s.kind
 }
 
-// accepts tells whether v may be the default of a field of schema s.
-func (s *schema) accepts(v any) bool {
+// accepts tells whether v may be the default of a field of schema s. Beyond maxSteps it is not.
+func (p *avroParser) accepts(s *schema, v any) bool {
+	if p.steps++; p.steps > maxSteps {
+		return false
+	}
 	switch s.kind {
 	case "null":
 		return v == nil
@@ -326,6 +340,7 @@ func (s *schema) accepts(v any) bool {
 	case "bytes", "fixed":
 		// Each code point is a byte.
 		b, ok := v.(string)
+		p.steps += len(b)
 		n := int64(0)
 		for _, r := range b {
 			ok = ok && r <= 0xFF
@@ -334,23 +349,24 @@ func (s *schema) accepts(v any) bool {
 		return ok && (s.kind == "bytes" || n == s.size)
 	case "enum":
 		name, ok := v.(string)
-		return ok && slices.Contains(s.symbols, name)
+		return ok && s.symbols[name]
 	case "union":
-		return slices.ContainsFunc(s.of, func(b *schema) bool { return b.accepts(v) })
+		return slices.ContainsFunc(s.of, func(b *schema) bool { return p.accepts(b, v) })
 	case "array":
 		list, ok := v.([]any)
-		return ok && !slices.ContainsFunc(list, func(x any) bool { return !s.of[0].accepts(x) })
+		return ok && !slices.ContainsFunc(list, func(x any) bool { return !p.accepts(s.of[0], x) })
 	case "map":
 		m, ok := v.(map[string]any)
 		for _, x := range m {
-			ok = ok && s.of[0].accepts(x)
+			ok = ok && p.accepts(s.of[0], x)
 		}
 		return ok
 	case "record":
 		m, ok := v.(map[string]any)
+		p.steps += len(s.fields)
 		for _, f := range s.fields {
 			x, given := m[f.name]
-			ok = ok && (given && f.schema.accepts(x) || !given && f.dflt)
+			ok = ok && (given && p.accepts(f.schema, x) || !given && f.dflt)
 		}
 		return ok
 	}

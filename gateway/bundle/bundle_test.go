@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/proto"
@@ -203,6 +204,41 @@ func TestParseAvroErrors(t *testing.T) {
 	}
 	if _, err := ParseAvro(nil); err == nil {
 		t.Error("no schema is a bundle")
+	}
+}
+
+// A default that nested unions offer in ever more ways is told to be too much, in time.
+func TestAvroDefaultsAreBounded(t *testing.T) {
+	schema := func(levels int, last string) []string {
+		return []string{`{"type":"record","name":"W","fields":[{"name":"d","type":["null",
+			{"type":"record","name":"A","fields":[{"name":"x","type":["null","A",
+				{"type":"record","name":"B","fields":[{"name":"x","type":["null","A","B"]}]}]}]},"B"],
+			"default":` + strings.Repeat(`{"x":`, levels) + last + strings.Repeat(`}`, levels) + `}]}`}
+	}
+	for _, c := range []struct {
+		levels     int
+		last, text string
+	}{
+		{64, "null", ""}, {10, "1", "default is no union"}, {64, "1", "default is too complex"},
+	} {
+		done := make(chan error)
+		go func() {
+			_, err := ParseAvro(schema(c.levels, c.last))
+			done <- err
+		}()
+		select {
+		case err := <-done:
+			if text := fmt.Sprint(err); (err == nil) != (c.text == "") || !strings.Contains(text, c.text) {
+				t.Errorf("%d levels around %s: got %v, want … %s …", c.levels, c.last, err, c.text)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d levels around %s: no answer", c.levels, c.last)
+		}
+	}
+	// One default of many elements is not complex, however long.
+	list := `{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"array","items":["null","bytes"]},"default":[` + strings.Repeat(`"0123456789",`, 99_999) + `null]}]}`
+	if _, err := ParseAvro([]string{list}); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -101,7 +101,14 @@ func (c *comparison) resolve(r, w *schema) bool {
 	case "fixed":
 		return r.size == w.size
 	case "enum":
-		return r.dflt || !slices.ContainsFunc(w.symbols, func(s string) bool { return !slices.Contains(r.symbols, s) })
+		if r.dflt {
+			return true
+		}
+		for s := range w.symbols {
+			if !r.symbols[s] {
+				return false
+			}
+		}
 	case "record":
 		written := make(map[string]*field, len(w.fields))
 		for _, f := range w.fields {
