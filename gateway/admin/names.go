@@ -44,6 +44,9 @@ func (f form) String() string {
 
 // split returns the ids of name, or nil if it is not of form f.
 func (f form) split(name string) []string {
+	if len(name) > wire.MaxName {
+		return nil
+	}
 	parts := strings.Split(name, "/")
 	if len(parts) != 2*len(f.collections) {
 		return nil

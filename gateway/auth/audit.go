@@ -74,7 +74,7 @@ func (a *audit) done(c *call, err error, received, sent int64, notes ...slog.Att
 		slog.String("principal", c.principal.Member),
 		slog.String("peer", peerOf(c)),
 		slog.String("method", c.method),
-		slog.String("resource", c.resource[:min(len(c.resource), maxName)]),
+		slog.String("resource", c.resource[:min(len(c.resource), wire.MaxName)]),
 		slog.String("code", wire.Code(err).String()),
 		slog.Int64("request_bytes", received),
 		slog.Int64("response_bytes", sent),

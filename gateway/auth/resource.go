@@ -4,10 +4,8 @@ import (
 	"strings"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/wire"
 )
-
-// maxName bounds the length of resource names that are looked at.
-const maxName = 1024
 
 // A resource is a resource name with where the names of what it is in end.
 type resource struct {
@@ -74,7 +72,7 @@ var kindPrefix = map[kind]string{
 // before it: a caller that asks for all must be allowed to have all.
 func parseResource(name string) (resource, bool) {
 	r := resource{name: name}
-	if len(name) > maxName {
+	if len(name) > wire.MaxName {
 		return r, false
 	}
 	for at := 0; at < len(name); {

@@ -7,11 +7,15 @@ import (
 	"github.com/trestledb/trestle/engine/schema"
 )
 
+// MaxName bounds the length of resource names. The ids that can be created make far shorter
+// ones, but a name that is asked for may be kept, with what was found of it.
+const MaxName = 1024
+
 // InstanceOf returns the instance's name that a name of something in it starts
 // with, and whether it has one.
 func InstanceOf(name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, "projects/")
-	if !ok {
+	if !ok || len(name) > MaxName {
 		return "", false
 	}
 	project, rest, ok := strings.Cut(rest, "/")
