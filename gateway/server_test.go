@@ -24,6 +24,7 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/encoding/gzip"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
@@ -124,6 +125,38 @@ func TestRefusals(t *testing.T) {
 	if log := f.log.String(); log != "" {
 		t.Errorf("refusals were logged: %s", log)
 	}
+}
+
+// A refusal of a long key or qualifier reaches clients that take 8 KiB of trailers, as Java's do.
+func TestRefusalsFitTrailers(t *testing.T) {
+	f := newFixture(t, Options{})
+	conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithMaxHeaderListSize(8192))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	c := bigtablepb.NewBigtableClient(conn)
+	check := func(name string, err error, code codes.Code, text string) {
+		t.Helper()
+		if status.Code(err) != code || !strings.Contains(status.Convert(err).Message(), text) || detail[*errdetails.ErrorInfo](err) == nil {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	for name, key := range map[string][]byte{
+		"letters": bytes.Repeat([]byte("k"), 4096), "bytes": bytes.Repeat([]byte{0x80}, 4096), "bytes between spaces": bytes.Repeat([]byte{0x80, 0x20}, 2048),
+	} {
+		_, err := c.MutateRow(t.Context(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: key, Mutations: []*bigtablepb.Mutation{
+			{Mutation: &bigtablepb.Mutation_SetCell_{SetCell: &bigtablepb.Mutation_SetCell{FamilyName: "nope"}}}}})
+		check("key of "+name, err, codes.NotFound, "Requested column family not found.")
+	}
+	q := bytes.Repeat([]byte("q"), 16<<10)
+	if _, err := c.MutateRow(t.Context(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("k"), Mutations: []*bigtablepb.Mutation{
+		{Mutation: &bigtablepb.Mutation_SetCell_{SetCell: &bigtablepb.Mutation_SetCell{FamilyName: "cf", ColumnQualifier: q, Value: []byte("123456789")}}}}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.ReadModifyWriteRow(t.Context(), &bigtablepb.ReadModifyWriteRowRequest{TableName: testTable, RowKey: []byte("k"), Rules: []*bigtablepb.ReadModifyWriteRule{
+		{FamilyName: "cf", ColumnQualifier: q, Rule: &bigtablepb.ReadModifyWriteRule_IncrementAmount{IncrementAmount: 1}}}})
+	check("qualifier", err, codes.FailedPrecondition, "can only be performed on 64-bit values")
 }
 
 // Every method of the data API answers an empty request.

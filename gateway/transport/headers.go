@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -66,8 +67,11 @@ func (h *headers) addAll(mds []metadata.MD) {
 	}
 }
 
-// detailsHeader has a google.rpc.Status with details.
-const detailsHeader = "grpc-status-details-bin"
+const (
+	messageHeader = "grpc-message"
+	// detailsHeader has a google.rpc.Status with details.
+	detailsHeader = "grpc-status-details-bin"
+)
 
 // encoded returns the form of a binary value.
 func (h *headers) encoded(v string) string {
@@ -85,7 +89,7 @@ func (h *headers) encoded(v string) string {
 func (h *headers) status(st *status.Status) {
 	h.add("grpc-status", strconv.Itoa(int(st.Code())))
 	if m := st.Message(); m != "" {
-		h.add("grpc-message", encodeMessage(m))
+		h.add(messageHeader, encodeMessage(m))
 	}
 	if p := st.Proto(); len(p.GetDetails()) > 0 {
 		// What cannot be encoded was made by a handler; code and message are the client's.
@@ -95,8 +99,28 @@ func (h *headers) status(st *status.Status) {
 	}
 }
 
-// fit tells whether the client takes them.
-func (h *headers) fit() bool { return h.size <= h.c.mu.maxHeaderBytes }
+// fit tells whether the client takes them. It first leaves out of a status what the client can
+// do without: the details, then the end of the message.
+func (h *headers) fit() bool {
+	index := func(name string) int {
+		return slices.IndexFunc(h.fields, func(f hpack.HeaderField) bool { return f.Name == name })
+	}
+	most := h.c.mu.maxHeaderBytes
+	if h.size <= most {
+		return true
+	}
+	if i := index(detailsHeader); i >= 0 {
+		h.size -= uint64(h.fields[i].Size())
+		h.fields = slices.Delete(h.fields, i, i+1)
+	}
+	if i := index(messageHeader); i >= 0 && h.size > most {
+		f := &h.fields[i]
+		short := cutMessage(f.Value, h.size-most)
+		h.size -= uint64(len(f.Value) - len(short))
+		f.Value = short
+	}
+	return h.size <= most
+}
 
 // write adds the frames of the headers to what is to be written.
 func (h *headers) write(stream uint32, end bool) {
@@ -139,7 +163,7 @@ func reserved(name string) bool {
 		return true
 	}
 	switch name {
-	case "content-type", "user-agent", "grpc-message-type", "grpc-encoding", "grpc-message", "grpc-status", "grpc-timeout", "te":
+	case "content-type", "user-agent", "grpc-message-type", "grpc-encoding", messageHeader, "grpc-status", "grpc-timeout", "te":
 		return true
 	}
 	return false
@@ -345,4 +369,20 @@ func encodeMessage(m string) string {
 		}
 	}
 	return b.String()
+}
+
+// cutMessage takes at least n bytes off the end of what encodeMessage returned, or all of it,
+// between two characters.
+func cutMessage(m string, n uint64) string {
+	if n >= uint64(len(m)) {
+		return ""
+	}
+	i := len(m) - int(n)
+	if at := strings.LastIndexByte(m[:i], '%'); at >= 0 && at > i-3 {
+		i = at // within an escape
+	}
+	for i > 0 && m[i] == '%' && strings.IndexByte("89AB", m[i+1]) >= 0 {
+		i -= 3 // before a byte that goes on with a character
+	}
+	return m[:i]
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
@@ -746,8 +747,36 @@ func TestClientHeaderSettings(t *testing.T) {
 			}
 		}}
 	}
+	// The trailers of fail without details and message, and what a message may have of 700.
+	const bare, limit = 350, 700
+	long := func(name, char string) protocolCase {
+		return protocolCase{"a status of more than the header list, of " + name, "resets the stream", func(c *client, _ *fixture) {
+			whole := strings.Repeat(char, 3000)
+			for most := uint32(limit); most < limit+10; most++ {
+				c.setSynced(http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: most})
+				a := c.call(fail, append([]byte{5}, whole...))
+				size := uint32(0)
+				for _, f := range a.trailers {
+					size += f.Size()
+				}
+				text := a.text()
+				if a.code() != codes.NotFound || !strings.HasPrefix(whole, text) || !utf8.ValidString(text) || text == "" || get(a.trailers, "fail-trailer") != "t1" {
+					c.t.Errorf("within %d: %v", most, a)
+				}
+				if size > most || size+12 < most {
+					c.t.Errorf("%d of %d bytes", size, most)
+				}
+			}
+			// Details are left out first.
+			c.setSynced(http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: bare})
+			if a := c.call(fail, []byte("\x05short")); a.code() != codes.NotFound || a.text() != "short" || get(a.trailers, "grpc-status-details-bin") != "" {
+				c.t.Errorf("%v", a)
+			}
+		}}
+	}
 	runCases(t, config{}, []protocolCase{
 		list(0), list(1), list(100), list(300),
+		long("letters", "x"), long("two bytes", "ä"), long("three bytes", "本"), long("four bytes", "\U0001F600"),
 		table("no header table", 0),
 		table("a table that shrinks and grows", 4096, 64, 0, 100, 4096, 1<<20, 10),
 		{"a table that shrinks and grows between two answers", "", func(c *client, _ *fixture) {

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"math/rand/v2"
 	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	spb "google.golang.org/genproto/googleapis/rpc/status"
@@ -47,6 +48,32 @@ var kinds = [...]struct {
 	fault.Internal:           {code: codes.Internal, reason: "INTERNAL", text: "Internal error"},
 }
 
+// What a status repeats of a request is bounded: statuses are in no budget, and clients such as
+// Java's take 8 KiB of trailers, which have the text three times, in percent signs and base64.
+const (
+	maxText = 1 << 10
+	// maxMetadata lets a row key of 4 KiB through, which readers of large rows go on behind.
+	maxMetadata = 6 << 10
+)
+
+// shorten bounds a text, of which the ends say more than the middle.
+func shorten(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	const mark = "…"
+	head, tail := maxText*5/8, len(s)-(maxText*3/8-len(mark))
+	for range utf8.UTFMax - 1 { // what is no character after that is none before either
+		if !utf8.RuneStart(s[head]) {
+			head--
+		}
+		if !utf8.RuneStart(s[tail]) {
+			tail++
+		}
+	}
+	return s[:head] + mark + s[tail:]
+}
+
 // Code returns the gRPC code that Status gives err.
 func Code(err error) codes.Code {
 	if err == nil {
@@ -70,7 +97,8 @@ func Code(err error) codes.Code {
 // Status turns an error into what the client is told. What is not written for
 // clients (an unknown error, the text behind corruption) goes to log with an
 // id, and the client gets the id only. A gRPC status stays as it is, but that
-// of a method that is not built gets the details of its kind.
+// of a method that is not built gets the details of its kind. Of a long text the
+// client gets the ends.
 func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 	if err == nil {
 		return nil
@@ -118,9 +146,11 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 		msg = err.Error()
 	}
 	// Keys in texts may be any bytes; protobuf strings may not.
-	msg = strings.ToValidUTF8(msg, "\uFFFD")
+	msg = shorten(strings.ToValidUTF8(shorten(msg), "\uFFFD"))
 	details := make([]protoadapt.MessageV1, 0, 3)
+	field := ""
 	if f != nil {
+		field = shorten(f.Field)
 		if f.Reason != "" {
 			info.Reason = f.Reason
 		}
@@ -128,22 +158,24 @@ func Status(ctx context.Context, log *slog.Logger, err error) *status.Status {
 			if info.Metadata == nil {
 				info.Metadata = make(map[string]string, len(f.Metadata))
 			}
-			info.Metadata[key] = v
+			if len(v) <= maxMetadata { // a part of a name would name another thing
+				info.Metadata[key] = v
+			}
 		}
 	}
 	details = append(details, info)
 	if f != nil {
-		if f.Field != "" && k == fault.Invalid {
+		if field != "" && k == fault.Invalid {
 			details = append(details, &errdetails.BadRequest{FieldViolations: []*errdetails.BadRequest_FieldViolation{
-				{Field: f.Field, Description: msg, Reason: info.Reason}}})
+				{Field: field, Description: msg, Reason: info.Reason}}})
 		}
-		if f.Field != "" && k == fault.FailedPrecondition {
+		if field != "" && k == fault.FailedPrecondition {
 			details = append(details, &errdetails.PreconditionFailure{Violations: []*errdetails.PreconditionFailure_Violation{
-				{Type: info.Reason, Subject: f.Field, Description: msg}}})
+				{Type: info.Reason, Subject: field, Description: msg}}})
 		}
 		if k == fault.Exhausted {
 			details = append(details, &errdetails.QuotaFailure{Violations: []*errdetails.QuotaFailure_Violation{
-				{Subject: quotaSubject(f), Description: msg}}})
+				{Subject: shorten(quotaSubject(f)), Description: msg}}})
 		}
 		if f.RetryAfter > 0 {
 			details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(f.RetryAfter)})

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"cloud.google.com/go/bigtable/apiv2/bigtablepb"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -272,6 +273,37 @@ func TestStatus(t *testing.T) {
 	// A text with bytes of a key in it still gets through.
 	st = Status(ctx, logger, fault.InvalidField("row_key", "row \xff"))
 	if _, err := proto.Marshal(st.Proto()); err != nil || len(st.Details()) != 2 {
+		t.Errorf("got %v", st)
+	}
+}
+
+// Whatever a refusal repeats of a request, the client gets a status that trailers of 8 KiB have
+// room for, and the end of the text, which says what was wrong.
+func TestStatusesAreBounded(t *testing.T) {
+	long := strings.Repeat("x", 1<<20)
+	for name, s := range map[string]string{
+		"letters": long, "bytes": strings.Repeat("\x80", 4096), "bytes between letters": strings.Repeat("\x80 ", 2048), "signs": strings.Repeat("本", 4096), "nothing": "",
+	} {
+		valid := strings.ToValidUTF8(s, "?")
+		for _, e := range []*fault.Error{
+			{Kind: fault.Invalid, Field: "field." + valid}, {Kind: fault.NotFound, Metadata: map[string]string{"family": valid}},
+			{Kind: fault.FailedPrecondition, Field: "field"}, {Kind: fault.Exhausted, Metadata: map[string]string{"subject": long}},
+		} {
+			e.Msg = "The row '" + s + "' was refused"
+			st := Status(t.Context(), slog.New(slog.DiscardHandler), e)
+			if n := proto.Size(st.Proto()); n > 4<<10 && e.Metadata == nil || n > 4<<10+maxMetadata {
+				t.Errorf("%s: %v is %d bytes", name, e.Kind, n)
+			}
+			if m := st.Message(); len(m) > maxText || !utf8.ValidString(m) || !strings.HasPrefix(m, "The row '") || !strings.HasSuffix(m, "' was refused") || len(st.Details()) == 0 {
+				t.Errorf("%s: %v %q", name, e.Kind, m)
+			}
+		}
+	}
+	// A text of usual length, and the key of a row that is too large, stay as they are.
+	key := strings.Repeat("k", 5464)
+	text := strings.Repeat("ä", maxText/2)
+	st := Status(t.Context(), slog.New(slog.DiscardHandler), &fault.Error{Kind: fault.FailedPrecondition, Msg: text, Metadata: map[string]string{"key": key}})
+	if info := st.Details()[0].(*errdetails.ErrorInfo); st.Message() != text || info.GetMetadata()["key"] != key {
 		t.Errorf("got %v", st)
 	}
 }
