@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
@@ -89,7 +90,7 @@ type Admin struct {
 	// locks by a hash of their name.
 	protection [64]sync.Mutex
 
-	key      tokenKey
+	key      atomic.Pointer[tokenKey]
 	profiles profileCache
 	views    viewCache
 	purge    purgeClock

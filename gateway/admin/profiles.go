@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
+
+	"github.com/trestledb/trestle/gateway/reread"
 )
 
 // A Profile is what a data call needs to know of its app profile.
@@ -22,11 +24,13 @@ type Profile struct {
 	ClusterID, Zone string
 }
 
-// A route is what the cache keeps of one instance. It does not change.
+// A route is what the cache keeps of one instance. It does not change; requests go on
+// with it while it is read again.
 type route struct {
 	exists   bool
 	profiles map[string]Profile
 	expires  time.Time
+	again    reread.Question[*route]
 }
 
 // maxRoutes bounds the cache: names in requests are free to choose.
@@ -113,18 +117,9 @@ func (a *Admin) Instance(ctx context.Context, name string) error {
 	return err
 }
 
-// What is known of an instance is used on for so long while it is read again,
-// by one request at a time. That one waits so long for it. The backend may be
-// silent for a while.
-const (
-	rereadFor  = time.Second
-	rereadWait = 250 * time.Millisecond
-)
-
 func (a *Admin) route(ctx context.Context, instance string) (*route, error) {
 	now := a.o.Now()
-	routes := a.profiles.routes.Load()
-	v, ok := routes.Load(instance)
+	v, ok := a.profiles.routes.Load().Load(instance)
 	if !ok {
 		return a.readRoute(ctx, instance, now)
 	}
@@ -132,32 +127,9 @@ func (a *Admin) route(ctx context.Context, instance string) (*route, error) {
 	if now.Before(old.expires) {
 		return old, nil
 	}
-	mine := *old
-	if mine.expires = now.Add(rereadFor); !routes.CompareAndSwap(instance, v, &mine) {
-		return old, nil // another request reads it, or has just done so
-	}
-	type read struct {
-		r   *route
-		err error
-	}
-	done := make(chan read, 1)
-	name := strings.Clone(instance)
-	go func() {
-		one, cancel := context.WithTimeout(context.WithoutCancel(ctx), rereadFor)
-		defer cancel()
-		r, err := a.readRoute(one, name, now)
-		done <- read{r, err}
-	}()
-	timer := time.NewTimer(rereadWait)
-	defer timer.Stop()
-	select {
-	case d := <-done:
-		if d.err == nil {
-			return d.r, nil
-		}
-	case <-timer.C:
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
+	fresh, ok, err := old.again.Ask(ctx, now, false, func(ctx context.Context) (*route, error) { return a.readRoute(ctx, instance, now) })
+	if err != nil || ok {
+		return fresh, err
 	}
 	return old, nil
 }

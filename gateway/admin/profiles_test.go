@@ -2,6 +2,8 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -53,4 +55,41 @@ func TestProfileOfSilentRecords(t *testing.T) {
 	must(s.inst.CreateAppProfile(t.Context(), &adminpb.CreateAppProfileRequest{Parent: testInstance, AppProfileId: "new", AppProfile: multi("cluster-one")}))(t)
 	c.add(time.Minute)
 	must(s.admin.Profile(t.Context(), testInstance, "new"))(t)
+}
+
+// TestKeyOfSilentRecords: callers go on with the key that is known while its record cannot
+// be read. Without one they wait for it as long as they like, none behind another.
+func TestKeyOfSilentRecords(t *testing.T) {
+	b := &silentRecords{Backend: model.New(model.Options{})}
+	a := New(b, Options{})
+	hurry := func(want error) {
+		t.Helper()
+		start := time.Now()
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				if _, err := a.TokenKey(ctx); !errors.Is(err, want) {
+					t.Errorf("%v, want %v", err, want)
+				}
+			})
+		}
+		wg.Wait()
+		if d := time.Since(start); d > 5*time.Second {
+			t.Errorf("20 callers took %v", d)
+		}
+	}
+	b.silent.Store(true)
+	hurry(context.DeadlineExceeded)
+	b.silent.Store(false)
+	hurry(nil)
+	known := a.key.Load()
+	a.key.Store(&tokenKey{key: known.key, read: known.read.Add(-time.Minute)})
+	b.silent.Store(true)
+	asked := b.asked.Load()
+	hurry(nil)
+	if n := b.asked.Load() - asked; n != 1 {
+		t.Errorf("the record was asked for %d times", n)
+	}
 }

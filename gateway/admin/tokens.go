@@ -9,17 +9,17 @@ import (
 	"encoding/json"
 	"slices"
 	"sort"
-	"sync"
 	"time"
 
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/reread"
 )
 
-// tokenKey is the secret that signs what clients carry for us.
+// tokenKey is the secret that signs what clients carry. It does not change.
 type tokenKey struct {
-	mu   sync.Mutex
-	key  []byte
-	read time.Time
+	key   []byte
+	read  time.Time
+	again reread.Question[*tokenKey]
 }
 
 const (
@@ -30,26 +30,48 @@ const (
 	keyAge = 5 * time.Second
 )
 
-// signingKey returns the key, making it on the first use of a new store.
+// signingKey returns the key, making it on the first use of a new store. It goes on
+// with the one that it has while the record cannot be read.
 func (a *Admin) signingKey(ctx context.Context) ([]byte, error) {
-	a.key.mu.Lock()
-	defer a.key.mu.Unlock()
-	for a.key.key == nil || time.Since(a.key.read) > keyAge {
+	k, now := a.key.Load(), time.Now()
+	switch {
+	case k == nil:
+		var err error
+		if k, err = a.readKey(ctx); err != nil {
+			return nil, err
+		}
+	case now.Sub(k.read) > keyAge:
+		fresh, ok, err := k.again.Ask(ctx, now, true, a.readKey)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			k = fresh
+		}
+	}
+	return k.key, nil
+}
+
+// readKey reads the key, or makes it.
+func (a *Admin) readKey(ctx context.Context) (*tokenKey, error) {
+	for {
+		now := time.Now()
 		k, _, err := a.b.GetRecord(ctx, tokenKeyRecord)
 		if fault.KindOf(err) == fault.NotFound {
 			k = make([]byte, 32)
 			rand.Read(k)
 			_, err = a.b.PutRecord(ctx, tokenKeyRecord, k, 0)
 			if fault.KindOf(err) == fault.Aborted {
-				continue // another gateway was first
+				continue // another caller or gateway was first
 			}
 		}
 		if err != nil {
 			return nil, err
 		}
-		a.key.key, a.key.read = k, time.Now()
+		fresh := &tokenKey{key: k, read: now}
+		a.key.Store(fresh)
+		return fresh, nil
 	}
-	return a.key.key, nil
 }
 
 // TokenKey returns the secret that signs what clients carry.

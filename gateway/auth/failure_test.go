@@ -88,7 +88,8 @@ func TestRecordsAway(t *testing.T) {
 	}
 }
 
-// TestPoliciesAway does the same with policies.
+// TestPoliciesAway does the same with policies. While nothing says what they are, requests
+// go on at their pace with what is known, and each policy is asked for once in a second.
 func TestPoliciesAway(t *testing.T) {
 	b, c := model.New(model.Options{}), &clock{}
 	a, err := auth.Open(t.Context(), b, auth.Options{Now: c.now, Refresh: 5 * time.Millisecond, Log: slog.New(slog.DiscardHandler)})
@@ -107,12 +108,16 @@ func TestPoliciesAway(t *testing.T) {
 	if err := a.Reload(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	var broken atomic.Bool
+	var broken, silent atomic.Bool
 	var fetches atomic.Int32
-	a.UsePolicies(func(_ context.Context, resource string) (*iampb.Policy, error) {
+	a.UsePolicies(func(ctx context.Context, resource string) (*iampb.Policy, error) {
 		fetches.Add(1)
 		if broken.Load() {
 			return nil, errors.New("disk on fire")
+		}
+		if silent.Load() {
+			<-ctx.Done()
+			return nil, ctx.Err()
 		}
 		if resource != table {
 			return nil, fault.NotFound
@@ -122,7 +127,9 @@ func TestPoliciesAway(t *testing.T) {
 	tok := parseAccount(t, file).token(nil)
 	try := func() error {
 		info := &tap.Info{FullMethodName: bigtablepb.Bigtable_MutateRow_FullMethodName, Header: metadata.MD{"authorization": {"Bearer " + tok}}}
-		ctx, err := a.Tap(t.Context(), info)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		ctx, err := a.Tap(ctx, info)
 		if err != nil {
 			return err
 		}
@@ -158,6 +165,25 @@ func TestPoliciesAway(t *testing.T) {
 		t.Error(err)
 	}
 	broken.Store(false)
+	if err := try(); err != nil {
+		t.Error(err)
+	}
+	silent.Store(true)
+	later(100 * time.Second)
+	n = fetches.Load()
+	start := time.Now()
+	for range 1000 {
+		if err := try(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// The clock goes on by itself: both policies are asked for again after each second.
+	took := time.Since(start)
+	if most := 2 * (1 + int32(took/time.Second)); fetches.Load()-n > most || took > 5*time.Second {
+		t.Errorf("%d fetches for 1,000 requests in %v", fetches.Load()-n, took)
+	}
+	silent.Store(false)
+	later(103 * time.Second)
 	if err := try(); err != nil {
 		t.Error(err)
 	}

@@ -3,25 +3,25 @@ package auth
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"cloud.google.com/go/iam/apiv1/iampb"
 
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/gateway/auth/iam"
+	"github.com/trestledb/trestle/gateway/reread"
 )
 
 // How old what is known of a policy may be.
 const (
 	policyFresh = 2 * time.Second // then the next caller reads it again
-	policyUsed  = 4 * time.Second // while it is read, others use the old one so long
+	policyUsed  = 4 * time.Second // while it is read, others use the old one so long without waiting
 	maxPolicies = 64 << 10
 )
 
 // policies remembers policies by resource. A policy is read again by the first
 // caller after policyFresh, so that nothing is read for resources that are not
-// used, and no goroutine is needed.
+// used. While that has no answer callers go on with the old one until maxStale.
 type policies struct {
 	// fetch returns a policy as it is stored; NotFound if the resource is not
 	// there, or cannot have one.
@@ -39,9 +39,9 @@ type policies struct {
 }
 
 type policyEntry struct {
-	policy  *iam.Policy // nil grants nothing
-	read    time.Time
-	reading atomic.Bool
+	policy *iam.Policy // nil grants nothing
+	read   time.Time
+	again  reread.Question[*iam.Policy]
 }
 
 func newPolicies(now func() time.Time, maxStale time.Duration) *policies {
@@ -56,30 +56,33 @@ func (p *policies) get(ctx context.Context, resource string, now time.Time) (*ia
 	e := p.mu.entries[resource]
 	forgotten := p.mu.forgotten
 	p.mu.RUnlock()
-	if e != nil {
-		age := now.Sub(e.read)
-		if age < policyFresh {
-			return e.policy, nil
-		}
-		if !e.reading.CompareAndSwap(false, true) && age < policyUsed {
-			return e.policy, nil
-		}
+	if e == nil {
+		return p.read(ctx, resource, now, forgotten)
 	}
+	switch age := now.Sub(e.read); {
+	case age < policyFresh:
+	case age < p.maxStale:
+		fresh, ok, err := e.again.Ask(ctx, now, age >= policyUsed, func(ctx context.Context) (*iam.Policy, error) { return p.read(ctx, resource, now, forgotten) })
+		if err != nil || ok {
+			return fresh, err
+		}
+	default:
+		return p.read(ctx, resource, now, forgotten)
+	}
+	return e.policy, nil
+}
+
+// read reads the policy of a resource, and remembers it unless forget was called since
+// it had been called forgotten times.
+func (p *policies) read(ctx context.Context, resource string, now time.Time, forgotten uint64) (*iam.Policy, error) {
 	pb, err := p.fetch(ctx, resource)
 	switch kind := fault.KindOf(err); {
 	case err == nil:
 	case kind == fault.NotFound, kind == fault.Invalid, kind == fault.Unimplemented:
 		pb = nil // no such resource, or none that has policies
+	case ctx.Err() != nil:
+		return nil, ctx.Err()
 	default:
-		if e != nil {
-			e.reading.Store(false)
-			if now.Sub(e.read) < p.maxStale && ctx.Err() == nil {
-				return e.policy, nil
-			}
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
 		return nil, fault.New(fault.Unavailable, "read policy of %s: %w", resource, err)
 	}
 	fresh := &policyEntry{read: now}
