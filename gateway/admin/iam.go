@@ -192,8 +192,8 @@ func (a *Admin) testPermissions(ctx context.Context, req *iampb.TestIamPermissio
 	return &iampb.TestIamPermissionsResponse{Permissions: held}, nil
 }
 
-// dropRecords deletes the record root and those below it.
-func (a *Admin) dropRecords(ctx context.Context, root string) error {
+// recordsBelow returns the versions of the record root and of those below it, by key.
+func (a *Admin) recordsBelow(ctx context.Context, root string) (map[string]uint64, error) {
 	versions := map[string]uint64{}
 	err := a.b.ListRecords(ctx, root, func(key string, _ []byte, version uint64) error {
 		if key == root || strings.HasPrefix(key, root+"/") {
@@ -201,9 +201,11 @@ func (a *Admin) dropRecords(ctx context.Context, root string) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
-	}
+	return versions, err
+}
+
+// dropRecords deletes records of recordsBelow.
+func (a *Admin) dropRecords(ctx context.Context, versions map[string]uint64) error {
 	for key, version := range versions {
 		switch err := a.b.DeleteRecord(ctx, key, version); fault.KindOf(err) {
 		case 0:

@@ -78,17 +78,28 @@ func (s *instanceServer) CreateInstance(ctx context.Context, req *adminpb.Create
 	}
 	i.addDefaultProfile()
 
-	old, err := s.readInstance(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if old != nil {
+	for {
+		old, err := s.readInstance(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if old == nil {
+			break
+		}
 		if !old.deleting {
 			return nil, alreadyThere("instance_id", "Instance", name)
 		}
-		if err := s.finishDelete(ctx, old); err != nil {
+		if err := s.putInstance(ctx, old); fault.KindOf(err) == fault.Aborted && ctx.Err() == nil {
+			continue
+		} else if err != nil {
 			return nil, err
 		}
+		if finished, err := s.finishDelete(ctx, old); err != nil {
+			return nil, err
+		} else if !finished {
+			return nil, fault.New(fault.Aborted, "Another call deletes or creates instance %s", name)
+		}
+		break
 	}
 	if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted {
 		return nil, alreadyThere("instance_id", "Instance", name)
@@ -292,13 +303,16 @@ func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.Delete
 			if err := s.noBackupsLocked(ctx, "Instance", name, name+"/clusters/"); err != nil {
 				return nil, err
 			}
-			// From here on no table can be added.
-			i.deleting = true
-			if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted && ctx.Err() == nil {
-				continue
-			} else if err != nil {
-				return nil, err
-			}
+		}
+		marked := i.deleting
+		// From here on no table can be added.
+		i.deleting = true
+		if err := s.putInstance(ctx, i); fault.KindOf(err) == fault.Aborted && ctx.Err() == nil {
+			continue
+		} else if err != nil {
+			return nil, err
+		}
+		if !marked {
 			if err := s.noProtectedTables(ctx, name); err != nil {
 				i.deleting = false
 				if e := s.putInstance(ctx, i); e != nil {
@@ -307,7 +321,8 @@ func (s *instanceServer) DeleteInstance(ctx context.Context, req *adminpb.Delete
 				return nil, err
 			}
 		}
-		if err := s.finishDelete(ctx, i); err != nil {
+		// A call that overtakes us finishes it.
+		if _, err := s.finishDelete(ctx, i); err != nil {
 			return nil, err
 		}
 		return new(emptypb.Empty), nil
@@ -337,42 +352,78 @@ func (a *Admin) noProtectedTables(ctx context.Context, name string) error {
 }
 
 // finishDelete removes what is left of an instance that is marked as deleted:
-// tables, policies, what was below tables, and at last the record.
-func (a *Admin) finishDelete(ctx context.Context, i *instance) error {
+// tables, policies, what was below tables, and at last the record. The caller has just
+// stored i. A call that stores the record after it finishes the deletion in its place: then it
+// stops, since a new instance of the name may be there, and has not finished.
+func (a *Admin) finishDelete(ctx context.Context, i *instance) (finished bool, err error) {
 	name := i.pb.GetName()
 	// Views before the tables that they are made of.
-	if err := a.dropAllMaterialized(ctx, name); err != nil {
-		return err
+	vs, err := a.v.ListViews(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	for _, v := range vs {
+		if ours, err := a.stillDeleting(ctx, i); !ours {
+			return false, err
+		}
+		if err := a.dropMaterialized(ctx, v); err != nil {
+			return false, err
+		}
 	}
 	ts, err := a.b.ListTables(ctx, name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	for _, t := range ts {
+		if ours, err := a.stillDeleting(ctx, i); !ours {
+			return false, err
+		}
 		if t.DeletionProtection {
 			// Protected after we looked, by a call that came to the instance before
 			// it was marked. There is no instance any more through which to undo it.
-			_, err := a.b.UpdateTable(ctx, t.Name, func(t *schema.Table) error { t.DeletionProtection = false; return nil })
-			if err != nil && fault.KindOf(err) != fault.NotFound {
-				return err
+			_, err := a.b.UpdateTable(ctx, t.Name, func(now *schema.Table) error {
+				if now.ID != t.ID {
+					return missing("", tableForm.kind, t.Name)
+				}
+				now.DeletionProtection = false
+				return nil
+			})
+			if fault.KindOf(err) == fault.NotFound {
+				continue
+			} else if err != nil {
+				return false, err
 			}
 		}
 		if err := a.b.DeleteTable(ctx, t.Name); err != nil && fault.KindOf(err) != fault.NotFound {
-			return err
+			return false, err
 		}
 	}
 	for _, prefix := range []string{policyPrefix, views.prefix, bundles.prefix, schedulePrefix, logicalPrefix} {
-		if err := a.dropRecords(ctx, prefix+name); err != nil {
-			return err
+		records, err := a.recordsBelow(ctx, prefix+name)
+		if err != nil {
+			return false, err
+		}
+		// What was listed before is the old instance's.
+		if ours, err := a.stillDeleting(ctx, i); !ours {
+			return false, err
+		}
+		if err := a.dropRecords(ctx, records); err != nil {
+			return false, err
 		}
 	}
 	defer a.profiles.forget(name)
 	switch err := a.b.DeleteRecord(ctx, instancePrefix+name, i.version); fault.KindOf(err) {
-	case fault.NotFound, fault.Aborted: // another call finished it
-		return nil
+	case fault.NotFound, fault.Aborted:
+		return false, nil
 	default:
-		return err
+		return err == nil, err
 	}
+}
+
+// stillDeleting tells whether the record of an instance is as i was stored.
+func (a *Admin) stillDeleting(ctx context.Context, i *instance) (bool, error) {
+	now, err := a.readInstance(ctx, i.pb.GetName())
+	return now != nil && now.deleting && now.version == i.version, err
 }
 
 // EnsureDefaults makes the default instance the first time a store is used. It

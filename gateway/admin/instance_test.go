@@ -19,6 +19,7 @@ import (
 
 	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/backend"
 )
 
 func autoscaled(low, high, cpu, storage int32) *adminpb.Cluster {
@@ -391,6 +392,55 @@ func TestDeleteInstanceInterrupted(t *testing.T) {
 				t.Errorf("%d tables left", len(ts))
 			}
 		})
+	}
+}
+
+// heldDeletes holds the first deletion of a table until it is let go.
+type heldDeletes struct {
+	backend.Backend
+	once         sync.Once
+	begun, letGo chan struct{}
+}
+
+func (b *heldDeletes) DeleteTable(ctx context.Context, name string) error {
+	b.once.Do(func() {
+		close(b.begun)
+		<-b.letGo
+	})
+	return b.Backend.DeleteTable(ctx, name)
+}
+
+// TestDeleteInstanceOvertaken: a deletion that another gateway has finished, so that an
+// instance of the same name is there again, leaves to that what it has.
+func TestDeleteInstanceOvertaken(t *testing.T) {
+	b := model.New(model.Options{})
+	held := &heldDeletes{Backend: b, begun: make(chan struct{}), letGo: make(chan struct{})}
+	slow, s := serve(t, held, Options{}), serve(t, b, Options{})
+	ctx := t.Context()
+	create := func(ids ...string) {
+		s.createInstance(t, "inst-one", "cluster-one")
+		for _, id := range ids {
+			must(s.CreateTable(ctx, &adminpb.CreateTableRequest{Parent: testInstance, TableId: id, Table: &adminpb.Table{}}))(t)
+		}
+	}
+	create("a", "b", "c")
+	deleted := make(chan error, 1)
+	go func() {
+		_, err := slow.inst.DeleteInstance(ctx, &adminpb.DeleteInstanceRequest{Name: testInstance})
+		deleted <- err
+	}()
+	<-held.begun
+	create("b", "c")
+	must(s.inst.SetIamPolicy(ctx, &iampb.SetIamPolicyRequest{Resource: testInstance, Policy: aPolicy()}))(t)
+	close(held.letGo)
+	if err := <-deleted; err != nil {
+		t.Error(err)
+	}
+	if ts := must(s.b.ListTables(ctx, testInstance))(t); len(ts) != 2 {
+		t.Errorf("%d tables of the new instance are left", len(ts))
+	}
+	if p := must(s.inst.GetIamPolicy(ctx, &iampb.GetIamPolicyRequest{Resource: testInstance}))(t); len(p.Bindings) == 0 {
+		t.Error("the policy of the new instance is gone")
 	}
 }
 

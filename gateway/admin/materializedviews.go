@@ -374,20 +374,6 @@ func (a *Admin) noProtectedMaterialized(ctx context.Context, instance string) er
 	return nil
 }
 
-// dropAllMaterialized deletes the views of an instance that is being deleted.
-func (a *Admin) dropAllMaterialized(ctx context.Context, instance string) error {
-	ts, err := a.v.ListViews(ctx, instance)
-	if err != nil {
-		return err
-	}
-	for _, t := range ts {
-		if err := a.dropMaterialized(ctx, t); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // MaterializedView implements sql.Resources.
 func (a *Admin) MaterializedView(ctx context.Context, instance, id string) (*schema.Table, error) {
 	name := instance + "/materializedViews/" + id
