@@ -125,10 +125,6 @@ func Names(ctx context.Context, l lock.Service, each func(i lock.Item, n Name) e
 	return nil
 }
 
-// maxName is less than the 1.5 MiB that etcd accepts by default. It refuses more as if it
-// could not be reached, and the client retries for ever.
-const maxName = 1_500_000
-
 // WriteName stores the tables of a name if their item's version is still
 // version; else Aborted. It is FailedPrecondition if they are more than the lock
 // service takes.
@@ -137,9 +133,9 @@ func WriteName(ctx context.Context, l lock.Service, name string, n Name, version
 	if err != nil {
 		return lock.Item{}, err
 	}
-	if len(value) > maxName {
+	if len(value) > lock.MaxValue {
 		return lock.Item{}, fault.New(fault.FailedPrecondition, "the schemas of %s and of the deleted tables of that name would have %d bytes; the limit is %d. "+
-			"Use another name, or wait until those that were deleted can be undeleted no more", name, len(value), maxName)
+			"Use another name, or wait until those that were deleted can be undeleted no more", name, len(value), lock.MaxValue)
 	}
 	next, err := Put(ctx, l, TablesPrefix+name, value, version)
 	return lock.Item{Key: TablesPrefix + name, Value: value, Version: next}, err

@@ -33,12 +33,16 @@ type Event struct {
 	Deleted bool
 }
 
+// MaxValue is the largest value that every service takes, in bytes. It is less than the
+// 1.5 MiB that etcd accepts by default.
+const MaxValue = 1_500_000
+
 // A Service keeps items. Keys are paths of printable characters. All methods are safe for
 // concurrent use. A Value that a method returns or passes on is the caller's to change.
 //
-// Errors wrap a fault.Kind: NotFound, Aborted, and Unavailable for a service
-// that cannot be reached. After any other error than Aborted or NotFound a
-// change may or may not have been made.
+// Errors wrap a fault.Kind: NotFound, Aborted, FailedPrecondition for a value that the
+// service is too small for, and Unavailable for a service that cannot be reached. After any
+// other error than the first three a change may or may not have been made.
 type Service interface {
 	// Get returns an item as it is now, or NotFound.
 	Get(ctx context.Context, key string) (Item, error)

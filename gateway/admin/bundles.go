@@ -27,7 +27,8 @@ var bundles = &collection[*adminpb.SchemaBundle]{
 
 const (
 	// maxBundle bounds the schemas of one bundle, in bytes. They are kept with
-	// what the store reads at its start.
+	// what the store reads at its start. In a cluster etcd's limit of an item comes
+	// first: some 1.1 MB, since records are base64. The backend refuses what is more.
 	maxBundle = 4 << 20
 	// bundlePage bounds the bytes of a page with more than one bundle. Many
 	// clients take messages up to 4 MiB only.

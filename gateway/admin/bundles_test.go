@@ -8,13 +8,16 @@ import (
 
 	"cloud.google.com/go/bigtable/admin/apiv2/adminpb"
 	"cloud.google.com/go/iam/apiv1/iampb"
+	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/descriptorpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
+	"github.com/trestledb/trestle/conformance/model"
 	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/backend"
 )
 
 // protoSchema has one message with string fields of those names.
@@ -187,5 +190,54 @@ func TestBundleSize(t *testing.T) {
 	}
 	if got := some(many); got != "0; 1; 2; 3; 4; and 4 more" {
 		t.Error(got)
+	}
+}
+
+// smallRecords takes records as etcd takes items.
+type smallRecords struct{ backend.Backend }
+
+func (b *smallRecords) PutRecord(ctx context.Context, key string, value []byte, version uint64) (uint64, error) {
+	if len(value) > 1_500_000 {
+		return 0, fault.New(fault.FailedPrecondition, "record %s is too large", key)
+	}
+	return b.Backend.PutRecord(ctx, key, value, version)
+}
+
+// TestLargeOperations: what can be stored is made, and its operation is there afterwards,
+// however large both are together.
+func TestLargeOperations(t *testing.T) {
+	s, ctx := serve(t, &smallRecords{model.New(model.Options{})}, Options{}), t.Context()
+	s.createInstance(t, "inst-one", "cluster-one")
+	must(s.CreateTable(ctx, &adminpb.CreateTableRequest{Parent: testInstance, TableId: "t", Table: &adminpb.Table{ColumnFamilies: map[string]*adminpb.ColumnFamily{"f": {}}}}))(t)
+
+	large := func(n int) *adminpb.SchemaBundle {
+		return avroSchema(`{"type":"record","name":"R","doc":"` + strings.Repeat("x", n) + `","fields":[]}`)
+	}
+	op := must(s.CreateSchemaBundle(ctx, &adminpb.CreateSchemaBundleRequest{Parent: testTable, SchemaBundleId: "b", SchemaBundle: large(1_120_000)}))(t)
+	b := new(adminpb.SchemaBundle)
+	response(t, op, new(adminpb.CreateSchemaBundleMetadata), b)
+	if proto.Size(b) < 1_120_000 {
+		t.Errorf("the answer has %d bytes", proto.Size(b))
+	}
+	op = must(s.ops.GetOperation(ctx, &longrunningpb.GetOperationRequest{Name: op.Name}))(t)
+	response(t, op, new(adminpb.CreateSchemaBundleMetadata), b)
+	if b.Name != bundleName("b") || proto.Size(b) > 1000 {
+		t.Errorf("the operation has %q of %d bytes", b.Name, proto.Size(b))
+	}
+
+	view := &adminpb.AuthorizedView_SubsetView{FamilySubsets: map[string]*adminpb.AuthorizedView_FamilySubsets{"f": {}}}
+	for i := range 64 {
+		view.FamilySubsets["f"].Qualifiers = append(view.FamilySubsets["f"].Qualifiers, fmt.Appendf(nil, "%016000d", i))
+	}
+	op = must(s.CreateAuthorizedView(ctx, &adminpb.CreateAuthorizedViewRequest{Parent: testTable, AuthorizedViewId: "v",
+		AuthorizedView: &adminpb.AuthorizedView{AuthorizedView: &adminpb.AuthorizedView_SubsetView_{SubsetView: view}}}))(t)
+	must(s.ops.GetOperation(ctx, &longrunningpb.GetOperationRequest{Name: op.Name}))(t)
+
+	_, err := s.CreateSchemaBundle(ctx, &adminpb.CreateSchemaBundleRequest{Parent: testTable, SchemaBundleId: "c", SchemaBundle: large(1_130_000)})
+	if status.Code(err) != codes.FailedPrecondition {
+		t.Error(err)
+	}
+	if _, err := s.GetSchemaBundle(ctx, &adminpb.GetSchemaBundleRequest{Name: bundleName("c")}); status.Code(err) != codes.NotFound {
+		t.Error(err)
 	}
 }

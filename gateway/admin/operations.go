@@ -14,6 +14,7 @@ import (
 
 	"cloud.google.com/go/longrunning/autogen/longrunningpb"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -28,6 +29,9 @@ const (
 	purgeInterval = time.Hour
 	// defaultOperations is the page size of ListOperations if none is asked for.
 	defaultOperations = 1000
+	// maxOperation bounds an operation as it is kept, in bytes: its record must be
+	// no larger than what etcd takes, 1.5 MB of base64.
+	maxOperation = 1 << 20
 )
 
 // A storedOperation is the record of an operation.
@@ -48,6 +52,38 @@ func (s *storedOperation) decode(b []byte) (*longrunningpb.Operation, error) {
 		return nil, fault.New(fault.Corruption, "read operation record: %w", err)
 	}
 	return op, nil
+}
+
+// kept returns op as it is kept: of one that is too large, about a schema bundle or a view,
+// without the request, and with no more than the name of what the response is.
+func kept(op *longrunningpb.Operation) (*longrunningpb.Operation, error) {
+	if proto.Size(op) <= maxOperation {
+		return op, nil
+	}
+	small := proto.Clone(op).(*longrunningpb.Operation)
+	shrink := func(in *anypb.Any, drop func(field protoreflect.Name) bool) error {
+		m, err := in.UnmarshalNew()
+		if err != nil {
+			return err
+		}
+		r := m.ProtoReflect()
+		r.Range(func(f protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+			if drop(f.Name()) {
+				r.Clear(f)
+			}
+			return true
+		})
+		return in.MarshalFrom(m)
+	}
+	if err := shrink(small.GetMetadata(), func(f protoreflect.Name) bool { return f == "original_request" }); err != nil {
+		return nil, err
+	}
+	if r := small.GetResponse(); r != nil {
+		if err := shrink(r, func(f protoreflect.Name) bool { return f != "name" }); err != nil {
+			return nil, err
+		}
+	}
+	return small, nil
 }
 
 // finished stores an operation on resource that is done, and returns it.

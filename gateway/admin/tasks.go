@@ -217,7 +217,10 @@ func (a *Admin) conclude(op *longrunningpb.Operation, metadata, response proto.M
 
 // putOperation stores op.
 func (a *Admin) putOperation(ctx context.Context, op *longrunningpb.Operation, s storedOperation, version uint64) (uint64, error) {
-	var err error
+	op, err := kept(op)
+	if err != nil {
+		return 0, err
+	}
 	if s.Operation, err = deterministic.Marshal(op); err != nil {
 		return 0, err
 	}

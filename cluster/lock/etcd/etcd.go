@@ -98,8 +98,12 @@ func (s *Service) List(ctx context.Context, prefix string) ([]lock.Item, int64, 
 	}
 }
 
-// Put implements lock.Service.
+// Put implements lock.Service. etcd refuses what is too large as if it could not be reached,
+// and clients would try again for ever.
 func (s *Service) Put(ctx context.Context, key string, value []byte, version int64) (int64, error) {
+	if len(value) > lock.MaxValue {
+		return 0, fault.New(fault.FailedPrecondition, "item %s would have %d bytes; the limit is %d, which etcd takes", key, len(value), lock.MaxValue)
+	}
 	return s.change(ctx, key, version, clientv3.OpPut(s.prefix+key, string(value), clientv3.WithIgnoreLease()), clientv3.OpPut(s.prefix+key, string(value)))
 }
 

@@ -2,11 +2,13 @@ package etcd
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,6 +94,26 @@ func TestSuite(t *testing.T) {
 				return New(clients, fmt.Sprintf("trestle/%d/%d/", members, n))
 			}, 10*time.Second, nil)
 		})
+	}
+}
+
+// TestLargeValue: what etcd does not take is refused, and not taken for an etcd that cannot
+// be reached.
+func TestLargeValue(t *testing.T) {
+	t.Parallel()
+	s := New([]*clientv3.Client{connect(t, start(t))}, "trestle/")
+	version, err := s.Put(t.Context(), "a", make([]byte, lock.MaxValue), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put(t.Context(), "a", make([]byte, lock.MaxValue+1), version); !errors.Is(err, fault.FailedPrecondition) || !strings.Contains(err.Error(), "the limit is 1500000") {
+		t.Error(err)
+	}
+	if _, err := s.Put(t.Context(), "b", make([]byte, 3<<20), 0); !errors.Is(err, fault.FailedPrecondition) {
+		t.Error(err)
+	}
+	if i, err := s.Get(t.Context(), "a"); err != nil || i.Version != version {
+		t.Error(i.Version, err)
 	}
 }
 
