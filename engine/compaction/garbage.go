@@ -11,11 +11,12 @@ import (
 
 // Garbage estimates how many bytes of a file, other than tombstones, a major
 // compaction at time now (microseconds) would drop, under the rules of the
-// families that exist and the ends of cells that have their own. It knows one file
-// only: cells that newer files shadow do not count, nor versions whose newer ones
+// families that exist and the ends of cells that have their own. Families from next on,
+// the schema's NextFamily, are not known yet and keep everything else. It knows one
+// file only: cells that newer files shadow do not count, nor versions whose newer ones
 // are elsewhere. Times are taken to be spread evenly between the least and the
 // largest.
-func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int64) int64 {
+func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, next uint32, now int64) int64 {
 	if info.RawBytes == 0 || info.Entries == 0 {
 		return 0
 	}
@@ -26,7 +27,7 @@ func Garbage(info *sstable.Info, rules map[cell.FamilyID]*schema.GCRule, now int
 		switch {
 		case f.ID >= cell.FirstSystemFamily:
 			rule = &schema.GCRule{MaxAge: schema.TokenWindow}
-		case !known: // the family was dropped
+		case !known && uint32(f.ID) < next: // the family was dropped
 			raw += float64(f.Bytes)
 			continue
 		}

@@ -36,7 +36,7 @@ func TestGarbage(t *testing.T) {
 		{"either", &schema.GCRule{Union: []*schema.GCRule{versions(3), age(5 * time.Hour)}}, 350},
 		{"both", &schema.GCRule{Intersection: []*schema.GCRule{versions(3), age(5 * time.Hour)}}, 250},
 	} {
-		got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: c.rule}, now)
+		got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: c.rule}, 2, now)
 		if got < c.want-1 || got > c.want+1 {
 			t.Errorf("%s: %d bytes, want %d", c.name, got, c.want)
 		}
@@ -44,30 +44,33 @@ func TestGarbage(t *testing.T) {
 			t.Errorf("%s: %d bytes although there is nothing to collect", c.name, got)
 		}
 	}
-	if got := Garbage(&info, nil, now); got != 500 {
+	if got := Garbage(&info, nil, 2, now); got != 500 {
 		t.Errorf("dropped family: %d bytes, want all 500", got)
+	}
+	if got := Garbage(&info, nil, 1, now); got != 0 {
+		t.Errorf("a family that is not known yet: %d bytes, want none", got)
 	}
 	info.Ends, info.EndBytes, info.MinEnd, info.MaxEnd = 50, 500, now-hour, now+hour-1
 	for until, want := range map[int64]int64{now - 2*hour: 0, now: 125, now + 2*hour: 250} {
-		if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, until); got < want || got > want+1 {
+		if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, 2, until); got < want || got > want+1 {
 			t.Errorf("cells that end, at %d h: %d bytes, want %d", (until-now)/hour, got, want)
 		}
 	}
 	info.EndBytes, info.MinEnd, info.MaxEnd = 0, 0, 0
-	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, now); got != 1 {
+	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, 2, now); got != 1 {
 		t.Errorf("cells whose ends were not noted: %d bytes, want 1: a rewrite, in its time", got)
 	}
 	info.Ends = 0
 	info.Shadowed = 20
-	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, now); got != 100 {
+	if got := Garbage(&info, map[cell.FamilyID]*schema.GCRule{1: nil}, 2, now); got != 100 {
 		t.Errorf("shadowed entries: %d bytes, want 100", got)
 	}
 	info.Families[0].ID = cell.TokenFamily
 	info.Shadowed = 0
-	if got := Garbage(&info, nil, now); got < 480 || got >= 500 {
+	if got := Garbage(&info, nil, 2, now); got < 480 || got >= 500 {
 		t.Errorf("tokens: %d bytes, want nearly all 500", got)
 	}
-	if got := Garbage(&sstable.Info{}, nil, now); got != 0 {
+	if got := Garbage(&sstable.Info{}, nil, 2, now); got != 0 {
 		t.Errorf("empty: %d", got)
 	}
 }

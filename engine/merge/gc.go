@@ -42,8 +42,11 @@ type GC struct {
 	// Complete says that the inputs hold every older entry of their keys.
 	Complete bool
 	// Families gives the rules of the table by family id. Cells of other
-	// families belong to families that were dropped.
+	// families below NextFamily belong to families that were dropped.
 	Families map[cell.FamilyID]Rule
+	// NextFamily is the schema's. As no id is used again, cells from it on belong to
+	// families that a later version of the schema has, which is not known here yet.
+	NextFamily uint32
 	// Rows is the tablet's range: rows outside are those of another tablet, which
 	// has the same files since a split.
 	Rows row.Range
@@ -117,7 +120,11 @@ func (g *GC) Decide(e *cell.Entry) (Action, error) {
 		return Keep, nil
 	}
 	rule, known := g.Families[s.Family]
-	if !known {
+	switch {
+	case known:
+	case uint32(s.Family) >= g.NextFamily:
+		return Keep, nil
+	default:
 		return Drop, nil
 	}
 	rank := g.rank

@@ -275,7 +275,7 @@ func (t *Tablet) pickRuns(v *version, s *schema.Table, now time.Time) []compacti
 		r := compaction.Run{ID: uint64(i), MinSeq: cell.MaxSeq, Files: make([]compaction.File, len(u.files)), Busy: t.quarantined(&v.runs[i])}
 		for k, f := range u.files {
 			r.Files[k] = compaction.File{ID: f.ref.ID, Lo: f.ref.Lo, Hi: f.ref.Hi, Bytes: f.ref.Size,
-				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f, v, fams, now),
+				Entries: int64(f.ref.Entries), Tombstones: int64(f.ref.Tombstones), Garbage: garbage(f, v, fams, s.NextFamily, now),
 				Rewrite: t.exceeds(f.ref)}
 			r.MinSeq, r.MaxSeq = min(r.MinSeq, f.ref.MinSeq), max(r.MaxSeq, f.ref.MaxSeq)
 		}
@@ -426,8 +426,8 @@ func (t *Tablet) replace(ctx context.Context, w *work, out *output) error {
 
 // garbage estimates the bytes of f that a major compaction would drop beside
 // tombstones.
-func garbage(f file, v *version, fams map[cell.FamilyID]*schema.GCRule, now time.Time) int64 {
-	n := compaction.Garbage(&f.ref.Info, fams, now.UnixMicro())
+func garbage(f file, v *version, fams map[cell.FamilyID]*schema.GCRule, next uint32, now time.Time) int64 {
+	n := compaction.Garbage(&f.ref.Info, fams, next, now.UnixMicro())
 	for _, d := range v.row.RangeDel {
 		if deletes(d, f.ref) {
 			n += dropped(f, d)
