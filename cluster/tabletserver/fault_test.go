@@ -586,3 +586,27 @@ func TestReadErrors(t *testing.T) {
 		t.Errorf("after the disk has healed:\n%s", got)
 	}
 }
+
+// TestAsyncKeepsOrder: with durability async a power cut takes the end of all writes. It does
+// not take one and leave a later one, whose tablet was flushed.
+func TestAsyncKeepsOrder(t *testing.T) {
+	fs := datadirtest.NewCrashableMem()
+	o := Options{FS: fs, Dir: "d", Durability: commitlog.Async, NoBackground: true}
+	s := mustOpen(t, o)
+	first, second := mustCreate(t, s, newSchema("first", 1000, "f")), mustCreate(t, s, newSchema("second", 1000, "f"))
+	mustPut(t, s, first, "before", setCell("f", "q", 1000, "x")) // the first is synced
+	mustPut(t, s, first, "r", setCell("f", "q", 1000, "x"))
+	mustPut(t, s, second, "r", setCell("f", "q", 1000, "y"))
+	if err := s.flush(ctx, s.tabletsOf(second)[0]); err != nil {
+		t.Fatal(err)
+	}
+	o.FS = fs.CrashClone(vfs.CrashCloneCfg{})
+	mustClose(t, s)
+	s = mustOpen(t, o)
+	defer mustClose(t, s)
+	for _, table := range []string{second, first} {
+		if got, err := readRows(s, &scan.Request{Table: table, Ranges: []row.Range{row.Single([]byte("r"))}}); err != nil || len(got) != 1 {
+			t.Errorf("%s has %d rows, %v", table, len(got), err)
+		}
+	}
+}

@@ -98,6 +98,11 @@ type Writer interface {
 	// be found when the log is replayed.
 	Wait(ctx context.Context, pos Pos) error
 
+	// WaitSynced returns nil once all that Wait has answered nil for survives a power cut.
+	// With Sync it does at once. METADATA, which is synced, must not say what a log that
+	// loses its end would contradict. Errors are those of Wait.
+	WaitSynced(ctx context.Context) error
+
 	// Failed is closed when the writer has failed. Nothing is acknowledged after
 	// it.
 	Failed() <-chan struct{}

@@ -770,3 +770,56 @@ func FuzzReuse(f *testing.F) {
 		}
 	})
 }
+
+// TestWaitSynced: what was acknowledged before it survives a power cut, with durability async
+// too, and whether or not the flusher has more to write.
+func TestWaitSynced(t *testing.T) {
+	for _, busy := range []bool{false, true} {
+		fs := datadirtest.NewCrashableMem()
+		l := open(t, fs, "log", Options{SegmentBytes: 64 << 10, Durability: Async, SyncInterval: 10 * time.Millisecond})
+		if !busy {
+			l.opts.SyncInterval = time.Hour
+		}
+		w := start(t, l)
+		var want []rec
+		put := func() {
+			r := rec{tablet: 7, seq: uint64(len(want) + 1), size: 100}
+			r.pos = appendRecord(t, w, r.tablet, r.seq, r.size, nil)
+			mustWait(t, w, r.pos)
+			want = append(want, r)
+		}
+		put() // a segment is synced as it begins
+		stop := make(chan struct{})
+		var writing sync.WaitGroup
+		for range 3 {
+			put()
+			if busy {
+				writing.Go(func() {
+					for seq := uint64(1000); ; seq++ {
+						select {
+						case <-stop:
+							return
+						default:
+							appendRecord(t, w, 8, seq, 10, nil)
+						}
+					}
+				})
+			}
+			if err := w.WaitSynced(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			crashed := fs.CrashClone(vfs.CrashCloneCfg{})
+			close(stop)
+			writing.Wait()
+			stop = make(chan struct{})
+			got := mustReplay(t, open(t, crashed, "log", Options{SegmentBytes: 64 << 10}), Pos{})
+			equal(t, slices.DeleteFunc(got, func(r rec) bool { return r.tablet != 7 }), want)
+		}
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.WaitSynced(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -298,6 +298,9 @@ func (w *SegmentWriter) Wait(ctx context.Context, pos Pos) error {
 	return o.wait(ctx)
 }
 
+// WaitSynced implements Writer. A store keeps what it has acknowledged.
+func (w *SegmentWriter) WaitSynced(context.Context) error { return nil }
+
 // isAcked reports whether pos is of an acknowledged record, or was replayed.
 func (w *SegmentWriter) isAcked(pos Pos) bool {
 	return pos.Log < w.id || pos.Log == w.id && pos.Segment <= w.acked.Load()

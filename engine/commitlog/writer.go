@@ -69,6 +69,8 @@ type FileWriter struct {
 		queue    []*group
 		flushing *group // being written
 		idle     bool   // the flusher waits for wake
+		// syncs is closed by the next sync, which is due at once; nil if no caller waits.
+		syncs chan struct{}
 	}
 }
 
@@ -370,6 +372,30 @@ func (w *FileWriter) Wait(ctx context.Context, pos Pos) error {
 	return o.wait(ctx)
 }
 
+// WaitSynced implements Writer.
+func (w *FileWriter) WaitSynced(ctx context.Context) error {
+	if w.opts.Durability == Sync {
+		return nil
+	}
+	for end := w.acked.Load(); w.synced.Load() < end; {
+		w.mu.Lock()
+		if w.mu.syncs == nil {
+			w.mu.syncs = make(chan struct{})
+		}
+		synced := w.mu.syncs
+		w.mu.Unlock()
+		signal(w.wake)
+		select {
+		case <-synced:
+		case <-w.Failed():
+			return w.Err()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
 // outcomeOf returns the outcome of the group that holds pos, or the answer.
 func (w *FileWriter) outcomeOf(pos Pos) (*outcome, error) {
 	w.mu.Lock()
@@ -613,8 +639,16 @@ func (w *FileWriter) nextGroup() *group {
 			return nil
 		}
 		w.mu.idle = true
+		wanted := w.mu.syncs != nil
 		w.mu.Unlock()
-		if w.out.written == w.out.synced {
+		switch {
+		case wanted:
+			if err := w.sync(); err != nil {
+				w.fail(err)
+				return nil
+			}
+			continue
+		case w.out.written == w.out.synced:
 			<-w.wake
 			continue
 		}
@@ -698,6 +732,14 @@ func (w *FileWriter) sync() error {
 	}
 	w.out.synced, w.out.lastSync = w.out.written, time.Now()
 	w.synced.Store(Pos{Segment: w.out.seg.number, Offset: w.out.synced}.pack())
+	if w.opts.Durability != Sync {
+		w.mu.Lock()
+		if w.mu.syncs != nil {
+			close(w.mu.syncs)
+			w.mu.syncs = nil
+		}
+		w.mu.Unlock()
+	}
 	return nil
 }
 

@@ -105,7 +105,10 @@ func (t *Tablet) flushOnce(ctx context.Context, still bool) (bool, error) {
 	}
 	t.trimRanges(next, newer)
 	t.keep(next, m.life, recorded)
-	t.placeFollowed(next)
+	if err := t.placeFollowed(ctx, next); err != nil {
+		out.abort()
+		return false, err
+	}
 	if !still {
 		t.makeRoom(ctx, next, out) // left for the next flush while writes wait
 	}

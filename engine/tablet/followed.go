@@ -22,11 +22,14 @@ func (t *Tablet) Followed() *metadata.Followed {
 	return t.Row().Follows()
 }
 
-// placeFollowed makes next say what Follow noted.
-func (t *Tablet) placeFollowed(next *metadata.Row) {
+// placeFollowed makes next say what Follow noted, and sees to it that the log does not lose
+// what that, and the files of next, rest on: with durability async a power cut takes the end
+// of the log, and would leave tablets that contradict one another.
+func (t *Tablet) placeFollowed(ctx context.Context, next *metadata.Row) error {
 	if f := t.followed.Load(); f != nil {
 		next.SetFollows(*f)
 	}
+	return t.env.Commit.WaitSynced(ctx)
 }
 
 // SaveFollowed stores what Follow noted, if the METADATA row does not say it.

@@ -69,7 +69,9 @@ func (t *Tablet) Split(ctx context.Context, at []byte, left, right metadata.Tabl
 	// What was promised to readers of changes holds for the children.
 	parent := t.Row().Clone()
 	parent.MaxSeq = max(parent.MaxSeq, t.write.seq)
-	t.placeFollowed(parent)
+	if err := t.placeFollowed(ctx, parent); err != nil {
+		return err
+	}
 	if parent.Stream != nil {
 		// Each event has a stamp of its own, by which readers tell them apart.
 		parent.MaxSeq = t.env.next(parent.MaxSeq)
@@ -237,7 +239,9 @@ func still(ctx context.Context, ts ...*Tablet) (unlock func(), err error) {
 // change1 stores a METADATA row that differs from the present one in nothing
 // that a version holds.
 func (t *Tablet) change1(ctx context.Context, next *metadata.Row) error {
-	t.placeFollowed(next)
+	if err := t.placeFollowed(ctx, next); err != nil {
+		return err
+	}
 	if err := t.env.Meta.CAS(ctx, next); err != nil {
 		return t.lost(nil, err)
 	}
@@ -388,7 +392,9 @@ func Merge(ctx context.Context, a, b *Tablet, id metadata.TabletID, forget func(
 	}
 	old := a.Row()
 	right := b.Row().Clone()
-	b.placeFollowed(right)
+	if err := b.placeFollowed(ctx, right); err != nil {
+		return err
+	}
 	m := mergeRows(old, right)
 	m.Tablet = id
 	m.MaxSeq = max(m.MaxSeq, a.write.seq, b.write.seq)
