@@ -39,7 +39,7 @@ func newGRPC(o Options, g *gate, c *calls) grpcServer {
 	workers := max(o.Workers, 0)
 	if !o.GRPCGo && len(o.ServerOptions) == 0 {
 		return transport.New(transport.Options{
-			Codec: g.codec, Buffers: g, Account: g.account, Admit: c.admit, Unary: c.unary, Stream: c.stream, Credentials: o.Credentials,
+			Codec: g.codec, Buffers: g, Memory: o.Memory, Account: g.account, Admit: c.admit, Unary: c.unary, Stream: c.stream, Credentials: o.Credentials,
 			StreamWindow: streamWindow, ConnWindow: connWindow,
 			MaxRecvBytes: o.MaxRequestBytes, MaxSendBytes: schema.MaxRow,
 			MaxStreams: maxStreams, MaxHeaderBytes: maxHeaderBytes, Workers: workers, HandshakeTimeout: connectionTimeout,

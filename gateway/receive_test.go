@@ -2,8 +2,11 @@ package gateway
 
 import (
 	"context"
+	"encoding/base64"
+	"math/rand/v2"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,12 +15,75 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
 
 	"github.com/trestledb/trestle/engine/budget"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 )
+
+// Compressed answers that their clients do not read have memory of the budget while they wait,
+// and never count as requests.
+func TestMemoryOfCompressedAnswers(t *testing.T) {
+	const size, streams = 1 << 20, 12
+	random := make([]byte, size)
+	for i := range random {
+		random[i] = byte(rand.Uint32())
+	}
+	for name, value := range map[string][]byte{"text": []byte(base64.StdEncoding.EncodeToString(random[:size*3/4])), "bytes": random} {
+		t.Run(name, func(t *testing.T) {
+			memory := budget.New(8 * size)
+			f := newFixture(t, Options{Memory: memory, RequestMemory: size / 2})
+			if err := f.stub.Backend.MutateRow(t.Context(), testTable, &row.Entry{Key: []byte("k"), Mutations: []row.Mutation{{Op: row.SetCell, Family: "cf", Value: value}}}); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := grpc.NewClient(f.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			var answers atomic.Int64 // that are made, or wait
+			f.stub.readRows = func(ctx context.Context, req *scan.Request, w scan.Writer) (scan.Stats, error) {
+				answers.Add(1)
+				stats, err := f.stub.Backend.ReadRows(ctx, req, w)
+				if err != nil {
+					answers.Add(-1)
+				}
+				return stats, err
+			}
+			for range streams {
+				if _, err := bigtablepb.NewBigtableClient(conn).ReadRows(ctx, &bigtablepb.ReadRowsRequest{TableName: testTable}, grpc.UseCompressor("gzip")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			// All have been refused or wait when nothing more is taken or given back.
+			until := time.Now().Add(30 * time.Second)
+			for still, used := 0, int64(0); still < 20; time.Sleep(50 * time.Millisecond) {
+				now := memory.Used()
+				served := answers.Load()
+				if still++; now != used || served < 4 || served > 10 || now < served*size*3/4 {
+					still = 0
+				}
+				if used = now; time.Now().After(until) {
+					t.Fatalf("%d answers of %d bytes and more wait, which have %d of the budget", served, size*3/4, used)
+				}
+			}
+			if _, err := f.raw.MutateRow(t.Context(), &bigtablepb.MutateRowRequest{TableName: testTable, RowKey: []byte("l"), Mutations: setCell(nil)}); err != nil {
+				t.Errorf("a write meanwhile: %v", err)
+			}
+			cancel()
+			for until = time.Now().Add(time.Minute); memory.Used() != 0; time.Sleep(10 * time.Millisecond) {
+				if time.Now().After(until) {
+					t.Fatalf("%d bytes are not given back", memory.Used())
+				}
+			}
+		})
+	}
+}
 
 // Large requests wait for their memory, compressed or not; one that can never
 // have it is refused with the limit, a scan that has none with a time to retry.

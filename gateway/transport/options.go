@@ -19,6 +19,9 @@ type Options struct {
 	// Buffers has the memory that frames are read into, but for one below a KiB that is all
 	// there is of a stream. Nil: gRPC's default.
 	Buffers mem.BufferPool
+	// Memory bounds compressed answers while their clients do not take them. When it has nothing
+	// left, an answer is held uncompressed too, which has memory of its own. Nil: nothing does.
+	Memory Memory
 	// Account is told of the bytes of a request's header list above 4 KiB once it is admitted,
 	// and of as many less when its handler has returned. Nil: nothing is.
 	Account func(bytes int64)

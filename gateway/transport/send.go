@@ -5,7 +5,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
@@ -106,48 +105,32 @@ func (s *Stream) SendMsg(m any) error {
 		return status.Errorf(codes.Internal, "grpc: error while marshaling: %v", err)
 	}
 	defer func() { data.Free() }()
+	out := data
 	var head [5]byte
 	if s.send != nil && data.Len() > 0 {
-		var packed mem.BufferSlice
-		if packed, err = compress(s.send, data, o.Buffers); err != nil {
+		p, err := pack(s.send, data, o.Memory)
+		defer p.free() // its charge lasts as long as the message waits
+		if err != nil {
 			return status.Errorf(codes.Internal, "grpc: error while compressing: %v", err)
 		}
-		data.Free()
-		data, head[0] = packed, 1
+		out, head[0] = p.data(), 1
+		if !p.short { // else the charge of the original stands for both, until they are written
+			data.Free()
+			data = nil
+		}
 	}
-	n := data.Len()
+	n := out.Len()
 	if o.MaxSendBytes > 0 && n > o.MaxSendBytes {
 		return status.Errorf(codes.ResourceExhausted, "grpc: trying to send message larger than max (%d vs. %d)", n, o.MaxSendBytes)
 	}
 	head[1], head[2], head[3], head[4] = byte(n>>24), byte(n>>16), byte(n>>8), byte(n)
-	if err := s.write(head[:], data); err != nil {
+	if err := s.write(head[:], out); err != nil {
 		return err
 	}
 	if !s.last {
 		s.c.flush()
 	}
 	return nil
-}
-
-func compress(c encoding.Compressor, data mem.BufferSlice, pool mem.BufferPool) (mem.BufferSlice, error) {
-	var out mem.BufferSlice
-	w := mem.NewWriter(&out, pool)
-	z, err := c.Compress(w)
-	if err == nil {
-		for _, b := range data {
-			if _, err = z.Write(b.ReadOnlyData()); err != nil {
-				break
-			}
-		}
-		if err == nil {
-			err = z.Close()
-		}
-	}
-	if err != nil {
-		out.Free()
-		return nil, err
-	}
-	return out, nil
 }
 
 // write adds a message to what is to be written, waiting for windows and room.
