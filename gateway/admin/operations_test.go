@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +14,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/trestledb/trestle/conformance/model"
+	"github.com/trestledb/trestle/engine/fault"
+	"github.com/trestledb/trestle/gateway/backend"
 )
 
 func (s *server) operations(t testing.TB, req *longrunningpb.ListOperationsRequest) []string {
@@ -165,5 +168,69 @@ func TestOperationsArePurged(t *testing.T) {
 	rename(2)
 	if n := count(); n != 2 {
 		t.Errorf("%d operations after a week", n)
+	}
+}
+
+// lossyRecords loses what the next change of a record answers, or the change.
+type lossyRecords struct {
+	backend.Backend
+	answer, change atomic.Bool
+}
+
+func (b *lossyRecords) PutRecord(ctx context.Context, key string, value []byte, version uint64) (uint64, error) {
+	if b.change.Swap(false) {
+		return 0, fault.New(fault.Unavailable, "lost on its way")
+	}
+	v, err := b.Backend.PutRecord(ctx, key, value, version)
+	if b.answer.Swap(false) {
+		return 0, fault.New(fault.Unavailable, "lost on its way back")
+	}
+	return v, err
+}
+
+// TestLostAnswers: an operation is running for as long as its server says so, and ends as
+// it does there, whatever answers of the records are lost.
+func TestLostAnswers(t *testing.T) {
+	for name, lose := range map[string]func(*lossyRecords){
+		"nothing":  func(*lossyRecords) {},
+		"a change": func(b *lossyRecords) { b.change.Store(true) },
+		"a reply":  func(b *lossyRecords) { b.answer.Store(true) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c, b := newClock(), &lossyRecords{Backend: model.New(model.Options{})}
+			a, other := New(b, Options{Now: c.now}), New(b.Backend, Options{Now: c.now})
+			defer a.Close()
+			ctx, end := t.Context(), make(chan struct{})
+			op := must(a.begin(ctx, testInstance, &adminpb.CreateInstanceMetadata{}, func(ctx context.Context, _ string) (proto.Message, proto.Message, error) {
+				select {
+				case <-end:
+				case <-ctx.Done():
+				}
+				return &adminpb.CreateInstanceMetadata{}, &adminpb.Instance{Name: testInstance}, nil
+			}, nil))(t)
+			running := a.tasks.get(op.Name)
+			_, version, err := other.storedOperation(ctx, op.Name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				c.add(taskLease / 3)
+				lose(b)
+				version = a.extend(ctx, op, version)
+				c.add(taskLease / 3)
+				version = a.extend(ctx, op, version)
+				if now, _, err := other.storedOperation(ctx, op.Name); err != nil || now.GetDone() {
+					t.Fatalf("%v, %v while it runs", now, err)
+				}
+			}
+			lose(b)
+			close(end)
+			<-running.done
+			now, _, err := other.storedOperation(ctx, op.Name)
+			if err != nil || !now.GetDone() || now.GetResponse() == nil {
+				t.Errorf("%v, %v in the end", now, err)
+			}
+		})
 	}
 }

@@ -143,7 +143,11 @@ func (a *Admin) begin(ctx context.Context, resource string, metadata proto.Messa
 		if errors.Is(err, context.Canceled) && run.Err() != nil {
 			err = context.Cause(run)
 		}
-		if err := a.conclude(final, m, r, err, version); err != nil {
+		err = a.conclude(final, m, r, err)
+		if err == nil {
+			err = a.settle(final, version)
+		}
+		if err != nil {
 			a.o.Log.LogAttrs(context.Background(), slog.LevelWarn, "outcome of an operation not stored",
 				slog.String("operation", op.GetName()), slog.String("error", err.Error()))
 		}
@@ -178,10 +182,7 @@ func (a *Admin) renew(ctx context.Context, op *longrunningpb.Operation, version 
 				return
 			case <-tick.C:
 			}
-			v, err := a.putOperation(context.WithoutCancel(ctx), op, storedOperation{Lease: a.o.Now().Add(taskLease)}, version)
-			if err == nil {
-				version = v
-			}
+			version = a.extend(context.WithoutCancel(ctx), op, version)
 		}
 	}()
 	return func() uint64 {
@@ -191,9 +192,55 @@ func (a *Admin) renew(ctx context.Context, op *longrunningpb.Operation, version 
 	}
 }
 
-// conclude turns op into what it is when it is done, and stores it.
-func (a *Admin) conclude(op *longrunningpb.Operation, metadata, response proto.Message, failure error, version uint64) error {
+// extend says once that op is running. It returns the version of its record, which it
+// reads after an error: the record may have been stored, and the answer lost.
+func (a *Admin) extend(ctx context.Context, op *longrunningpb.Operation, version uint64) uint64 {
+	v, err := a.putOperation(ctx, op, storedOperation{Lease: a.o.Now().Add(taskLease)}, version)
+	if err == nil {
+		return v
+	}
+	if now, v, err := a.storedOperation(ctx, op.GetName()); err == nil && !now.GetDone() {
+		return v
+	}
+	return version
+}
+
+// settle stores op, which is done, and tries again for as long as a lease. No other process
+// stores an operation before it is done: such a record of another version is ours, and
+// its answer was lost.
+func (a *Admin) settle(op *longrunningpb.Operation, version uint64) error {
 	ctx := context.Background()
+	for until := time.Now().Add(taskLease); ; {
+		_, err := a.putOperation(ctx, op, storedOperation{Finished: a.o.Now()}, version)
+		if err == nil {
+			return nil
+		}
+		now, v, lost := a.storedOperation(ctx, op.GetName())
+		switch {
+		case lost == nil && now.GetDone():
+			if mine, kerr := kept(op); kerr == nil && proto.Equal(now, mine) {
+				return nil
+			}
+			return err
+		case lost == nil && v != version:
+			version = v
+			continue
+		case fault.KindOf(lost) == fault.NotFound:
+			return err
+		}
+		if time.Now().After(until) {
+			return err
+		}
+		select {
+		case <-time.After(time.Second):
+		case <-a.tasks.ctx.Done():
+			return err
+		}
+	}
+}
+
+// conclude turns op into what it is when it is done.
+func (a *Admin) conclude(op *longrunningpb.Operation, metadata, response proto.Message, failure error) error {
 	if metadata != nil {
 		m, err := anypb.New(metadata)
 		if err != nil {
@@ -203,7 +250,7 @@ func (a *Admin) conclude(op *longrunningpb.Operation, metadata, response proto.M
 	}
 	op.Done = true
 	if failure != nil {
-		op.Result = &longrunningpb.Operation_Error{Error: wire.StatusProto(ctx, a.o.Log, failure)}
+		op.Result = &longrunningpb.Operation_Error{Error: wire.StatusProto(context.Background(), a.o.Log, failure)}
 	} else {
 		r, err := anypb.New(response)
 		if err != nil {
@@ -211,8 +258,7 @@ func (a *Admin) conclude(op *longrunningpb.Operation, metadata, response proto.M
 		}
 		op.Result = &longrunningpb.Operation_Response{Response: r}
 	}
-	_, err := a.putOperation(ctx, op, storedOperation{Finished: a.o.Now()}, version)
-	return err
+	return nil
 }
 
 // putOperation stores op.
@@ -253,7 +299,10 @@ func (a *Admin) endAbandoned(ctx context.Context, op *longrunningpb.Operation, s
 		failure = errStopped
 	}
 	op = proto.Clone(op).(*longrunningpb.Operation)
-	if err := a.conclude(op, m, response, failure, version); fault.KindOf(err) == fault.Aborted {
+	if err := a.conclude(op, m, response, failure); err != nil {
+		return nil, err
+	}
+	if _, err := a.putOperation(ctx, op, storedOperation{Finished: a.o.Now()}, version); fault.KindOf(err) == fault.Aborted {
 		op, _, err = a.storedOperation(ctx, op.GetName())
 		return op, err
 	} else if err != nil {
