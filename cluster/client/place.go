@@ -312,8 +312,12 @@ func (c *Client) awaitServedAt(ctx context.Context, r *metadata.Row, server stri
 
 // isServedAt tells whether a tablet is served by the living server of a name, which may
 // have been started again since it was given the tablet. It is FailedPrecondition if the
-// tablet will not come there, and Aborted if there is no such tablet any more.
+// tablet will not come there, NotFound if its table was deleted, and Aborted if there is
+// no such tablet any more.
 func (c *Client) isServedAt(ctx context.Context, r *metadata.Row, server string) (bool, error) {
+	if t, err := c.o.Schemas.ByID(r.Table); err == nil && !t.Schema().DeleteTime.IsZero() {
+		return false, fault.New(fault.NotFound, "table %s was deleted meanwhile", t.Schema().Name)
+	}
 	now, err := c.meta.Get(ctx, rpc.TabletKey{Table: r.Table, End: r.End})
 	switch {
 	case err == nil && now.Tablet != r.Tablet, errors.Is(err, fault.NotFound):

@@ -252,6 +252,34 @@ func TestMoveToDrainedServer(t *testing.T) {
 	}
 }
 
+// TestMoveOfDeletedTable: a caller that waits for a move is told when the table is deleted. Its
+// tablets are served nowhere after a while.
+func TestMoveOfDeletedTable(t *testing.T) {
+	c := start(t, Options{}, 2)
+	defer c.Close()
+	b := clientOf(t, c, "client")
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	create(t, b, upkeepTable)
+	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
+		t.Fatal(err)
+	}
+	c.StopMaster("master-1")
+	moved := make(chan error, 1)
+	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
+	select {
+	case err := <-moved:
+		t.Fatalf("a move without a master: %v", err)
+	case <-time.After(300 * time.Millisecond):
+	}
+	if err := b.DeleteTable(ctx, upkeepTable); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-moved; fault.KindOf(err) != fault.NotFound {
+		t.Errorf("a move of a tablet whose table is deleted meanwhile: %v", err)
+	}
+}
+
 // TestMoveToServerStartedAgain: a move ends when the tablet is where it was to go, though
 // that server was started again meanwhile.
 func TestMoveToServerStartedAgain(t *testing.T) {
