@@ -15,6 +15,7 @@ import (
 	"github.com/trestledb/trestle/cluster/lock"
 	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
+	"github.com/trestledb/trestle/engine/scan"
 	"github.com/trestledb/trestle/engine/schema"
 )
 
@@ -233,5 +234,45 @@ func TestNewServerKnowsSchemas(t *testing.T) {
 	e := setIn("g", "b")
 	if err := b.MutateRow(ctx, upkeepTable, &e); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestNewOwnerKnowsSchemas: the server that a tablet of a dead one goes to judges by all that
+// the dead one did, though no call has waited for it and its watch is late.
+func TestNewOwnerKnowsSchemas(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	c := start(t, Options{TTL: time.Second, WrapLock: behind(behindLock{}, "behind")}, 1)
+	admin := clientOf(t, c, "admin")
+	create(t, admin, upkeepTable)
+	put(t, admin, upkeepTable, "b", "v") // it is served
+	s, err := c.StartServer(ctx, "behind")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := c.Lock("admin")
+	n, version, err := catalog.ReadName(ctx, l, upkeepTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n[0].Table = n.Live().Clone()
+	n[0].Version++
+	n[0].AddFamily(schema.Family{Name: "g"})
+	if _, err := catalog.WriteName(ctx, l, upkeepTable, n, version); err != nil {
+		t.Fatal(err)
+	}
+	e := setIn("g", "a")
+	calls, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := admin.MutateRow(calls, upkeepTable, &e); err != nil {
+		t.Fatal(err)
+	}
+	if table, err := s.Schemas().ByID(n[0].ID); err != nil || table.Schema().Version >= n[0].Version {
+		t.Fatal("the server is not behind", err)
+	}
+	c.KillServer("server-1")
+	w := &pairs{out: map[string]string{}}
+	if _, err := admin.ReadRows(calls, &scan.Request{Table: upkeepTable, Ranges: []row.Range{row.All}}, w); err != nil || w.out["a"] != "v" {
+		t.Errorf("after the other server took over: %v, %v", w.out, err)
 	}
 }

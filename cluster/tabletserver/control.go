@@ -181,6 +181,11 @@ func (s *Server) recover(ctx context.Context, log commitlog.ID, rows []*metadata
 	if log != 0 {
 		l, err := catalog.SealLog(ctx, s.o.Lock, s.o.Logs, log)
 		if err == nil {
+			// From here on nothing is acknowledged there. All that was goes by schemas that are
+			// stored by now, and that a watch may bring later.
+			_, err = s.schemas.Refresh(ctx, "")
+		}
+		if err == nil {
 			if !clock || len(l.GivenUp) > 0 {
 				promised = l.Promised
 			}
