@@ -360,3 +360,41 @@ func TestStore(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestCacheOfOtherStore: a disk cache has nothing of the store that was there before, be it that
+// of a cluster of the same name; what it has of its own store stays.
+func TestCacheOfOtherStore(t *testing.T) {
+	t.Parallel()
+	ctx, dir := t.Context(), t.TempDir()
+	n := join(t, startEtcd(t))
+	o := StoreOptions{URL: FileURL(filepath.Join(dir, "store")), Cluster: "c", Owner: "server-1", CacheDir: filepath.Join(dir, "cache"), Log: quiet}
+	for _, c := range []struct{ value, want string }{{"before", "before"}, {"", "before"}, {"now", "now"}, {"", "now"}} {
+		if c.value == "now" {
+			if err := os.RemoveAll(filepath.Join(dir, "store")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		s, err := n.OpenStore(ctx, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.value != "" {
+			if _, err := s.Cached.Get(ctx, "x"); !errors.Is(err, fault.NotFound) {
+				t.Errorf("an empty store has something: %v", err)
+			}
+			w, err := s.Cached.Create(ctx, "x")
+			if err == nil {
+				err = errors.Join(w.Write([]byte(c.value)), w.Finish())
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		if b, err := os.ReadFile(filepath.Join(o.CacheDir, "sst,x")); err != nil || string(b) != c.want {
+			t.Errorf("the copy is %q, %v", b, err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

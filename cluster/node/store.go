@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -20,13 +21,15 @@ import (
 	"github.com/trestledb/trestle/engine/objectstore/s3"
 )
 
-// The parts of a cluster's store, and the object that says of which cluster it is.
+// The parts of a cluster's store, the object that says of which cluster it is, and the one
+// that tells it from all other stores, those of clusters of that name among them.
 const (
 	sstablesDir = "sst"
 	logsDir     = "log"
 	copiesDir   = "etcd"
 	historyDir  = "keyvis"
 	markName    = "cluster"
+	idName      = "id"
 )
 
 // A Store is the object store that the processes of a cluster share.
@@ -84,14 +87,18 @@ func (n *Node) OpenStore(ctx context.Context, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open the store %s: %w", o.URL, err)
 	}
 	if dir, ok := o.dir(); ok {
-		if err := datadir.MakePrivate(dir, []string{markName, sstablesDir, logsDir, copiesDir, historyDir, ".tmp"}); err != nil {
+		if err := datadir.MakePrivate(dir, []string{markName, idName, sstablesDir, logsDir, copiesDir, historyDir, ".tmp"}); err != nil {
 			o.Log.Warn("the store is open to others", "error", err)
 		}
 	}
 	if o.CacheDir == "" {
 		return s, nil
 	}
-	cache, err := diskcache.Open(s.whole, vfs.Default, o.CacheDir, diskcache.Options{Bytes: o.CacheBytes, Log: o.Log})
+	id, err := s.id(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("open the store %s: %w", o.URL, err)
+	}
+	cache, err := diskcache.Open(s.whole, vfs.Default, o.CacheDir, diskcache.Options{Store: id, Bytes: o.CacheBytes, Log: o.Log})
 	if err != nil {
 		return nil, err
 	}
@@ -185,6 +192,21 @@ func (s *Store) checkMark(ctx context.Context) error {
 		return fmt.Errorf("the store is of cluster %q, not of %q", b, s.o.Cluster)
 	}
 	return nil
+}
+
+// id returns what tells the store from all others, those before it at the same place
+// included. It gives the store one if it has none: only processes that keep copies need it.
+func (s *Store) id(ctx context.Context) (string, error) {
+	b, err := s.whole.Get(ctx, idName)
+	if errors.Is(err, fault.NotFound) {
+		if err = s.whole.PutIfAbsent(ctx, idName, []byte(rand.Text())); err == nil || errors.Is(err, fault.AlreadyExists) {
+			b, err = s.whole.Get(ctx, idName)
+		}
+	}
+	if err == nil && len(b) == 0 {
+		err = fault.New(fault.Corruption, "object %q is empty", idName)
+	}
+	return string(b), err
 }
 
 // check is what MonitorStore asks.

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -19,6 +21,9 @@ import (
 
 const (
 	tempPrefix = "." // of the names of copies that are being made
+	// ofStore is the file that says whose copies there are: Options.Store. Without it they
+	// may be of any store. No object has its name.
+	ofStore = ".store"
 	// fetchChunk is read from the store at a time.
 	fetchChunk = 4 << 20
 	// writeBuffer is written to a copy at a time.
@@ -34,6 +39,9 @@ const (
 
 // Options of a Cache.
 type Options struct {
+	// Store names the store. No other one ever has that name, be it at the same place. Copies
+	// of another store are removed: objects of two stores may have one name.
+	Store string
 	// Bytes bounds the copies. Default 64 GiB.
 	Bytes int64
 	// Fetchers is how many objects are fetched at a time. Default 2.
@@ -119,6 +127,9 @@ func (c *Cache) load() error {
 	if err != nil {
 		return err
 	}
+	if names, err = c.claim(names); err != nil {
+		return err
+	}
 	for _, file := range names {
 		name := strings.ReplaceAll(file, ",", "/")
 		if objectstore.CheckName(name) != nil {
@@ -138,6 +149,56 @@ func (c *Cache) load() error {
 	defer c.mu.Unlock()
 	c.evictLocked()
 	return nil
+}
+
+// claim makes the directory, which has files of these names, one of copies of the store. It
+// returns the names of those that may be.
+func (c *Cache) claim(files []string) ([]string, error) {
+	of, copies := "", slices.DeleteFunc(slices.Clone(files), func(f string) bool { return f == ofStore })
+	if len(copies) < len(files) {
+		f, err := c.fs.Open(c.fs.PathJoin(c.dir, ofStore))
+		if err != nil {
+			return nil, err
+		}
+		b, err := io.ReadAll(f)
+		if err = errors.Join(err, f.Close()); err != nil {
+			return nil, err
+		}
+		of = string(b)
+	}
+	if of == c.o.Store {
+		return copies, nil
+	}
+	// The name is written last: one that is there is that of all copies, whenever the machine fails.
+	for _, f := range files {
+		if err := c.fs.Remove(c.fs.PathJoin(c.dir, f)); err != nil {
+			return nil, err
+		}
+	}
+	if len(copies) > 0 {
+		c.o.Log.Info("removed copies of another store", "dir", c.dir, "files", len(copies))
+	}
+	if err := c.syncDir(); err != nil {
+		return nil, err
+	}
+	f, err := c.fs.Create(c.fs.PathJoin(c.dir, ofStore), vfs.WriteCategoryUnspecified)
+	if err != nil {
+		return nil, err
+	}
+	_, err = f.Write([]byte(c.o.Store))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return nil, err
+	}
+	return nil, c.syncDir()
+}
+
+// syncDir makes the names in the directory survive a power cut.
+func (c *Cache) syncDir() error {
+	d, err := c.fs.OpenDir(c.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
 }
 
 // path returns where the copy of an object is; no name has a comma.
@@ -213,7 +274,9 @@ func (c *Cache) Create(ctx context.Context, name string) (objstorage.Writable, e
 	if err != nil {
 		return nil, err
 	}
-	return &writer{c: c, name: name, w: w, copy: c.begin(name)}, nil
+	k := c.begin(name)
+	k.written = true
+	return &writer{c: c, name: name, w: w, copy: k}, nil
 }
 
 type writer struct {
@@ -251,6 +314,8 @@ type copying struct {
 	buf  []byte // not written yet; also because a vfs.File may change what it is given
 	size int64
 	err  error
+	// written says that the object is written by this process, and not fetched.
+	written bool
 }
 
 func (c *Cache) begin(name string) *copying {
@@ -303,9 +368,12 @@ func (k *copying) finish() {
 	c := k.c
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.mu.copies[k.name] != nil {
-		k.abort()
-		return
+	if e := c.mu.copies[k.name]; e != nil {
+		if !k.written {
+			k.abort()
+			return
+		}
+		c.dropLocked(k.name, e) // whatever it is of, this is the object
 	}
 	k.err = errors.Join(k.f.Close(), c.fs.Rename(k.tmp, c.path(k.name)))
 	if k.f = nil; k.err != nil {

@@ -149,6 +149,45 @@ func TestWriteThrough(t *testing.T) {
 	}
 }
 
+// TestOtherStore: copies of another store are not taken for objects of the same names. Those of
+// the store itself are used again.
+func TestOtherStore(t *testing.T) {
+	fs, one, two := vfs.NewMem(), local(t), local(t)
+	for _, c := range []struct {
+		store  objectstore.Store
+		id     string
+		copies int64 // at the beginning
+	}{{one, "one", 0}, {one, "one", 1}, {two, "two", 0}, {two, "two", 1}, {one, "one", 0}} {
+		cache := open(t, c.store, fs, diskcache.Options{Store: c.id})
+		if n := cache.Stats().Files; n != c.copies {
+			t.Errorf("store %s: %d copies, want %d", c.id, n, c.copies)
+		}
+		if _, err := c.store.Get(t.Context(), "dir/x"); err != nil {
+			create(t, cache, "dir/x", []byte(c.id))
+		}
+		if b, err := cache.Get(t.Context(), "dir/x"); err != nil || string(b) != c.id {
+			t.Errorf("store %s: %q, %v", c.id, b, err)
+		}
+		cache.Close()
+	}
+}
+
+// TestWrittenIsBelieved: what is written here is read, whatever copy of that name there was.
+func TestWrittenIsBelieved(t *testing.T) {
+	fs := vfs.NewMem()
+	c := open(t, local(t), fs, diskcache.Options{})
+	create(t, c, "x", []byte("of another store"))
+	c.Close()
+	c = open(t, local(t), fs, diskcache.Options{})
+	create(t, c, "x", []byte("of this one"))
+	if b, err := c.Get(t.Context(), "x"); err != nil || string(b) != "of this one" {
+		t.Errorf("%q, %v", b, err)
+	}
+	if s := c.Stats(); s.Files != 1 || s.Bytes != int64(len("of this one")) {
+		t.Errorf("%+v", s)
+	}
+}
+
 // TestFetch: an object that somebody else wrote is read from the store until
 // there is a copy, then, by those who have it open, from the copy.
 func TestFetch(t *testing.T) {

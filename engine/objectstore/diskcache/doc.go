@@ -8,5 +8,6 @@
 //
 // A copy is synced before it gets its name, so one that is found at a start is
 // whole. It stays good for ever, as objects are immutable and their names are
-// not used again.
+// not used again in their store. Which store that is, a file beside the copies says:
+// a cache of another store begins without them.
 package diskcache

@@ -118,7 +118,7 @@ func (n *Node) table() []setting {
 		{"cluster-ca", "", "PEM file with the authority that signs certificates of this cluster's servers, and of nobody else", file(&n.ClusterCA)},
 		{"ttl", "5s", "time after which a server that the lock service does not hear of is given up; the same for all servers", duration(&n.TTL, time.Second, time.Minute)},
 		{"commit-interval", "0s", "least time between two writes of the commit log, for stores that charge for each or are slow", duration(&n.CommitInterval, 0, time.Minute)},
-		{"cache-dir", Off, "directory on a local disk that keeps copies of SSTables; \"off\" for none", directory(&n.CacheDir)},
+		{"cache-dir", Off, "directory on a local disk that keeps copies of the store's SSTables; \"off\" for none", directory(&n.CacheDir)},
 		{"cache-size", "64GiB", "size of cache-dir", size(&n.CacheSize)},
 	}
 }
