@@ -104,3 +104,20 @@ func TestRelayout(t *testing.T) {
 		t.Errorf("%d files of 10", len(files))
 	}
 }
+
+// TestMajorAfterAWrongClock: a time of the last major compaction that is far ahead, as the clock
+// was set forward then, keeps no garbage. One that is ahead as clocks of two machines differ
+// counts as now.
+func TestMajorAfterAWrongClock(t *testing.T) {
+	now := time.Unix(1_700_000_000, 0)
+	for _, c := range []struct {
+		ahead time.Duration
+		due   bool
+	}{{365 * 24 * time.Hour, true}, {time.Minute, false}, {0, false}, {-25 * time.Hour, true}} {
+		runs := []Run{{ID: 1, Files: []File{{ID: 1, Lo: []byte("a"), Hi: []byte("b"), Bytes: 1 << 30, Entries: 1000, Garbage: 1 << 20}}}}
+		_, job, ok := PickGroup([]Group{{Runs: runs, LastMajor: now.Add(c.ahead)}}, Options{Now: now})
+		if ok != c.due || ok && (job.Kind != Major || job.Reason != "age") {
+			t.Errorf("%v ahead: %t, %+v", c.ahead, ok, job)
+		}
+	}
+}

@@ -112,6 +112,10 @@ func majorReason(runs []Run, o *Options) string {
 	}
 	dirty, sure = min(dirty, total), min(sure, total)
 	age := o.Now.Sub(o.LastMajor)
+	if age < -o.MajorPause {
+		// The clock was wrong then, or is now. Waiting until that time would be for ever.
+		age = max(o.MajorEvery, o.MajorPause, o.DensePause)
+	}
 	limit := int64(o.MajorRatio * float64(total))
 	switch {
 	case total == 0:

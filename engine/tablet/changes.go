@@ -138,7 +138,7 @@ func (t *Tablet) expired() cell.Seq {
 	if s == nil || s.Retention <= 0 {
 		return 0
 	}
-	now, _ := t.env.Clock.Read(t.env.Now())
+	now := t.env.now()
 	return stamp.At(now.Add(-s.Retention)) - stamp.Stride
 }
 

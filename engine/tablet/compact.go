@@ -156,7 +156,7 @@ func (t *Tablet) enlist() *work {
 	if v == nil {
 		return nil
 	}
-	w := &work{from: v, now: t.env.Now(), layout: l, asked: t.majors.asked.Load()}
+	w := &work{from: v, now: t.env.now(), layout: l, asked: t.majors.asked.Load()}
 	for i := range v.row.Files {
 		w.files = append(w.files, &v.row.Files[i])
 	}
@@ -243,7 +243,7 @@ func (t *Tablet) pick(w *work, others []*work, short bool) bool {
 func (t *Tablet) instantOf(v *version, w *work) metadata.Instant {
 	at := int(w.job.Runs[0])
 	if w.relayout || slices.IndexFunc(v.runs, func(u run) bool { return u.group == w.group.ID }) == at {
-		s, now := t.schema(), t.env.Now()
+		s, now := t.schema(), t.env.now()
 		if t.holdsOnly(v) && t.schema() == s {
 			return metadata.Instant{Time: now.UnixMicro(), Schema: s.Version}
 		}

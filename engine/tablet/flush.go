@@ -83,7 +83,7 @@ func (t *Tablet) flushOnce(ctx context.Context, still bool) (bool, error) {
 	next.NextRun++
 	for _, f := range out.files {
 		if _, ok := next.GroupMajors[f.Group]; !ok && f.Group != 0 {
-			next.SetMajor(f.Group, t.env.Now().Unix())
+			next.SetMajor(f.Group, t.env.now().Unix())
 		}
 	}
 	next.FlushedSeq = max(next.FlushedSeq, m.MaxSeq())

@@ -54,7 +54,7 @@ type groupOutput struct {
 
 func (t *Tablet) newOutput(v *version, l *layout, run uint64, instant metadata.Instant) *output {
 	o := &output{t: t, layout: l, run: run, instant: instant, carried: map[string]bool{}}
-	o.gc = merge.GC{Families: map[cell.FamilyID]merge.Rule{}, NextFamily: l.schema.NextFamily, Now: t.env.Now().UnixMicro(), AsOf: instant.Time}
+	o.gc = merge.GC{Families: map[cell.FamilyID]merge.Rule{}, NextFamily: l.schema.NextFamily, Now: t.env.now().UnixMicro(), AsOf: instant.Time}
 	for _, f := range l.schema.Families {
 		rule := merge.Rule{GCRule: f.GC, New: f.GCVersion > instant.Schema}
 		if _, shared := o.gc.Families[f.ID]; shared {

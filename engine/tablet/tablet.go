@@ -109,7 +109,8 @@ type Env struct {
 	Fatal func(error)
 	// Held, if set, is told how long the writes of a tablet were held up for what.
 	Held func(why string, d time.Duration)
-	// Clock guards commit times against one that is set forward; nil: nothing does.
+	// Clock guards commit times, and what is collected by age, against a clock that is set
+	// forward; nil: nothing does.
 	Clock *stamp.Clock
 
 	Stats Stats
@@ -124,6 +125,13 @@ type Env struct {
 	reads   tableReads
 	// readable counts the versions that a reader may still use.
 	readable sync.WaitGroup
+}
+
+// now returns the time that what cannot be undone goes by, such as the collection of cells: a
+// clock that is set forward is not followed.
+func (e *Env) now() time.Time {
+	now, _ := e.Clock.Read(e.Now())
+	return now
 }
 
 // next returns the sequence number that follows last: the time, if that is later.
@@ -609,7 +617,7 @@ func (t *Tablet) update(ctx context.Context, key []byte, b *Batch, decide func(v
 // one. The caller holds the write lock.
 func (t *Tablet) rotateLocked() {
 	if t.started.Load() {
-		t.write.mem.instant = metadata.Instant{Time: t.env.Now().UnixMicro(), Schema: t.schema().Version}
+		t.write.mem.instant = metadata.Instant{Time: t.env.now().UnixMicro(), Schema: t.schema().Version}
 	}
 	old := t.write.mem
 	m := t.newMem(t.write.seq)
