@@ -70,8 +70,14 @@ func (f compare) excludes(value []byte) bool {
 	return n >= 0 // GREATER
 }
 
-// DecodeComparator returns the comparator of a message, or an *Error.
-func DecodeComparator(m *pb.Comparator) (Comparator, error) {
+// DecodeComparator returns the comparator of a message, or an *Error. Unless it is nil,
+// take is asked for memory as Options.Take is.
+func DecodeComparator(m *pb.Comparator, take func(bytes int64) error) (Comparator, error) {
+	d := decoder{take: take}
+	return d.comparator(m)
+}
+
+func (d *decoder) comparator(m *pb.Comparator) (Comparator, error) {
 	name, ok := strings.CutPrefix(m.GetName(), classPrefix)
 	if !ok {
 		return nil, unknown(m.GetName())
@@ -79,34 +85,34 @@ func DecodeComparator(m *pb.Comparator) (Comparator, error) {
 	b := m.GetSerializedComparator()
 	switch name {
 	case "BinaryComparator":
-		p, err := parse[pb.BinaryComparator](b)
+		p, err := read[pb.BinaryComparator](d, b)
 		return binaryComparator(p.GetComparable().GetValue()), err
 	case "BinaryPrefixComparator":
-		p, err := parse[pb.BinaryPrefixComparator](b)
+		p, err := read[pb.BinaryPrefixComparator](d, b)
 		return binaryPrefixComparator(p.GetComparable().GetValue()), err
 	case "BinaryComponentComparator":
-		p, err := parse[pb.BinaryComponentComparator](b)
+		p, err := read[pb.BinaryComponentComparator](d, b)
 		if err == nil && int32(p.GetOffset()) < 0 {
 			err = invalid("component offset %d is negative", int32(p.GetOffset()))
 		}
 		return binaryComponentComparator{p.GetValue(), int(p.GetOffset())}, err
 	case "BitComparator":
-		p, err := parse[pb.BitComparator](b)
+		p, err := read[pb.BitComparator](d, b)
 		return bitComparator{p.GetComparable().GetValue(), p.GetBitwiseOp()}, err
 	case "NullComparator":
-		_, err := parse[pb.NullComparator](b)
+		_, err := read[pb.NullComparator](d, b)
 		return nullComparator{}, err
 	case "RegexStringComparator":
-		p, err := parse[pb.RegexStringComparator](b)
+		p, err := read[pb.RegexStringComparator](d, b)
 		if err != nil {
 			return nil, err
 		}
-		return newRegexComparator(p)
+		return newRegexComparator(p, d)
 	case "SubstringComparator":
-		p, err := parse[pb.SubstringComparator](b)
+		p, err := read[pb.SubstringComparator](d, b)
 		return substringComparator(strings.ToLower(p.GetSubstr())), err
 	case "LongComparator":
-		p, err := parse[pb.LongComparator](b)
+		p, err := read[pb.LongComparator](d, b)
 		v := p.GetComparable().GetValue()
 		if err == nil && len(v) != 8 {
 			err = invalid("a LongComparator of %d bytes", len(v))
@@ -116,7 +122,7 @@ func DecodeComparator(m *pb.Comparator) (Comparator, error) {
 		}
 		return longComparator(binary.BigEndian.Uint64(v)), nil
 	case "BigDecimalComparator":
-		p, err := parse[pb.BigDecimalComparator](b)
+		p, err := read[pb.BigDecimalComparator](d, b)
 		if err != nil {
 			return nil, err
 		}

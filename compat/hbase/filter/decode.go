@@ -35,8 +35,8 @@ func unknown(class string) error {
 // maxDepth is how deep filters may be nested.
 const maxDepth = 64
 
-// decode returns the filter of a message, or an *Error.
-func decode(m *pb.Filter, depth int) (node, error) {
+// filter returns the filter of a message, or an *Error.
+func (d *decoder) filter(m *pb.Filter, depth int) (node, error) {
 	name, ok := strings.CutPrefix(m.GetName(), classPrefix)
 	if !ok {
 		return nil, unknown(m.GetName())
@@ -47,72 +47,72 @@ func decode(m *pb.Filter, depth int) (node, error) {
 	b := m.GetSerializedFilter()
 	switch name {
 	case "FilterList":
-		return decodeList(b, depth)
+		return d.list(b, depth)
 	case "SkipFilter":
-		p, err := parse[pb.SkipFilter](b)
+		p, err := read[pb.SkipFilter](d, b)
 		if err != nil {
 			return nil, err
 		}
-		in, err := decode(p.GetFilter(), depth+1)
+		in, err := d.filter(p.GetFilter(), depth+1)
 		return &skipFilter{in: in}, err
 	case "WhileMatchFilter":
-		p, err := parse[pb.WhileMatchFilter](b)
+		p, err := read[pb.WhileMatchFilter](d, b)
 		if err != nil {
 			return nil, err
 		}
-		in, err := decode(p.GetFilter(), depth+1)
+		in, err := d.filter(p.GetFilter(), depth+1)
 		return &whileMatchFilter{in: in}, err
 	case "FilterWrapper":
-		p, err := parse[pb.FilterWrapper](b)
+		p, err := read[pb.FilterWrapper](d, b)
 		if err != nil {
 			return nil, err
 		}
-		return decode(p.GetFilter(), depth+1)
+		return d.filter(p.GetFilter(), depth+1)
 
 	case "RowFilter":
-		p, err := parse[pb.RowFilter](b)
-		c, err := decodeCompare(p.GetCompareFilter(), err)
+		p, err := read[pb.RowFilter](d, b)
+		c, err := d.compare(p.GetCompareFilter(), err)
 		return &rowFilter{compare: c}, err
 	case "FamilyFilter":
-		p, err := parse[pb.FamilyFilter](b)
-		c, err := decodeCompare(p.GetCompareFilter(), err)
+		p, err := read[pb.FamilyFilter](d, b)
+		c, err := d.compare(p.GetCompareFilter(), err)
 		return &familyFilter{compare: c}, err
 	case "QualifierFilter":
-		p, err := parse[pb.QualifierFilter](b)
-		c, err := decodeCompare(p.GetCompareFilter(), err)
+		p, err := read[pb.QualifierFilter](d, b)
+		c, err := d.compare(p.GetCompareFilter(), err)
 		return &qualifierFilter{compare: c}, err
 	case "ValueFilter":
-		p, err := parse[pb.ValueFilter](b)
-		c, err := decodeCompare(p.GetCompareFilter(), err)
+		p, err := read[pb.ValueFilter](d, b)
+		c, err := d.compare(p.GetCompareFilter(), err)
 		return &valueFilter{compare: c}, err
 	case "DependentColumnFilter":
-		p, err := parse[pb.DependentColumnFilter](b)
+		p, err := read[pb.DependentColumnFilter](d, b)
 		f := &dependentColumnFilter{column: column{p.GetColumnFamily(), p.GetColumnQualifier()}, drop: p.GetDropDependentColumn()}
 		if err == nil && p.GetCompareFilter().GetComparator() != nil {
-			f.compare, err = decodeCompare(p.GetCompareFilter(), nil)
+			f.compare, err = d.compare(p.GetCompareFilter(), nil)
 		}
 		return f, err
 
 	case "SingleColumnValueFilter":
-		p, err := parse[pb.SingleColumnValueFilter](b)
-		return decodeSingle(p, err, false)
+		p, err := read[pb.SingleColumnValueFilter](d, b)
+		return d.single(p, err, false)
 	case "SingleColumnValueExcludeFilter":
-		p, err := parse[pb.SingleColumnValueExcludeFilter](b)
-		return decodeSingle(p.GetSingleColumnValueFilter(), err, true)
+		p, err := read[pb.SingleColumnValueExcludeFilter](d, b)
+		return d.single(p.GetSingleColumnValueFilter(), err, true)
 	case "ColumnValueFilter":
-		p, err := parse[pb.ColumnValueFilter](b)
+		p, err := read[pb.ColumnValueFilter](d, b)
 		f := &columnValueFilter{column: column{p.GetFamily(), p.GetQualifier()}}
 		if err == nil {
 			f.op = p.GetCompareOp()
-			f.comparator, err = DecodeComparator(p.GetComparator())
+			f.comparator, err = d.comparator(p.GetComparator())
 		}
 		return f, err
 
 	case "ColumnCountGetFilter":
-		p, err := parse[pb.ColumnCountGetFilter](b)
+		p, err := read[pb.ColumnCountGetFilter](d, b)
 		return &columnCountGetFilter{limit: int64(p.GetLimit())}, negative(err, "limit", int64(p.GetLimit()))
 	case "ColumnPaginationFilter":
-		p, err := parse[pb.ColumnPaginationFilter](b)
+		p, err := read[pb.ColumnPaginationFilter](d, b)
 		f := &columnPaginationFilter{limit: int64(p.GetLimit()), offset: int64(p.GetOffset()), from: p.ColumnOffset}
 		err = negative(err, "limit", f.limit)
 		if f.from == nil {
@@ -120,29 +120,29 @@ func decode(m *pb.Filter, depth int) (node, error) {
 		}
 		return f, err
 	case "ColumnPrefixFilter":
-		p, err := parse[pb.ColumnPrefixFilter](b)
+		p, err := read[pb.ColumnPrefixFilter](d, b)
 		return &columnPrefixFilter{prefix: p.GetPrefix()}, err
 	case "MultipleColumnPrefixFilter":
-		p, err := parse[pb.MultipleColumnPrefixFilter](b)
+		p, err := readList[pb.MultipleColumnPrefixFilter](d, b, bytesBytes, perByte)
 		f := &multipleColumnPrefixFilter{prefixes: sorted(p.GetSortedPrefixes())}
 		if err == nil && len(f.prefixes) < len(p.GetSortedPrefixes()) {
 			err = invalid("prefixes must be distinct")
 		}
 		return f, err
 	case "ColumnRangeFilter":
-		p, err := parse[pb.ColumnRangeFilter](b)
+		p, err := read[pb.ColumnRangeFilter](d, b)
 		return &columnRangeFilter{low: p.MinColumn, high: p.MaxColumn, lowShut: p.GetMinColumnInclusive(), highShut: p.GetMaxColumnInclusive()}, err
 	case "FirstKeyOnlyFilter":
-		_, err := parse[pb.FirstKeyOnlyFilter](b)
+		_, err := read[pb.FirstKeyOnlyFilter](d, b)
 		return &firstKeyOnlyFilter{}, err
 	case "FirstKeyValueMatchingQualifiersFilter":
-		p, err := parse[pb.FirstKeyValueMatchingQualifiersFilter](b)
+		p, err := readList[pb.FirstKeyValueMatchingQualifiersFilter](d, b, bytesBytes, perByte)
 		return &firstKeyOnlyFilter{matching: true, qualifiers: sorted(p.GetQualifiers())}, err
 	case "KeyOnlyFilter":
-		p, err := parse[pb.KeyOnlyFilter](b)
+		p, err := read[pb.KeyOnlyFilter](d, b)
 		return &keyOnlyFilter{length: p.GetLenAsVal()}, err
 	case "TimestampsFilter":
-		p, err := parse[pb.TimestampsFilter](b)
+		p, err := readList[pb.TimestampsFilter](d, b, bytesBytes, timestampBytes)
 		f := &timestampsFilter{stamps: slices.Clone(p.GetTimestamps()), hints: p.GetCanHint()}
 		slices.Sort(f.stamps)
 		f.stamps = slices.Compact(f.stamps)
@@ -152,25 +152,25 @@ func decode(m *pb.Filter, depth int) (node, error) {
 		return f, err
 
 	case "PrefixFilter":
-		p, err := parse[pb.PrefixFilter](b)
+		p, err := read[pb.PrefixFilter](d, b)
 		return newPrefixFilter(p.Prefix), err
 	case "InclusiveStopFilter":
-		p, err := parse[pb.InclusiveStopFilter](b)
+		p, err := read[pb.InclusiveStopFilter](d, b)
 		return &inclusiveStopFilter{stop: p.GetStopRowKey()}, err
 	case "PageFilter":
-		p, err := parse[pb.PageFilter](b)
+		p, err := read[pb.PageFilter](d, b)
 		return &pageFilter{size: p.GetPageSize()}, negative(err, "page size", p.GetPageSize())
 	case "RandomRowFilter":
-		p, err := parse[pb.RandomRowFilter](b)
+		p, err := read[pb.RandomRowFilter](d, b)
 		return &randomRowFilter{chance: p.GetChance()}, err
 	case "FuzzyRowFilter":
-		p, err := parse[pb.FuzzyRowFilter](b)
+		p, err := readList[pb.FuzzyRowFilter](d, b, messageBytes, perByte)
 		if err != nil {
 			return nil, err
 		}
 		return newFuzzyRowFilter(p)
 	case "MultiRowRangeFilter":
-		p, err := parse[pb.MultiRowRangeFilter](b)
+		p, err := readList[pb.MultiRowRangeFilter](d, b, messageBytes, perByte)
 		if err != nil {
 			return nil, err
 		}
@@ -193,7 +193,7 @@ func sorted(list [][]byte) [][]byte {
 	return slices.CompactFunc(list, bytes.Equal)
 }
 
-func decodeCompare(p *pb.CompareFilter, err error) (compare, error) {
+func (d *decoder) compare(p *pb.CompareFilter, err error) (compare, error) {
 	c := compare{op: p.GetCompareOp()}
 	if err != nil || c.op == pb.CompareType_NO_OP && p.GetComparator() == nil {
 		return c, err
@@ -201,11 +201,11 @@ func decodeCompare(p *pb.CompareFilter, err error) (compare, error) {
 	if p.GetComparator() == nil {
 		return c, invalid("a comparison without a comparator")
 	}
-	c.comparator, err = DecodeComparator(p.GetComparator())
+	c.comparator, err = d.comparator(p.GetComparator())
 	return c, err
 }
 
-func decodeSingle(p *pb.SingleColumnValueFilter, err error, exclude bool) (node, error) {
+func (d *decoder) single(p *pb.SingleColumnValueFilter, err error, exclude bool) (node, error) {
 	f := &singleColumnValueFilter{column: column{p.GetColumnFamily(), p.GetColumnQualifier()}, exclude: exclude,
 		ifMissing: p.GetFilterIfMissing(), latestOnly: p.GetLatestVersionOnly()}
 	if err != nil {
@@ -214,18 +214,18 @@ func decodeSingle(p *pb.SingleColumnValueFilter, err error, exclude bool) (node,
 	if f.op = p.GetCompareOp(); f.op == pb.CompareType_NO_OP {
 		return nil, invalid("Unknown Compare op NO_OP")
 	}
-	f.comparator, err = DecodeComparator(p.GetComparator())
+	f.comparator, err = d.comparator(p.GetComparator())
 	return f, err
 }
 
-func decodeList(b []byte, depth int) (node, error) {
-	p, err := parse[pb.FilterList](b)
+func (d *decoder) list(b []byte, depth int) (node, error) {
+	p, err := readList[pb.FilterList](d, b, messageBytes, perByte)
 	if err != nil {
 		return nil, err
 	}
 	members := make([]node, 0, len(p.GetFilters()))
 	for _, m := range p.GetFilters() {
-		n, err := decode(m, depth+1)
+		n, err := d.filter(m, depth+1)
 		if err != nil {
 			return nil, err
 		}

@@ -23,6 +23,9 @@ type Options struct {
 	// looked at after that decision, which is HBase's default for scans that are
 	// not reversed.
 	Eager bool
+	// Take, if it is set, is asked for the memory of each part before the part is
+	// decoded. Its error is New's.
+	Take func(bytes int64) error
 }
 
 // A Filter evaluates a filter over the rows of one scan, or of one get. It has
@@ -30,6 +33,7 @@ type Options struct {
 type Filter struct {
 	o    Options
 	root node
+	d    decoder
 
 	done   bool
 	seek   []byte
@@ -43,13 +47,19 @@ type Filter struct {
 // New returns the filter of a message. An *Error says what HBase says to a
 // filter that it cannot read.
 func New(m *pb.Filter, o Options) (*Filter, error) {
-	root, err := decode(m, 0)
-	if err != nil {
+	f := &Filter{o: o, d: decoder{take: o.Take}}
+	var err error
+	if f.root, err = f.d.filter(m, 0); err != nil {
 		return nil, err
 	}
-	root.setReversed(o.Reversed)
-	return &Filter{o: o, root: root, done: root.allRemaining()}, nil
+	f.o.Take, f.d.take = nil, nil // what they are of may end before the filter
+	f.root.setReversed(o.Reversed)
+	f.done = f.root.allRemaining()
+	return f, nil
 }
+
+// Bytes returns about what the filter takes in memory, which Options.Take was asked for.
+func (f *Filter) Bytes() int64 { return f.d.taken }
 
 // HasRow tells whether the filter must see whole rows, so that neither a batch
 // nor a partial row can be cut before it has.

@@ -130,7 +130,7 @@ func TestRegexAgainstJava(t *testing.T) {
 			t.Fatal(err)
 		}
 		pattern := string(unhex(t, l[2]))
-		c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: proto.String(pattern), PatternFlags: proto.Int32(int32(flags)), Charset: proto.String("UTF-8")})
+		c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: proto.String(pattern), PatternFlags: proto.Int32(int32(flags)), Charset: proto.String("UTF-8")}, new(decoder))
 		got := "!"
 		if err == nil {
 			got = ""
@@ -283,7 +283,7 @@ func TestComparators(t *testing.T) {
 		{regex("^\ufffd$", "US-ASCII"), []byte{0xe4}, 0},
 		{regex("(a+)+b", "UTF-8"), bytes.Repeat([]byte("a"), 1<<16), 1},
 	} {
-		cmp, err := DecodeComparator(comparatorMessage(t, c.m))
+		cmp, err := DecodeComparator(comparatorMessage(t, c.m), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -291,7 +291,7 @@ func TestComparators(t *testing.T) {
 			t.Errorf("%v against %.20q: %d, %v, want %d", c.m, c.value, got, err, c.want)
 		}
 	}
-	long, err := DecodeComparator(comparatorMessage(t, &pb.LongComparator{Comparable: &pb.ByteArrayComparable{Value: make([]byte, 8)}}))
+	long, err := DecodeComparator(comparatorMessage(t, &pb.LongComparator{Comparable: &pb.ByteArrayComparable{Value: make([]byte, 8)}}), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -302,7 +302,7 @@ func TestComparators(t *testing.T) {
 
 // A pattern that backtracks without end is given up.
 func TestCatastrophicPattern(t *testing.T) {
-	c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: proto.String(`^(a+)+(?=x)$`), PatternFlags: proto.Int32(0)})
+	c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: proto.String(`^(a+)+(?=x)$`), PatternFlags: proto.Int32(0)}, new(decoder))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -362,7 +362,7 @@ func FuzzRegex(f *testing.F) {
 		if len(pattern) > 200 || len(value) > 100 {
 			return
 		}
-		c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &pattern, PatternFlags: &flags})
+		c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &pattern, PatternFlags: &flags}, new(decoder))
 		if err != nil {
 			return
 		}
@@ -419,6 +419,33 @@ func BenchmarkFilters(b *testing.B) {
 				i++
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/10, "ns/cell")
+		})
+	}
+}
+
+// BenchmarkDecode decodes filters, which each request does anew.
+func BenchmarkDecode(b *testing.B) {
+	scvf := message(b, &pb.SingleColumnValueFilter{ColumnFamily: []byte("cf"), ColumnQualifier: []byte("q5"), CompareOp: pb.CompareType_GREATER.Enum(),
+		Comparator: binaryMessage(b, "value5"), FilterIfMissing: proto.Bool(true), LatestVersionOnly: proto.Bool(true)})
+	ranges := &pb.MultiRowRangeFilter{}
+	for i := range 1000 {
+		ranges.RowRangeList = append(ranges.RowRangeList, &pb.RowRange{StartRow: []byte("row" + strconv.Itoa(1000000+i)), StartRowInclusive: proto.Bool(true),
+			StopRow: []byte("row" + strconv.Itoa(1000000+i) + "x"), StopRowInclusive: proto.Bool(false)})
+	}
+	for name, m := range map[string]*pb.Filter{
+		"Prefix": message(b, &pb.PrefixFilter{Prefix: []byte("row")}),
+		"List":   message(b, &pb.FilterList{Operator: pb.FilterList_MUST_PASS_ALL.Enum(), Filters: []*pb.Filter{message(b, &pb.PrefixFilter{Prefix: []byte("row")}), scvf}}),
+		"Ranges": message(b, ranges),
+		"Regex": message(b, &pb.ValueFilter{CompareFilter: &pb.CompareFilter{CompareOp: pb.CompareType_EQUAL.Enum(), Comparator: comparatorMessage(b,
+			&pb.RegexStringComparator{Pattern: proto.String("^user-[0-9a-f]{8}-e9[0-9]$"), PatternFlags: proto.Int32(32), Charset: proto.String("UTF-8")})}}),
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := New(m, Options{}); err != nil {
+					b.Fatal(err)
+				}
+			}
 		})
 	}
 }

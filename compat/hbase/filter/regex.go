@@ -52,7 +52,7 @@ const (
 	ascii
 )
 
-func newRegexComparator(p *pb.RegexStringComparator) (Comparator, error) {
+func newRegexComparator(p *pb.RegexStringComparator, d *decoder) (Comparator, error) {
 	if e := p.GetEngine(); p.Engine != nil && e != "JAVA" && e != "JONI" {
 		return nil, invalid("no regular expression engine %q", e)
 	}
@@ -69,16 +69,25 @@ func newRegexComparator(p *pb.RegexStringComparator) (Comparator, error) {
 	if len(p.GetPattern()) > maxPattern {
 		return nil, invalid("a pattern of %d bytes", len(p.GetPattern()))
 	}
-	t := translator{in: []rune(p.GetPattern()), flags: int(p.GetPatternFlags())}
+	if err := d.count(letterBytes * int64(len(p.GetPattern()))); err != nil {
+		return nil, err
+	}
+	t := translator{in: []rune(p.GetPattern()), flags: int(p.GetPatternFlags()), d: d}
 	out, err := t.translate()
+	if t.full != nil {
+		return nil, t.full
+	}
 	if err != nil {
 		return nil, invalid("java.util.regex.PatternSyntaxException: %v: %s", err, p.GetPattern())
+	}
+	if err := d.count(t.program + letterBytes*int64(len(out))); err != nil {
+		return nil, err
 	}
 	if !t.back {
 		c.linear, err = regexp.Compile(out)
 	}
 	if t.back || t.boundary || err != nil {
-		// Go's engine also refuses to repeat something more than a thousand times.
+		// Go's engine also refuses to repeat something more than maxRepeat times.
 		if c.back, err = regexp2.Compile(out, regexp2.None); err != nil {
 			return nil, invalid("java.util.regex.PatternSyntaxException: %v: %s", err, p.GetPattern())
 		}
@@ -127,15 +136,33 @@ type translator struct {
 	depth    int
 	lead     string   // what comes before the atom at hand
 	names    []string // of groups, "" for those without one
+
+	// program is about what out takes, compiled by an engine that writes repetitions
+	// out.
+	program int64
+	d       *decoder
+	full    error // of d
 }
 
 const (
 	maxGroups = 100     // nested
+	maxRepeat = 1000    // of Go's engine
 	maxWork   = 4 << 20 // of a translator
 )
 
-// spend accounts for looking at each character of a set.
+// What there is of a pattern while it is compiled, in bytes.
+const (
+	letterBytes   = 8   // of a byte of it, as Java or Go write it
+	spanBytes     = 32  // of a span of a class, until it is written
+	pieceBytes    = 128 // of an atom, and of a quantifier
+	maxPieceBytes = 1 << 30
+)
+
+// spend accounts for looking at each character of a set, and for the set.
 func (t *translator) spend(s set) error {
+	if t.full = t.d.count(spanBytes * int64(len(s))); t.full != nil {
+		return t.full
+	}
 	for _, r := range s {
 		t.work += int(r.hi-r.lo) + 1
 	}
@@ -198,6 +225,7 @@ func (t *translator) alternatives() error {
 			return nil
 		case '|':
 			t.pos++
+			t.program += pieceBytes
 			t.out.WriteByte('|')
 		default:
 			if err := t.piece(); err != nil {
@@ -225,11 +253,11 @@ func (t *translator) blanks() {
 
 // piece reads an atom with its quantifier.
 func (t *translator) piece() error {
-	outer := t.out
-	t.out = strings.Builder{}
+	outer, before := t.out, t.program
+	t.out, t.program = strings.Builder{}, 0
 	repeatable, err := t.atom()
-	atom := t.out.String()
-	t.out = outer
+	atom, once := t.out.String(), min(t.program+pieceBytes, maxPieceBytes)
+	t.out, t.program = outer, before+once
 	t.out.WriteString(t.lead)
 	t.lead = ""
 	if err != nil {
@@ -240,23 +268,23 @@ func (t *translator) piece() error {
 	switch c := t.peek(); c {
 	case '*', '+', '?':
 		t.pos++
+		t.program += pieceBytes
 	case '{':
 		t.pos++
-		digits := 0
-		for '0' <= t.peek() && t.peek() <= '9' {
-			t.pos++
-			digits++
-		}
+		least, digits := t.count()
 		if digits == 0 || digits > 9 {
 			return fmt.Errorf("Illegal repetition near index %d", start)
 		}
+		most := least
 		if t.skip(",") {
-			for n := 0; '0' <= t.peek() && t.peek() <= '9'; n++ {
-				if n > 8 {
-					return fmt.Errorf("Illegal repetition range near index %d", start)
-				}
-				t.pos++
+			if most, digits = t.count(); digits > 9 {
+				return fmt.Errorf("Illegal repetition range near index %d", start)
 			}
+		}
+		// What is optional is a branch each time. Nothing is written out so often that
+		// Go's engine refuses it.
+		if t.program += pieceBytes; max(least, most) <= maxRepeat {
+			t.program = before + min(least*once+max(most-least, 1)*(once+pieceBytes), maxPieceBytes)
 		}
 		if !t.skip("}") {
 			return fmt.Errorf("Unclosed counted closure near index %d", t.pos)
@@ -280,6 +308,15 @@ func (t *translator) piece() error {
 	}
 	t.out.WriteString("(?:" + atom + ")" + quantifier)
 	return nil
+}
+
+// count reads a number of at most nine digits.
+func (t *translator) count() (n int64, digits int) {
+	for ; digits < 10 && '0' <= t.peek() && t.peek() <= '9'; digits++ {
+		n = 10*n + int64(t.peek()-'0')
+		t.pos++
+	}
+	return n, digits
 }
 
 // The line ends of Java, and what they are with UNIX_LINES.
@@ -511,6 +548,7 @@ func (t *translator) escape() error {
 			// A quantifier is for the last one alone.
 			t.lead += t.out.String()
 			t.out.Reset()
+			t.program += pieceBytes
 			t.literal(t.in[t.pos])
 			t.pos++
 		}
@@ -667,11 +705,19 @@ func property(name string) (set, bool) {
 	var s set
 	for _, table := range tables {
 		for _, r := range table.R16 {
+			if r.Stride == 1 {
+				s = append(s, span{rune(r.Lo), rune(r.Hi)})
+				continue
+			}
 			for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
 				s = append(s, span{c, c})
 			}
 		}
 		for _, r := range table.R32 {
+			if r.Stride == 1 {
+				s = append(s, span{rune(r.Lo), rune(r.Hi)})
+				continue
+			}
 			for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
 				s = append(s, span{c, c})
 			}
@@ -876,17 +922,19 @@ func (t *translator) classRange() (set, error) {
 }
 
 // Pattern returns what tells whether a text matches a Java pattern, whole, as
-// Pattern.matcher(text).matches() does; an *Error if the pattern is none.
-func Pattern(pattern string) (func(text string) bool, error) {
+// Pattern.matcher(text).matches() does; an *Error if the pattern is none. take is
+// asked for memory as Options.Take is.
+func Pattern(pattern string, take func(bytes int64) error) (func(text string) bool, error) {
+	d := &decoder{take: take}
 	// A pattern may end in the middle of a quotation, or be none by itself.
-	if _, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &pattern, PatternFlags: new(int32)}); err != nil {
+	if _, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &pattern, PatternFlags: new(int32)}, d); err != nil {
 		return nil, err
 	}
 	whole := `\A(?:` + pattern + `)\z`
 	if strings.Count(pattern, `\Q`) > strings.Count(pattern, `\E`) {
 		whole = `\A(?:` + pattern + `\E)\z`
 	}
-	c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &whole, PatternFlags: new(int32)})
+	c, err := newRegexComparator(&pb.RegexStringComparator{Pattern: &whole, PatternFlags: new(int32)}, d)
 	if err != nil {
 		return nil, err
 	}

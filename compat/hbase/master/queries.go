@@ -52,13 +52,16 @@ func (m *Master) tables(ctx context.Context, c *server.Call, namespace string) (
 
 // matching returns what tells whether a name matches a regular expression,
 // whole, with or without the namespace "default"; nil matches all.
-func matching(regex *string) (func(model.Name) bool, error) {
+func matching(c *server.Call, regex *string) (func(model.Name) bool, error) {
 	if regex == nil {
 		return func(model.Name) bool { return true }, nil
 	}
-	match, err := filter.Pattern(*regex)
+	match, err := filter.Pattern(*regex, c.Take)
+	if e, ok := errors.AsType[*filter.Error](err); ok {
+		return nil, wire.DoNotRetryIO.New("%v", e)
+	}
 	if err != nil {
-		return nil, wire.DoNotRetryIO.New("%v", err)
+		return nil, err
 	}
 	return func(n model.Name) bool {
 		return match(n.String()) || n.Namespace == model.DefaultNamespace && match(n.Namespace+":"+n.Qualifier)
@@ -90,7 +93,7 @@ func (m *Master) getTableDescriptors(ctx context.Context, c *server.Call, req *p
 		}
 		return resp, nil
 	}
-	match, err := matching(req.Regex)
+	match, err := matching(c, req.Regex)
 	if err != nil {
 		return nil, err
 	}
@@ -114,7 +117,7 @@ func (m *Master) getTableDescriptors(ctx context.Context, c *server.Call, req *p
 }
 
 func (m *Master) getTableNames(ctx context.Context, c *server.Call, req *pb.GetTableNamesRequest) (*pb.GetTableNamesResponse, error) {
-	match, err := matching(req.Regex)
+	match, err := matching(c, req.Regex)
 	if err != nil {
 		return nil, err
 	}

@@ -262,7 +262,7 @@ func (c *conn) read(ctx context.Context) error {
 		c.calls.Add(1)
 		go func() {
 			defer c.calls.Done()
-			r := c.answer(ctx, req, err)
+			r := c.answer(ctx, req, cost, err)
 			c.s.o.Memory.Release(cost)
 			c.out <- r // has room for every slot
 		}()
@@ -392,10 +392,10 @@ func (c *conn) unread(head []byte, n int, e *wire.Exception) error {
 	return io.ErrShortBuffer
 }
 
-// answer makes the frame of a response.
-func (c *conn) answer(ctx context.Context, req *wire.Request, err error) response {
+// answer makes the frame of a response to a request, which has cost bytes of memory.
+func (c *conn) answer(ctx context.Context, req *wire.Request, cost int64, err error) response {
 	call := &Call{Client: &c.client, Method: req.Header.GetMethodName(), Timeout: time.Duration(req.Header.GetTimeout()) * time.Millisecond,
-		room: room{memory: c.s.o.Memory, free: getBytes}}
+		room: room{memory: c.s.o.Memory, request: cost, free: getBytes}}
 	var resp proto.Message
 	start := time.Now()
 	record := c.observed(call, req.Header.GetTraceInfo().GetHeaders()["traceparent"])

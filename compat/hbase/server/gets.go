@@ -83,7 +83,7 @@ func (s *Server) getRows(c *Call, gets []*action, share int64, size *atomic.Int6
 			x.res, x.err = nil, err
 		}
 	}
-	q, err := newQuery(first.t, nil, first.get, false, false, time.Now())
+	q, err := newQuery(first.t, nil, first.get, false, false, time.Now(), nil)
 	if err != nil {
 		fail(err)
 		return

@@ -245,7 +245,7 @@ func (s *Server) each(ctx context.Context, c *Call, groups []actions, share int6
 // one makes an action that is not atomic with others. size is how much the
 // block of the response has.
 func (s *Server) one(c *Call, x *action, share int64, nonceGroup uint64, size *atomic.Int64) {
-	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, free: share, again: true}}
+	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, request: c.room.request, free: share, again: true}}
 	defer func() { x.taken = call.room.taken }()
 	if x.get == nil {
 		var out outcome
@@ -290,7 +290,9 @@ func (s *Server) atomically(c *Call, g *actions, nonceGroup uint64) {
 		return
 	}
 	x := &g.list[0]
-	cond, err := parseCondition(g.cond, x.t, x.ch.row)
+	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, request: c.room.request, free: getBytes}}
+	defer call.room.release()
+	cond, err := parseCondition(g.cond, x.t, x.ch.row, &call.room)
 	if err != nil {
 		g.err = err
 		return
@@ -302,7 +304,6 @@ func (s *Server) atomically(c *Call, g *actions, nonceGroup uint64) {
 			n = nonce{nonceGroup, ch.nonce}
 		}
 	}
-	call := &Call{Client: c.Client, room: room{memory: s.o.Memory, free: getBytes}}
 	g.out, g.err = s.update(x.ctx, call, x.t, x.ch.row, n, cond, changes)
 }
 

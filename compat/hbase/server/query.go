@@ -81,8 +81,8 @@ type spec interface {
 }
 
 // newQuery checks what a get or a scan asks for. t is nil for computed tables,
-// whose families are given then.
-func newQuery(t *model.Table, computed []string, sp spec, eager, reversed bool, now time.Time) (*query, error) {
+// whose families are given then. A filter is decoded if room has place for it.
+func newQuery(t *model.Table, computed []string, sp spec, eager, reversed bool, now time.Time, room *room) (*query, error) {
 	q := &query{storeOffset: int(min(sp.GetStoreOffset(), math.MaxInt32)), storeLimit: int(min(sp.GetStoreLimit(), math.MaxInt32))}
 	rules := map[string]model.Family{}
 	if t != nil {
@@ -155,7 +155,7 @@ func newQuery(t *model.Table, computed []string, sp spec, eager, reversed bool, 
 	}
 	if sp.GetFilter() != nil {
 		q.filter, err = filter.New(sp.GetFilter(), filter.Options{Reversed: reversed, StoreOffset: q.storeOffset, StoreLimit: q.storeLimit,
-			Eager: eager, Versions: func(name []byte) int {
+			Eager: eager, Take: room.decode, Versions: func(name []byte) int {
 				if f := q.family(string(name)); f != nil {
 					return f.versions
 				}

@@ -245,7 +245,8 @@ func (s *Server) getRow(ctx context.Context, c *Call, region *model.Region, t *m
 			return nil, err
 		}
 	}
-	q, err := newQuery(t, computed.families(), get, eager, false, time.Now())
+	defer c.room.filtered()
+	q, err := newQuery(t, computed.families(), get, eager, false, time.Now(), &c.room)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,11 @@
 package server
 
 import (
+	"bytes"
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -199,4 +201,109 @@ func TestHeldRows(t *testing.T) {
 		}
 	}
 	whole(t, "failed", memory)
+}
+
+// allocated returns how many bytes f allocates, the least of some times, as the store
+// works in the background.
+func allocated(f func()) uint64 {
+	least := uint64(math.MaxUint64)
+	for range 4 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		f()
+		runtime.ReadMemStats(&after)
+		least = min(least, after.TotalAlloc-before.TotalAlloc)
+	}
+	return least
+}
+
+// TestLargeFilters: what a filter is decoded to is of the budget before it is decoded,
+// and one that would need more than all of it is refused.
+func TestLargeFilters(t *testing.T) {
+	memory := budget.New(8 << 20)
+	f := newFixture(t, Options{Memory: memory})
+	region := f.rows("t", nil, 1).region
+	c := f.dial("ClientService", nil)
+	list := func(n int, of *pb.Filter) *pb.Filter {
+		l := &pb.FilterList{Operator: pb.FilterList_MUST_PASS_ONE.Enum()}
+		for range n {
+			l.Filters = append(l.Filters, of)
+		}
+		return filterMessage(t, l)
+	}
+	value := func(name string, comparator proto.Message) *pb.Comparator {
+		return &pb.Comparator{Name: proto.String("org.apache.hadoop.hbase.filter." + name), SerializedComparator: encode(t, comparator)}
+	}
+	regex := func(pattern string) *pb.Comparator {
+		return value("RegexStringComparator", &pb.RegexStringComparator{Pattern: &pattern, PatternFlags: proto.Int32(0), Charset: proto.String("UTF-8")})
+	}
+	rows := func(c *pb.Comparator) *pb.Filter {
+		return filterMessage(t, &pb.RowFilter{CompareFilter: &pb.CompareFilter{CompareOp: pb.CompareType_EQUAL.Enum(), Comparator: c}})
+	}
+	prefix := filterMessage(t, &pb.PrefixFilter{Prefix: []byte("r")})
+	deep := filterMessage(t, &pb.PrefixFilter{Prefix: bytes.Repeat([]byte("r"), 256<<10)})
+	for range 40 {
+		deep = list(1, deep)
+	}
+	large := map[string]*pb.Filter{
+		"empty ranges": {Name: proto.String("org.apache.hadoop.hbase.filter.MultiRowRangeFilter"), SerializedFilter: bytes.Repeat([]byte{0x0a, 0}, 1<<20)},
+		"timestamps":   {Name: proto.String("org.apache.hadoop.hbase.filter.TimestampsFilter"), SerializedFilter: append([]byte{0x0a, 0x80, 0x80, 0x40}, make([]byte, 1<<20)...)},
+		"nested lists": deep,
+		"a long list":  list(20_000, prefix),
+		"repetitions":  rows(regex(strings.Repeat("a{0,1000}", 1000))),
+		"classes":      rows(regex(strings.Repeat(`\p{Lu}`, 2000))),
+	}
+	m, block := mutation(pb.MutationProto_PUT, "P q=v")
+	for what, large := range large {
+		if n := allocated(func() {
+			c.fail("Get", &pb.GetRequest{Region: region, Get: &pb.Get{Row: m.Row, Filter: large}}, nil, wire.DoNotRetryIO)
+		}); n > 24<<20 {
+			t.Errorf("%s: %d bytes were allocated", what, n)
+		}
+		whole(t, what, memory)
+	}
+	conditions := map[string]*pb.Condition{
+		"filter":     {Row: m.Row, Filter: large["repetitions"]},
+		"comparator": {Row: m.Row, Family: []byte("f"), Qualifier: []byte("q"), CompareType: pb.CompareType_EQUAL.Enum(), Comparator: regex(strings.Repeat("a{0,1000}", 1000))},
+	}
+	for what, condition := range conditions {
+		if n := allocated(func() {
+			c.fail("Mutate", &pb.MutateRequest{Region: region, Mutation: m, Condition: condition}, block, wire.DoNotRetryIO)
+		}); n > 24<<20 {
+			t.Errorf("a condition's %s: %d bytes were allocated", what, n)
+		}
+		whole(t, what, memory)
+	}
+
+	// Those of honest callers are served, if others leave room.
+	ranges := &pb.MultiRowRangeFilter{}
+	for i := range 5000 {
+		ranges.RowRangeList = append(ranges.RowRangeList, &pb.RowRange{StartRow: fmt.Appendf(nil, "q%05d", i), StartRowInclusive: proto.Bool(true),
+			StopRow: fmt.Appendf(nil, "q%05da", i), StopRowInclusive: proto.Bool(false)})
+	}
+	for what, fit := range map[string]*pb.Filter{
+		"ranges":   filterMessage(t, ranges),
+		"a list":   list(2000, prefix),
+		"patterns": list(200, rows(regex(`^user-[0-9a-f]{8}-\d{1,3}$`))),
+	} {
+		get := &pb.GetRequest{Region: region, Get: &pb.Get{Row: m.Row, Filter: fit}}
+		c.call("Get", get, nil, nil)
+		whole(t, what, memory)
+		if !memory.Try(7 << 20) {
+			t.Fatal("no room")
+		}
+		c.fail("Get", get, nil, wire.CallQueueTooBig)
+		memory.Release(7 << 20)
+		whole(t, what, memory)
+	}
+	for what, condition := range map[string]*pb.Condition{
+		"filter":     {Row: m.Row, Filter: list(2000, prefix)},
+		"comparator": {Row: m.Row, Family: []byte("f"), Qualifier: []byte("q"), CompareType: pb.CompareType_EQUAL.Enum(), Comparator: regex(strings.Repeat("a{1000}", 5))},
+	} {
+		c.call("Mutate", &pb.MutateRequest{Region: region, Mutation: m, Condition: condition}, nil, block)
+		whole(t, what, memory)
+		c.call("Multi", &pb.MultiRequest{RegionAction: []*pb.RegionAction{{Region: region, Atomic: proto.Bool(true), Condition: condition,
+			Action: []*pb.Action{{Index: proto.Uint32(0), Mutation: m}}}}}, nil, block)
+		whole(t, "a Multi's "+what, memory)
+	}
 }

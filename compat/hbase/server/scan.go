@@ -104,7 +104,7 @@ func (s *scanners) hold(sc *scanner, cells []filter.Cell, answer *room) error {
 		n += int64(len(cells[i].Qualifier) + len(cells[i].Value))
 	}
 	if !s.held.Try(n) {
-		return noRoom(s.held, n)
+		return noRoom(s.held, "row", n)
 	}
 	if err := answer.pass(n); err != nil {
 		s.held.Release(n)
@@ -273,7 +273,7 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 	if req.GetScan() == nil {
 		return nil, wire.DoNotRetryIO.New("a scan request with neither a scan nor a scanner id")
 	}
-	sc, err := s.newScanner(ctx, region, t, req.GetScan())
+	sc, err := s.newScanner(ctx, c, region, t, req.GetScan())
 	if err != nil {
 		return nil, err
 	}
@@ -295,7 +295,7 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 }
 
 // newScanner returns a scanner that is not among the open ones.
-func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.Table, spec *pb.Scan) (*scanner, error) {
+func (s *Server) newScanner(ctx context.Context, c *Call, region *model.Region, t *model.Table, spec *pb.Scan) (*scanner, error) {
 	if t != nil && raw(spec) {
 		return nil, wire.DoNotRetryIO.New("raw scans are not supported, as deletions are not kept as HBase's markers; a scan that is not raw shows the versions that are there")
 	}
@@ -307,7 +307,7 @@ func (s *Server) newScanner(ctx context.Context, region *model.Region, t *model.
 			return nil, err
 		}
 	}
-	if sc.q, err = newQuery(t, sc.computed.families(), spec, eager, spec.GetReversed(), time.Now()); err != nil {
+	if sc.q, err = newQuery(t, sc.computed.families(), spec, eager, spec.GetReversed(), time.Now(), &c.room); err != nil {
 		return nil, err
 	}
 	if sc.q.filter != nil && sc.q.filter.HasRow() && spec.GetBatchSize() > 0 {

@@ -71,6 +71,9 @@ func (c *Call) reserve(ctx context.Context, s *Server, n int) error {
 // that of some 400 gets.
 const decodedBytes = 256 << 10
 
+// Take takes n bytes for what the call is about to decode, until it is answered.
+func (c *Call) Take(n int64) error { return c.room.decode(n) }
+
 // A Method answers one kind of request.
 type Method struct {
 	shape   *shape

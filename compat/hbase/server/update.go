@@ -30,8 +30,8 @@ type condition struct {
 	get *pb.Get
 }
 
-// parseCondition reads a condition on the row key.
-func parseCondition(c *pb.Condition, t *model.Table, key []byte) (*condition, error) {
+// parseCondition reads a condition on the row key. Its comparator stays in room.
+func parseCondition(c *pb.Condition, t *model.Table, key []byte, room *room) (*condition, error) {
 	if c == nil {
 		return nil, nil
 	}
@@ -44,13 +44,14 @@ func parseCondition(c *pb.Condition, t *model.Table, key []byte) (*condition, er
 	}
 	if c.GetFilter() != nil {
 		get := &pb.Get{Row: key, Filter: c.GetFilter(), TimeRange: c.GetTimeRange()}
-		_, err := newQuery(t, nil, get, true, false, time.Now())
+		_, err := newQuery(t, nil, get, true, false, time.Now(), room)
+		room.filtered()
 		return &condition{get: get}, err
 	}
 	if _, ok := t.Schema.Families[string(c.GetFamily())]; !ok {
 		return nil, noFamily(t, c.GetFamily())
 	}
-	compare, err := comparison(c.GetCompareType(), c.GetComparator())
+	compare, err := comparison(c.GetCompareType(), c.GetComparator(), room)
 	if err != nil {
 		return nil, filterError(err)
 	}
@@ -94,7 +95,8 @@ func (p *present) newest(family string, qualifier []byte, times timeRange, n int
 // was looked at, 0 if there is none.
 func (c *condition) holds(p *present) (ok bool, at int64, err error) {
 	if c.get != nil {
-		q, err := newQuery(p.t, nil, c.get, true, false, time.UnixMilli(p.now))
+		defer p.room.filtered()
+		q, err := newQuery(p.t, nil, c.get, true, false, time.UnixMilli(p.now), p.room)
 		if err != nil {
 			return false, 0, err
 		}
@@ -302,7 +304,7 @@ func (s *Server) once(ctx context.Context, c *Call, t *model.Table, region *mode
 	for i := range ch.cells {
 		get.Column = append(get.Column, &pb.Column{Family: ch.cells[i].Family, Qualifier: [][]byte{clone(ch.cells[i].Qualifier)}})
 	}
-	q, err := newQuery(t, nil, get, true, false, time.Now())
+	q, err := newQuery(t, nil, get, true, false, time.Now(), &c.room)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -355,7 +357,7 @@ func (s *Server) mutate(ctx context.Context, c *Call, req *pb.MutateRequest) (*p
 	if err := ch.check(t); err != nil {
 		return nil, err
 	}
-	cond, err := parseCondition(req.GetCondition(), t, ch.row)
+	cond, err := parseCondition(req.GetCondition(), t, ch.row, &c.room)
 	if err != nil {
 		return nil, err
 	}
@@ -373,11 +375,11 @@ func (s *Server) mutate(ctx context.Context, c *Call, req *pb.MutateRequest) (*p
 // comparison returns whether a value, if there is one, meets a condition. It is
 // the comparator's relation to the value that counts: not, as in a filter, the
 // value's to the comparator.
-func comparison(op pb.CompareType, m *pb.Comparator) (func(value []byte, missing bool) (bool, error), error) {
+func comparison(op pb.CompareType, m *pb.Comparator, room *room) (func(value []byte, missing bool) (bool, error), error) {
 	if op >= pb.CompareType_NO_OP {
 		return nil, wire.DoNotRetryIO.New("Unknown Compare op %v", op)
 	}
-	c, err := filter.DecodeComparator(m)
+	c, err := filter.DecodeComparator(m, room.decode)
 	if err != nil {
 		return nil, filterError(err)
 	}
