@@ -106,13 +106,13 @@ func (r *room) trim() {
 }
 
 // pass takes n bytes that go on to another holder, which has to give them back.
-func (r *room) pass(n int64) error {
+func (r *room) pass(what string, n int64) error {
 	r.answer += n
-	err := r.fit("row", r.row+n)
+	err := r.fit(what, r.row+n)
 	r.answer -= n
 	if more := n - r.taken; err == nil && more > 0 { // the rest is reserved
 		if !r.memory.Try(more) {
-			return noRoom(r.memory, "row", r.row+n+roomStep)
+			return noRoom(r.memory, what, r.request+r.row+n+roomStep)
 		}
 		r.taken = n
 	}

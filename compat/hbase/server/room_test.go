@@ -307,3 +307,72 @@ func TestLargeFilters(t *testing.T) {
 		whole(t, "a Multi's "+what, memory)
 	}
 }
+
+// TestKeptScanners: what scanners keep of their requests, of filters and of computed
+// tables is of the budget, half of it at most, until they end.
+func TestKeptScanners(t *testing.T) {
+	memory := budget.New(8 << 20)
+	f := newFixture(t, Options{Memory: memory})
+	var splits []string
+	for i := range 100 {
+		splits = append(splits, fmt.Sprintf("s%03d", i))
+	}
+	table := f.table("t", oneFamily, nil, splits...)
+	region := f.regions(table)[0].Specifier()
+	f.wide(table, "r0", 1, 1)
+	f.wide(table, "r1", 1, 1)
+	c := f.dial("ClientService", nil)
+	ranges := &pb.MultiRowRangeFilter{}
+	for i := range 2000 {
+		ranges.RowRangeList = append(ranges.RowRangeList, &pb.RowRange{StartRow: fmt.Appendf(nil, "r0%04d", i), StartRowInclusive: proto.Bool(true), StopRow: fmt.Appendf(nil, "r0%04da", i)})
+	}
+	for what, open := range map[string]struct {
+		req  *pb.ScanRequest
+		each int64 // bytes, at least
+	}{
+		"attribute": {&pb.ScanRequest{Region: region, Scan: &pb.Scan{Attribute: []*pb.NameBytesPair{{Name: proto.String("a"), Value: make([]byte, 1<<20)}}}}, 1<<20 - scannerBytes},
+		"filter":    {&pb.ScanRequest{Region: region, Scan: &pb.Scan{Filter: filterMessage(t, ranges)}}, 500 << 10},
+		"meta":      {&pb.ScanRequest{Region: model.MetaRegion.Specifier(), Scan: &pb.Scan{}}, 50 << 10},
+		"small":     {&pb.ScanRequest{Region: region, Scan: &pb.Scan{Filter: filterMessage(t, &pb.PrefixFilter{Prefix: []byte("r")})}}, 0},
+	} {
+		open.req.NumberOfRows = proto.Uint32(1)
+		if what == "filter" {
+			open.req.NumberOfRows = proto.Uint32(0)
+		}
+		for _, end := range []string{"closed", "expired"} {
+			var ids []uint64
+			for range 20 {
+				var r pb.ScanResponse
+				switch class := c.class("Scan", open.req, &r); class {
+				case "":
+					ids = append(ids, r.GetScannerId())
+				case wire.CallQueueTooBig.Name:
+				default:
+					t.Fatalf("%s: %s", what, class)
+				}
+			}
+			used := memory.Used()
+			for until := time.Now().Add(time.Minute); used > 4<<20 && time.Now().Before(until); used = memory.Used() {
+				time.Sleep(time.Millisecond) // the last request's are given back
+			}
+			most := int64(4 << 20)
+			if open.each == 0 {
+				most = 0
+			}
+			if n := int64(len(ids)); n == 0 || n < 20 && n != most/(used/n) || used < n*open.each || used > most {
+				t.Errorf("%s: %d scanners have %d bytes", what, n, used)
+			}
+			for _, id := range ids {
+				c.call("Scan", &pb.ScanRequest{ScannerId: proto.Uint64(id), NumberOfRows: proto.Uint32(0), CloseScanner: proto.Bool(end == "closed")}, nil, nil)
+			}
+			f.server.scanners.expire(time.Now().Add(time.Hour))
+			whole(t, what+" "+end, memory)
+			if used := f.server.scanners.held.Used(); used != 0 {
+				t.Errorf("%s: %d bytes are still held", what, used)
+			}
+		}
+	}
+	if n := f.server.o.MaxScanners; n != 1024 {
+		t.Errorf("%d scanners have room", n)
+	}
+}

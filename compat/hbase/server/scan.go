@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unsafe"
 
 	"google.golang.org/protobuf/proto"
 
@@ -38,6 +40,7 @@ type scanner struct {
 	held     []filter.Cell
 	heldAt   int   // cells of held that were sent
 	taken    int64 // by held, of Options.Memory and scanners.held
+	kept     int64 // by everything else, of the same
 	closed   bool
 	done     bool // no row is left, or wanted
 	limit    int  // of rows that the client still wants; -1: no limit
@@ -106,7 +109,7 @@ func (s *scanners) hold(sc *scanner, cells []filter.Cell, answer *room) error {
 	if !s.held.Try(n) {
 		return noRoom(s.held, "row", n)
 	}
-	if err := answer.pass(n); err != nil {
+	if err := answer.pass("row", n); err != nil {
 		s.held.Release(n)
 		return err
 	}
@@ -114,7 +117,57 @@ func (s *scanners) hold(sc *scanner, cells []filter.Cell, answer *room) error {
 	return nil
 }
 
-// drop lets go of what a scanner holds.
+// scannerBytes is what a scanner may keep beside rows without asking: few need more.
+// There is room for so many scanners.
+const scannerBytes = 4 << 10
+
+// bytes returns about what a scanner takes that is not held, beside its request.
+func (sc *scanner) bytes() int64 {
+	n := int64(unsafe.Sizeof(scanner{})+unsafe.Sizeof(query{})) + int64(len(sc.q.families))*int64(unsafe.Sizeof(family{}))
+	if sc.q.filter != nil {
+		n += sc.q.filter.Bytes()
+	}
+	if sc.computed != nil {
+		for i := range sc.computed.rows {
+			r := &sc.computed.rows[i]
+			n += int64(unsafe.Sizeof(*r)) + int64(len(r.key)) + int64(len(r.cells))*int64(unsafe.Sizeof(row.Cell{}))
+			for j := range r.cells {
+				n += int64(len(r.cells[j].Qualifier) + len(r.cells[j].Value))
+			}
+		}
+	}
+	return n
+}
+
+// keep keeps a scanner that its first call leaves open, whose request takes n bytes.
+func (s *scanners) keep(sc *scanner, n int64, answer *room) error {
+	if sc.computed != nil {
+		sc.computed.rows = slices.Clone(sc.computed.rows) // without those that were sent
+	}
+	if n += sc.bytes() - scannerBytes; n <= 0 {
+		return nil
+	}
+	if !s.held.Try(n) {
+		return noRoom(s.held, "scanner", n)
+	}
+	answer.filtered() // its filter is in n
+	if err := answer.pass("scanner", n); err != nil {
+		s.held.Release(n)
+		return err
+	}
+	sc.kept = n
+	return nil
+}
+
+// end lets go of all that a scanner takes.
+func (s *scanners) end(sc *scanner) {
+	s.drop(sc)
+	s.held.Release(sc.kept)
+	s.memory.Release(sc.kept)
+	sc.kept = 0
+}
+
+// drop lets go of the cells that a scanner holds.
 func (s *scanners) drop(sc *scanner) {
 	s.held.Release(sc.taken)
 	s.memory.Release(sc.taken)
@@ -133,7 +186,7 @@ func (s *scanners) find(id uint64) (sc *scanner, closed *closedScanner) {
 // close ends a scanner that the caller runs. Its id is remembered if the client may
 // still ask.
 func (s *scanners) close(sc *scanner, remember bool) {
-	s.drop(sc)
+	s.end(sc)
 	sc.closed = true
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -149,7 +202,7 @@ func (s *scanners) expire(now time.Time) {
 	for id, sc := range s.mu.open {
 		if now.UnixNano() > sc.lease.Load() && sc.running.CompareAndSwap(0, 1) {
 			delete(s.mu.open, id)
-			s.drop(sc)
+			s.end(sc)
 		}
 	}
 	for id, c := range s.mu.closed {
@@ -288,6 +341,13 @@ func (s *Server) openScanner(ctx context.Context, c *Call, req *pb.ScanRequest) 
 	resp := &pb.ScanResponse{ScannerId: proto.Uint64(sc.id), Ttl: proto.Uint32(uint32(s.scanners.lease.Milliseconds())),
 		MvccReadPoint: proto.Uint64(uint64(sc.opened))}
 	if err := s.fill(ctx, c, sc, req, resp); err != nil {
+		s.scanners.close(sc, false)
+		return nil, err
+	}
+	if sc.closed {
+		return resp, nil
+	}
+	if err := s.scanners.keep(sc, c.decoded, &c.room); err != nil {
 		s.scanners.close(sc, false)
 		return nil, err
 	}

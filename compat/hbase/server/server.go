@@ -58,7 +58,8 @@ type Options struct {
 	// the client asked for. Zero means 16 MiB. It is a quarter of ResponseMemory at
 	// most.
 	MaxResultBytes int
-	// MaxScanners bounds the scanners that are open. Zero means 10,000.
+	// MaxScanners bounds the scanners that are open. Zero means 10,000. It is no more
+	// than one for each 8 KiB of Memory.
 	MaxScanners int
 	// ScannerLease is how long a scanner lives between two calls. Zero means a
 	// minute.
@@ -90,6 +91,7 @@ func (o Options) WithDefaults() Options {
 	}
 	o.MaxResultBytes = int(min(int64(o.MaxResultBytes), max(o.ResponseMemory/4, 1<<20)))
 	o.ResponseMemory = max(o.ResponseMemory, int64(o.MaxResultBytes))
+	o.MaxScanners = int(min(int64(o.MaxScanners), o.Memory.Limit()/2/scannerBytes))
 	o.MaxRequestBytes = int(min(int64(o.MaxRequestBytes), o.Memory.Limit()/requestCost))
 	for _, d := range []struct {
 		v *time.Duration

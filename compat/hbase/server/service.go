@@ -45,6 +45,7 @@ type Call struct {
 	// given one.
 	Block []byte
 
+	decoded  int64 // bytes that the request takes, but for filters
 	reserved int64 // of Options.ResponseMemory
 	room     room
 	record   request.Record
@@ -117,7 +118,8 @@ func (s Service) call(ctx context.Context, c *Call, param []byte) (proto.Message
 	if !ok {
 		return nil, wire.DoNotRetryIO.New("%s has no method %q here", c.Service, shorten(c.Method))
 	}
-	if more := m.shape.size(param) - requestCost*int64(len(param)) - decodedBytes; more > 0 {
+	c.decoded = m.shape.size(param)
+	if more := c.decoded - requestCost*int64(len(param)) - decodedBytes; more > 0 {
 		memory := c.room.memory
 		if !memory.Try(more) {
 			if more > memory.Limit() {
