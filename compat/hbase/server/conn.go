@@ -2,6 +2,7 @@ package server
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -49,11 +50,18 @@ type response struct {
 	taken    int64 // of Options.Memory
 }
 
+// A connection has buffers of smallBuffer until a request, or an answer, is larger or
+// several are on their way at a time.
+const (
+	smallBuffer = 4 << 10
+	largeBuffer = 64 << 10
+)
+
 func newConn(s *Server, nc net.Conn) *conn {
 	if s.o.TLS != nil {
 		nc = tls.Server(nc, s.o.TLS)
 	}
-	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, 64<<10), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan response, s.o.MaxCalls)}
+	return &conn{s: s, nc: nc, r: bufio.NewReaderSize(nc, smallBuffer), slots: make(chan struct{}, s.o.MaxCalls), out: make(chan response, s.o.MaxCalls)}
 }
 
 // drain makes serve stop reading. Code that sets another deadline asks afterwards
@@ -225,6 +233,9 @@ func (c *conn) read(ctx context.Context) error {
 		if n > c.s.o.MaxRequestBytes {
 			return c.unread(nil, n, wire.RequestTooBig.New("request of %d bytes; at most %d", n, c.s.o.MaxRequestBytes))
 		}
+		if c.r.Size() < largeBuffer && (n > c.r.Size() || c.r.Buffered() > c.r.Size()/2) {
+			c.widen()
+		}
 		if err := c.begun(n); err != nil {
 			return err
 		}
@@ -267,6 +278,12 @@ func (c *conn) read(ctx context.Context) error {
 			c.out <- r // has room for every slot
 		}()
 	}
+}
+
+// widen gives the connection a large buffer to read into.
+func (c *conn) widen() {
+	head, _ := c.r.Peek(c.r.Buffered())
+	c.r = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head), c.nc), largeBuffer)
 }
 
 // begun waits for the first 64 KiB of a frame of n bytes, or all of it: what a client
@@ -505,12 +522,18 @@ func (d departure) Write(p []byte) (n int, err error) {
 // write writes responses until out is closed. Those that wait for one another
 // go out together.
 func (c *conn) write() error {
-	w := bufio.NewWriterSize(departure{c}, pieceBytes)
+	w := bufio.NewWriterSize(departure{c}, smallBuffer)
 	var failed error
 	for r := range c.out {
 		if failed == nil {
 			_ = c.nc.SetWriteDeadline(time.Now().Add(c.s.o.Transfer))
-			_, failed = w.Write(r.b)
+			if w.Size() < largeBuffer && len(r.b)+len(r.block) > w.Available() {
+				failed = w.Flush()
+				w = bufio.NewWriterSize(departure{c}, largeBuffer)
+			}
+			if failed == nil {
+				_, failed = w.Write(r.b)
+			}
 			if failed == nil {
 				_, failed = w.Write(r.block)
 			}

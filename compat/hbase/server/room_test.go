@@ -376,3 +376,50 @@ func TestKeptScanners(t *testing.T) {
 		t.Errorf("%d scanners have room", n)
 	}
 }
+
+// TestIdleConnections: connections that call nothing take little memory, and there are no
+// more than the budget has room for.
+func TestIdleConnections(t *testing.T) {
+	f := newFixture(t, Options{Memory: budget.New(8 << 20)})
+	if n := f.server.o.MaxConnections; n != 512 {
+		t.Errorf("%d connections have room", n)
+	}
+	const idle = 300
+	request := &pb.GetClusterIdRequest{}
+	f.dial("ClientMetaService", nil).call("GetClusterId", request, nil, nil)
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	var clients []*rawClient
+	for range idle {
+		c := f.dial("ClientMetaService", nil)
+		c.call("GetClusterId", request, nil, nil)
+		clients = append(clients, c)
+	}
+	if n := int64(heap()-before) / idle; n > 50<<10 {
+		t.Errorf("a connection takes %d bytes", n)
+	}
+	// What is large, or many, goes on in larger buffers.
+	c := clients[0]
+	for _, n := range []int{10, 10_000, 100_000, 10} {
+		m := new(pb.GetClusterIdRequest)
+		m.ProtoReflect().SetUnknown(append([]byte{0x7a, byte(n | 0x80), byte(n>>7 | 0x80), byte(n >> 14)}, make([]byte, n)...))
+		c.call("GetClusterId", m, nil, nil)
+	}
+	c = clients[1]
+	var all []byte
+	for i := range 500 {
+		all = append(all, frame(uint32(i), "GetClusterId", request, nil)...)
+	}
+	c.write(all)
+	for range 500 {
+		var r pb.GetClusterIdResponse
+		if h, _ := c.receive(&r); h.Exception != nil || r.GetClusterId() == "" {
+			t.Fatal(h)
+		}
+	}
+}

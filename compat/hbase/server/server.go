@@ -52,7 +52,8 @@ type Options struct {
 	// MaxCalls bounds the calls of one connection that are under way or not
 	// written yet. Zero means 256.
 	MaxCalls int
-	// MaxConnections bounds the connections. Zero means 10,000.
+	// MaxConnections bounds the connections. Zero means 10,000. It is no more than
+	// one for each 16 KiB of Memory.
 	MaxConnections int
 	// MaxResultBytes is the size of a scan's response at which it ends, whatever
 	// the client asked for. Zero means 16 MiB. It is a quarter of ResponseMemory at
@@ -91,6 +92,7 @@ func (o Options) WithDefaults() Options {
 	}
 	o.MaxResultBytes = int(min(int64(o.MaxResultBytes), max(o.ResponseMemory/4, 1<<20)))
 	o.ResponseMemory = max(o.ResponseMemory, int64(o.MaxResultBytes))
+	o.MaxConnections = int(min(int64(o.MaxConnections), o.Memory.Limit()/connectionBytes))
 	o.MaxScanners = int(min(int64(o.MaxScanners), o.Memory.Limit()/2/scannerBytes))
 	o.MaxRequestBytes = int(min(int64(o.MaxRequestBytes), o.Memory.Limit()/requestCost))
 	for _, d := range []struct {
@@ -109,6 +111,10 @@ func (o Options) WithDefaults() Options {
 	}
 	return o
 }
+
+// connectionBytes is how much of Memory there is for a connection, of which most are
+// idle.
+const connectionBytes = 16 << 10
 
 // requestCost is how many bytes a byte of a request takes: as received, in the
 // commit log's queue, and in the memtable beyond what that may have.

@@ -27,8 +27,9 @@ const (
 // NoCall is the id of the response to what was no call.
 const NoCall = math.MaxUint32
 
-// MaxHeader bounds a ConnectionHeader.
-const MaxHeader = 1 << 20
+// MaxHeader bounds a ConnectionHeader, which is read before anything is known of the
+// caller.
+const MaxHeader = 64 << 10
 
 // maxRequestHeader bounds the header of a request: its attributes are decoded before
 // anything is known of the caller.
