@@ -40,14 +40,11 @@ type Pipeline struct {
 }
 
 // HoldBy makes the Pipeline ask h for the memory of what it holds back of a row, beyond
-// 256 KiB. An error of h is that of EndRow. Reset gives back what is held.
+// 256 KiB. An error of h is that of EndRow. What is held is given back then, or by Release.
 func (pl *Pipeline) HoldBy(h Holder) { pl.store.holder = h }
 
-// Reset drops the row that was begun.
-func (pl *Pipeline) Reset() {
-	pl.want = false
-	pl.store.reset()
-}
+// Release drops what is held of a row that was begun and is not ended.
+func (pl *Pipeline) Release() { pl.store.release() }
 
 // Pipeline returns a pipeline that pushes to out. rng returns numbers in
 // [0, 1), on which RowSample decides; nil means math/rand.
@@ -127,11 +124,8 @@ func (pl *Pipeline) EndRow() error {
 	if pl.sorter != nil {
 		pl.sorter.end()
 	}
-	err := pl.err()
-	if pl.store.held > 0 {
-		pl.store.reset()
-	}
-	return err
+	pl.store.release()
+	return pl.err()
 }
 
 func (pl *Pipeline) err() error {

@@ -59,9 +59,7 @@ type Holder interface {
 type copied struct{ from, to []byte }
 
 func (s *store) reset() {
-	if s.held > 0 {
-		s.release()
-	}
+	s.release()
 	clear(s.cells)
 	if cap(s.cells) > keepCells {
 		s.cells = nil
@@ -76,7 +74,10 @@ func (s *store) reset() {
 // release gives back what was held, and the memory for which it was. What the next row
 // may use again is that of a small one.
 func (s *store) release() {
-	s.cells, s.chunk = nil, nil
+	if s.held == 0 {
+		return
+	}
+	s.cells, s.chunk, s.free = nil, nil, nil
 	for _, release := range s.releases {
 		release()
 	}

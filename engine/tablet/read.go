@@ -310,7 +310,7 @@ func (r *reader) close() error {
 	}
 	r.version.release()
 	if r.pipe != nil {
-		r.pipe.Reset()
+		r.pipe.Release()
 	}
 	r.version, r.query, r.ctx, r.pipe = nil, nil, nil, nil
 	r.out = emitter{}
