@@ -325,12 +325,11 @@ func (c *Client) isServedAt(ctx context.Context, r *metadata.Row, server string)
 	case err != nil:
 		return false, err
 	}
-	servers, _, err := catalog.Servers(ctx, c.o.Lock)
-	if err != nil {
-		return false, err
-	}
-	if a := now.Assignment; a != nil && a.State == metadata.Open && servers[a.Incarnation].Name == server {
-		return true, nil
+	if a := now.Assignment; a != nil && a.State == metadata.Open && a.Server == server {
+		servers, _, err := catalog.Servers(ctx, c.o.Lock)
+		if err != nil || servers[a.Incarnation].Name == server {
+			return err == nil, err
+		}
 	}
 	drained, err := catalog.Drained(ctx, c.o.Lock)
 	if err == nil && drained[server] {
