@@ -221,26 +221,34 @@ func TestOperateCancelled(t *testing.T) {
 	}
 }
 
-// TestMoveToDrainedServer: a tablet that is to go to a server that gets none is refused at
-// once, and so is one that is on its way when the drain begins.
-func TestMoveToDrainedServer(t *testing.T) {
-	c := start(t, Options{}, 2)
-	defer c.Close()
-	b := clientOf(t, c, "client")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+// startMove starts a cluster whose master stops before it has moved upkeepTable from server-1 to
+// server-2. moved has the outcome of the call that waits for that.
+func startMove(ctx context.Context, t *testing.T) (c *Cluster, b *client.Client, moved <-chan error) {
+	t.Helper()
+	c = start(t, Options{}, 2)
+	t.Cleanup(c.Close)
+	b = clientOf(t, c, "client")
 	create(t, b, upkeepTable)
 	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
 		t.Fatal(err)
 	}
 	c.StopMaster("master-1")
-	moved := make(chan error, 1)
-	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
+	ended := make(chan error, 1)
+	go func() { ended <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
 	select {
-	case err := <-moved:
+	case err := <-ended:
 		t.Fatalf("a move without a master: %v", err)
 	case <-time.After(300 * time.Millisecond):
 	}
+	return c, b, ended
+}
+
+// TestMoveToDrainedServer: a tablet that is to go to a server that gets none is refused at
+// once, and so is one that is on its way when the drain begins.
+func TestMoveToDrainedServer(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	_, b, moved := startMove(ctx, t)
 	if err := b.Drain(ctx, "server-2"); err != nil {
 		t.Fatal(err)
 	}
@@ -255,23 +263,9 @@ func TestMoveToDrainedServer(t *testing.T) {
 // TestMoveOfDeletedTable: a caller that waits for a move is told when the table is deleted. Its
 // tablets are served nowhere after a while.
 func TestMoveOfDeletedTable(t *testing.T) {
-	c := start(t, Options{}, 2)
-	defer c.Close()
-	b := clientOf(t, c, "client")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	create(t, b, upkeepTable)
-	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
-		t.Fatal(err)
-	}
-	c.StopMaster("master-1")
-	moved := make(chan error, 1)
-	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
-	select {
-	case err := <-moved:
-		t.Fatalf("a move without a master: %v", err)
-	case <-time.After(300 * time.Millisecond):
-	}
+	_, b, moved := startMove(ctx, t)
 	if err := b.DeleteTable(ctx, upkeepTable); err != nil {
 		t.Fatal(err)
 	}
@@ -283,23 +277,9 @@ func TestMoveOfDeletedTable(t *testing.T) {
 // TestMoveToServerStartedAgain: a move ends when the tablet is where it was to go, though
 // that server was started again meanwhile.
 func TestMoveToServerStartedAgain(t *testing.T) {
-	c := start(t, Options{}, 2)
-	defer c.Close()
-	b := clientOf(t, c, "client")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	create(t, b, upkeepTable)
-	if err := b.MoveAt(ctx, upkeepTable, nil, "server-1"); err != nil {
-		t.Fatal(err)
-	}
-	c.StopMaster("master-1")
-	moved := make(chan error, 1)
-	go func() { moved <- b.MoveAt(ctx, upkeepTable, nil, "server-2") }()
-	select {
-	case err := <-moved:
-		t.Fatalf("a move without a master: %v", err)
-	case <-time.After(300 * time.Millisecond):
-	}
+	c, _, moved := startMove(ctx, t)
 	c.KillServer("server-2")
 	if _, err := c.StartServer(ctx, "server-2"); err != nil {
 		t.Fatal(err)

@@ -35,6 +35,7 @@ func startSlowFlushes(t *testing.T) *stage {
 		o.Balance, o.Merge = -1, time.Hour
 	}
 	g.start()
+	t.Cleanup(func() { g.Close(); time.Sleep(time.Minute) })
 	return g
 }
 
@@ -43,10 +44,6 @@ func startSlowFlushes(t *testing.T) *stage {
 func TestSlowBackupKeepsItsName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startSlowFlushes(t)
-		defer func() {
-			g.Close()
-			time.Sleep(time.Minute)
-		}()
 		ctx := t.Context()
 		const name = "backups/b"
 		others := make(chan error, 1)
@@ -76,10 +73,6 @@ func TestSlowBackupKeepsItsName(t *testing.T) {
 func TestSlowBackupIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := startSlowFlushes(t)
-		defer func() {
-			g.Close()
-			time.Sleep(time.Minute)
-		}()
 		split := make(chan struct{})
 		go func() {
 			defer close(split)

@@ -83,13 +83,20 @@ func TestUnits(t *testing.T) {
 	}
 }
 
-func TestCatalog(t *testing.T) {
-	ctx := context.Background()
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
+// openStore opens a store that the test closes.
+func openStore(t *testing.T) *standalone.Server {
+	t.Helper()
+	store, err := standalone.Open(t.Context(), standalone.Options{Dir: t.TempDir()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer store.Close(ctx)
+	t.Cleanup(func() { _ = store.Close(context.Background()) })
+	return store
+}
+
+func TestCatalog(t *testing.T) {
+	ctx := context.Background()
+	store := openStore(t)
 	m := Mapping{Project: "p", Instance: "i"}
 	server := Server{Host: "h", Port: 1, StartCode: 1}
 	c, err := Open(ctx, store, m, server)
@@ -200,11 +207,7 @@ func TestCatalog(t *testing.T) {
 // of the namespace "default" is no namespace.
 func TestOneName(t *testing.T) {
 	ctx := context.Background()
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(ctx)
+	store := openStore(t)
 	m := Mapping{Project: "p", Instance: "main"}
 	c, err := Open(ctx, store, m, Server{Host: "h", Port: 1, StartCode: 1})
 	if err != nil {
@@ -240,11 +243,7 @@ func (p *purger) TableIDs(ctx context.Context) ([]uint64, error) {
 // TestSweep: what is stored of a table stays as long as it can be undeleted.
 func TestSweep(t *testing.T) {
 	ctx := context.Background()
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(ctx)
+	store := openStore(t)
 	p := &purger{Server: store}
 	m := Mapping{Project: "p", Instance: "i"}
 	c, err := Open(ctx, p, m, Server{Host: "h", Port: 1, StartCode: 1})

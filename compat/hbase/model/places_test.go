@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"testing"
 
-	"github.com/trestledb/trestle/cluster/standalone"
 	"github.com/trestledb/trestle/compat/hbase/pb"
 	"github.com/trestledb/trestle/engine/row"
 	"github.com/trestledb/trestle/engine/scan"
@@ -18,11 +17,7 @@ import (
 // that live, and stay there while these live.
 func TestPlaces(t *testing.T) {
 	ctx := t.Context()
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(context.Background())
+	store := openStore(t)
 	me := Server{Host: "a", Port: 1, StartCode: 1}
 	c, err := Open(ctx, store, Mapping{Project: "p", Instance: "i"}, me)
 	if err != nil {
@@ -85,11 +80,7 @@ func TestPlaces(t *testing.T) {
 // asks another one next.
 func TestOthers(t *testing.T) {
 	ctx := t.Context()
-	store, err := standalone.Open(ctx, standalone.Options{Dir: t.TempDir()})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer store.Close(context.Background())
+	store := openStore(t)
 	mapping := Mapping{Project: "p", Instance: "i"}
 	var each [2]*Catalog
 	for i := range each {
