@@ -126,7 +126,7 @@ var keepAlive = net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interv
 type demuxListener struct {
 	net.Listener
 	tls *tls.Config // nil: plain text
-	// handlers serve connections, by greeting; a connection without one is gRPC's.
+	// handlers answer greetings and serve the connections, by greeting; one without is gRPC's.
 	handlers map[string]func(net.Conn)
 
 	grpc   chan net.Conn
@@ -179,11 +179,6 @@ func (s *demuxListener) route(c net.Conn) {
 		return
 	}
 	if serve := s.handlers[string(first)]; serve != nil {
-		if _, err := c.Write(first); err != nil {
-			_ = c.Close()
-			return
-		}
-		_ = c.SetDeadline(time.Time{})
 		serve(c)
 		return
 	}

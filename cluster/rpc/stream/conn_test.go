@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/fault"
 	"github.com/trestledb/trestle/engine/row"
 )
 
@@ -66,6 +67,33 @@ func TestStrangers(t *testing.T) {
 	}
 	time.Sleep(50 * time.Millisecond)
 	if err := s.MutateRow(t.Context(), rpc.Target{}, &row.Entry{Key: []byte("k")}); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestStoppedGreetsNobody: a caller that is greeted asks at once, and has to take what it
+// asked for lost if it is not served.
+func TestStoppedGreetsNobody(t *testing.T) {
+	server, s, _ := serve(t, &fake{}, Options{}, ServerOptions{})
+	if err := s.MutateRow(t.Context(), rpc.Target{}, &row.Entry{Key: []byte("k")}); err != nil {
+		t.Fatal(err) // Serve has begun
+	}
+	server.mu.Lock()
+	server.stopping = true // as when Stop has begun: the listener still accepts
+	server.mu.Unlock()
+	for _, greeting := range []string{greeting, greetingScan} {
+		c, err := dialMux(t.Context(), s.(*peer).addr, nil, greeting)
+		if err == nil {
+			_ = c.Close()
+		}
+		if !errors.Is(err, errGreeting) {
+			t.Errorf("%q: %v", greeting, err)
+		}
+	}
+	other := NewDialer(Options{})
+	defer other.Close()
+	err := other.Dial(s.(*peer).addr).MutateRow(t.Context(), rpc.Target{}, &row.Entry{Key: []byte("k")})
+	if !errors.Is(err, fault.Unavailable) || errors.Is(err, rpc.ErrUnknown) {
 		t.Error(err)
 	}
 }

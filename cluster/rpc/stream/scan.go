@@ -180,15 +180,9 @@ func (w *pieceWriter) end(stats *scan.Stats) error {
 
 // scans answers the scans that come on a connection, one after the other.
 func (s *Server) scans(c net.Conn) {
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		_ = c.Close()
+	if !s.greet(c, greetingScan, func() { s.scanning[c] = struct{}{} }) {
 		return
 	}
-	s.scanning[c] = struct{}{}
-	s.serving.Add(1)
-	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	asked := make(chan []byte)
 	var answering sync.WaitGroup

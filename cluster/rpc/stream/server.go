@@ -157,20 +157,32 @@ func (s *Server) closeAll() {
 	s.grpc.Stop()
 }
 
+// greet answers a greeting and adds the connection to those that are served, or closes it.
+// Both happen before Stop or after it: a caller that is greeted asks at once, and what it
+// asks of a connection that nobody serves counts as lost.
+func (s *Server) greet(c net.Conn, greeting string, add func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stopping {
+		// So few bytes, the first, wait for nobody.
+		if _, err := c.Write([]byte(greeting)); err == nil && c.SetDeadline(time.Time{}) == nil {
+			add()
+			s.serving.Add(1)
+			return true
+		}
+	}
+	_ = c.Close()
+	return false
+}
+
 // mux answers questions as they come, each on its own. There is no bound on them here.
 // Callers bound their own requests, and a question that waits must not keep out the one
 // that it waits for.
 func (s *Server) mux(c net.Conn) {
 	m := &mux{s: s, send: newSender(c), asked: map[uint64]*question{}}
-	s.mu.Lock()
-	if s.stopping {
-		s.mu.Unlock()
-		_ = c.Close()
+	if !s.greet(c, greeting, func() { s.muxes[c] = m.send }) {
 		return
 	}
-	s.muxes[c] = m.send
-	s.serving.Add(1)
-	s.mu.Unlock()
 	ctx, cancel := context.WithCancel(context.Background())
 	var sending sync.WaitGroup
 	sending.Go(func() {
