@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
+
+	"github.com/trestledb/trestle/engine/usertimeout"
 )
 
 // A Server serves the services that are registered with it on the connections of its
@@ -194,7 +196,7 @@ func (s *Server) begin(nc net.Conn) (*conn, error) {
 	if err := nc.SetDeadline(time.Now().Add(s.o.HandshakeTimeout)); err != nil {
 		return nil, err
 	}
-	setUserTimeout(nc, s.o.Keepalive.Timeout)
+	usertimeout.Set(nc, s.o.Keepalive.Timeout)
 	var auth credentials.AuthInfo
 	secure := nc
 	if s.o.Credentials != nil {

@@ -75,8 +75,7 @@ func (r *frameReader) read() ([]byte, error) {
 }
 
 // dialMux connects to a server and exchanges a greeting.
-func dialMux(ctx context.Context, addr string, security *tls.Config, greeting string) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: keepAlive}
+func dialMux(ctx context.Context, d *net.Dialer, addr string, security *tls.Config, greeting string) (net.Conn, error) {
 	var c net.Conn
 	var err error
 	if security == nil {
@@ -84,7 +83,7 @@ func dialMux(ctx context.Context, addr string, security *tls.Config, greeting st
 	} else {
 		security = security.Clone()
 		security.NextProtos = []string{muxProtocol}
-		c, err = (&tls.Dialer{NetDialer: &d, Config: security}).DialContext(ctx, "tcp", addr)
+		c, err = (&tls.Dialer{NetDialer: d, Config: security}).DialContext(ctx, "tcp", addr)
 	}
 	if err != nil {
 		return nil, err

@@ -82,7 +82,7 @@ func TestStoppedGreetsNobody(t *testing.T) {
 	server.stopping = true // as when Stop has begun: the listener still accepts
 	server.mu.Unlock()
 	for _, greeting := range []string{greeting, greetingScan} {
-		c, err := dialMux(t.Context(), s.(*peer).addr, nil, greeting)
+		c, err := dialMux(t.Context(), &net.Dialer{}, s.(*peer).addr, nil, greeting)
 		if err == nil {
 			_ = c.Close()
 		}

@@ -3,11 +3,13 @@ package stream
 import (
 	"crypto/tls"
 	"errors"
+	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/trestledb/trestle/cluster/rpc"
+	"github.com/trestledb/trestle/engine/usertimeout"
 )
 
 // Options are the settings of a Dialer.
@@ -19,6 +21,13 @@ type Options struct {
 	Silence time.Duration
 	// Connect is how long connecting may take. Default 3 s.
 	Connect time.Duration
+}
+
+// dialer returns what connects. Pings watch one connection to a server only, but each may be
+// the one that a path has lost: its own end notices, when what it has sent is not
+// acknowledged for four times Silence, or after keepAlive.
+func (o *Options) dialer() *net.Dialer {
+	return &net.Dialer{KeepAliveConfig: keepAlive, Control: usertimeout.Control(4 * o.Silence)}
 }
 
 // A Dialer reaches tablet servers over the network.

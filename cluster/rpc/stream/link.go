@@ -64,7 +64,9 @@ func newLink(p *peer) (*link, error) {
 	if p.d.o.TLS != nil {
 		creds = credentials.NewTLS(p.d.o.TLS)
 	}
+	tcp := p.d.o.dialer()
 	conn, err := grpc.NewClient("passthrough:///"+p.addr, grpc.WithTransportCredentials(creds), grpc.WithNoProxy(),
+		grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) { return tcp.DialContext(ctx, "tcp", addr) }),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)),
 		grpc.WithInitialWindowSize(4<<20), grpc.WithInitialConnWindowSize(16<<20),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: retryAfter, Multiplier: 1.6, MaxDelay: time.Second}, MinConnectTimeout: p.d.o.Connect}))
@@ -72,7 +74,7 @@ func newLink(p *peer) (*link, error) {
 		return nil, err
 	}
 	connecting, connected := context.WithTimeout(context.Background(), p.d.o.Connect)
-	mux, err := dialMux(connecting, p.addr, p.d.o.TLS, greeting)
+	mux, err := dialMux(connecting, tcp, p.addr, p.d.o.TLS, greeting)
 	connected()
 	if err != nil {
 		return nil, errors.Join(err, conn.Close())

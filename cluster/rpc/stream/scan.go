@@ -315,7 +315,7 @@ func (l *link) conn(ctx context.Context) (*scanConn, error) {
 	}
 	l.mu.Unlock()
 	connecting, connected := context.WithTimeout(ctx, l.p.d.o.Connect)
-	nc, err := dialMux(connecting, l.p.addr, l.p.d.o.TLS, greetingScan)
+	nc, err := dialMux(connecting, l.p.d.o.dialer(), l.p.addr, l.p.d.o.TLS, greetingScan)
 	connected()
 	l.mu.Lock()
 	defer l.mu.Unlock()
