@@ -51,27 +51,13 @@ func lose(t *testing.T, c *net.TCPConn) {
 // TestLostConnection: a path that loses one of the connections to a server, and not that of the
 // pings, ends the calls on it, and the next ones take another.
 func TestLostConnection(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	kept := &keeper{Listener: l}
-	server := NewServer(&fake{}, ServerOptions{})
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(kept) }()
-	d := NewDialer(Options{Silence: time.Second, Connect: time.Minute})
-	defer func() {
-		d.Close()
-		server.closeAll()
-		if err := <-served; err != nil {
-			t.Error(err)
-		}
-	}()
+	kept := &keeper{Listener: listen(t)}
+	_, s, _ := serveOn(t, kept, &fake{}, Options{Silence: time.Second, Connect: time.Minute}, ServerOptions{}, func(*Server) {})
 	large := &row.Entry{Key: make([]byte, 100_000)} // which goes over gRPC's connection
 	write := func() error {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
-		return d.Dial(l.Addr().String()).MutateRow(ctx, rpc.Target{}, large)
+		return s.MutateRow(ctx, rpc.Target{}, large)
 	}
 	if err := write(); err != nil {
 		t.Fatal(err)
@@ -82,7 +68,8 @@ func TestLostConnection(t *testing.T) {
 	if len(conns) != 2 {
 		t.Fatalf("%d connections", len(conns))
 	}
-	lose(t, conns[1]) // the first is of the pings
+	lose(t, conns[1])                       // the first is of the pings
+	defer func() { _ = conns[1].Close() }() // the server does not hear of its end
 	if err := write(); !errors.Is(err, fault.Unavailable) || !errors.Is(err, rpc.ErrUnknown) {
 		t.Fatal(err)
 	}

@@ -104,11 +104,9 @@ func (s *sender) inCharge() bool {
 // connected returns both ends of a connection.
 func connected(t *testing.T) (a, b net.Conn) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	defer l.Close()
+	var err error
 	if a, err = net.Dial("tcp", l.Addr().String()); err != nil {
 		t.Fatal(err)
 	}

@@ -193,10 +193,21 @@ func serve(t testing.TB, f *fake, o Options, so ServerOptions) (*Server, rpc.Tab
 // serveAs is serve with a server that as has changed.
 func serveAs(t testing.TB, f *fake, o Options, so ServerOptions, as func(*Server)) (*Server, rpc.TabletServer, *Dialer) {
 	t.Helper()
+	return serveOn(t, listen(t), f, o, so, as)
+}
+
+func listen(t testing.TB) net.Listener {
+	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+	return l
+}
+
+// serveOn is serveAs on a listener.
+func serveOn(t testing.TB, l net.Listener, f *fake, o Options, so ServerOptions, as func(*Server)) (*Server, rpc.TabletServer, *Dialer) {
+	t.Helper()
 	s := NewServer(f, so)
 	as(s)
 	served := make(chan error, 1)
@@ -748,10 +759,7 @@ func TestSilence(t *testing.T) {
 		}
 	}
 	slow.Store(0)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := listen(t)
 	defer l.Close()
 	go silent(l, s.(*peer).addr)
 	d := NewDialer(Options{Silence: 300 * time.Millisecond})

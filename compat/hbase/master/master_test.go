@@ -76,6 +76,14 @@ func tableSchema(name string, families ...*pb.ColumnFamilySchema) *pb.TableSchem
 	return &pb.TableSchema{TableName: model.ParseName(name).Proto(), ColumnFamilies: families}
 }
 
+// namespace makes a namespace.
+func (f *fixture) namespace(name string) {
+	f.t.Helper()
+	if _, err := f.createNamespace(f.t.Context(), f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte(name)}}); err != nil {
+		f.t.Fatal(err)
+	}
+}
+
 func (f *fixture) create(d *pb.TableSchema, splits ...string) {
 	f.t.Helper()
 	req := &pb.CreateTableRequest{TableSchema: d}
@@ -429,9 +437,7 @@ func TestNames(t *testing.T) {
 func TestListing(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
-	if _, err := f.createNamespace(ctx, f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte("ns")}}); err != nil {
-		t.Fatal(err)
-	}
+	f.namespace("ns")
 	for _, n := range []string{"apple", "banana", "ns:apple"} {
 		f.create(tableSchema(n, fam("f")))
 	}
@@ -819,9 +825,7 @@ func TestAuthorize(t *testing.T) {
 func TestListingWithoutPolicies(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
-	if _, err := f.createNamespace(ctx, f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte("ns")}}); err != nil {
-		t.Fatal(err)
-	}
+	f.namespace("ns")
 	f.create(tableSchema("t", fam("f")))
 	f.create(tableSchema("ns:t", fam("f")))
 	var refusal error
@@ -896,9 +900,7 @@ func TestSnapshotsOfHiddenTables(t *testing.T) {
 func TestSnapshotRights(t *testing.T) {
 	f := start(t)
 	ctx := t.Context()
-	if _, err := f.createNamespace(ctx, f.c, &pb.CreateNamespaceRequest{NamespaceDescriptor: &pb.NamespaceDescriptor{Name: []byte("dev")}}); err != nil {
-		t.Fatal(err)
-	}
+	f.namespace("dev")
 	f.create(tableSchema("secret", fam("f")))
 	f.put("secret", "a")
 	f.create(tableSchema("dev:old", fam("f")))
